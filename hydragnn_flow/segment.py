@@ -61,6 +61,11 @@ class SegmentSpec(Segment):
     seed: int
     start_from: str | None = None
     """Checkpoint that a member without one of its own begins with: that of its trial."""
+    weights: str = ""
+    """File of trained weights that a trial or member with nothing else to begin with begins with;
+    random ones if not given."""
+    frozen: tuple[str, ...] = ()
+    """Parameters, or modules that hold them, that are not trained."""
     begin_with: str = ""
     """Name, in the folder, of the checkpoint that it begins with, where the driver knows it."""
     may_have_begun: bool = True
@@ -120,7 +125,8 @@ class SegmentSpec(Segment):
             If the network is none.
         """
         source = f"{values['kind']} {values['number']}"
-        return cls(**{**values, "network": load_network(values["network"], source)})
+        known = {"network": load_network(values["network"], source)}
+        return cls(**{**values, **known, "frozen": tuple(values.get("frozen", ()))})
 
     @property
     def folder(self) -> Path:

@@ -16,6 +16,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
+from hydragnn_flow.campaign.starting import bring_weights
 from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
@@ -45,6 +46,8 @@ def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) ->
     with _driving(directory, config, view) as token:
         with _started(site, directory) as pool:
             store = _prepare(config, site, directory, view, pool)
+            if config.start_from is not None:
+                bring_weights(config, directory, store)
             files = CostFiles(site, directory.path)
             context = Context(config, site, directory, store, token, view, cost_files=files)
             members = run_phases(context, lambda: _with_store(pool(), directory))

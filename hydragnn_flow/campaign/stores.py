@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from hydragnn_flow.campaign.judging import graphs_judged
+from hydragnn_flow.campaign.starting import weights_for
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.remarks import remarks
@@ -73,7 +74,10 @@ def checked_store(
     if judged < there:
         tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
     with torch.device("meta"):
-        build_model(base, store)  # what does not fit the data is refused before anything starts
+        # What does not fit the data, or the weights, is refused before anything starts.
+        model = build_model(base, store)
+    if config.start_from is not None:
+        weights_for(config.start_from, model)
     return store
 
 

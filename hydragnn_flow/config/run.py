@@ -26,7 +26,8 @@ from hydragnn_flow.config.network.hydragnn_keys import default_weights
 from hydragnn_flow.config.paths import set_path
 from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
-from hydragnn_flow.config.search_checks import GCDS, RESOURCES, check_search
+from hydragnn_flow.config.search_checks import GCDS, RESOURCES, check_search, completed
+from hydragnn_flow.config.start_from import StartConfig, check_origin, find_origin, resolve_start
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
 
@@ -116,6 +117,8 @@ class RunConfig(Section):
     """HydraGNN's JSON: written in place, or the name of a file beside this one."""
     search: SearchConfig
     ensemble: EnsembleConfig
+    start_from: StartConfig | None = None
+    """Trained weights that every trial begins with."""
     resources: ResourcesConfig = ResourcesConfig()
 
     @field_validator("name")
@@ -389,10 +392,25 @@ def resolve_config(
     search = values.get("search")
     if isinstance(search, dict) and isinstance(search.get("warm_start"), list):
         values["search"] = {**search, "warm_start": absolute(search["warm_start"], source)}
+    values = resolve_start(values, source)
     try:
-        return RunConfig.model_validate(values)
+        config = RunConfig.model_validate(values)
     except ValidationError as error:
         raise explain(error, source) from None
+    if config.start_from is not None:
+        _check_start(config, config.start_from, source)
+    return config
+
+
+def _check_start(config: RunConfig, start: StartConfig, source: Path) -> None:
+    """Refuse networks of trials that cannot begin with the weights that all begin with."""
+    space = config.search.space
+    tried = [completed(space, {k: value}) for k, p in space.items() for value in p.examples()]
+    networks = (config.network_with(parameters) for parameters in [{}, *tried])
+    try:
+        check_origin(start, find_origin(start), networks, space)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
 
 
 def _mapping(values: Any, source: Path) -> dict[str, Any]:

@@ -101,6 +101,9 @@ def dataset_statistics(architecture: Architecture, manifest: Manifest) -> Datase
             f"lists of {manifest.cutoff} Å for a {architecture.mpnn_type} that sees no lengths; "
             f"set Architecture.edge_features to ['lengths'] or prepare the store anew"
         )
+    n_attributes = batch_inputs(architecture, manifest).n_edge_attributes
+    if (given := architecture.statistics) is not None:
+        return DatasetStatistics(float(cutoff), **dict(given), n_attributes=n_attributes)
     of_split = manifest.statistics
     elements = tuple(z for z in manifest.elements if z not in manifest.unseen)
     return DatasetStatistics(
@@ -108,7 +111,7 @@ def dataset_statistics(architecture: Architecture, manifest: Manifest) -> Datase
         average_neighbours=max(float(of_split.avg_num_neighbors), 1.0),
         degree_histogram=tuple(of_split.degree_histogram),
         elements=elements if ATOMIC_NUMBER in manifest.node_features else (),
-        n_attributes=batch_inputs(architecture, manifest).n_edge_attributes,
+        n_attributes=n_attributes,
     )
 
 

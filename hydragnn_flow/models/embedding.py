@@ -38,6 +38,7 @@ class NodeEmbedding(nn.Module):
     ) -> None:
         super().__init__()
         self.n_columns = len(columns)
+        self.inputs = tuple(inputs)
         self.number_column = columns.index(ATOMIC_NUMBER) if ATOMIC_NUMBER in columns else None
         chosen = [index for index in inputs if columns[index] == ATOMIC_NUMBER]
         self.element_column = chosen[0] if chosen else None

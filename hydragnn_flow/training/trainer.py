@@ -39,6 +39,7 @@ from hydragnn_flow.training.predict import Outputs
 from hydragnn_flow.training.predictions import KEY, Predicted, gathered, kept
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.sendings import Sending
+from hydragnn_flow.training.starting import begin_with, freeze
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 from hydragnn_flow.training.terms import check_cells
 from hydragnn_flow.training.trivial import trivial_errors
@@ -99,6 +100,7 @@ class Trainer:
         if self.settings.precision == "fp64":
             model = model.double()
         model.encoder.layers.checkpointing = self.settings.conv_checkpointing
+        freeze(model, spec.frozen)
         self.model: nn.Module = model.to(device)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.loss = Loss(network, store.manifest, device)
@@ -340,6 +342,10 @@ class Trainer:
         state = self.sending.begin(self.world, self.device)
         if state is None and self.spec.start_from is not None:
             _, state = named_or_furthest(Path(self.spec.start_from))
+        if state is None and self.spec.weights:
+            file = Path(self.spec.weights)
+            begin_with(file, self.model, self.train, self.reading, self.device, self.world)
+            self.best = _copy(self.model.state_dict())
         if state is not None:
             # Read on the host, whence everything goes where it belongs: an optimiser's count of
             # steps stays there unless a fused kernel wants it, or each step would wait to read it.

@@ -49,6 +49,22 @@ LENGTHS = ("lengths", "length", "bond_length")
 _LENGTH = LENGTHS[0]
 
 
+class LayerStatistics(Section):
+    """`NeuralNetwork.Architecture.statistics`: facts of the data that layers were made for.
+
+    `start_from` sets it, so that weights compute in a new run what they computed in their own. It
+    is not among HydraGNN's keys.
+    """
+
+    average_neighbours: float = Field(ge=1)
+    """Mean number of neighbours of an atom. Most types divide sums by its root."""
+    degree_histogram: tuple[int, ...] = Field(min_length=1)
+    """Atoms by number of neighbours, from 0 on. PNA, PNAPlus, PNAEq and MFC scale or choose by
+    it."""
+    elements: tuple[int, ...] = ()
+    """Atomic numbers, ascending. MACE has weights for each."""
+
+
 class Architecture(Section):
     """`NeuralNetwork.Architecture`."""
 
@@ -164,6 +180,9 @@ class Architecture(Section):
     """Weight of the loss on stresses of periodic cells."""
     freeze_conv_layers: bool = False
     """Whether training changes only the heads."""
+    statistics: LayerStatistics | None = None
+    """Statistics of the data that the layers were made for. By default those of the store;
+    ``start_from`` takes them from where the weights come from."""
     initial_bias: float | None = None
     """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads

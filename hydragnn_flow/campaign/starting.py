@@ -1,0 +1,137 @@
+"""The trained weights that all trials begin with: found, checked, and kept in the run directory."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import load_network, read_json
+from hydragnn_flow.config.start_from import Origin, StartConfig, find_origin
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_json
+from hydragnn_flow.log import tell
+from hydragnn_flow.models import build_model
+from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
+from hydragnn_flow.models.model import HydraModel
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.checkpoint import checkpoints, furthest, load_checkpoint
+from hydragnn_flow.training.starting import (
+    check_weights,
+    freeze,
+    keep_weights,
+    start_file,
+    weights_of,
+)
+
+START = "start.json"
+"""File beside the weights that says where they come from."""
+_logger = logging.getLogger(__name__)
+
+
+def weights_for(start: StartConfig, model: HydraModel) -> tuple[dict[str, Tensor], Path]:
+    """The weights that a network begins with, and the checkpoint they come from.
+
+    Parameters
+    ----------
+    start
+        Where they are.
+    model
+        The network, which is not changed but for what is frozen; it may be on the device ``meta``.
+
+    Raises
+    ------
+    InputError
+        If there are none that fit the network, or what is to be frozen is not in it.
+    """
+    freeze(model, start.frozen)
+    origin = find_origin(start)
+    file, state = _read(origin, model)
+    weights = weights_of(state, start.heads)
+    check_weights(model, weights, file)
+    return weights, file
+
+
+def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore) -> None:
+    """Put the weights that all trials begin with into the run directory.
+
+    Once the search has begun they are not read again from where they come from, which may change.
+
+    Raises
+    ------
+    InputError
+        As :func:`weights_for`, or if they are gone.
+    """
+    start, target = config.start_from, start_file(directory.path)
+    assert start is not None
+    if directory.has_begun:
+        if not target.exists():
+            raise InputError(
+                f"{target}: is missing, and trials have begun with it; restore it from a copy, or "
+                f"start the campaign in another directory"
+            )
+        return
+    weights, file = weights_for(start, build_model(config.network_with({}), store))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    keep_weights(target, weights, start.heads == "keep")
+    told = {
+        "path": str(file),
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "heads": start.heads,
+        "frozen": list(start.frozen),
+    }
+    write_json(target.with_name(START), told)
+    tell(_logger, "%s", sentence(told))
+    new = sorted(set(store.manifest.elements) - set(_elements(config)))
+    if _elements(config) and new:
+        tell(
+            _logger,
+            "start_from: the weights were not trained on the elements with atomic numbers %s",
+            ", ".join(map(str, new)),
+        )
+
+
+def sentence(told: dict[str, Any]) -> str:
+    """Where the weights of a run come from, in words."""
+    heads = "heads included" if told["heads"] == "keep" else "with new heads"
+    frozen = f"; not trained: {', '.join(told['frozen'])}" if told["frozen"] else ""
+    return (
+        f"Trials begin with the weights of {told['path']} (SHA-256 {told['sha256'][:12]}…), "
+        f"{heads}{frozen}"
+    )
+
+
+def started_from(run_directory: Path) -> str | None:
+    """Where the weights of a run come from, in words; None if they were drawn at random."""
+    file = start_file(run_directory).with_name(START)
+    return sentence(read_json(file)) if file.exists() else None
+
+
+def _elements(config: RunConfig) -> tuple[int, ...]:
+    statistics = config.network_with({}).Architecture.statistics
+    return statistics.elements if statistics else ()
+
+
+def _read(origin: Origin, model: HydraModel) -> tuple[Path, dict[str, Tensor]]:
+    """A checkpoint's file, and its best weights by their names in our networks."""
+    remedy = "name another in start_from"
+    if origin.is_hydragnn:
+        levels = load_network(origin.network, origin.file).Variables_of_interest.type
+        return origin.file, read_hydragnn_weights(origin.file, model, levels)
+    if origin.file.is_dir():
+        found = furthest(checkpoints(origin.file))
+        if found is None:
+            raise InputError(f"start_from: {origin.file} has no checkpoint; {remedy}")
+        file, state = found
+    else:
+        file, state = origin.file, load_checkpoint(origin.file, remedy=remedy)
+    best = state.get("best")
+    if not isinstance(best, dict) or not all(isinstance(v, torch.Tensor) for v in best.values()):
+        raise InputError(f"start_from: {file} holds no weights; {remedy}")
+    return file, best

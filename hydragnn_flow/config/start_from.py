@@ -1,0 +1,302 @@
+"""`start_from`: the trained weights that every trial begins with, and the network they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, model_validator
+
+from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.domain import Scalar
+from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
+from hydragnn_flow.config.network.hydragnn_layers import as_hydragnn_has_it
+from hydragnn_flow.errors import InputError
+
+# Files that a trial's, member's or ensemble's folder has; the rooms that write them lie above.
+_NETWORK, _MANIFEST, _SUMMARY = "config.json", "manifest.json", "ensemble.json"
+# Keys of `Architecture` that say how a network is trained, not what it computes.
+_OF_TRAINING = {
+    "dropout",
+    "energy_peratom_weight",
+    "energy_weight",
+    "force_weight",
+    "freeze_conv_layers",
+    "initial_bias",
+    "max_neighbours",
+    "statistics",
+    "stress_weight",
+    "task_weights",
+    "truncated_neighbours",
+}
+_OF_HEADS = {"enable_interatomic_potential", "graph_pooling", "output_heads"}
+
+
+class StartConfig(Section):
+    """`start_from`: trained weights that every trial begins with; a path alone names the rest's
+    defaults."""
+
+    path: Path
+    """Where they are: the directory of a run or of an exported ensemble, the folder of a trial or
+    member, a checkpoint (``.pt``) in one, or a checkpoint of HydraGNN's (``.pk``) beside its
+    `config.json`."""
+    member: int | None = Field(default=None, ge=0)
+    """Member of the ensemble, by number. By default the one with the smallest criterion."""
+    heads: Literal["keep", "new"] = "keep"
+    """Whether the heads begin with their weights, too (``keep``), or from scratch (``new``), for
+    other targets."""
+    freeze: Literal["none", "encoder"] | tuple[str, ...] = "none"
+    """What is not trained: ``encoder`` is the embedding and the message-passing layers. A list
+    names parameters or modules, such as ``encoder.layers.layers.0``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _path_alone(cls, values: Any) -> Any:
+        return {"path": values} if isinstance(values, (str, Path)) else values
+
+    @property
+    def frozen(self) -> tuple[str, ...]:
+        """Names of parameters, or of modules that hold them, that are not trained."""
+        if self.freeze == "none":
+            return ()
+        return ("encoder.embedding", "encoder.layers") if self.freeze == "encoder" else self.freeze
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Trained weights, and the network they are of.
+
+    Attributes
+    ----------
+    file
+        The checkpoint, or a trial's folder, whose checkpoint that got furthest is meant.
+    network
+        `NeuralNetwork` section of the network; of HydraGNN's with the layers that are theirs.
+    statistics
+        Value of `Architecture.statistics` that makes its layers again.
+    """
+
+    file: Path
+    network: Mapping[str, Any]
+    statistics: Mapping[str, Any] | None
+
+    @property
+    def is_hydragnn(self) -> bool:
+        """Whether HydraGNN has trained it."""
+        return self.file.suffix == ".pk"
+
+
+def find_origin(start: StartConfig) -> Origin:
+    """Find the weights that a campaign starts from; reads JSON files only.
+
+    Raises
+    ------
+    InputError
+        If the path leads to no weights, or to those of a network that cannot be built here.
+    """
+    path = start.path
+    if not path.exists():
+        raise InputError(f"start_from: {path} does not exist; correct the path")
+    summary = next(
+        (
+            folder / _SUMMARY
+            for folder in (path / "ensemble", path)
+            if path.is_dir() and (folder / _SUMMARY).is_file()
+        ),
+        None,
+    )
+    if summary is not None:
+        folder = summary.parent / "members" / str(_member(start, summary))
+        return _ours(folder, folder / "checkpoint.pt")
+    if start.member is not None:
+        raise InputError(f"start_from.member: {path} is no ensemble; remove the key")
+    if path.is_dir() and (path / "run.yaml").is_file():
+        raise InputError(
+            f"start_from: {path} has no finished ensemble; name the folder of one of its trials, "
+            f"{path / 'trials'}/NUMBER"
+        )
+    if path.is_dir():
+        return _ours(path, path)
+    if path.suffix == ".pk":
+        section = _network(path)
+        return Origin(path, as_hydragnn_has_it(section, path, heads=start.heads), None)
+    if path.suffix == ".pt":
+        return _ours(path.parent, path)
+    raise InputError(
+        f"start_from: {path} is no checkpoint; name a .pt of ours, a .pk of HydraGNN's, or a folder"
+    )
+
+
+def _ours(folder: Path, file: Path) -> Origin:
+    network = _network(folder / file.name)
+    given = network["Architecture"].get("statistics")
+    return Origin(file, network, given or _statistics(folder))
+
+
+def _network(file: Path) -> dict[str, Any]:
+    """The network in the `config.json` beside a checkpoint."""
+    beside = file.parent / _NETWORK if file.suffix else file / _NETWORK
+    if not beside.is_file():
+        raise InputError(
+            f"start_from: {file} has no {_NETWORK} that says its network; put the one it was "
+            f"trained with there"
+        )
+    values = read_json(beside)
+    if not isinstance(values, Mapping):
+        raise InputError(f"{beside}: must hold a mapping, as HydraGNN's JSON does")
+    return network_section(values, beside)
+
+
+def _member(start: StartConfig, summary: Path) -> int:
+    """Number of the member that is asked for, or of the best one."""
+    try:
+        errors = {row["member"]: row["best_val_error"] for row in read_json(summary)["members"]}
+        best = min(errors, key=lambda member: float(errors[member]))
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{summary}: is damaged; take it from a copy") from None
+    if start.member is None:
+        return int(best)
+    if start.member not in errors:
+        raise InputError(
+            f"start_from.member: {summary.parent} has no member {start.member}; its members are "
+            f"{', '.join(map(str, errors))}"
+        )
+    return start.member
+
+
+def _statistics(folder: Path) -> dict[str, Any]:
+    """Statistics of the data that a trial or member was trained on, by which its layers are made.
+
+    The manifest is that of its ensemble, or of its run's store.
+    """
+    places = [
+        above / name
+        for above in folder.parents[:2]
+        for name in (_MANIFEST, f"store.gs/{_MANIFEST}")
+    ]
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
+        raise InputError(
+            f"start_from: {folder} is not in a run or an ensemble, whose {_MANIFEST} says what its "
+            f"layers were made for; name it where it was trained, or export the ensemble"
+        )
+    try:
+        values = read_json(file)
+        found = values["statistics"]
+        unseen = set(values.get("unseen", ()))
+        return {
+            "average_neighbours": max(float(found["avg_num_neighbors"]), 1.0),
+            "degree_histogram": [int(n) for n in found["degree_histogram"]],
+            "elements": [int(z) for z in values["elements"] if z not in unseen],
+        }
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"{file}: is damaged; take it from a copy") from None
+
+
+def with_origin(network: dict[str, Any], origin: Origin) -> dict[str, Any]:
+    """A network section whose layers are made as those of the origin were.
+
+    Parameters
+    ----------
+    network
+        `NeuralNetwork` section of a run, unchecked.
+    origin
+        The weights.
+    """
+    architecture = dict(network["Architecture"])
+    if origin.is_hydragnn:
+        theirs = origin.network["Architecture"]
+        # The same type by the name that it has in HydraGNN's file.
+        if architecture.get("mpnn_type") == theirs["mpnn_type"].rpartition(":")[2]:
+            architecture |= {key: theirs[key] for key in ("mpnn_type", "mpnn_options")}
+    if origin.statistics is not None:
+        architecture.setdefault("statistics", dict(origin.statistics))
+    return {**network, "Architecture": architecture}
+
+
+def check_origin(
+    start: StartConfig, origin: Origin, networks: Iterable[NetworkConfig], space: Collection[str]
+) -> None:
+    """Refuse networks that cannot begin with the weights of another.
+
+    Parameters
+    ----------
+    start, origin
+        The weights.
+    networks
+        Those of a campaign's trials.
+    space
+        Paths that these differ by.
+
+    Raises
+    ------
+    InputError
+        Naming the first key in which one differs.
+    """
+    theirs = _compared(load_network(origin.network, origin.file), start.heads)
+    for network in networks:
+        ours = _compared(network, start.heads)
+        key = next((name for name in theirs if theirs[name] != ours.get(name)), None)
+        if key is None:
+            continue
+        varied = next((name for name in space if f"{name}.".startswith(f"{key}.")), None)
+        place = f"network: {key}" if varied is None else f"search.space.{varied}: {key}"
+        remedy = "write that" if varied is None else "remove it from the space"
+        raise InputError(
+            f"{place} is {_shown(ours.get(key))}, but {origin.file}, which start_from names, was "
+            f"trained with {_shown(theirs[key])}; {remedy}"
+        )
+
+
+def _compared(network: NetworkConfig, heads: str) -> dict[str, Any]:
+    """Keys of a network by which two compute the same with the same weights."""
+    network = network.effective()
+    architecture = network.Architecture.model_dump(mode="json")
+    free = _OF_TRAINING | (_OF_HEADS if heads == "new" else set())
+    values = {
+        f"Architecture.{key}": value for key, value in architecture.items() if key not in free
+    }
+    asked = network.Variables_of_interest
+    values["Variables_of_interest.input_node_features"] = list(asked.input_node_features)
+    if heads == "keep":
+        values["Variables_of_interest.output_names"] = list(asked.output_names)
+        values["Variables_of_interest.type"] = list(asked.type)
+        noise = network.Training.loss_function_type == "GaussianNLLLoss"
+        values["Training.loss_function_type = 'GaussianNLLLoss'"] = noise
+    return values
+
+
+def _shown(value: Scalar | None | list[Any] | dict[str, Any]) -> str:
+    return "not given" if value is None else repr(value)
+
+
+def resolve_start(values: dict[str, Any], source: Path) -> dict[str, Any]:
+    """Values of a run configuration with the path of `start_from` made absolute, and a network
+    whose layers are made as those of the origin were.
+
+    What is wrong with the section itself is left for the schema to refuse.
+
+    Raises
+    ------
+    InputError
+        As :func:`find_origin`.
+    """
+    given = values.get("start_from")
+    section = {"path": given} if isinstance(given, (str, Path)) else given
+    if not isinstance(section, dict) or not isinstance(section.get("path"), (str, Path)):
+        return values
+    section = {**section, "path": str((source.parent / section["path"]).resolve())}
+    values = {**values, "start_from": section}
+    try:
+        start = StartConfig.model_validate(section)
+    except ValidationError:
+        return values
+    network = values.get("network")
+    if isinstance(network, dict) and isinstance(network.get("Architecture"), dict):
+        try:
+            values["network"] = with_origin(network, find_origin(start))
+        except InputError as error:
+            raise InputError(f"{source}: {error}") from None
+    return values

@@ -1,0 +1,196 @@
+"""Beginning with trained weights: a file of them, what of it is trained on, and its references.
+
+The file holds `weights`, the tensors that a network begins with by their names in its state, and
+`is_whole`, whether these are all of it. What is not in it stays as it was drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+
+from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.branches import branch_of_graph
+from hydragnn_flow.models.embedding import N_ELEMENTS
+from hydragnn_flow.models.exact import pack_exact, unpack_exact
+from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.loading import on_device
+
+ENCODER = "encoder."
+# Structures by which reference energies are fitted: many times the number of elements.
+_STRUCTURES = 1000
+# Compositions closer than this are taken for one.
+_LEAST = 1e-10
+
+
+def freeze(model: nn.Module, names: Collection[str]) -> None:
+    """Leave parameters as they are in training.
+
+    Parameters
+    ----------
+    model
+        The network.
+    names
+        Of parameters, or of modules that hold them.
+
+    Raises
+    ------
+    InputError
+        If there is none of a name, or none is left to train.
+    """
+    for name in names:
+        found = [p for key, p in model.named_parameters() if f"{key}.".startswith(f"{name}.")]
+        if not found:
+            known = ", ".join(key for key, _ in model.named_children())
+            raise InputError(
+                f"start_from.freeze: the network has no parameters named {name!r}; begin with one "
+                f"of {known}, as encoder.layers.layers.0"
+            )
+        for parameter in found:
+            parameter.requires_grad_(False)
+    if names and not any(parameter.requires_grad for parameter in model.parameters()):
+        raise InputError("start_from.freeze: leaves no parameter to train; name fewer")
+
+
+def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> None:
+    """Write the weights that trials begin with."""
+    save_checkpoint(path, {"weights": dict(weights), "is_whole": is_whole})
+
+
+def begin_with(
+    path: Path,
+    model: nn.Module,
+    split: GraphSplit,
+    budget: Budget,
+    device: torch.device,
+    world: World,
+) -> None:
+    """Put trained weights into a network.
+
+    The energies of the elements in a potential that keeps its heads are fitted anew: the network
+    says what atoms gain from their neighbours, wherever energies are counted from.
+
+    Parameters
+    ----------
+    path
+        The file of the weights.
+    model
+        The network, on its device.
+    split
+        The training split.
+    budget
+        Limits of a batch that is only predicted.
+    device
+        Where to compute.
+    world
+        The ranks, all of which call this.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or holds what the network has not.
+    """
+    state = load_checkpoint(path, remedy="restore it from a copy of the run directory")
+    check_weights(model, state["weights"], path)
+    model.load_state_dict(state["weights"], strict=False)
+    if state["is_whole"] and isinstance(model, PotentialModel):
+        _fit_references(model, split, budget, device, world)
+
+
+def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object) -> None:
+    """Refuse weights of another network.
+
+    Parameters
+    ----------
+    model
+        The network, on whatever device.
+    weights
+        What it is to begin with: all of its state, or all that is its encoder's.
+    source
+        Where they come from.
+
+    Raises
+    ------
+    InputError
+        Naming the first parameter that one of the two lacks, or that differs in shape.
+    """
+    mine = model.state_dict()
+    if all(name.startswith(ENCODER) for name in weights):
+        mine = {name: value for name, value in mine.items() if name.startswith(ENCODER)}
+    for name in [*weights, *mine]:
+        if name not in weights or name not in mine:
+            has, lacks = ("the network", source) if name in mine else (source, "the network")
+            raise InputError(
+                f"start_from: {source} is of another network: {has} has {name}, {lacks} has not"
+            )
+    for name, value in mine.items():
+        if value.shape != weights[name].shape:
+            raise InputError(
+                f"start_from: {source} is of another network: its {name} has the shape "
+                f"{list(weights[name].shape)}, that of the network {list(value.shape)}"
+            )
+
+
+@torch.no_grad()
+def _fit_references(
+    model: PotentialModel, split: GraphSplit, budget: Budget, device: torch.device, world: World
+) -> None:
+    """Shift the energies of the elements to what the data have beyond the network's prediction.
+
+    By least squares over structures of the training split, weighted to energies per atom, the shift
+    of least norm where compositions do not determine it. Elements that the data lack keep theirs.
+    """
+    energies = unpack_exact(model.element_energies)
+    branches = energies.reshape(-1, N_ELEMENTS).clone()
+    # Sums over the ranks, so that all come to the same bits.
+    squares = torch.zeros(len(branches), N_ELEMENTS, N_ELEMENTS, dtype=torch.float64, device=device)
+    products = torch.zeros(len(branches), N_ELEMENTS, dtype=torch.float64, device=device)
+    was_training = model.training
+    model.eval()
+    for batch in _some_of(split, budget, device, world):
+        atoms = torch.bincount(batch.batch, minlength=batch.num_graphs)[:, None].double()
+        numbers = batch.x[:, model.number_column].long()
+        counts = torch.zeros(batch.num_graphs, N_ELEMENTS, dtype=torch.float64, device=device)
+        counts.index_put_((batch.batch, numbers), torch.ones_like(numbers).double(), True)
+        rest = batch.energy.reshape(-1, 1).double() - model(batch)["energy"]
+        rows, rest = counts / atoms, rest / atoms
+        branch = branch_of_graph(batch, len(branches))
+        for k in range(len(branches)):
+            mine = slice(None) if branch is None else branch == k
+            squares[k] += rows[mine].T @ rows[mine]
+            products[k] += (rows[mine].T @ rest[mine])[:, 0]
+    model.train(was_training)
+    inverse = torch.linalg.pinv(world.sum(squares).cpu(), rtol=_LEAST, hermitian=True)
+    shift = torch.einsum("kij,kj->ki", inverse, world.sum(products).cpu())
+    fitted = (branches.cpu() + shift).reshape(energies.shape)
+    model.element_energies.copy_(fitted.view(torch.int64))
+
+
+def _some_of(
+    split: GraphSplit, budget: Budget, device: torch.device, world: World
+) -> Iterable[Batch]:
+    """This rank's batches of structures from all over a split."""
+    every = max(1, len(split) // _STRUCTURES)
+    mine = np.arange(0, len(split), every)[world.rank :: world.size]
+    size = budget.limits.get("graphs", 1)
+    return on_device(split.batches(mine[k : k + size] for k in range(0, len(mine), size)), device)
+
+
+def start_file(run_directory: Path) -> Path:
+    """The file of a run directory with the weights that its trials begin with."""
+    return run_directory / "start" / "weights.pt"
+
+
+def weights_of(state: Mapping[str, Any], heads: str) -> dict[str, Tensor]:
+    """What of a network's state another begins with."""
+    return {k: v for k, v in state.items() if heads == "keep" or k.startswith(ENCODER)}
