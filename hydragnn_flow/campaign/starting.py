@@ -52,7 +52,7 @@ def weights_for(start: StartConfig, model: HydraModel) -> tuple[dict[str, Tensor
     """
     freeze(model, start.frozen)
     origin = find_origin(start)
-    file, state = _read(origin, model)
+    file, state = _read(origin, model, start.heads)
     weights = weights_of(state, start.heads)
     check_weights(model, weights, file)
     return weights, file
@@ -118,12 +118,12 @@ def _elements(config: RunConfig) -> tuple[int, ...]:
     return statistics.elements if statistics else ()
 
 
-def _read(origin: Origin, model: HydraModel) -> tuple[Path, dict[str, Tensor]]:
+def _read(origin: Origin, model: HydraModel, heads: str) -> tuple[Path, dict[str, Tensor]]:
     """A checkpoint's file, and its best weights by their names in our networks."""
     remedy = "name another in start_from"
     if origin.is_hydragnn:
         levels = load_network(origin.network, origin.file).Variables_of_interest.type
-        return origin.file, read_hydragnn_weights(origin.file, model, levels)
+        return origin.file, read_hydragnn_weights(origin.file, model, levels, heads)
     if origin.file.is_dir():
         found = furthest(checkpoints(origin.file))
         if found is None:

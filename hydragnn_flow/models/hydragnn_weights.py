@@ -16,7 +16,12 @@ from torch import Tensor
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.exact import pack_exact
 from hydragnn_flow.models.head_layers import PlaceLinear
-from hydragnn_flow.models.hydragnn_layers import HydraGNNStack, MFCLayer, PAINNConvolution
+from hydragnn_flow.models.hydragnn_layers import (
+    CFConvolution,
+    HydraGNNStack,
+    MFCLayer,
+    PAINNConvolution,
+)
 from hydragnn_flow.models.model import HydraModel
 
 Weights = Callable[[str], Tensor]
@@ -24,16 +29,17 @@ Weights = Callable[[str], Tensor]
 
 # A batch's spread may be zero; what torch adds to its square.
 _BATCH_NORM = 1e-5
-# What HydraGNN keeps beside its weights: counts of batches, and constants that are here as well.
+# What HydraGNN keeps beside its weights: counts of batches, and constants over again.
 _NO_WEIGHTS = re.compile(
-    r".*\.num_batches_tracked|distance_expansion\.offset|.*\.running_(mean|var)"
+    r".*\.num_batches_tracked|.*\.module_1\.offset|(.*\.)?activation_function\.weight"
 )
+_OF_HEADS = ("graph_shared.", "heads_NN.", "convs_node_", "batch_norms_node_")
 # Blocks of a PaiNN layer, in the order in which HydraGNN numbers them.
 _PAINN = ("message", "update", "scalars", "vectors")
 
 
 def read_hydragnn_weights(
-    file: Path, model: HydraModel, levels: Sequence[str]
+    file: Path, model: HydraModel, levels: Sequence[str], heads: str = "keep"
 ) -> dict[str, Tensor]:
     """The weights of a checkpoint of HydraGNN's, by their names in a network of ours.
 
@@ -45,6 +51,8 @@ def read_hydragnn_weights(
         The network, whose weights are not read.
     levels
         Level of each output, `Variables_of_interest.type`.
+    heads
+        Whether those of the heads are wanted, ``keep``, or not, ``new``.
 
     Raises
     ------
@@ -61,7 +69,7 @@ def read_hydragnn_weights(
             f"({type(error).__name__}: {first}); name another"
         ) from None
     try:
-        return hydragnn_weights(state, model, levels)
+        return hydragnn_weights(state, model, levels, heads)
     except KeyError as error:
         raise InputError(
             f"start_from: {file} is of another network than its config.json says: it has no "
@@ -75,7 +83,7 @@ def read_hydragnn_weights(
 
 
 def hydragnn_weights(
-    state: Mapping[str, Tensor], model: HydraModel, levels: Sequence[str]
+    state: Mapping[str, Tensor], model: HydraModel, levels: Sequence[str], heads: str = "keep"
 ) -> dict[str, Tensor]:
     """HydraGNN's weights by their names in a network of ours.
 
@@ -87,6 +95,8 @@ def hydragnn_weights(
         The network of ours.
     levels
         Level of each output, `Variables_of_interest.type`.
+    heads
+        Whether those of the heads are wanted, ``keep``, or not, ``new``.
 
     Raises
     ------
@@ -104,9 +114,16 @@ def hydragnn_weights(
 
     weights: dict[str, Tensor] = {}
     for name, mine in model.state_dict().items():
+        if heads == "new" and not name.startswith("encoder."):
+            continue
         value = _value(name, mine, model, levels, of)
         weights[name] = value.to(mine.dtype) if value.is_floating_point() else value
-    rest = [name for name in theirs.keys() - read if not _NO_WEIGHTS.fullmatch(name)]
+    rest = [
+        name
+        for name in theirs.keys() - read
+        if not _NO_WEIGHTS.fullmatch(name)
+        and (heads == "keep" or not name.startswith(_OF_HEADS))
+    ]
     if rest:
         raise ValueError(f"nothing reads its {min(rest)}")
     return weights
@@ -167,6 +184,8 @@ def _of_layer(
     assert isinstance(stack, HydraGNNStack)
     block = stack.layers[layer]
     convolution, begin = block.convolution, f"graph_convs.{layer}.module_"
+    if isinstance(convolution, CFConvolution):
+        return of(f"{begin}2.{rest}")  # behind the search for neighbours and the Gaussians
     if isinstance(convolution, MFCLayer):
         return _by_degree(f"{begin}0", rest.endswith("bias"), mine, of)
     if isinstance(convolution, PAINNConvolution):

@@ -1,0 +1,260 @@
+"""Outputs of HydraGNN's networks beside ours that have read their weights."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import ase
+import numpy as np
+import torch
+from peers.hydragnn_package import edges, function, load
+from torch_geometric.data import Batch, Data
+from torch_geometric.loader import DataLoader
+
+from hydragnn_flow.config.network.hydragnn_layers import DIFFERENT, EQUAL
+from hydragnn_flow.config.start_from import StartConfig, find_origin
+from hydragnn_flow.data import atoms_to_graph
+from hydragnn_flow.models import build_model
+from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
+from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, manifest
+
+GRAPHS = 6
+"""Structures of each configuration: half molecules, half periodic cells."""
+NEIGHBOURS = 80
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What became of the weights of a type.
+
+    Attributes
+    ----------
+    mpnn_type
+        HydraGNN's name of it.
+    configurations
+        Networks whose outputs were compared.
+    difference
+        Largest difference of an output or force, divided by the largest of its kind; None for a
+        type that is refused.
+    reason
+        Why it is refused; for a type that is read, where it may differ.
+    """
+
+    mpnn_type: str
+    configurations: int = 0
+    difference: float | None = None
+    reason: str = ""
+
+
+def compare(checkout: Path, seeds: int = 3) -> list[Compared]:
+    """Compare all types of HydraGNN.
+
+    Parameters
+    ----------
+    checkout
+        Root of a checkout of HydraGNN.
+    seeds
+        Sets of random structures and weights for each configuration.
+
+    Raises
+    ------
+    CannotRun
+        Where there is no such checkout or a package is missing.
+    """
+    load(checkout)
+    found = []
+    for name in EQUAL:
+        differences = [
+            difference(name, changes, seed)
+            for changes in configurations(name)
+            for seed in range(seeds)
+        ]
+        reason = "without periodic cells, which HydraGNN's ignores" if name == "SchNet" else ""
+        found.append(Compared(name, len(differences), max(differences), reason))
+    return found + [Compared(name, reason=reason) for name, reason in DIFFERENT.items()]
+
+
+def configurations(name: str) -> Iterator[dict[str, Any]]:
+    """Changes to the network of a type, one configuration each."""
+    yield {}
+    yield {"inputs": 2, "num_conv_layers": 3, "activation_function": "silu"}
+    yield {"branches": 2, "activation_function": "lrelu_01", "graph_pooling": "add"}
+    yield {"activation_function": "prelu", "num_conv_layers": 1, "graph_pooling": "max"}
+    if name in ("SchNet", "EGNN", "PAINN", "PNAPlus"):
+        yield {"potential": True, "activation_function": "silu"}
+    if name == "EGNN":
+        yield {"equivariance": True, "num_conv_layers": 3}
+
+
+def difference(name: str, changes: dict[str, Any], seed: int) -> float:
+    """Largest difference between HydraGNN's outputs and ours, as :class:`Compared` has it."""
+    section = network(name, **changes)
+    graphs = structures(seed, whole=name != "SchNet")
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "trained.pk"
+        theirs = train(section, graphs, seed)
+        write(file, *theirs)
+        expected = hydragnn_outputs(theirs[0], section, graphs)
+        given = our_outputs(file, graphs)
+    if expected.keys() != given.keys():
+        raise AssertionError(f"{name}: outputs {sorted(expected)} are not {sorted(given)}")
+    return max(
+        float((given[key] - value).abs().max() / value.abs().max())
+        for key, value in expected.items()
+    )
+
+
+def network(
+    name: str, *, potential: bool = False, inputs: int = 1, branches: int = 1, **changes: Any
+) -> dict[str, Any]:
+    """A `NeuralNetwork` section as HydraGNN's users write it."""
+    graph = {
+        "num_sharedlayers": 2,
+        "dim_sharedlayers": 7,
+        "num_headlayers": 2,
+        "dim_headlayers": [9, 8],
+    }
+    node = {"num_headlayers": 2, "dim_headlayers": [8, 6], "type": "mlp"}
+    heads: dict[str, Any] = {"node": node} if potential else {"graph": graph, "node": node}
+    if branches > 1:
+        heads = {
+            level: [{"type": f"branch-{k}", "architecture": head} for k in range(branches)]
+            for level, head in heads.items()
+        }
+    architecture = {
+        "mpnn_type": name,
+        "hidden_dim": 12,
+        "num_conv_layers": 2,
+        "radius": CUTOFF,
+        "max_neighbours": NEIGHBOURS,
+        "num_gaussians": 8,
+        "num_filters": 10,
+        "num_radial": 5,
+        "envelope_exponent": 5,
+        "periodic_boundary_conditions": False,
+        "output_heads": heads,
+        "task_weights": [1.0] if potential else [1.0, 1.0],
+        **changes,
+    }
+    if potential:
+        architecture |= {"enable_interatomic_potential": True, "force_weight": 1.0}
+    asked = {
+        "input_node_features": list(range(inputs)),
+        "output_names": ["graph_energy"] if potential else ["charge", "gap"],
+        "output_index": [0] if potential else [0, 1],
+        "type": ["node"] if potential else ["node", "graph"],
+        "output_dim": [1] if potential else [1, 2],
+    }
+    training = {
+        "num_epoch": 1,
+        "batch_size": GRAPHS,
+        "Optimizer": {"type": "AdamW", "learning_rate": 1e-3},
+    }
+    return {"Architecture": architecture, "Variables_of_interest": asked, "Training": training}
+
+
+def structures(seed: int, *, whole: bool) -> list[Data]:
+    """Random molecules, and periodic cells if they are wanted, with two columns of features."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in range(GRAPHS):
+        if whole and number % 2:
+            atoms = alloy(10 * seed + number)
+        else:
+            n = int(rng.integers(3, 9))
+            places = np.stack(np.unravel_index(rng.permutation(27)[:n], (3, 3, 3)), axis=1)
+            atoms = ase.Atoms(rng.choice([COPPER, GOLD], n), 1.9 * places)
+            atoms.positions += rng.normal(0, 0.15, (n, 3))
+        graph = atoms_to_graph(atoms, CUTOFF, None)
+        spins = torch.from_numpy(rng.normal(size=(len(atoms), 1))).float()
+        graph.x = torch.cat([graph.x, spins], dim=1)
+        graph.dataset_name = torch.tensor([[number % 2]])
+        # What HydraGNN derives the widths of its heads from; no output is compared with it.
+        graph.y = torch.zeros(len(atoms) + 2, 1)
+        graph.y_loc = torch.tensor([[0, len(atoms), len(atoms) + 2]])
+        found.append(graph)
+    return found
+
+
+def train(
+    section: dict[str, Any], graphs: list[Data], seed: int
+) -> tuple[torch.nn.Module, dict[str, Any]]:
+    """A model of HydraGNN's that has seen the graphs, and its whole configuration.
+
+    Passes in training mode give its normalisation something to have averaged.
+    """
+    inputs = len(section["Variables_of_interest"]["input_node_features"])
+    loader = DataLoader([_read(graph, inputs) for graph in graphs], batch_size=GRAPHS)
+    update_config = function("utils.input_config_parsing.config_utils", "update_config")
+    with redirect_stdout(StringIO()):
+        config = update_config({"NeuralNetwork": copy.deepcopy(section)}, loader, loader, loader)
+        model: torch.nn.Module = function("models", "create_model_config")(config["NeuralNetwork"])
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1 * torch.randn_like(weight))
+        for _ in range(5):
+            model(_batch(graphs, inputs))
+    return model.eval(), config
+
+
+def write(file: Path, model: torch.nn.Module, config: dict[str, Any]) -> None:
+    """Write a checkpoint and its configuration as HydraGNN does."""
+    torch.save({"model_state_dict": model.state_dict(), "optimizer_state_dict": {}}, file)
+    file.with_name("config.json").write_text(json.dumps(config))
+
+
+def hydragnn_outputs(
+    model: torch.nn.Module, section: dict[str, Any], graphs: list[Data]
+) -> dict[str, torch.Tensor]:
+    """What HydraGNN's model predicts, by our names of the outputs."""
+    batch = _batch(graphs, len(section["Variables_of_interest"]["input_node_features"]))
+    if not section["Architecture"].get("enable_interatomic_potential"):
+        with torch.no_grad():
+            charge, gap = model(batch)
+        return {"charge": charge, "gap": gap}
+    batch.pos.requires_grad_(True)
+    (of_atoms,) = model(batch)
+    energy = torch.zeros(batch.num_graphs, 1).index_add(0, batch.batch, of_atoms)
+    (gradient,) = torch.autograd.grad(energy.sum(), batch.pos)
+    return {"energy": energy.detach(), "forces": -gradient}
+
+
+def our_outputs(file: Path, graphs: list[Data]) -> dict[str, torch.Tensor]:
+    """What our network predicts with the weights of a checkpoint of HydraGNN's."""
+    origin = find_origin(StartConfig(path=file))
+    model = build_model(origin.network, manifest_of(origin.network))
+    levels = origin.network["Variables_of_interest"]["type"]
+    model.load_state_dict(read_hydragnn_weights(file, model, levels))
+    batch = Batch.from_data_list([graph.clone() for graph in graphs])
+    found = model.eval()(batch)
+    return {name: value.detach().float() for name, value in found.items()}
+
+
+def manifest_of(network: dict[str, Any]) -> Any:
+    """Manifest of a store with the graphs, whose statistics must not matter."""
+    found = manifest()
+    keys = dict(found.keys)
+    keys["dataset_name"] = keys["x"].model_copy(update={"node": False, "rows": 1, "shape": (1,)})
+    return found.model_copy(update={"keys": keys, "branches": (0, 1)})
+
+
+def _read(graph: Data, inputs: int) -> Data:
+    """A graph with the columns that HydraGNN's data sets pick for the network."""
+    picked = graph.clone()
+    picked.x = graph.x[:, :inputs].float()
+    return picked
+
+
+def _batch(graphs: list[Data], inputs: int) -> Batch:
+    batch = Batch.from_data_list([_read(graph, inputs) for graph in graphs])
+    edges[0] = batch.edge_index
+    return batch
