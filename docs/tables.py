@@ -30,6 +30,7 @@ from hydragnn_flow.config.search import (
     SearchConfig,
 )
 from hydragnn_flow.config.sources import FORMATS, section_class
+from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.execution.options import NodeOptions, Options
 from hydragnn_flow.execution.site import about_site, shipped_sites
 
@@ -227,6 +228,7 @@ _TABLES: dict[str, Callable[[], str]] = {
     "failures": lambda: _rows(Failures),
     "ensemble": lambda: _rows(EnsembleConfig),
     "resources": lambda: _rows(ResourcesConfig),
+    "start_from": lambda: _rows(StartConfig),
     "formats": formats,
     "source_keys": source_keys,
     "sites": sites,

@@ -56,6 +56,10 @@ class RunDirectory:
         self.ensemble = self.path / FOLDER
         self.summary = self.ensemble / SUMMARY
         self.report = self.path / "report.html"
+        self.weights = self.path / "start" / "weights.pt"
+        """What every trial begins with, where `start_from` names something."""
+        self.start = self.weights.with_name("start.json")
+        """Where they come from."""
         self.simulated = self.path / SIMULATED
         self._read: tuple[tuple[int, int], dict[str, Any]] | None = None
 
@@ -130,6 +134,7 @@ class RunDirectory:
                 "network",
                 "search",
                 "ensemble",
+                "start_from",
             }
         else:
             return  # its driver was stopped before it had done anything
@@ -194,6 +199,25 @@ class RunDirectory:
         aside = self.ensemble.with_name(f"{self.ensemble.name}.{number}")
         self.report.unlink(missing_ok=True)
         return self.ensemble.rename(aside)
+
+    def started_from(self) -> str | None:
+        """Where the weights come from that every trial begins with, in words; None if they are
+        random.
+
+        Raises
+        ------
+        InputError
+            If the file that says so is damaged.
+        """
+        if not self.start.exists():
+            return None
+        told = read_json(self.start)
+        try:
+            heads = "heads included" if told["heads"] == "keep" else "with new heads"
+            frozen = f"; not trained: {', '.join(told['frozen'])}" if told["frozen"] else ""
+            return f"{told['path']} (SHA-256 {told['sha256']}), {heads}{frozen}"
+        except (KeyError, TypeError):
+            raise InputError(f"{self.start}: is damaged; restore it from a copy") from None
 
     def record_start(self, config: RunConfig) -> None:
         """Write `run.yaml` for a driver that starts, in a directory that only its user can read.

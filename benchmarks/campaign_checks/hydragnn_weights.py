@@ -1,20 +1,27 @@
-"""Outputs of HydraGNN's networks beside ours that have read their weights."""
+"""Outputs of HydraGNN's networks beside ours that have read their weights.
+
+    cd benchmarks; python -m campaign_checks.hydragnn_weights PATH-OF-A-CHECKOUT
+
+With ``--record FILE`` it writes what HydraGNN predicts with weights made by rule, for the tests.
+"""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
-from contextlib import redirect_stdout
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import ase
 import numpy as np
 import torch
+import typer
 from peers.hydragnn_package import edges, function, load
 from torch_geometric.data import Batch, Data
 from torch_geometric.loader import DataLoader
@@ -29,6 +36,7 @@ from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, manifest
 GRAPHS = 6
 """Structures of each configuration: half molecules, half periodic cells."""
 NEIGHBOURS = 80
+_POSITIVE = ("running_var", "running_mean", "avg_deg_lin", "avg_deg_log")
 
 
 @dataclass(frozen=True)
@@ -104,12 +112,27 @@ def difference(name: str, changes: dict[str, Any], seed: int) -> float:
         write(file, *theirs)
         expected = hydragnn_outputs(theirs[0], section, graphs)
         given = our_outputs(file, graphs)
+    return largest_difference(given, expected)
+
+
+def largest_difference(
+    given: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]
+) -> float:
+    """Largest difference of any output, each divided by its largest value.
+
+    Raises
+    ------
+    ValueError
+        If there are not the same outputs, or one that is zero everywhere, which says nothing.
+    """
     if expected.keys() != given.keys():
-        raise AssertionError(f"{name}: outputs {sorted(expected)} are not {sorted(given)}")
-    return max(
-        float((given[key] - value).abs().max() / value.abs().max())
-        for key, value in expected.items()
-    )
+        raise ValueError(f"outputs {sorted(expected)} are not {sorted(given)}")
+    found = []
+    for key, value in expected.items():
+        if not value.abs().max() > 0:
+            raise ValueError(f"all {key} are zero, so that nothing is compared")
+        found.append(float((given[key] - value).abs().max() / value.abs().max()))
+    return max(found)
 
 
 def network(
@@ -184,6 +207,39 @@ def structures(seed: int, *, whole: bool) -> list[Data]:
     return found
 
 
+def by_rule(number: int, shape: Sequence[int], *, positive: bool) -> torch.Tensor:
+    """The weights that the tests are recorded with: those of the parameter of a number."""
+    waves = torch.arange(math.prod(shape), dtype=torch.float64)
+    values = torch.sin(0.37 * (number + 1) * waves + number)
+    return (1.0 + 0.5 * values if positive else 0.4 * values).reshape(tuple(shape)).float()
+
+
+def record(name: str) -> dict[str, Any]:
+    """A network of HydraGNN's with weights by rule, and what it predicts for :func:`structures`.
+
+    Its entries `weights` and `positive` are shapes, in order, and `kept` values, by name.
+    """
+    potential = name in ("SchNet", "EGNN", "PAINN", "PNAPlus")
+    section = network(name, potential=potential, inputs=2, hidden_dim=7, activation_function="silu")
+    graphs = structures(0, whole=name != "SchNet")
+    model, config = train(section, graphs, 0)
+    weights = dict(model.named_parameters())
+    state = model.state_dict()
+    positive = [key for key in state if key.endswith(_POSITIVE)]
+    with torch.no_grad():
+        for number, key in enumerate([*weights, *positive]):
+            state[key].copy_(by_rule(number, state[key].shape, positive=key in positive))
+    kept = {key: v.tolist() for key, v in state.items() if key not in {*weights, *positive}}
+    outputs = hydragnn_outputs(model, section, graphs)
+    return {
+        "config": {"NeuralNetwork": config["NeuralNetwork"]},
+        "weights": {key: list(state[key].shape) for key in weights},
+        "positive": {key: list(state[key].shape) for key in positive},
+        "kept": kept,
+        "outputs": {key: value.detach().tolist() for key, value in outputs.items()},
+    }
+
+
 def train(
     section: dict[str, Any], graphs: list[Data], seed: int
 ) -> tuple[torch.nn.Module, dict[str, Any]]:
@@ -194,7 +250,7 @@ def train(
     inputs = len(section["Variables_of_interest"]["input_node_features"])
     loader = DataLoader([_read(graph, inputs) for graph in graphs], batch_size=GRAPHS)
     update_config = function("utils.input_config_parsing.config_utils", "update_config")
-    with redirect_stdout(StringIO()):
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         config = update_config({"NeuralNetwork": copy.deepcopy(section)}, loader, loader, loader)
         model: torch.nn.Module = function("models", "create_model_config")(config["NeuralNetwork"])
     torch.manual_seed(seed)
@@ -258,3 +314,22 @@ def _batch(graphs: list[Data], inputs: int) -> Batch:
     batch = Batch.from_data_list([_read(graph, inputs) for graph in graphs])
     edges[0] = batch.edge_index
     return batch
+
+
+def main(
+    checkout: Annotated[Path, typer.Argument(help="A checkout of HydraGNN.")],
+    seeds: Annotated[int, typer.Option(help="Sets of weights and structures.")] = 3,
+    to: Annotated[Path | None, typer.Option("--record", help="Write the tests' numbers.")] = None,
+) -> None:
+    """Print what becomes of the weights of each type, or record what HydraGNN predicts."""
+    if to is not None:
+        load(checkout)
+        to.write_text(json.dumps({name: record(name) for name in EQUAL}) + "\n")
+        return
+    for one in compare(checkout, seeds):
+        found = "refused" if one.difference is None else f"{one.difference:.1e}"
+        print(f"{one.mpnn_type:8}{one.configurations:4} networks  {found:8}  {one.reason}")
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -29,7 +29,6 @@ from hydragnn_flow.placement import (
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
-from hydragnn_flow.training.starting import start_file
 from hydragnn_flow.training.trivial import trivial_errors
 
 # Least time that a segment is to save by more GCDs: a part of it goes into joining their ranks [s].
@@ -133,7 +132,7 @@ class Context:
             may_have_begun=may_have_begun,
             seed=self.config.seed * 100_003 + trial.number + repeat * _SEEDS,
             start_from=str(start_from) if start_from else None,
-            weights=str(start_file(self.directory.path)) if self.config.start_from else "",
+            weights=str(self.directory.weights) if self.config.start_from else "",
             frozen=self.config.start_from.frozen if self.config.start_from else (),
             decay=decay,
             after_epoch=done_epochs,

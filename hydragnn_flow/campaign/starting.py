@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.network import load_network, read_json
+from hydragnn_flow.config.network import load_network
 from hydragnn_flow.config.start_from import Origin, StartConfig, find_origin
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
@@ -26,12 +25,9 @@ from hydragnn_flow.training.starting import (
     check_weights,
     freeze,
     keep_weights,
-    start_file,
     weights_of,
 )
 
-START = "start.json"
-"""File beside the weights that says where they come from."""
 _logger = logging.getLogger(__name__)
 
 
@@ -68,7 +64,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
     InputError
         As :func:`weights_for`, or if they are gone.
     """
-    start, target = config.start_from, start_file(directory.path)
+    start, target = config.start_from, directory.weights
     assert start is not None
     if directory.has_begun:
         if not target.exists():
@@ -86,8 +82,8 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
         "heads": start.heads,
         "frozen": list(start.frozen),
     }
-    write_json(target.with_name(START), told)
-    tell(_logger, "%s", sentence(told))
+    write_json(directory.start, told)
+    tell(_logger, "trials begin with the weights of %s", directory.started_from())
     new = sorted(set(store.manifest.elements) - set(_elements(config)))
     if _elements(config) and new:
         tell(
@@ -95,22 +91,6 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
             "start_from: the weights were not trained on the elements with atomic numbers %s",
             ", ".join(map(str, new)),
         )
-
-
-def sentence(told: dict[str, Any]) -> str:
-    """Where the weights of a run come from, in words."""
-    heads = "heads included" if told["heads"] == "keep" else "with new heads"
-    frozen = f"; not trained: {', '.join(told['frozen'])}" if told["frozen"] else ""
-    return (
-        f"Trials begin with the weights of {told['path']} (SHA-256 {told['sha256'][:12]}…), "
-        f"{heads}{frozen}"
-    )
-
-
-def started_from(run_directory: Path) -> str | None:
-    """Where the weights of a run come from, in words; None if they were drawn at random."""
-    file = start_file(run_directory).with_name(START)
-    return sentence(read_json(file)) if file.exists() else None
 
 
 def _elements(config: RunConfig) -> tuple[int, ...]:

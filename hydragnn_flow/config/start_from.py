@@ -120,7 +120,7 @@ def find_origin(start: StartConfig) -> Origin:
     if path.is_dir():
         return _ours(path, path)
     if path.suffix == ".pk":
-        section = _network(path)
+        section = _network(path.parent, path)
         return Origin(path, as_hydragnn_has_it(section, path, heads=start.heads), None)
     if path.suffix == ".pt":
         return _ours(path.parent, path)
@@ -130,14 +130,14 @@ def find_origin(start: StartConfig) -> Origin:
 
 
 def _ours(folder: Path, file: Path) -> Origin:
-    network = _network(folder / file.name)
+    network = _network(folder, file)
     given = network["Architecture"].get("statistics")
     return Origin(file, network, given or _statistics(folder))
 
 
-def _network(file: Path) -> dict[str, Any]:
-    """The network in the `config.json` beside a checkpoint."""
-    beside = file.parent / _NETWORK if file.suffix else file / _NETWORK
+def _network(folder: Path, file: Path) -> dict[str, Any]:
+    """The network in the `config.json` beside a checkpoint, or in its folder."""
+    beside = folder / _NETWORK
     if not beside.is_file():
         raise InputError(
             f"start_from: {file} has no {_NETWORK} that says its network; put the one it was "
@@ -268,7 +268,7 @@ def _compared(network: NetworkConfig, heads: str) -> dict[str, Any]:
     return values
 
 
-def _shown(value: Scalar | None | list[Any] | dict[str, Any]) -> str:
+def _shown(value: Scalar | list[Any] | dict[str, Any] | None) -> str:
     return "not given" if value is None else repr(value)
 
 

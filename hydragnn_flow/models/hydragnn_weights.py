@@ -121,8 +121,7 @@ def hydragnn_weights(
     rest = [
         name
         for name in theirs.keys() - read
-        if not _NO_WEIGHTS.fullmatch(name)
-        and (heads == "keep" or not name.startswith(_OF_HEADS))
+        if not _NO_WEIGHTS.fullmatch(name) and (heads == "keep" or not name.startswith(_OF_HEADS))
     ]
     if rest:
         raise ValueError(f"nothing reads its {min(rest)}")

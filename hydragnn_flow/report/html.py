@@ -31,7 +31,7 @@ from hydragnn_flow.report.target_values import TargetValues, targets_of
 from hydragnn_flow.report.text import SIMULATED_RUN, cell, number, objective_label
 from hydragnn_flow.report.trials_frame import value_columns
 from hydragnn_flow.report.worst import flagged_sentence, worst_structures
-from hydragnn_flow.run_directory import SIMULATED
+from hydragnn_flow.run_directory import SIMULATED, RunDirectory
 
 REPORT = "report.html"
 _TEMPLATE, _STYLE, _SCRIPT = "template.html.j2", "page.css", "page.js"
@@ -115,6 +115,7 @@ def render(run: RunFiles) -> str:
         advice=advice(spent) if spent else "",
         wall=f"{found['wall_seconds']:,.0f} s" if found else "",
         data=data_card(run.manifest) if run.manifest else [],
+        started_from=RunDirectory(run.directory).started_from(),
         commands=run.commands,
         versions=run.versions,
         directory=str(run.directory.resolve()),

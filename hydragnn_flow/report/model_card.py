@@ -17,7 +17,7 @@ from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.text import SPLITS, number
-from hydragnn_flow.run_directory import CONFIG
+from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
 
 def model_card(run_directory: Path, name: str) -> str:
@@ -42,6 +42,7 @@ def model_card(run_directory: Path, name: str) -> str:
         ("Use", _use(name)),
         ("Targets", _targets(manifest, summary)),
         ("Training data", _data(manifest)),
+        *_start(run_directory),
         ("Errors on the test split", _errors(summary)),
         ("Limits", _limits(manifest, summary)),
         ("Members", _members(folder, summary, networks)),
@@ -71,6 +72,16 @@ def _configuration(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{file}: is damaged; restore it from a copy")
     return values
+
+
+def _start(run_directory: Path) -> list[tuple[str, list[str]]]:
+    """The section on the weights that training began with, where they were trained ones."""
+    told = RunDirectory(run_directory).started_from()
+    return (
+        []
+        if told is None
+        else [("Weights it began with", [f"Every trial began with the weights of {told}."])]
+    )
 
 
 def _use(name: str) -> Iterator[str]:

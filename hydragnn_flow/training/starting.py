@@ -19,7 +19,7 @@ from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
-from hydragnn_flow.models.exact import pack_exact, unpack_exact
+from hydragnn_flow.models.exact import unpack_exact
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
@@ -184,11 +184,6 @@ def _some_of(
     mine = np.arange(0, len(split), every)[world.rank :: world.size]
     size = budget.limits.get("graphs", 1)
     return on_device(split.batches(mine[k : k + size] for k in range(0, len(mine), size)), device)
-
-
-def start_file(run_directory: Path) -> Path:
-    """The file of a run directory with the weights that its trials begin with."""
-    return run_directory / "start" / "weights.pt"
 
 
 def weights_of(state: Mapping[str, Any], heads: str) -> dict[str, Tensor]:

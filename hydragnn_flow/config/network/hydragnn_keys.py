@@ -51,7 +51,7 @@ IGNORED: dict[str, dict[str, str]] = {
         "checkpoint_warmup": "every segment ends in a checkpoint",
         "CheckRemainingTime": "every segment ends in time",
         "early_stopping": "HydraGNN does not read it either; both read `EarlyStopping`",
-        "startfrom": "read only with `continue`",
+        "startfrom": "`start_from` of the run configuration names weights to begin with",
         "global_attn_redraw_interval": "a performer's random features are drawn once and kept",
     },
     "Optimizer": {},
@@ -72,7 +72,10 @@ REFUSED: dict[str, dict[str, tuple[str, str]]] = {
         ),
     },
     "Training": {
-        "continue": ("running the same command again continues", "remove the key"),
+        "continue": (
+            "running the same command again continues",
+            "name weights to begin with in start_from of the run configuration, or remove the key",
+        ),
         "epoch_start": ("running the same command again continues", "remove the key"),
     },
     "Optimizer": {},

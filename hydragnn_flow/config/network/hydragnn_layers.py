@@ -8,6 +8,7 @@ from typing import Any
 
 from hydragnn_flow.errors import InputError
 
+_OF_TRAINING = ("num_epoch", "batch_size", "Optimizer", "loss_function_type")
 MODULE = "hydragnn_flow.models.hydragnn_layers"
 EQUAL = ("SAGE", "GIN", "MFC", "CGCNN", "PNA", "PNAPlus", "SchNet", "EGNN", "PAINN")
 """Types whose layers are built here as HydraGNN has them; `mpnn_type` is then ``MODULE:NAME``."""
@@ -52,8 +53,12 @@ def as_hydragnn_has_it(
     for key, why in _refused(architecture, network, heads).items():
         raise InputError(f"start_from: {file} was trained with {key}, {why}; it cannot be read")
     inputs = len(asked.get("input_node_features") or (0,))
+    training = network.get("Training")
+    trained = training if isinstance(training, Mapping) else {}
     return {
-        **network,
+        "Variables_of_interest": asked,
+        # How it was trained is of no interest, but for whether its heads predict a noise.
+        "Training": {key: trained[key] for key in _OF_TRAINING if key in trained},
         "Architecture": {
             **architecture,
             "mpnn_type": f"{MODULE}:{name}",
