@@ -16,6 +16,7 @@ from ddp_rank import TOLD, train, train_on
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Budget, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -23,10 +24,12 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.predictions import gathered
 from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.starting import keep_weights
 from hydragnn_flow.training.trainer import Trainer
 
 BUDGET = {"mode": "node_budget", "max_nodes": 48, "max_edges": 3000}
 PER_RANK = "a batch of each"
+STARTED = "from weights, in part frozen"
 NETWORKS = {
     # uneven shares of a step
     "SchNet": network_with(Training__batch_size=5),
@@ -54,6 +57,8 @@ NETWORKS = {
     ),
     # what a step of twice this is on one
     PER_RANK: network_with(Training__batch_size=3),
+    # whose reference energies the ranks fit together
+    STARTED: network_with(Training__batch_size=5),
     # more ranks than graphs in a step
     "one by one": network_with(Training__batch_size=1),
     "some alone": network_with(
@@ -73,9 +78,19 @@ def specs(
     tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore
 ) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("ranks")
+    weights = folder / "weights.pt"
+    torch.manual_seed(1)
+    model = build_model(NETWORKS[STARTED], alloy_store)
+    keep_weights(weights, model.state_dict(), is_whole=True)
     return {
         name: make_spec(
-            folder / name, alloy_store, 1, network=network, **CHANGES.get(name, {})
+            folder / name,
+            alloy_store,
+            1,
+            network=network,
+            weights=str(weights) if name == STARTED else "",
+            frozen=("encoder.embedding",) if name == STARTED else (),
+            **CHANGES.get(name, {}),
         ).to_dict()
         for name, network in NETWORKS.items()
     }

@@ -1,0 +1,111 @@
+"""The weights that all trials begin with, from where they were trained to a segment."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from campaign_cases import CONFIG
+from segment_cases import NETWORK
+
+from hydragnn_flow.campaign.starting import bring_weights, weights_for
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.start_from import StartConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import build_model
+from hydragnn_flow.report.model_card import _start
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
+
+
+def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) -> Path:
+    """A trial's folder with a checkpoint of each sending; biases of its best weights are epochs."""
+    folder = folder / "earlier" / "trials" / "0"
+    folder.mkdir(parents=True)
+    (folder.parents[1] / "store.gs").symlink_to(store.path)
+    (folder / "config.json").write_text(json.dumps({"NeuralNetwork": NETWORK}))
+    for epoch in epochs:
+        state = build_model(NETWORK, store).state_dict()
+        best = {key: value * 0 + epoch for key, value in state.items()}
+        progress = {"epoch": epoch, "step": 0}
+        save_checkpoint(folder / f"checkpoint-{epoch}.pt", {"best": best, "progress": progress})
+    return folder
+
+
+def config_with(start: dict[str, Any]) -> RunConfig:
+    values = copy.deepcopy(CONFIG)
+    values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}}
+    return RunConfig.model_validate({**values, "start_from": start})
+
+
+def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path: Path, store: GraphStore) -> None:
+    folder = trial(tmp_path, store)
+    config = config_with({"path": str(folder), "heads": "new", "freeze": "encoder"})
+    directory = RunDirectory(tmp_path / "run")
+    directory.record_start(config)
+    assert directory.started_from() is None
+    bring_weights(config, directory, store)
+    state = load_checkpoint(directory.weights)
+    assert not state["is_whole"]
+    assert all(name.startswith("encoder.") for name in state["weights"])
+    assert all((value == 4).all() for value in state["weights"].values())
+    said = directory.started_from()
+    assert said is not None
+    assert said.startswith(f"{folder / 'checkpoint-4.pt'} (SHA-256 ")
+    assert said.endswith("with new heads; not trained: encoder.embedding, encoder.layers")
+    (card,) = _start(directory.path)
+    assert said in card[1][0]
+
+
+def test_once_begun_the_weights_are_those_in_the_run(tmp_path: Path, store: GraphStore) -> None:
+    folder = trial(tmp_path, store)
+    config = config_with({"path": str(folder)})
+    directory = RunDirectory(tmp_path / "run")
+    directory.record_start(config)
+    bring_weights(config, directory, store)
+    before = directory.weights.read_bytes()
+    trial(tmp_path / "more", store, epochs=(9,)).joinpath("checkpoint-9.pt").rename(
+        folder / "checkpoint-9.pt"
+    )
+    directory.trial(0).mkdir(parents=True)
+    bring_weights(config, directory, store)
+    assert directory.weights.read_bytes() == before
+    directory.weights.unlink()
+    with pytest.raises(InputError, match=r"weights\.pt: is missing, and trials have begun with it"):
+        bring_weights(config, directory, store)
+
+
+def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStore) -> None:
+    directory = RunDirectory(tmp_path / "run")
+    directory.record_start(config_with({"path": "a"}))
+    directory.journal.touch()
+    with pytest.raises(InputError, match=r"run\.yaml: .*start_from\.path differs"):
+        directory.check(config_with({"path": "b"}))
+
+
+def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
+    folder = trial(tmp_path, store, epochs=())
+    with torch.device("meta"):
+        model = build_model(NETWORK, store)
+    with pytest.raises(InputError, match=r"start_from: .*0 has no checkpoint; name another"):
+        weights_for(StartConfig(path=folder), model)
+    file = folder / "checkpoint.pt"
+    save_checkpoint(file, {"progress": {"epoch": 0, "step": 0}})
+    with pytest.raises(InputError, match=r"checkpoint\.pt holds no weights; name another"):
+        weights_for(StartConfig(path=file), model)
+    file.write_bytes(b"none")
+    with pytest.raises(InputError, match=r"is not a readable checkpoint .*; name another in start"):
+        weights_for(StartConfig(path=file), model)
+
+
+def test_a_damaged_note(tmp_path: Path) -> None:
+    directory = RunDirectory(tmp_path)
+    directory.start.parent.mkdir()
+    directory.start.write_text("{}")
+    with pytest.raises(InputError, match=r"start\.json: is damaged"):
+        directory.started_from()

@@ -1,0 +1,234 @@
+"""Beginning with trained weights: what they are put into, what is fitted anew, and what is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from segment_cases import make_spec, network_with
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import build_model
+from hydragnn_flow.models.exact import unpack_exact
+from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.starting import (
+    check_weights,
+    freeze,
+    keep_weights,
+    weights_of,
+)
+from hydragnn_flow.training.trainer import Trainer
+
+SHIFTS = {28: 700.0, 29: -1300.0, 46: 0.5, 47: -20.0, 78: 3.0, 79: 41.0}
+"""What another level of theory adds to the energy of each element [eV]."""
+OF_GAPS: dict[str, Any] = {
+    "Architecture__enable_interatomic_potential": False,
+    "Architecture__output_heads": {"graph": {"dim_headlayers": [6, 6], "dim_sharedlayers": 6}},
+    "Variables_of_interest__type": ["graph"],
+}
+
+
+@pytest.fixture(scope="module")
+def trained(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Best weights of a potential after some epochs."""
+    folder = tmp_path_factory.mktemp("trained")
+    assert run_segment(make_spec(folder, alloy_store, 3)).status == "ok"
+    best: dict[str, Any] = load_checkpoint(checkpoints(folder)[0])["best"]
+    return best
+
+
+@pytest.fixture
+def weights(trained: dict[str, Any], tmp_path: Path) -> Callable[[str], str]:
+    """The file of all of these weights, or of those that go with new heads."""
+
+    def written(heads: str) -> str:
+        file = tmp_path / f"{heads}.pt"
+        keep_weights(file, weights_of(trained, heads), heads == "keep")
+        return str(file)
+
+    return written
+
+
+@pytest.fixture(scope="module")
+def elsewhere(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+    """The same structures at a level of theory that counts energies from elsewhere."""
+    splits = {}
+    for name in alloy_store.splits:
+        graphs = [alloy_store[name][i] for i in range(len(alloy_store[name]))]
+        for graph in graphs:
+            graph.energy = graph.energy + sum(SHIFTS[int(z)] for z in graph.x[:, 0])
+        splits[name] = graphs
+    return write_store(
+        tmp_path_factory.mktemp("elsewhere") / "store.gs",
+        splits,
+        units={"energy": "eV", "forces": "eV/Å"},
+        cutoff=4.0,
+    )
+
+
+def trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
+    return Trainer(make_spec(folder, store, 2, **changes), store, torch.device("cpu"), World())
+
+
+def predicted(model: torch.nn.Module, store: GraphStore) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = model.eval()(store["valset"].batch(np.arange(3)))
+    return found
+
+
+def test_a_network_begins_with_the_forces_it_made(
+    trained: dict[str, Any],
+    weights: Callable[[str], str],
+    alloy_store: GraphStore,
+    elsewhere: GraphStore,
+    tmp_path: Path,
+) -> None:
+    before = build_model(load_network(network_with()), alloy_store)
+    before.load_state_dict(trained)
+    expected = predicted(before, alloy_store)
+    begun = trainer(tmp_path, elsewhere, weights=weights("keep"))
+    given = predicted(begun.model, elsewhere)
+    torch.testing.assert_close(given["forces"], expected["forces"])
+    # Energies follow the other zero: they err by no more than they did, not by thousands of eV.
+    labels = elsewhere["valset"].target("energy")[:3]
+    assert np.abs(given["energy"].detach().numpy() - labels).max() < 2.0
+    shifted = unpack_exact(begun.model.state_dict()["element_energies"])
+    kept = unpack_exact(trained["element_energies"])
+    unused = [z for z in range(len(kept.flatten())) if z not in SHIFTS][:20]
+    assert torch.equal(shifted.flatten()[unused], kept.flatten()[unused])
+
+
+def test_new_heads_are_drawn_and_the_rest_is_kept(
+    trained: dict[str, Any],
+    weights: Callable[[str], str],
+    elsewhere: GraphStore,
+    tmp_path: Path,
+) -> None:
+    network = network_with(**OF_GAPS)
+    begun = trainer(tmp_path, elsewhere, weights=weights("new"), network=network)
+    state = begun.model.state_dict()
+    of_encoder = [name for name in trained if name.startswith("encoder.")]
+    assert all(torch.equal(state[name], trained[name]) for name in of_encoder)
+    fresh = trainer(tmp_path, elsewhere, network=network).model.state_dict()
+    rest = [name for name in state if name not in of_encoder]
+    assert all(torch.equal(state[name], fresh[name]) for name in rest)
+
+
+def test_what_is_frozen_stays_and_has_no_state(
+    trained: dict[str, Any],
+    weights: Callable[[str], str],
+    elsewhere: GraphStore,
+    tmp_path: Path,
+) -> None:
+    frozen = ("encoder.embedding", "encoder.layers.layers.0")
+    spec = make_spec(tmp_path, elsewhere, 2, weights=weights("keep"), frozen=frozen)
+    assert run_segment(spec).status == "ok"
+    state = load_checkpoint(checkpoints(tmp_path)[0])
+    for part in ("model", "best"):
+        same = {k: torch.equal(v, trained[k]) for k, v in state[part].items()}
+        still = {k for k in same if k.startswith(frozen)}
+        assert all(same[name] for name in still)
+        assert not any(same[k] for k in same if "layers.1" in k and k.endswith("weight"))
+    parameters = dict(build_model(load_network(network_with()), elsewhere).named_parameters())
+    trainable = [name for name in parameters if not name.startswith(frozen)]
+    assert len(state["optimizer"]["state"]) == len(trainable)
+
+
+def test_a_stopped_trial_goes_on_from_its_own_checkpoint(
+    weights: Callable[[str], str], elsewhere: GraphStore, tmp_path: Path
+) -> None:
+    """It does not ask for the weights again, and ends as if it had never stopped."""
+    file, frozen = weights("keep"), ("encoder.embedding",)
+    whole = make_spec(tmp_path / "whole", elsewhere, 2, weights=file, frozen=frozen)
+    run_segment(whole)
+    folder = tmp_path / "cut"
+    spec = make_spec(folder, elsewhere, 2, weights=file, frozen=frozen)
+    steps = iter(range(10_000))
+    with pytest.raises(Stopped):
+        begun = Trainer(spec, elsewhere, torch.device("cpu"), World())
+        begun.run(lambda: next(steps) >= 3)
+    Path(file).unlink()
+    assert run_segment(spec).from_step == 3
+    ended, expected = (load_checkpoint(checkpoints(f)[0]) for f in (folder, whole.folder))
+    for part in ("model", "best"):
+        assert all(torch.equal(ended[part][k], v) for k, v in expected[part].items())
+
+
+def test_a_member_reads_its_trials_checkpoint_and_not_the_weights(
+    weights: Callable[[str], str], elsewhere: GraphStore, tmp_path: Path
+) -> None:
+    file = weights("keep")
+    trial = make_spec(tmp_path / "trial", elsewhere, 1, weights=file)
+    run_segment(trial)
+    Path(file).unlink()
+    own = str(checkpoints(trial.folder)[0])
+    member = make_spec(
+        tmp_path / "member", elsewhere, 2, weights=file, start_from=own, kind="member"
+    )
+    outcome = run_segment(member)
+    assert (outcome.status, outcome.from_epoch) == ("ok", 1)
+
+
+def test_layers_compute_what_they_did_on_data_with_other_numbers_of_neighbours(
+    trained: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    """With the statistics of where they come from; without them they would not."""
+    of_origin = alloy_store.manifest.statistics
+    other = alloy_store.manifest.model_copy(
+        update={"statistics": of_origin.model_copy(update={"avg_num_neighbors": 3.0})}
+    )
+    statistics = {
+        "average_neighbours": of_origin.avg_num_neighbors,
+        "degree_histogram": list(of_origin.degree_histogram),
+        "elements": list(alloy_store.manifest.elements),
+    }
+    found = []
+    for changes, manifest in (
+        ({}, alloy_store.manifest),
+        ({"Architecture__statistics": statistics}, other),
+        ({}, other),
+    ):
+        model = build_model(load_network(network_with(**changes)), manifest)
+        model.load_state_dict(trained)
+        found.append(predicted(model, alloy_store)["forces"])
+    assert torch.equal(found[0], found[1])
+    assert not torch.allclose(found[0], found[2], rtol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("encoder.layer",), r"start_from\.freeze: .* no parameters named 'encoder\.layer'"),
+        (("encoder", "atomic_energy"), r"start_from\.freeze: leaves no parameter to train"),
+    ],
+)
+def test_bad_names_of_what_is_frozen(
+    names: tuple[str, ...], words: str, alloy_store: GraphStore
+) -> None:
+    model = build_model(load_network(network_with()), alloy_store)
+    with pytest.raises(InputError, match=words):
+        freeze(model, names)
+
+
+def test_weights_of_another_network(trained: dict[str, Any], alloy_store: GraphStore) -> None:
+    model = build_model(load_network(network_with()), alloy_store)
+    check_weights(model, trained, "a.pt")
+    check_weights(model, weights_of(trained, "new"), "a.pt")
+    name = "encoder.embedding.elements.weight"
+    with pytest.raises(
+        InputError, match=rf"a\.pt is of another .* {name} has the shape \[119, 3\]"
+    ):
+        check_weights(model, {**trained, name: torch.zeros(119, 3)}, "a.pt")
+    with pytest.raises(InputError, match=r"a\.pt has encoder\.more, the network has not"):
+        check_weights(model, {**trained, "encoder.more": torch.zeros(1)}, "a.pt")
+    less = {key: value for key, value in trained.items() if key != name}
+    with pytest.raises(InputError, match=rf"the network has {name}, a\.pt has not"):
+        check_weights(model, less, "a.pt")
