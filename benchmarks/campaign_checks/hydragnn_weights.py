@@ -295,7 +295,7 @@ def our_outputs(file: Path, graphs: list[Data]) -> dict[str, torch.Tensor]:
     return {name: value.detach().float() for name, value in found.items()}
 
 
-def manifest_of(network: dict[str, Any]) -> Any:
+def manifest_of(network: Mapping[str, Any]) -> Any:
     """Manifest of a store with the graphs, whose statistics must not matter."""
     found = manifest()
     keys = dict(found.keys)

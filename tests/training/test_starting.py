@@ -16,11 +16,13 @@ from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.exact import unpack_exact
+from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.starting import (
+    begin_with,
     check_weights,
     freeze,
     keep_weights,
@@ -104,6 +106,34 @@ def test_a_network_begins_with_the_forces_it_made(
     kept = unpack_exact(trained["element_energies"])
     unused = [z for z in range(len(kept.flatten())) if z not in SHIFTS][:20]
     assert torch.equal(shifted.flatten()[unused], kept.flatten()[unused])
+
+
+def test_each_branch_has_references_of_its_own(alloy_store: GraphStore, tmp_path: Path) -> None:
+    """The second data set counts energies from 700 eV per atom above the first."""
+    graphs = [alloy_store["trainset"][i] for i in range(12)]
+    for number, graph in enumerate(graphs):
+        graph.dataset_name = torch.tensor([[number % 2]])
+        graph.energy = graph.energy + 700.0 * (number % 2) * graph.num_nodes
+    store = write_store(
+        tmp_path / "two.gs",
+        {"trainset": graphs[:8], "valset": graphs[8:]},
+        units={"energy": "eV", "forces": "eV/Å"},
+        cutoff=4.0,
+    )
+    head = {"num_headlayers": 1, "dim_headlayers": [12]}
+    both = [{"type": f"branch-{k}", "architecture": head} for k in (0, 1)]
+    network = load_network(network_with(Architecture__output_heads={"node": both}))
+    model = build_model(network, store)
+    # What weights of elsewhere bring along: references that fit neither.
+    state = {k: v * 0 if k == "element_energies" else v for k, v in model.state_dict().items()}
+    keep_weights(tmp_path / "weights.pt", state, is_whole=True)
+    begin_with(
+        *(tmp_path / "weights.pt", model, store["trainset"]),
+        *(Budget(graphs=3), torch.device("cpu"), World()),
+    )
+    batch = store["trainset"].batch(np.arange(8))
+    rest = (model.eval()(batch)["energy"] - batch.energy.reshape(-1, 1))[:, 0]
+    assert float((rest / torch.bincount(batch.batch)).abs().max()) < 5.0
 
 
 def test_new_heads_are_drawn_and_the_rest_is_kept(
