@@ -29,6 +29,7 @@ from torch_geometric.loader import DataLoader
 from hydragnn_flow.config.network.hydragnn_layers import DIFFERENT, EQUAL
 from hydragnn_flow.config.start_from import StartConfig, find_origin
 from hydragnn_flow.data import atoms_to_graph
+from hydragnn_flow.data.store.manifest import BranchStatistics, LabelStatistics
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
 from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, manifest
@@ -36,6 +37,7 @@ from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, manifest
 GRAPHS = 6
 """Structures of each configuration: half molecules, half periodic cells."""
 NEIGHBOURS = 80
+_POTENTIALS = ("SchNet", "EGNN", "PAINN", "PNAPlus", "PNAEq")
 _POSITIVE = ("running_var", "running_mean", "avg_deg_lin", "avg_deg_log")
 
 
@@ -96,7 +98,7 @@ def configurations(name: str) -> Iterator[dict[str, Any]]:
     yield {"inputs": 2, "num_conv_layers": 3, "activation_function": "silu"}
     yield {"branches": 2, "activation_function": "lrelu_01", "graph_pooling": "add"}
     yield {"activation_function": "prelu", "num_conv_layers": 1, "graph_pooling": "max"}
-    if name in ("SchNet", "EGNN", "PAINN", "PNAPlus"):
+    if name in _POTENTIALS:
         yield {"potential": True, "activation_function": "silu"}
     if name == "EGNN":
         yield {"equivariance": True, "num_conv_layers": 3}
@@ -219,7 +221,7 @@ def record(name: str) -> dict[str, Any]:
 
     Its entries `weights` and `positive` are shapes, in order, and `kept` values, by name.
     """
-    potential = name in ("SchNet", "EGNN", "PAINN", "PNAPlus")
+    potential = name in _POTENTIALS
     section = network(name, potential=potential, inputs=2, hidden_dim=7, activation_function="silu")
     graphs = structures(0, whole=name != "SchNet")
     model, config = train(section, graphs, 0)
@@ -300,7 +302,11 @@ def manifest_of(network: Mapping[str, Any]) -> Any:
     found = manifest()
     keys = dict(found.keys)
     keys["dataset_name"] = keys["x"].model_copy(update={"node": False, "rows": 1, "shape": (1,)})
-    return found.model_copy(update={"keys": keys, "branches": (0, 1)})
+    labels = found.statistics.model_dump(include=set(LabelStatistics.model_fields))
+    by_branch = {k: BranchStatistics(graphs=1, atoms=1, **labels) for k in (0, 1)}
+    statistics = found.statistics.model_copy(update={"by_branch": by_branch})
+    update = {"keys": keys, "branches": (0, 1), "statistics": statistics}
+    return found.model_copy(update=update)
 
 
 def _read(graph: Data, inputs: int) -> Data:

@@ -73,7 +73,9 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
                 f"start the campaign in another directory"
             )
         return
-    weights, file = weights_for(start, build_model(config.network_with({}), store))
+    with torch.device("meta"):
+        model = build_model(config.network_with({}), store)
+    weights, file = weights_for(start, model)
     target.parent.mkdir(parents=True, exist_ok=True)
     keep_weights(target, weights, start.heads == "keep")
     told = {

@@ -12,7 +12,7 @@ Lengths respect the cell. All of these types are slower than those of the same n
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -30,6 +30,7 @@ from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.geometry import Geometry, cosine_envelope, sum_by
 from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
+from hydragnn_flow.models.mpnn.gat import HEADS, NEGATIVE_SLOPE
 from hydragnn_flow.models.mpnn.mfc import MFCEdges, MFConvolution, degree_classes
 
 
@@ -96,13 +97,18 @@ class HydraGNNStack(MessagePassing):
     ) -> None:
         super().__init__(architecture, statistics, width, depth)
         inputs = min(Options.model_validate(architecture.mpnn_options).inputs, width)
-        name = architecture.activation_function
+        self.layers = nn.ModuleList(self.build(architecture, statistics, inputs, depth))
+
+    def build(
+        self, architecture: Architecture, statistics: DatasetStatistics, inputs: int, depth: int
+    ) -> Iterator[Layer]:
+        """Makes the layers, of which the first reads some columns."""
+        width, name = architecture.hidden_dim, architecture.activation_function
         make = self.maker(architecture, statistics)
-        self.layers = nn.ModuleList()
         for layer in range(depth):
-            read = inputs if layer == 0 else width
+            read = width if layer else inputs
             convolution = make(read, width, layer == depth - 1)
-            self.layers.append(Layer(convolution, width, name, read, normalised=self.normalised))
+            yield Layer(convolution, width, name, read, normalised=self.normalised)
 
     def maker(
         self, architecture: Architecture, statistics: DatasetStatistics
@@ -115,8 +121,8 @@ class HydraGNNStack(MessagePassing):
         return None
 
 
-def _blind() -> Properties:
-    return Properties(lengths="never", options=Options)
+def _blind(*keys: str) -> Properties:
+    return Properties(lengths="never", keys=keys, options=Options)
 
 
 class SAGEConvolution(nn.Module):
@@ -417,13 +423,11 @@ class PainnMessage(nn.Module):
 
     def forward(self, scalars: Tensor, vectors: Tensor, geometry: Geometry) -> NodeState:
         """Scalars [n_atoms, inputs] and vectors [n_atoms, 3, inputs] with what is received."""
-        lengths = geometry.lengths
-        waves = torch.arange(1, self.radial + 1, device=lengths.device, dtype=lengths.dtype)
-        sines = torch.sin(lengths * waves * (torch.pi / self.cutoff)) / lengths
-        filters = self.filter_layer(sines) * cosine_envelope(lengths, self.cutoff)
+        filters = self.filter_layer(_sines(geometry, self.radial, self.cutoff))
+        filters = filters * cosine_envelope(geometry.lengths, self.cutoff)
         sent = filters * geometry.of_receiver(self.scalar_message_mlp(scalars))
         turned, straight, plain = sent.chunk(3, dim=1)
-        direction = (geometry.directions / lengths)[:, :, None]
+        direction = (geometry.directions / geometry.lengths)[:, :, None]
         messages = geometry.of_receiver(vectors) * turned[:, None] + straight[:, None] * direction
         sender, n = geometry.sender, geometry.n_atoms
         return NodeState(scalars + sum_by(plain, sender, n), vectors + sum_by(messages, sender, n))
@@ -454,12 +458,12 @@ class PainnUpdate(nn.Module):
         return NodeState(new, vectors + turning[0][:, None] * left if turning else vectors)
 
 
-class PAINNConvolution(nn.Module):
+class VectorConvolution(nn.Module):
     """A message block, an update block, and maps of scalars and vectors to the next width."""
 
-    def __init__(self, inputs: int, width: int, radial: int, cutoff: float, *, last: bool) -> None:
+    def __init__(self, message: nn.Module, inputs: int, width: int, *, last: bool) -> None:
         super().__init__()
-        self.message = PainnMessage(inputs, radial, cutoff)
+        self.message = message
         self.update = PainnUpdate(inputs, last=last)
         self.scalars = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, width))
         self.vectors = None if last else nn.Linear(inputs, width, bias=False)
@@ -485,6 +489,124 @@ class PAINN(HydraGNNStack):
     ) -> Callable[[int, int, bool], nn.Module]:
         """Makes a convolution."""
         radial, cutoff = architecture.num_radial, statistics.cutoff
-        return lambda inputs, width, last: PAINNConvolution(
-            inputs, width, radial, cutoff, last=last
+        return lambda inputs, width, last: VectorConvolution(
+            PainnMessage(inputs, radial, cutoff), inputs, width, last=last
         )
+
+
+class PNAEqMessage(nn.Module):
+    """A message block whose scalars are aggregated as PNA does, at the sender of an edge."""
+
+    def __init__(self, inputs: int, radial: int, cutoff: float) -> None:
+        super().__init__()
+        self.radial, self.cutoff = radial, cutoff
+        scalers = [*_SCALERS, "inverse_linear"]
+        self.aggr_module = DegreeScalerAggregation(_AGGREGATORS, scalers, torch.tensor([0, 1]))
+        self.pre_nns = nn.ModuleList([nn.Sequential(nn.Linear(3 * inputs, inputs))])
+        aggregates = (len(_AGGREGATORS) * len(scalers) + 1) * inputs
+        self.post_nns = nn.ModuleList([nn.Sequential(nn.Linear(aggregates, inputs))])
+        self.rbf_emb = nn.Sequential(nn.Linear(radial, inputs), nn.Tanh())
+        self.rbf_lin = nn.Linear(radial, 3 * inputs, bias=False)
+        self.scalar_message_mlp = nn.Sequential(
+            *(nn.Linear(inputs, inputs), nn.Tanh()),
+            *(nn.Linear(inputs, inputs), nn.SiLU(), nn.Linear(inputs, 3 * inputs)),
+        )
+
+    def forward(self, scalars: Tensor, vectors: Tensor, geometry: Geometry) -> NodeState:
+        """Scalars [n_atoms, inputs] and vectors [n_atoms, 3, inputs] with what is received."""
+        radial = _sines(geometry, self.radial, self.cutoff)
+        radial = radial * cosine_envelope(geometry.lengths, self.cutoff)
+        read = [geometry.of_sender(scalars), geometry.of_receiver(scalars), self.rbf_emb(radial)]
+        messages = self.scalar_message_mlp(self.pre_nns[0](torch.cat(read, dim=1)))
+        turned, straight, plain = (messages * self.rbf_lin(radial)).chunk(3, dim=1)
+        pushed = geometry.of_receiver(vectors) * turned[:, None]
+        pushed = pushed + straight[:, None] * geometry.directions[:, :, None]
+        sender, n = geometry.sender, geometry.n_atoms
+        aggregates = self.aggr_module(plain, sender, dim_size=n, dim=0)
+        new = scalars + self.post_nns[0](torch.cat([scalars, aggregates], dim=1))
+        return NodeState(new, vectors + sum_by(pushed, sender, n))
+
+
+class PNAEq(HydraGNNStack):
+    """PaiNN's blocks with PNA's aggregation."""
+
+    properties = _with_lengths("num_radial", vectors="always")
+    normalised = False
+
+    def maker(
+        self, architecture: Architecture, statistics: DatasetStatistics
+    ) -> Callable[[int, int, bool], nn.Module]:
+        """Makes a convolution."""
+        radial, cutoff = architecture.num_radial, statistics.cutoff
+        return lambda inputs, width, last: VectorConvolution(
+            PNAEqMessage(inputs, radial, cutoff), inputs, width, last=last
+        )
+
+
+def _sines(geometry: Geometry, number: int, cutoff: float) -> Tensor:
+    """Sines of the lengths divided by them [n_edges, number], in 1/Å."""
+    lengths = geometry.lengths
+    waves = torch.arange(1, number + 1, device=lengths.device, dtype=lengths.dtype)
+    return torch.sin(lengths * waves * (torch.pi / cutoff)) / lengths
+
+
+class GATConvolution(nn.Module):
+    """Six heads that average the neighbours and the atom itself by attention.
+
+    An atom's own periodic images are left out. The last layer takes the mean of its heads, the
+    others have them side by side.
+    """
+
+    def __init__(self, inputs: int, width: int, dropout: float, *, last: bool) -> None:
+        super().__init__()
+        self.last = last
+        self.lin_l = nn.Linear(inputs, HEADS * width)
+        self.lin_r = nn.Linear(inputs, HEADS * width)
+        self.att = nn.Parameter(torch.empty(1, HEADS, width))
+        nn.init.normal_(self.att, std=width**-0.5)
+        self.bias = nn.Parameter(torch.zeros(width if last else HEADS * width))
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, state: NodeState, features: None, geometry: Geometry) -> NodeState:
+        """The state after this convolution."""
+        by_head = (-1, *self.att.shape[1:])
+        values = self.lin_l(state.scalars).view(by_head)
+        asking = self.lin_r(state.scalars).view(by_head)
+        logits = self._logits(geometry.of_sender(values) + geometry.of_receiver(asking))
+        image = (geometry.sender == geometry.receiver)[:, None]
+        logits = logits.masked_fill(image, -torch.inf)
+        own_logits = self._logits(values + asking)
+        index = geometry.receiver[:, None].expand_as(logits)
+        peak = own_logits.detach().scatter_reduce(0, index, logits.detach(), "amax")
+        weights, own = (logits - geometry.of_receiver(peak)).exp(), (own_logits - peak).exp()
+        total = geometry.sum_at_receiver(weights) + own
+        weights, own = (
+            self.dropout(weights / geometry.of_receiver(total)),
+            self.dropout(own / total),
+        )
+        new = geometry.sum_at_receiver(weights[:, :, None] * geometry.of_sender(values))
+        new = new + own[:, :, None] * values
+        return NodeState((new.mean(dim=1) if self.last else new.flatten(1)) + self.bias)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        """Attention before the softmax [n, heads], from [n, heads, width]."""
+        return (functional.leaky_relu(hidden, NEGATIVE_SLOPE) * self.att).sum(dim=2)
+
+
+class GAT(HydraGNNStack):
+    """Attention over connections, in layers as wide as all heads; at least two of them."""
+
+    properties = _blind("dropout")
+
+    def build(
+        self, architecture: Architecture, statistics: DatasetStatistics, inputs: int, depth: int
+    ) -> Iterator[Layer]:
+        """Makes the layers."""
+        width, name = architecture.hidden_dim, architecture.activation_function
+        depth = max(depth, 2)
+        for layer in range(depth):
+            last = layer == depth - 1
+            read = HEADS * width if layer else inputs
+            convolution = GATConvolution(read, width, architecture.dropout, last=last)
+            wide = width if last else HEADS * width
+            yield Layer(convolution, wide, name, read, normalised=True)

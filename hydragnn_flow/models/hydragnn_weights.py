@@ -20,7 +20,8 @@ from hydragnn_flow.models.hydragnn_layers import (
     CFConvolution,
     HydraGNNStack,
     MFCLayer,
-    PAINNConvolution,
+    PNAEqMessage,
+    VectorConvolution,
 )
 from hydragnn_flow.models.model import HydraModel
 
@@ -34,8 +35,8 @@ _NO_WEIGHTS = re.compile(
     r".*\.num_batches_tracked|.*\.module_1\.offset|(.*\.)?activation_function\.weight"
 )
 _OF_HEADS = ("graph_shared.", "heads_NN.", "convs_node_", "batch_norms_node_")
-# Blocks of a PaiNN layer, in the order in which HydraGNN numbers them.
-_PAINN = ("message", "update", "scalars", "vectors")
+# Blocks of a layer with vectors, in the order in which HydraGNN numbers them.
+_BLOCKS = ("message", "update", "scalars", "vectors")
 
 
 def read_hydragnn_weights(
@@ -187,9 +188,11 @@ def _of_layer(
         return of(f"{begin}2.{rest}")  # behind the search for neighbours and the Gaussians
     if isinstance(convolution, MFCLayer):
         return _by_degree(f"{begin}0", rest.endswith("bias"), mine, of)
-    if isinstance(convolution, PAINNConvolution):
+    if isinstance(convolution, VectorConvolution):
         name, _, rest = rest.partition(".")
-        return of(f"{begin}{_PAINN.index(name)}.{rest}")
+        if isinstance(convolution.message, PNAEqMessage):
+            rest = rest.replace("update_U", "update_X")
+        return of(f"{begin}{_BLOCKS.index(name)}.{rest}")
     return of(f"{begin}0.{rest}")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ase.build import bulk
 from campaign_checks.hydragnn_weights import (
     by_rule,
     compare,
@@ -24,6 +25,7 @@ from hydragnn_flow.config.start_from import StartConfig, find_origin
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model
 from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
+from hydragnn_flow.testing.networks import alloy, as_batch
 
 RECORDED = json.loads(Path(__file__).with_name("hydragnn_outputs.json").read_text())
 CLOSE = 1e-5
@@ -55,6 +57,19 @@ def test_outputs_are_those_that_were_recorded(name: str, tmp_path: Path) -> None
     given = our_outputs(write(tmp_path, name), structures(0, whole=name != "SchNet"))
     expected = {key: torch.tensor(values) for key, values in RECORDED[name]["outputs"].items()}
     assert largest_difference(given, expected) < CLOSE
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_they_are_trained_on(name: str, tmp_path: Path) -> None:
+    """Gradients reach all parameters and are finite, on an ideal lattice too."""
+    model, _ = model_of(write(tmp_path, name))
+    lattice = as_batch(bulk("Cu", "fcc", a=3.6, cubic=True), alloy())
+    lattice.dataset_name = torch.tensor([[0], [1]])
+    outputs = model.train()(lattice)
+    sum(value.square().sum() for value in outputs.values()).backward()
+    for key, parameter in model.named_parameters():
+        assert parameter.grad is not None, key
+        assert torch.isfinite(parameter.grad).all(), key
 
 
 def test_outputs_are_those_of_a_checkout(request: pytest.FixtureRequest) -> None:

@@ -10,11 +10,12 @@ from hydragnn_flow.errors import InputError
 
 _OF_TRAINING = ("num_epoch", "batch_size", "Optimizer", "loss_function_type")
 MODULE = "hydragnn_flow.models.hydragnn_layers"
-EQUAL = ("SAGE", "GIN", "MFC", "CGCNN", "PNA", "PNAPlus", "SchNet", "EGNN", "PAINN")
+EQUAL = (
+    *("SAGE", "GIN", "GAT", "MFC", "CGCNN"),
+    *("PNA", "PNAPlus", "PNAEq", "SchNet", "EGNN", "PAINN"),
+)
 """Types whose layers are built here as HydraGNN has them; `mpnn_type` is then ``MODULE:NAME``."""
 DIFFERENT = {
-    "GAT": "its attention leaves out an atom's own images, and its layers differ in width",
-    "PNAEq": "its layers are built here with other messages and norms",
     "DimeNet": "it lists pairs of edges, which are summed here without lists",
     "MACE": "its radial weights also read the atoms' features, which grow without bound",
 }
