@@ -89,7 +89,7 @@ class Origin:
 
 
 def find_origin(start: StartConfig) -> Origin:
-    """Find the weights that a campaign starts from; reads JSON files only.
+    """Find the weights that a campaign starts from; reads none of them.
 
     Raises
     ------
@@ -130,7 +130,10 @@ def find_origin(start: StartConfig) -> Origin:
 
 
 def _ours(folder: Path, file: Path) -> Origin:
-    network = _network(folder, file)
+    if (folder / _NETWORK).is_file():
+        network = _network(folder, file)
+    else:
+        network = _network_in(file)
     given = network["Architecture"].get("statistics")
     return Origin(file, network, given or _statistics(folder))
 
@@ -147,6 +150,29 @@ def _network(folder: Path, file: Path) -> dict[str, Any]:
     if not isinstance(values, Mapping):
         raise InputError(f"{beside}: must hold a mapping, as HydraGNN's JSON does")
     return network_section(values, beside)
+
+
+def _network_in(file: Path) -> dict[str, Any]:
+    """The network that a checkpoint of a trial's says, or one in its folder."""
+    import torch  # takes seconds, and only a trial has no `config.json`
+
+    found = next(iter(sorted(file.glob("checkpoint*.pt"))), None) if file.is_dir() else file
+    if found is None:
+        raise InputError(
+            f"start_from: {file} has neither a checkpoint nor a {_NETWORK}; name the directory of "
+            f"a run, or the folder of a trial or member"
+        )
+    try:
+        # Tensors are mapped, not read.
+        state = torch.load(found, map_location="cpu", weights_only=True, mmap=True)
+        network = dict(state["network"])
+        assert isinstance(network["Architecture"], dict)
+    except Exception as error:  # damaged bytes make torch raise whatever it stumbles over
+        raise InputError(
+            f"start_from: {found} is no checkpoint that says its network ({type(error).__name__}); "
+            f"name another"
+        ) from None
+    return network
 
 
 def _member(start: StartConfig, summary: Path) -> int:

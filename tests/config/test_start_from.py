@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from campaign_cases import CONFIG
 from segment_cases import NETWORK, network_with
@@ -39,10 +40,14 @@ def run(tmp_path: Path) -> Path:
         network_file(run / "ensemble" / "members" / str(k))
     (run / "ensemble" / "ensemble.json").write_text(json.dumps({"members": errors}))
     (run / "ensemble" / "manifest.json").write_text(json.dumps(MANIFEST))
-    network_file(run / "trials" / "3")
+    (run / "trials" / "3").mkdir(parents=True)
+    torch.save({"network": NETWORK}, run / "trials" / "3" / "checkpoint-ab.pt")
     (run / "store.gs").mkdir()
     (run / "store.gs" / "manifest.json").write_text(json.dumps(MANIFEST))
     (run / "run.yaml").touch()
+    for name in ("4/checkpoint.pt", "5/a.pk"):
+        (run / "trials" / name).parent.mkdir()
+        (run / "trials" / name).write_bytes(b"neither")
     return run
 
 
@@ -66,7 +71,6 @@ def written(folder: Path, start: Any, network: Any = NETWORK, **space: Any) -> P
     ],
 )
 def test_what_a_path_may_lead_to(run: Path, path: str, member: int | None, file: str) -> None:
-    (run / "trials" / "3" / "checkpoint-ab.pt").touch()
     origin = find_origin(StartConfig(path=run / path, member=member))
     assert origin.file == run / file
     assert origin.network == NETWORK
@@ -97,7 +101,9 @@ def test_weights_that_had_begun_with_others_keep_their_statistics(run: Path) -> 
         ("nowhere", None, "nowhere does not exist; correct the path"),
         (".", 7, "has no member 7; its members are 0, 1"),
         ("trials/3", 1, "is no ensemble; remove the key"),
-        ("trials", None, "has no config.json"),
+        ("trials", None, "has neither a checkpoint nor a config.json"),
+        ("trials/4/checkpoint.pt", None, "is no checkpoint that says its network"),
+        ("trials/5/a.pk", None, "has no config.json that says its network"),
         ("run.yaml", None, "is no checkpoint"),
     ],
 )
