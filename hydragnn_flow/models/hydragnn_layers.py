@@ -6,8 +6,8 @@ atoms; the first one reads the input columns, as numbers. HydraGNN's normalisati
 what it is when HydraGNN predicts, a scale and a shift of each feature, and stays that in training.
 Modules have the names of HydraGNN's, so that its weights have the same.
 
-Lengths respect the cell. All of these types are slower than those of the same name in
-``hydragnn_flow/models/mpnn``, and learn forces less well.
+Lengths respect the cell. A search that begins with random weights is better served by the types of
+``hydragnn_flow/models/mpnn``; docs/models.md says in what these differ.
 """
 
 from __future__ import annotations

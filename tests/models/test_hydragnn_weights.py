@@ -110,6 +110,14 @@ def test_what_computes_otherwise_is_refused(changes: dict[str, Any], words: str 
         as_hydragnn_has_it(section, Path("a.pk"))
 
 
+@pytest.mark.parametrize("key", ["x_minmax", "y_minmax", "denormalize_output"])
+def test_scaled_data_are_refused(key: str) -> None:
+    section = network("EGNN")
+    section["Variables_of_interest"][key] = [[0.0], [1.0]]
+    with pytest.raises(InputError, match=r"a\.pk was trained with .*, so it"):
+        as_hydragnn_has_it(section, Path("a.pk"))
+
+
 def test_heads_that_are_not_wanted_may_be_any() -> None:
     section = network("EGNN")
     section["Training"]["loss_function_type"] = "GaussianNLLLoss"

@@ -83,6 +83,8 @@ def _refused(
         found["edge_features"] = "which are scaled by the largest of all its data there"
     if architecture.get("equivariance") and architecture.get("mpnn_type") == "SchNet":
         found["equivariance"] = "whose edges are found anew once atoms have moved"
+    if any(asked.get(key) for key in ("x_minmax", "minmax_node_feature")):
+        found["x_minmax"] = "so it reads fractions of a range"
     if heads == "new":
         return found
     if architecture.get("enable_interatomic_potential") and levels != ["node"]:
