@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from hydragnn_flow.config.base import Section
@@ -17,6 +19,7 @@ from hydragnn_flow.errors import InputError
 
 # Files that a trial's, member's or ensemble's folder has; the rooms that write them lie above.
 _NETWORK, _MANIFEST, _SUMMARY = "config.json", "manifest.json", "ensemble.json"
+_RUN = "run.yaml"
 # Keys of `Architecture` that say how a network is trained, not what it computes.
 _OF_TRAINING = {
     "dropout",
@@ -112,7 +115,7 @@ def find_origin(start: StartConfig) -> Origin:
         return _ours(folder, folder / "checkpoint.pt")
     if start.member is not None:
         raise InputError(f"start_from.member: {path} is no ensemble; remove the key")
-    if path.is_dir() and (path / "run.yaml").is_file():
+    if path.is_dir() and (path / _RUN).is_file():
         raise InputError(
             f"start_from: {path} has no finished ensemble; name the folder of one of its trials, "
             f"{path / 'trials'}/NUMBER"
@@ -133,7 +136,7 @@ def _ours(folder: Path, file: Path) -> Origin:
     if (folder / _NETWORK).is_file():
         network = _network(folder, file)
     else:
-        network = _network_in(file)
+        network = _network_of_trial(folder)
     given = network["Architecture"].get("statistics")
     return Origin(file, network, given or _statistics(folder))
 
@@ -152,27 +155,31 @@ def _network(folder: Path, file: Path) -> dict[str, Any]:
     return network_section(values, beside)
 
 
-def _network_in(file: Path) -> dict[str, Any]:
-    """The network that a checkpoint of a trial's says, or one in its folder."""
-    import torch  # takes seconds, and only a trial has no `config.json`
+def _network_of_trial(folder: Path) -> dict[str, Any]:
+    """The network of a trial: that of its run, with the values in the run's ledger."""
+    from hydragnn_flow.config.run import RunConfig  # which imports this module
 
-    found = next(iter(sorted(file.glob("checkpoint*.pt"))), None) if file.is_dir() else file
-    if found is None:
+    run, ledger = folder.parents[1] / _RUN, folder.parents[1] / "segments.jsonl"
+    if not run.is_file() or not ledger.is_file():
         raise InputError(
-            f"start_from: {file} has neither a checkpoint nor a {_NETWORK}; name the directory of "
-            f"a run, or the folder of a trial or member"
+            f"start_from: {folder} has no {_NETWORK} and is no trial's folder in a run; name the "
+            f"directory of a run, or the folder of a trial or member"
         )
     try:
-        # Tensors are mapped, not read.
-        state = torch.load(found, map_location="cpu", weights_only=True, mmap=True)
-        network = dict(state["network"])
-        assert isinstance(network["Architecture"], dict)
-    except Exception as error:  # damaged bytes make torch raise whatever it stumbles over
+        number = int(folder.name)
+        parameters: Any = None
+        with ledger.open(encoding="utf-8") as lines:
+            for line in lines:
+                if f'"number": {number},' in line and '"kind": "trial"' in line:
+                    parameters = json.loads(line)["parameters"]
+        values = yaml.safe_load(run.read_text(encoding="utf-8"))
+        known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
+        return RunConfig.model_validate(known).network_values(parameters)
+    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError):
         raise InputError(
-            f"start_from: {found} is no checkpoint that says its network ({type(error).__name__}); "
-            f"name another"
+            f"start_from: neither {folder} nor the files of its run say the network of a trial "
+            f"that has trained; name another"
         ) from None
-    return network
 
 
 def _member(start: StartConfig, summary: Path) -> int:

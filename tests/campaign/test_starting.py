@@ -28,13 +28,14 @@ def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) 
     folder = folder / "earlier" / "trials" / "0"
     folder.mkdir(parents=True)
     (folder.parents[1] / "store.gs").symlink_to(store.path)
+    (folder / "config.json").write_text(json.dumps({"NeuralNetwork": NETWORK}))
     for epoch in epochs:
         state = build_model(NETWORK, store).state_dict()
         best = {key: value * 0 + epoch for key, value in state.items()}
         progress = {"epoch": epoch, "step": 0}
         save_checkpoint(
             folder / f"checkpoint-{epoch}.pt",
-            {"best": best, "progress": progress, "network": NETWORK},
+            {"best": best, "progress": progress},
         )
     return folder
 
@@ -92,7 +93,6 @@ def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStor
 
 def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
     folder = trial(tmp_path, store, epochs=())
-    (folder / "config.json").write_text(json.dumps({"NeuralNetwork": NETWORK}))
     with torch.device("meta"):
         model = build_model(NETWORK, store)
     with pytest.raises(InputError, match=r"start_from: .*0 has no checkpoint; name another"):

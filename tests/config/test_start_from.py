@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from campaign_cases import CONFIG
 from segment_cases import NETWORK, network_with
@@ -41,12 +40,17 @@ def run(tmp_path: Path) -> Path:
     (run / "ensemble" / "ensemble.json").write_text(json.dumps({"members": errors}))
     (run / "ensemble" / "manifest.json").write_text(json.dumps(MANIFEST))
     (run / "trials" / "3").mkdir(parents=True)
-    torch.save({"network": NETWORK}, run / "trials" / "3" / "checkpoint-ab.pt")
+    lines = [
+        {"kind": kind, "number": number, "parameters": {"Architecture.hidden_dim": width}}
+        for kind, number, width in (("trial", 3, 12), ("trial", 33, 9), ("member", 3, 8))
+    ]
+    (run / "segments.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (run / "store.gs").mkdir()
     (run / "store.gs" / "manifest.json").write_text(json.dumps(MANIFEST))
-    (run / "run.yaml").touch()
-    for name in ("4/checkpoint.pt", "5/a.pk"):
-        (run / "trials" / name).parent.mkdir()
+    network = network_with(Architecture__hidden_dim=6)
+    (run / "run.yaml").write_text(yaml.safe_dump(CONFIG | {"network": network}))
+    for name in ("3/checkpoint-ab.pt", "4/checkpoint.pt", "5/a.pk"):
+        (run / "trials" / name).parent.mkdir(exist_ok=True)
         (run / "trials" / name).write_bytes(b"neither")
     return run
 
@@ -101,8 +105,8 @@ def test_weights_that_had_begun_with_others_keep_their_statistics(run: Path) -> 
         ("nowhere", None, "nowhere does not exist; correct the path"),
         (".", 7, "has no member 7; its members are 0, 1"),
         ("trials/3", 1, "is no ensemble; remove the key"),
-        ("trials", None, "has neither a checkpoint nor a config.json"),
-        ("trials/4/checkpoint.pt", None, "is no checkpoint that says its network"),
+        ("trials", None, "trials has no config.json and is no trial's folder in a run"),
+        ("trials/4/checkpoint.pt", None, "4 nor the files of its run say the network of a trial"),
         ("trials/5/a.pk", None, "has no config.json that says its network"),
         ("run.yaml", None, "is no checkpoint"),
     ],
