@@ -1,0 +1,293 @@
+"""One network with a branch for each of four data sets, beside networks of one set, and HydraGNN's.
+
+    cd benchmarks; python -m campaign_checks.data_sets DATA --hydragnn PATH-OF-A-CHECKOUT
+
+All take the same number of steps. A step of the network of all sets has as many graphs of each set
+as a step of a network of one, so that each set is seen as often.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from numpy.typing import NDArray
+from peers.hydragnn_training import predict, train
+from torch_geometric.data import Data
+
+from hydragnn_flow.config import DataConfig, load_network
+from hydragnn_flow.config.network import with_branches
+from hydragnn_flow.data import GraphSplit, GraphStore, prepare_store
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
+from hydragnn_flow.training.runner import run_segment
+
+STEPS, BATCH, EPOCHS = 1500, 4, 15
+"""Steps of each training, graphs of a data set in each, and validations."""
+SEEDS = 2
+CUTOFF = 5.0
+TARGETS = {"energy": "eV", "forces": "eV/Å"}
+SOURCES: list[dict[str, Any]] = [
+    {"name": "emt", "format": "emt_alloys", "structures": 300, "atoms": [8, 32]},
+    {
+        "name": "acac",
+        "format": "ase",
+        "train": "acac/train_300K.xyz",
+        "test": "acac/test_MD_300K.xyz",
+        "targets": TARGETS,
+    },
+    *(
+        {
+            "name": element.lower(),
+            "format": "json",
+            "train": f"mlearn/{element}_training.json",
+            "test": f"mlearn/{element}_test.json",
+            "targets": TARGETS,
+        }
+        for element in ("Si", "Ge")
+    ),
+]
+NAMES = [str(source["name"]) for source in SOURCES]
+ALONE, BRANCHES, HYDRAGNN = "alone", "branches", "HydraGNN, branches"
+# HydraGNN's PAINN is NaN where atoms are at the sites of an ideal lattice.
+_JITTER = 1e-3
+_HEADS = {"num_headlayers": 2, "dim_headlayers": [32, 32], "type": "mlp"}
+NETWORK: dict[str, Any] = {
+    "Architecture": {
+        "mpnn_type": "PAINN",
+        "hidden_dim": 32,
+        "num_conv_layers": 2,
+        "radius": CUTOFF,
+        "num_radial": 8,
+        "activation_function": "silu",
+        "graph_pooling": "add",
+        "enable_interatomic_potential": True,
+        "energy_peratom_weight": 10.0,
+        "force_weight": 1.0,
+        "output_heads": {"node": _HEADS},
+        "task_weights": [1.0],
+    },
+    "Variables_of_interest": {
+        "input_node_features": [0],
+        "output_names": ["energy"],
+        "type": ["node"],
+    },
+    "Training": {
+        "num_epoch": EPOCHS,
+        "batch_size": BATCH,
+        "loss_function_type": "mse",
+        "Optimizer": {"type": "AdamW", "learning_rate": 2e-3},
+    },
+}
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """Test errors of one training on one data set."""
+
+    data_set: str
+    who: str
+    """``alone``, ``branches``, or HydraGNN's network with branches."""
+    seed: int
+    energy: float
+    """Mean absolute error per atom [meV]."""
+    forces: float
+    """Mean absolute error [eV/Å]."""
+
+
+def learnt(
+    data: Path, checkout: Path | None, seeds: int = SEEDS, steps: int = STEPS
+) -> list[Learnt]:
+    """Train and test all networks.
+
+    Parameters
+    ----------
+    data
+        Directory of acac and mlearn.
+    checkout
+        Root of a checkout of HydraGNN; without one its network is left out.
+    seeds
+        Trainings of each.
+    steps
+        Steps of each training.
+    """
+    found: list[Learnt] = []
+    with tempfile.TemporaryDirectory() as folder:
+        everything = _store(SOURCES, data, Path(folder) / "all.gs")
+        single = {
+            str(source["name"]): _store([source], data, Path(folder) / f"{source['name']}.gs")
+            for source in SOURCES
+        }
+        for seed in range(seeds):
+            for name, store in single.items():
+                errors = _trained(NETWORK, store, BATCH, steps, seed)
+                found += [Learnt(name, ALONE, seed, *errors[name])]
+            network = with_branches(NETWORK, NAMES)
+            errors = _trained(network, everything, BATCH * len(NAMES), steps, seed, "equal")
+            found += [Learnt(name, BRANCHES, seed, *errors[name]) for name in NAMES]
+            if checkout is not None:
+                theirs = _hydragnn(checkout, everything, steps, seed)
+                found += [Learnt(name, HYDRAGNN, seed, *theirs[name]) for name in theirs]
+    return found
+
+
+def _store(sources: Sequence[Mapping[str, Any]], data: Path, path: Path) -> GraphStore:
+    config = DataConfig.model_validate(
+        {"sources": list(sources), "path": data, "split": {"val": 0.1, "test": 0.1}}
+    )
+    return prepare_store(config, CUTOFF, None, 0, path)
+
+
+def _trained(
+    network: dict[str, Any],
+    store: GraphStore,
+    batch: int,
+    steps: int,
+    seed: int,
+    sampling: Any = "proportional",
+) -> dict[str, tuple[float, float]]:
+    """Errors of our network on the test split, by data set."""
+    training = {**network["Training"], "batch_size": batch}
+    checked = load_network({**network, "Training": training})
+    with tempfile.TemporaryDirectory() as folder:
+        spec = SegmentSpec(
+            kind="trial",
+            number=0,
+            directory=folder,
+            store=str(store.path),
+            network=checked,
+            until_epoch=EPOCHS,
+            rung=0,
+            seed=seed,
+            budget=("steps", steps),
+            sampling=sampling,
+            decay=(0, EPOCHS),
+        )
+        result = run_segment(spec)
+        assert result.status == "ok", result.reason
+        weights = load_checkpoint(spec.folder / FILE)["best"]
+    model = restore_model(checked, store.manifest, weights)
+    split = store["testset"]
+    return _errors(split, predict_batches(model, split_batches(split)), store.manifest.branch_names)
+
+
+def _errors(
+    split: GraphSplit, predictions: Mapping[str, NDArray[Any]], names: Sequence[str]
+) -> dict[str, tuple[float, float]]:
+    assert split.branch is not None
+    energy = np.abs(predictions["energy"] - split.target("energy"))[:, 0] / split.n_atoms
+    forces = np.abs(predictions["forces"] - split.target("forces"))
+    of_atom = np.repeat(split.branch, split.n_atoms)
+    return {
+        name: (
+            1e3 * float(energy[split.branch == number].mean()),
+            float(forces[of_atom == number].mean()),
+        )
+        for number, name in enumerate(names)
+    }
+
+
+def _hydragnn(
+    checkout: Path, store: GraphStore, steps: int, seed: int
+) -> dict[str, tuple[float, float]]:
+    """Errors of HydraGNN's network with branches, trained by its own loop.
+
+    It learns energies above those of the elements by data set, as its
+    ``energy_linear_regression.py`` makes them; a data set's graphs are repeated until all sets have
+    as many, as by its ``--oversampling``.
+    """
+    rng = np.random.default_rng(seed)
+    references = {
+        number: found.element_energies
+        for number, found in store.manifest.statistics.by_branch.items()
+    }
+    per_set = steps * BATCH // EPOCHS
+    graphs: dict[str, list[Data]] = {}
+    for name in ("trainset", "valset", "testset"):
+        split = store[name]
+        made = [_graph(split[place], references) for place in range(len(split))]
+        graphs[name] = made
+        if name == "trainset":
+            assert split.branch is not None
+            graphs[name] = []
+            for number in range(len(NAMES)):
+                places = np.flatnonzero(split.branch == number)
+                turns = math.ceil(per_set / len(places))
+                drawn = np.concatenate([rng.permutation(places) for _ in range(turns)])[:per_set]
+                graphs[name] += [_shaken(made[place], rng) for place in drawn.tolist()]
+    network = with_branches(NETWORK, NAMES)
+    network["Architecture"] = {
+        **network["Architecture"],
+        "max_neighbours": 100,
+        "periodic_boundary_conditions": True,
+        "num_radial": 8,
+    }
+    network["Variables_of_interest"] = {
+        **network["Variables_of_interest"],
+        "output_index": [0],
+        "output_dim": [1],
+        "denormalize_output": False,
+    }
+    network["Training"] = {**network["Training"], "batch_size": BATCH * len(NAMES)}
+    trained = train(checkout, graphs, network, math.inf, seed)
+    if trained.best_epoch is None:
+        return {}
+    energies, forces = predict(trained.model, graphs["testset"], potential=True)
+    split = store["testset"]
+    offsets = [_offset(split[place], references) for place in range(len(split))]
+    predictions = {"energy": energies + np.array(offsets)[:, None], "forces": forces}
+    return _errors(split, predictions, NAMES)
+
+
+def _offset(graph: Data, references: Mapping[int, Mapping[int, float]]) -> float:
+    known = references[int(graph.dataset_name)]
+    return sum(known[number] for number in graph.x[:, 0].long().tolist())
+
+
+def _graph(graph: Data, references: Mapping[int, Mapping[int, float]]) -> Data:
+    energy = torch.tensor([float(graph.energy) - _offset(graph, references)], dtype=torch.float64)
+    return Data(
+        x=graph.x[:, :1].float(),
+        pos=graph.pos.float(),
+        edge_index=graph.edge_index,
+        edge_shifts=graph.edge_shifts.float(),
+        y=energy.float(),
+        y_loc=torch.tensor([[0, 1]]),
+        energy=energy,
+        forces=graph.forces.float(),
+        dataset_name=graph.dataset_name.view(1, 1),
+    )
+
+
+def _shaken(graph: Data, rng: np.random.Generator) -> Data:
+    moved = graph.clone()
+    step = rng.normal(scale=_JITTER, size=tuple(moved.pos.shape))
+    moved.pos = moved.pos + torch.from_numpy(step).float()
+    return moved
+
+
+def main(
+    data: Annotated[Path, typer.Argument(help="Directory of acac and mlearn.", exists=True)],
+    hydragnn: Annotated[Path | None, typer.Option(help="A checkout of HydraGNN.")] = None,
+    seeds: int = SEEDS,
+    steps: int = STEPS,
+) -> None:
+    """Print every training's errors."""
+    torch.set_num_threads(1)
+    for one in learnt(data, hydragnn, seeds, steps):
+        print(
+            f"{one.data_set:5} {one.who:20} seed {one.seed}  {one.energy:8.3f} meV/atom  "
+            f"{one.forces:.4f} eV/Å"
+        )
+
+
+if __name__ == "__main__":
+    typer.run(main)
