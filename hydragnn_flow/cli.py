@@ -277,6 +277,7 @@ def store_info(path: Store) -> None:
         ("left out", "; ".join(summary["left_out"])),
         ("dtypes", summary["dtypes"]),
         ("size", f"{summary['bytes'] / 1e6:.1f} MB in {_counted(summary['shards'], 'shard')}"),
+        ("in place", _in_place(summary["in_place"], summary["bytes_in_place"])),
     ):
         if value:
             say(f"{title:<11}{value}")
@@ -293,7 +294,10 @@ def store_check(path: Store) -> None:
         with CampaignView(console) as view:
             checked = check_store(path, view.step if size > _LONG else None)
     graphs = _counted(checked["graphs"], "graph")
-    if checked["files"]:
+    if checked["unverified"]:
+        files = _counted(len(checked["unverified"]), "file")
+        say(f"{path}: {graphs} read and plausible; {files} used in place without a checksum")
+    elif checked["files"]:
         files = _counted(len(checked["files"]), "file")
         say(f"{path}: sound; {files}, {checked['bytes'] / 1e6:.1f} MB, {graphs}")
     else:
@@ -304,6 +308,14 @@ _RUNS = Path("runs")
 _LINES_OF_LOG = 20
 # Size [bytes] of a store whose check takes long enough for a progress bar.
 _LONG = 1 << 30
+
+
+def _in_place(paths: list[str], size: int) -> str:
+    """Which directories a store uses where they are; the shards of a store are many."""
+    if not paths:
+        return ""
+    more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
+    return f"{', '.join(paths[:3])}{more} ({size / 1e6:.1f} MB)"
 
 
 def _counted(n: int, thing: str) -> str:

@@ -51,6 +51,10 @@ class DataConfig(Section):
     """How training reads the store: ``memory`` from memory common to the processes of a node. If
     memory is too small, ``random`` reads single graphs from disk and ``stream`` reads blocks."""
 
+    in_place: bool = False
+    """Train on the files where they are, without a copy: for sources of the format ``hydragnn``
+    that are too large to be copied. Duplicates are not looked for then."""
+
     @field_validator("sampling", mode="before")
     @classmethod
     def _a_way_or_weights(cls, sampling: Any) -> Any:
@@ -92,6 +96,8 @@ class DataConfig(Section):
                 raise ValueError(f"sources.{number} ({one.name}): split.{error}") from None
         _check_targets(self.sources or ())
         _check_graph_attr(self.sources or ())
+        if self.in_place:
+            self._check_in_place()
         return self
 
     @model_validator(mode="after")
@@ -114,6 +120,25 @@ class DataConfig(Section):
                     f"sampling: {missing[0]} has no weight; give it one, or 0 to leave it out"
                 )
         return self
+
+    def _check_in_place(self) -> None:
+        """Refuse what would have to write graphs anew."""
+        for number, one in enumerate(self.data_sets):
+            key = f"sources.{number} ({one.name})" if one.name else "source"
+            try:
+                one.source.check_in_place()
+            except ValueError as error:
+                raise ValueError(f"in_place: {key}: {error}") from None
+            if one.split is not None and one.split.calibration is not None:
+                raise ValueError(
+                    f"in_place: {key}: the splits are those of the files, and split.calibration "
+                    "would draw one; remove it, or leave in_place out"
+                )
+        if self.dtypes != "hydragnn":
+            raise ValueError(
+                f"in_place: nothing is written that could be {self.dtypes}; remove dtypes, or "
+                "leave in_place out"
+            )
 
     @property
     def data_sets(self) -> tuple[DataSet, ...]:

@@ -94,6 +94,19 @@ class SourceSection(Section):
         """
         return self
 
+    def check_in_place(self) -> None:
+        """Refuse `data.in_place` where training cannot read the files as they are.
+
+        Raises
+        ------
+        ValueError
+            Saying why.
+        """
+        raise ValueError(
+            f"the format {self.format} holds no graphs that training could read in place; only "
+            "hydragnn does, so leave in_place out"
+        )
+
     @property
     def roles(self) -> tuple[Role, ...]:
         """Roles with structures of their own; a split without is drawn from training."""

@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,15 +14,14 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.data.preparing.in_place import use_in_place
+from hydragnn_flow.data.preparing.running import Progress, run_tasks
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
     content_of,
-    finished_tasks,
-    load_record,
     load_split,
     read_request,
-    run_task,
     split_file,
     targets_of,
     write_request,
@@ -37,12 +36,9 @@ from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import write_json
-from hydragnn_flow.tasks import NoWorkers, Workers, run_all
+from hydragnn_flow.tasks import NoWorkers, Workers
 
 T = TypeVar("T")
-
-Progress = Callable[[str, int, int], None]
-"""Called with the kind of work, the number done, and the number in all."""
 
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a record that decide the splits of a data set."""
@@ -123,7 +119,6 @@ def prepare_store(
     show = progress or (lambda what, done, total: None)
     with alone(path, "preparing") as building, _kept_unless_input_is_wrong(building):
         tasks = _begin(building, {**provenance, "encodings": encodings})
-        chunks = open_source(config, seed).chunks()
         settings = {
             "config": config.model_dump(mode="json"),
             "cutoff": cutoff,
@@ -133,6 +128,13 @@ def prepare_store(
             "encodings": encodings,
             "name": path.name,
         }
+        if config.in_place:
+            content, described = use_in_place(tasks, settings, config, provenance, show, workers)
+            (tasks / "store").mkdir(exist_ok=True)
+            commit_store(tasks / "store", path, content, described, config.dtypes)
+            shutil.rmtree(building, ignore_errors=True)
+            return GraphStore.open(path, mode="random")
+        chunks = open_source(config, seed).chunks()
         if _size(chunks) <= _FEW:
             workers = None
         units, records = _read(tasks, settings, chunks, show, workers)
@@ -172,6 +174,7 @@ def _provenance(
         "cutoff": cutoff,
         "max_neighbours": max_neighbours,
         "inputs": fingerprint(config),
+        "in_place": config.in_place,
     }
 
 
@@ -193,7 +196,8 @@ def _computed_inputs(config: DataConfig, encoded: bool, encodings: int) -> dict[
 
 def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphStore:
     store = GraphStore.open(path, mode="random")
-    found = store.manifest.provenance
+    # Older manifests do not have the key.
+    found = {"in_place": False, **store.manifest.provenance}
     differing = [k for k, value in provenance.items() if _given(found.get(k)) != _given(value)]
     computed = found.get(ENCODINGS, encodings)
     if encodings and ("pe" not in store.manifest.keys or computed != encodings):
@@ -261,40 +265,12 @@ def _read(
     groups = _grouped(chunks, [_size([chunk]) for chunk in chunks], per_task)
     units = [tasks / f"unit-{number:05d}" for number in range(len(groups))]
     requests = [read_request(settings, *each) for each in zip(units, groups, strict=True)]
-    return units, _run("structures", requests, list(map(_size, groups)), show, workers)
+    return units, run_tasks("structures", requests, list(map(_size, groups)), show, workers)
 
 
 def _size(chunks: Sequence[Chunk]) -> int:
     """Number of structures."""
     return sum(chunk.stop - chunk.start for chunk in chunks)
-
-
-def _run(
-    what: str,
-    requests: Sequence[Mapping[str, Any]],
-    sizes: Sequence[int],
-    show: Progress,
-    workers: Workers | None,
-) -> list[dict[str, Any]]:
-    """Run the tasks that are not finished yet; returns the records of all, in order."""
-    directories = [Path(request["directory"]) for request in requests]
-    there = finished_tasks(directories[0].parent)
-    unfinished = {n: r for n, r in enumerate(requests) if directories[n].name not in there}
-    finished = sum(size for n, size in enumerate(sizes) if n not in unfinished)
-
-    def done(number: int) -> None:
-        nonlocal finished
-        finished += sizes[number]
-        show(what, finished, sum(sizes))
-
-    show(what, finished, sum(sizes))
-    if workers is not None:
-        run_all(workers, unfinished, done, "preparing the store")
-    else:
-        for number, request in unfinished.items():
-            run_task(request)
-            done(number)
-    return [load_record(directory) for directory in directories]
 
 
 def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[T]]:
@@ -393,7 +369,7 @@ def _write(
         write_request(settings, tasks / f"shard-{number:05d}", group, splits)
         for number, group in enumerate(_grouped([unit for unit, _ in kept], sizes, _SHARD_BYTES))
     ]
-    written = _run("shards", requests, [1] * len(requests), show, workers)
+    written = run_tasks("shards", requests, [1] * len(requests), show, workers)
     return join_contents([content_of(record) for record in written])
 
 

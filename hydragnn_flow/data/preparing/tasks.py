@@ -1,5 +1,7 @@
 """Tasks of a store's preparation: read some structures, or write some shards.
 
+Those of a store whose data stay where they are have a file of their own.
+
 A task's result is a directory, built under a name of its own and renamed when it is complete; so a
 task may be run twice, even at the same time, and a killed one leaves nothing that could be taken
 for a result. Requests and results are JSON.
@@ -24,6 +26,7 @@ from torch_geometric.data import Data
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.laplacian import add_encodings
+from hydragnn_flow.data.preparing.in_place_tasks import look, measure
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
@@ -41,7 +44,7 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.files import write_json
 
 RECORD = "record.json"
-_ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
+ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
 SPLITS = tuple(SPLIT_OF_ROLE.values())
 _ALL = "structures"
 """The one split of shards whose graphs have not been divided yet."""
@@ -53,7 +56,7 @@ def run_task(request: Mapping[str, Any]) -> None:
     Parameters
     ----------
     request
-        As :func:`read_request` or :func:`write_request` makes it.
+        As :func:`read_request`, :func:`write_request`, or those of a store in place make it.
 
     Raises
     ------
@@ -70,9 +73,7 @@ def run_task(request: Mapping[str, Any]) -> None:
     shutil.rmtree(building, ignore_errors=True)
     try:
         building.mkdir()
-        work: Callable[[Mapping[str, Any], Path], dict[str, Any]]
-        work = _read if request["task"] == "read" else _write
-        write_json(building / RECORD, work(request, building))
+        write_json(building / RECORD, _WORK[request["task"]](request, building))
         fsync_path(building)
         building.rename(target)
     except OSError as error:
@@ -85,6 +86,9 @@ def run_task(request: Mapping[str, Any]) -> None:
             raise cannot_write(target, error) from error
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+_Work = Callable[[Mapping[str, Any], Path], dict[str, Any]]
 
 
 def read_request(
@@ -194,7 +198,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     return {
         **_content(content),
         "what": request["what"],
-        "units": _ATOM_UNITS if "atomic_number" in source.node_features else {},
+        "units": ATOM_UNITS if "atomic_number" in source.node_features else {},
         "role": roles,
         "targets": {name: target.model_dump() for name, target in source.found_targets.items()},
         "node_features": list(source.node_features),
@@ -247,6 +251,10 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                     series.append(name, disk.columns(graphs))
         content = series.close()
     return _content(content)
+
+
+_WORK: dict[str, _Work] = {"read": _read, "write": _write, "look": look, "measure": measure}
+"""What each kind of task does in its directory; returns its record."""
 
 
 def load_split(unit: Path) -> list[str]:

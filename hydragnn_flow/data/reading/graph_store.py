@@ -48,9 +48,11 @@ class GraphStore:
         self._staged: NodeEntry | None = None
         keys = {key: value for key, value in manifest.keys.items() if key not in without}
         folder = path
-        if scratch is not None and (mode != "memory" or is_here(path, manifest, scratch)):
+        # Data that are used in place are so because they are large, and no disk of a node is.
+        local = None if manifest.in_place else scratch
+        if local is not None and (mode != "memory" or is_here(path, manifest, local)):
             try:
-                self._staged = local_shards(path, manifest, scratch)
+                self._staged = local_shards(path, manifest, local)
                 folder = self._staged.path
             except StoreError as error:
                 if mode != "memory":
@@ -94,7 +96,8 @@ class GraphStore:
             Keys to leave out of the graphs.
         scratch
             Fast local directory. Modes ``random`` and ``stream`` read from a verified copy there,
-            made once per node; ``memory`` uses it where ``/dev/shm`` has no room.
+            made once per node, unless the data are used in place; ``memory`` uses it where
+            ``/dev/shm`` has no room.
 
         Raises
         ------
@@ -172,11 +175,12 @@ def verify_payload(store: GraphStore) -> None:
     for shard in store.manifest.shards:
         for name, record in shard.files.items():
             if is_payload(name):
-                verify_checksum(store.path / shard.path / name, record)
+                file = store.path / shard.path / name
+                verify_checksum(file, record, in_place=shard.is_in_place)
 
 
 def _verify_metadata(folder: Path, shard: Shard) -> None:
-    verify_presence(folder, shard.files)
+    verify_presence(folder, shard.files, in_place=shard.is_in_place)
     for name, record in shard.files.items():
         if not is_payload(name):
-            verify_checksum(folder / name, record)
+            verify_checksum(folder / name, record, in_place=shard.is_in_place)

@@ -35,7 +35,8 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         with words for numbers that differ between graphs), ``units`` (by key), ``elements``
         (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of ``pos``],
         ``max_neighbours``, ``truncation`` (numbers by name, None if they were not counted),
-        ``truncated`` (sentences), ``avg_num_neighbors``, ``bytes`` on disk, ``left_out``
+        ``truncated`` (sentences), ``avg_num_neighbors``, ``in_place`` (paths of
+        shards that are used where they are), ``bytes_in_place``, ``bytes`` on disk, ``left_out``
         (sentences), ``duplicates`` (by split), ``provenance``.
     """
     manifest = store.manifest
@@ -51,6 +52,8 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
         "elements": [chemical_symbols[number] for number in manifest.elements],
         "truncated": truncated(store),
         "avg_num_neighbors": manifest.statistics.avg_num_neighbors,
+        "in_place": manifest.in_place,
+        "bytes_in_place": manifest.bytes if manifest.in_place else 0,
         "bytes": sum(file.stat().st_size for file in store.path.rglob("*") if file.is_file()),
         "left_out": left_out(store),
         "duplicates": manifest.provenance.get("division", {}).get("duplicates", {}),
@@ -107,7 +110,8 @@ def check_store(
     Returns
     -------
     dict
-        ``path``, ``files`` (names within the store that were verified; none for a HydraGNN file),
+        ``path``, ``files`` (names within the store that were verified, or absolute of data in
+        place; none for a HydraGNN file), ``unverified`` (files in place that have no checksum),
         ``bytes`` verified, ``graphs`` read.
 
     Raises
@@ -118,14 +122,15 @@ def check_store(
     show = progress or (lambda what, done, total: None)
     with GraphStore.open(path, mode="random") as store:
         files = {
-            f"{shard.path}/{name}": record
+            f"{shard.path}/{name}": (record, shard.is_in_place)
             for shard in store.manifest.shards
             for name, record in shard.files.items()
+            if record.crc32 is not None
         }
-        total = sum(record.size for record in files.values())
+        total = sum(record.size for record, _ in files.values())
         verified = 0
-        for name, record in files.items():
-            verify_checksum(store.path / name, record)
+        for name, (record, in_place) in files.items():
+            verify_checksum(store.path / name, record, in_place=in_place)
             verified += record.size
             show("MB verified", verified // 10**6, total // 10**6)
         if files:
@@ -133,6 +138,12 @@ def check_store(
         return {
             "path": str(store.path),
             "files": sorted(files),
+            "unverified": [
+                f"{shard.path}/{name}"
+                for shard in store.manifest.shards
+                for name, record in shard.files.items()
+                if record.crc32 is None
+            ],
             "bytes": total,
             "graphs": sum(size.graphs for size in store.manifest.splits.values()),
         }
@@ -144,7 +155,7 @@ def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
     read = 0
     for name, size in store.manifest.splits.items():
         try:
-            if size.graphs:
+            if size.graphs and not store.manifest.in_place:  # other files have other layouts
                 _compare(store, name)
             split, counted = store[name], SplitSize()
             for first, last in itertools.pairwise(split.block_bounds.tolist()):

@@ -35,7 +35,7 @@ def files_to_send(store: Path) -> list[tuple[Path, str]]:
     """Files of a store, and their places in the scratch directory of a node.
 
     The last, without which the others are not looked at, is to be sent last. None of a store
-    without checksums: nobody could say whether it came whole.
+    without checksums: nobody could say whether it came whole. None of data that are used in place.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def files_to_send(store: Path) -> list[tuple[Path, str]]:
         If it is none.
     """
     manifest = load_manifest(store)
-    if not all(shard.files for shard in manifest.shards):
+    if manifest.in_place or not all(shard.files for shard in manifest.shards):
         return []
     folder, name = directory_of_user(Path()), identity(store, manifest)
     files = [store / shard.path / file for shard in manifest.shards for file in shard.files]

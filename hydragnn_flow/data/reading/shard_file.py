@@ -45,6 +45,8 @@ class ShardFile:
         self._graphs = {split: size.graphs for split, size in shard.splits.items()}
         self._branch_runs = shard.branch_runs
         self._has_blocks = BLOCKS in shard.files
+        self._names, self._constants = shard.names, shard.constants
+        self._in_place = shard.is_in_place
         self._verified: set[int] = set()
         self._in_rows: dict[str, bool] = {}
 
@@ -56,10 +58,8 @@ class ShardFile:
             for number in self._blocks.numbers(INDEX if key in ("x", "edge_index") else REST):
                 self._verify(int(number))
         if self._lies_in_rows(split, key):
-            return np.full(
-                self._graphs[split], self._file.variable(f"{split}/{key}").shape[1], np.int64
-            )
-        return read_counts(self._file, split, key)
+            return np.full(self._graphs[split], self._variable(split, key).shape[1], np.int64)
+        return read_counts(self._file, split, self._names.get(key, key))
 
     def branch_runs(self, split: str) -> list[tuple[int, int]] | None:
         """Branches of neighbouring graphs of a split, and how many these are, if that is known."""
@@ -71,7 +71,9 @@ class ShardFile:
 
     def dtype(self, split: str, key: str) -> np.dtype[Any]:
         """Type in which a key is stored."""
-        return self._file.variable(f"{split}/{key}").dtype
+        if key in self._constants:
+            return np.min_scalar_type(self._constants[key])
+        return self._variable(split, key).dtype
 
     def verify(self, split: str, block: int) -> None:
         """Compare the checksum of one block of a split.
@@ -85,11 +87,15 @@ class ShardFile:
 
     def reader(self, split: str, key: str) -> ReadInto:
         """A function that fills an array with a key's rows from a given one on, as stored."""
-        variable = self._file.variable(f"{split}/{key}")
+        if key in self._constants:
+            return lambda out, start: out.fill(self._constants[key])
+        variable = self._variable(split, key)
+        if key == "pbc" and self._names.get(key) == "cell":
+            return _with_vector(variable)
         if self._lies_in_rows(split, key):
             return _from_rows(variable)
         if concatenation_dim(key, len(variable.shape)) == 0:
-            return variable.read_into
+            return _of_any_shape(variable) if self._in_place else variable.read_into
         return _line_by_line(variable)
 
     def close(self) -> None:
@@ -110,10 +116,13 @@ class ShardFile:
                 _open.pop(next(iter(_open)))
         return file
 
+    def _variable(self, split: str, key: str) -> Bp5Variable:
+        return self._file.variable(f"{split}/{self._names.get(key, key)}")
+
     def _lies_in_rows(self, split: str, key: str) -> bool:
         name = f"{split}/{key}"
         if name not in self._in_rows:
-            self._in_rows[name] = lies_in_rows(self._file, split, key)
+            self._in_rows[name] = lies_in_rows(self._file, split, self._names.get(key, key))
         return self._in_rows[name]
 
     def _verify(self, number: int) -> None:
@@ -121,7 +130,8 @@ class ShardFile:
             begin, end = self._blocks.extent(number)
             payload = self.path / "data.0"
             if checksum(payload, begin, end) != self._blocks.crc32[number]:
-                raise damaged(payload, "has changed since it was written (its checksum differs)")
+                what = "has changed since it was written (its checksum differs)"
+                raise damaged(payload, what, in_place=self._in_place)
             self._verified.add(number)
 
 
@@ -129,6 +139,26 @@ def _most_open() -> int:
     """Number of files to keep open at a time: half of the system's limit for a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft // 2, 16) if soft != resource.RLIM_INFINITY else _MANY
+
+
+def _of_any_shape(variable: Bp5Variable) -> ReadInto:
+    """For graphs one behind the other; a row of one number may be [1] here and [] in the file."""
+
+    def read_into(out: NDArray[Any], start: int) -> None:
+        variable.read_into(out.reshape(len(out), *variable.shape[1:]), start)
+
+    return read_into
+
+
+def _with_vector(cell: Bp5Variable) -> ReadInto:
+    """For the directions of a cell: 1 where it has a vector, which then repeats."""
+
+    def read_into(out: NDArray[Any], start: int) -> None:
+        vectors = np.empty((len(out), 3), dtype=cell.dtype)
+        cell.read_into(vectors, start)
+        out[:] = vectors.any(axis=1)
+
+    return read_into
 
 
 def _line_by_line(variable: Bp5Variable) -> ReadInto:

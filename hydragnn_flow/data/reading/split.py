@@ -68,8 +68,12 @@ class GraphSplit:
         return next(self._graphs(checked([index], len(self), self._where)))
 
     def __iter__(self) -> Iterator[Data]:
-        for first in range(0, len(self), _PASS):
-            yield from self._graphs(np.arange(first, min(first + _PASS, len(self))))
+        return self.between(0, len(self))
+
+    def between(self, start: int, stop: int) -> Iterator[Data]:
+        """The graphs from ``start`` to before ``stop``, in their order."""
+        for first in range(start, stop, _PASS):
+            yield from self._graphs(np.arange(first, min(first + _PASS, stop)))
 
     @cached_property
     def n_atoms(self) -> NDArray[np.int64]:

@@ -22,7 +22,7 @@ from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.sources.packed import levels_of, unpack, unpack_outputs
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
-from hydragnn_flow.data.store.manifest import MANIFEST, Target
+from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
@@ -90,6 +90,14 @@ class HydragnnSource(SourceSection):
     def open(self, folder: Path, seed: int) -> StoredGraphs:
         return StoredGraphs(self, folder)
 
+    def check_in_place(self) -> None:
+        """Refuse targets that are parts of a key: they have to be cut out of it."""
+        if self.output_dim is not None:
+            raise ValueError(
+                "the targets are components of y, which training in place does not take apart; "
+                "name keys of the file in targets, or leave in_place out"
+            )
+
     def check_files(self, folder: Path) -> None:
         """Refuse a name that is no file."""
         if not (folder / self.file).exists():
@@ -135,9 +143,27 @@ class StoredGraphs:
         return self._labels.found
 
     def files(self) -> list[Path]:
-        """Every file of the store."""
-        _open_current(self._path)  # which says what is wrong where there is none
+        """Every file of the store; a `.bp` is not opened, which means to read it through."""
+        if not (self._path.is_dir() and self._path.suffix == ".bp"):
+            _open_current(self._path)  # which says what is wrong where there is none
         return _files(self._path)
+
+    def in_place(self, branch: int | None) -> Manifest:
+        """What training needs to know of the files to read them where they are.
+
+        Parameters
+        ----------
+        branch
+            Branch of all graphs; None for those that the files say, if any.
+
+        Raises
+        ------
+        InputError
+            If training cannot read them so.
+        """
+        from hydragnn_flow.data.sources.in_place import in_place
+
+        return in_place(self._store.manifest, self._path, self._targets, branch)
 
     def chunks(self) -> list[Chunk]:
         """Ranges of the graphs of each split."""

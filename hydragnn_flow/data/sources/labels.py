@@ -44,6 +44,22 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
     return array.reshape(len(array), -1) if array.ndim and array.size else array
 
 
+def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None:
+    """Refuse a label that is too large for single precision.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``.
+    """
+    if np.abs(label).max(initial=0.0) > _LARGEST:
+        raise InputError(
+            f"{origin} has {np.abs(label).max():.3g} in its label {name!r}, which is more than "
+            f"single precision can square; correct it, remove the structure, or choose a larger "
+            f"unit"
+        )
+
+
 class LabelCheck:
     """Checks the labels of one structure after the other; the first shows what the targets are.
 
@@ -75,12 +91,7 @@ class LabelCheck:
                     f"{origin} has NaN or infinity in its label {name!r}; "
                     "correct or remove the structure"
                 )
-            if np.abs(label).max(initial=0.0) > _LARGEST:
-                raise InputError(
-                    f"{origin} has {np.abs(label).max():.3g} in its label {name!r}, which is more "
-                    f"than single precision can square; correct it, remove the structure, or "
-                    f"choose a larger unit"
-                )
+            check_size(name, label, origin)
             target = _target(label, n_atoms, known)
             if target is not None and target.level == "node" and target.extensive:
                 raise InputError(

@@ -103,7 +103,7 @@ def graph_record(
     if positions.shape[1] not in (2, 3):
         raise InputError(f"{origin}: pos is not [n_nodes, 3] or [n_nodes, 2]; correct it")
     positions = in_space(positions)
-    cell, pbc = _box(arrays, origin)
+    cell, pbc = box(arrays, origin)
     taken = {*targets, *label_keys}
     if "edge_index" not in arrays:
         keys = network_keys(arrays, taken, n, None, origin)
@@ -128,8 +128,14 @@ def graph_record(
     return ReadyGraph(add_keys(graph, keys), origin, index)
 
 
-def _box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Cell and periodic directions; a cell without a word on these repeats in all it has."""
+def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Cell and periodic directions; a cell without a word on these repeats in all it has.
+
+    Raises
+    ------
+    InputError
+        Beginning with ``origin``, if they are none.
+    """
     cell = named(arrays, "cell", origin) if "cell" in arrays else np.zeros((3, 3))
     if cell.size != 9:
         raise InputError(f"{origin}: cell has the shape {list(cell.shape)}, not [3, 3]; correct it")

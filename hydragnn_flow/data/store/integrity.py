@@ -16,17 +16,22 @@ from pydantic import BaseModel, ConfigDict
 from hydragnn_flow.errors import StoreError
 
 _CHUNK = 1 << 24
+# Others in a .bp are timings, and what a file system adds.
+_OF_BP5 = ("data.", "md.", "mmd.")
 
 
 class FileRecord(BaseModel):
-    """Size and checksum of a file when it was written."""
+    """Size and checksum of a file when it was written, or when it was first used in place."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int
     """Bytes."""
-    crc32: int
-    """CRC-32 of all bytes, as ``zlib.crc32``."""
+    crc32: int | None
+    """CRC-32 of all bytes, as ``zlib.crc32``; None of the payload of a HydraGNN file, of which a
+    checksum would take as long as reading terabytes."""
+    modified: int | None = None
+    """Time of the last change [ns] of a file that is used in place and has no checksum."""
 
 
 def describe_files(folder: Path) -> dict[str, FileRecord]:
@@ -37,30 +42,55 @@ def describe_files(folder: Path) -> dict[str, FileRecord]:
     }
 
 
+def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
+    """Sizes, times and checksums of the metadata of a ``.bp`` that has none of its own, by name."""
+    described = {}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(_OF_BP5):
+            found = path.stat()
+            described[path.name] = FileRecord(
+                size=found.st_size,
+                crc32=None if is_payload(path.name) else checksum(path),
+                modified=found.st_mtime_ns,
+            )
+    return described
+
+
 def is_payload(name: str) -> bool:
     """Whether a file of a BP5 directory holds data, not metadata; these are the long ones."""
     return name.startswith("data.")
 
 
-def verify_presence(folder: Path, records: Mapping[str, FileRecord]) -> None:
-    """Raise StoreError where a file is missing or has another size than recorded."""
+def verify_presence(
+    folder: Path, records: Mapping[str, FileRecord], *, in_place: bool = False
+) -> None:
+    """Raise StoreError where a file is missing, or has another size or time than recorded."""
     for name, record in records.items():
         path = folder / name
         if not path.is_file():
-            raise damaged(path, "is missing")
-        size = path.stat().st_size
-        if size != record.size:
-            raise damaged(path, f"has {size} bytes instead of {record.size}")
+            raise damaged(path, "is missing", in_place=in_place)
+        found = path.stat()
+        if found.st_size != record.size:
+            what = f"has {found.st_size} bytes instead of {record.size}"
+            raise damaged(path, what, in_place=in_place)
+        if record.modified not in (None, found.st_mtime_ns):
+            raise damaged(path, "has changed since the store was prepared", in_place=in_place)
 
 
-def verify_checksum(path: Path, record: FileRecord) -> None:
-    """Raise StoreError where the bytes of a file are not those recorded."""
-    if checksum(path) != record.crc32:
-        raise damaged(path, "has changed since it was written (its checksum differs)")
+def verify_checksum(path: Path, record: FileRecord, *, in_place: bool = False) -> None:
+    """Raise StoreError where the bytes of a file are not those recorded, if a checksum is."""
+    if record.crc32 is not None and checksum(path) != record.crc32:
+        what = "has changed since it was written (its checksum differs)"
+        raise damaged(path, what, in_place=in_place)
 
 
-def damaged(path: Path, what: str) -> StoreError:
+def damaged(path: Path, what: str, *, in_place: bool = False) -> StoreError:
     """The error for a file of a store that cannot be trusted."""
+    if in_place:  # it is not the store's to be deleted
+        return StoreError(
+            f"{path} {what}, and a store uses it in place; restore it from a copy, or delete that "
+            "store, but not this file, and prepare it again"
+        )
     return StoreError(
         f"{path} {what}: the store is damaged; delete it and prepare it again, or restore a copy"
     )

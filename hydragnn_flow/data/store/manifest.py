@@ -154,10 +154,10 @@ class Key(_Record):
 
 
 class Shard(_Record):
-    """One BP5 directory of the store."""
+    """One BP5 directory of the store, or one that the store uses where it is."""
 
-    path: str = Field(pattern=r"^(\.|\w[\w.-]*)$")
-    """Name within the store."""
+    path: str = Field(pattern=r"^(\.|\w[\w.-]*|/.+)$")
+    """Name within the store; absolute for one that is used in place."""
     files: dict[str, FileRecord]
     """Its files by name; empty for a HydraGNN .bp, of which none is known."""
     splits: dict[str, SplitSize]
@@ -165,6 +165,16 @@ class Shard(_Record):
     branch_runs: dict[str, list[tuple[int, int]]] = {}
     """Of each split, neighbouring graphs of one branch: its number and how many they are. Not
     there where graphs do not say their branch, or branches change too often."""
+    names: dict[str, str] = {}
+    """Name in the file of each key that has another one there. `pbc` may be `cell` there: all
+    directions with a lattice vector."""
+    constants: dict[str, int] = {}
+    """Number of each key that the file has not, and that is the same throughout."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether it belongs to somebody else, who made it."""
+        return self.path.startswith("/")
 
 
 class Manifest(_Record):
@@ -202,6 +212,11 @@ class Manifest(_Record):
     def bytes(self) -> int:
         """Bytes of all files of the shards; 0 for a HydraGNN file, of which they are not known."""
         return sum(file.size for shard in self.shards for file in shard.files.values())
+
+    @property
+    def in_place(self) -> list[str]:
+        """Paths of the shards that the store uses where they are; none in a store of copies."""
+        return [shard.path for shard in self.shards if shard.is_in_place]
 
     @property
     def sources(self) -> list[dict[str, Any]]:

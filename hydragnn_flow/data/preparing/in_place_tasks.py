@@ -1,0 +1,128 @@
+"""Tasks of a store whose data stay where they are: to look into a file, to go through some graphs.
+
+What a copy would check while it writes is checked here while statistics are gathered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from torch_geometric.data import Data
+
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.data.columns import pack
+from hydragnn_flow.data.positions import are_resolved
+from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.sources import Chunk, ReadyGraph
+from hydragnn_flow.data.sources.hydragnn import HydragnnSource
+from hydragnn_flow.data.sources.labels import check_size
+from hydragnn_flow.data.sources.pyg_keys import box
+from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
+from hydragnn_flow.data.store.manifest import Manifest
+from hydragnn_flow.data.store.statistics import Accumulator
+from hydragnn_flow.data.truncation import Truncation
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_json
+
+_PARTS = "parts.json"
+_TOGETHER = 64
+"""Graphs read at a time."""
+
+
+def look_request(settings: Mapping[str, Any], directory: Path, number: int) -> dict[str, Any]:
+    """The task to find out what a data set's file holds; ``settings`` are the preparation's."""
+    one = DataConfig(**settings["config"]).data_sets[number]
+    return {
+        **settings,
+        "task": "look",
+        "what": cast(HydragnnSource, one.source).file,
+        "directory": str(directory),
+        "data_set": number,
+    }
+
+
+def measure_request(settings: Mapping[str, Any], directory: Path, chunk: Chunk) -> dict[str, Any]:
+    """The task to check some graphs and gather their statistics, when the files are known."""
+    return {
+        **settings,
+        "task": "measure",
+        "what": f"graphs {chunk.start} to {chunk.stop - 1} of {chunk.file}",
+        "directory": str(directory),
+        "chunk": vars(chunk),
+    }
+
+
+def save_parts(tasks: Path, parts: Sequence[Manifest]) -> None:
+    """Say to all tasks what the data sets are."""
+    write_json(tasks / _PARTS, [part.model_dump(mode="json") for part in parts])
+
+
+@lru_cache(maxsize=2)
+def _part(tasks: Path, number: int) -> GraphStore:
+    """A data set; kept for the next tasks of this process, as an index may take a minute."""
+    values = json.loads((tasks / _PARTS).read_text(encoding="utf-8"))[number]
+    return GraphStore(tasks / str(number), Manifest(**values), "random")
+
+
+def look(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Read a file through, as it has no checksums, and describe it as it will be used."""
+    config = DataConfig(**request["config"])
+    number = request["data_set"]
+    source = cast(HydragnnSource, config.data_sets[number].source)
+    reader = source.open(config.folder, request["seed"])
+    found = reader.in_place(None if config.sources is None else number)
+    return {"manifest": found.model_dump(mode="json")}
+
+
+def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Go through graphs: what networks could not read is refused, the rest is counted."""
+    chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
+    store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
+    manifest = store.manifest
+    statistics = Accumulator(manifest.targets, manifest.node_features)
+    own_edges, truncation = False, Truncation()
+    for first in range(chunk.start, chunk.stop, _TOGETHER):
+        last = min(first + _TOGETHER, chunk.stop)
+        graphs = list(store[split].between(first, last))
+        where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
+        columns = pack(graphs, where, manifest.keys)
+        statistics.update(columns, train=split == TRAIN)
+        for index, graph, origin in zip(range(first, last), graphs, where, strict=True):
+            ready = _ready(graph, manifest, index, origin, within[0])
+            ready.graph(*within)
+            own_edges = own_edges or ready.has_own_edges(*within)
+            truncation += ready.truncation(graph, *within)
+        # Soon, and not when all have been read.
+        if request["whole_lists"] and truncation.atoms:
+            kept = None if own_edges else within[1]
+            raise InputError(truncation.refusal(within[0], kept, so_far=True))
+    return {
+        "statistics": statistics.to_dict(),
+        "own_edges": own_edges,
+        "truncation": asdict(truncation),
+    }
+
+
+def _ready(graph: Data, manifest: Manifest, index: int, origin: str, cutoff: float) -> ReadyGraph:
+    """A graph whose labels and geometry have been checked as those of a copy are."""
+    arrays = {key: graph[key].numpy() for key in ("cell", "pbc")}
+    cell, _ = box(arrays, origin)
+    if not np.array_equal(cell, arrays["cell"]):
+        raise InputError(
+            f"{origin} has a cell along directions that are not periodic, which would count in "
+            f"its volume; leave in_place out to have it copied without"
+        )
+    if not are_resolved(graph.pos.numpy(), cutoff):
+        raise InputError(
+            f"{origin} is so far from the origin that single precision does not resolve its "
+            f"edges; leave in_place out to have it copied to the origin"
+        )
+    for name in manifest.targets:
+        check_size(name, graph[name].numpy(), origin)
+    return ReadyGraph(graph, origin, index)

@@ -1,0 +1,228 @@
+"""Files whose graphs training reads where they are: which of their keys, as what, from where."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from hydragnn_flow.config.sources import Level
+from hydragnn_flow.config.targets import BRANCH, TargetConfig
+from hydragnn_flow.data.sources.joined import different_targets
+from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE
+from hydragnn_flow.data.store.integrity import describe_foreign_files
+from hydragnn_flow.data.store.manifest import Key, Manifest, Shard, SplitSize, Target
+from hydragnn_flow.errors import InputError
+
+_OF_NODES, _OF_EDGES = ("x", "pos", "pe"), ("edge_shifts", "edge_attr", "rel_pe")
+_CELL = Key(dtype="float32", dim=0, shape=(3,), node=False, edge=False, rows=3)
+_PBC = Key(dtype="int32", dim=0, shape=(), node=False, edge=False, rows=3)
+_BRANCH = Key(dtype="int64", dim=0, shape=(1,), node=False, edge=False, rows=1)
+_COPY = "leave in_place out to have it copied"
+
+
+def in_place(
+    found: Manifest, path: Path, targets: Mapping[str, TargetConfig], branch: int | None
+) -> Manifest:
+    """The manifest of a store that is a file in place: as one of a copy would say it.
+
+    Parameters
+    ----------
+    found
+        Manifest of the file.
+    path
+        The file or the store, absolute.
+    targets
+        What is known of its targets.
+    branch
+        Branch of all its graphs; None for that which the file says, if any.
+
+    Returns
+    -------
+    Manifest
+        Keys in the types and shapes in which networks read them; shards with absolute paths. Its
+        statistics are still those of the file.
+
+    Raises
+    ------
+    InputError
+        If networks cannot read a key as the file has it.
+    """
+    names = {name: target.key or name for name, target in targets.items()}
+    constants: dict[str, int] = {}
+    keys = _network_keys(found, set(names.values()), path)
+    if "cell" not in keys:
+        keys["cell"], constants["cell"] = _CELL, 0
+    if "pbc" not in keys:
+        keys["pbc"] = _PBC
+        if "cell" in constants:
+            constants["pbc"] = 0
+        else:
+            names["pbc"] = "cell"
+    if "edge_shifts" not in keys:
+        if "cell" not in constants:
+            raise InputError(
+                f"{path}: its graphs have a cell and edges, but no edge_shifts to say to which "
+                "image they lead; write the file with them"
+            )
+        keys["edge_shifts"] = _rows_like(found.keys["edge_index"], 3)
+        constants["edge_shifts"] = 0
+    if branch is not None:
+        keys[BRANCH], constants[BRANCH] = _BRANCH, branch
+    described = {}
+    for name, known in targets.items():
+        keys[name], described[name] = _target(found, names[name], known, path)
+    splits = {name: found.splits[name] for name in SPLIT_OF_ROLE.values() if name in found.splits}
+    for name in SPLIT_OF_ROLE.values():
+        if name != CALIBRATION and not splits.get(name, SplitSize()).graphs:
+            raise InputError(f"{path} has no graphs in {name}; name a file that has some")
+    return found.model_copy(
+        update={
+            "targets": described,
+            "keys": keys,
+            "splits": splits,
+            "branch_names": [],
+            "shards": [
+                _shard(path, shard, keys, names, constants, list(splits))
+                for shard in found.shards
+                if any(shard.splits[name].graphs for name in splits)
+            ],
+        }
+    )
+
+
+def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
+    """Data sets in place, with those keys alone that all of them have.
+
+    Parameters
+    ----------
+    parts
+        Name of each, for messages, and its manifest.
+
+    Raises
+    ------
+    InputError
+        If they differ in targets, node features, or the shape of a key.
+    """
+    first, manifest = parts[0]
+    common = [key for key in manifest.keys if all(key in part.keys for _, part in parts)]
+    splits = [s for s in SPLIT_OF_ROLE.values() if any(s in part.splits for _, part in parts)]
+    for name, part in parts[1:]:
+        if part.targets != manifest.targets:
+            raise InputError(different_targets(first, manifest.targets, name, part.targets))
+        if part.node_features != manifest.node_features:
+            raise InputError(
+                f"data.sources: the node features of {name} are {', '.join(part.node_features)}, "
+                f"and those of {first} {', '.join(manifest.node_features)}; give all the same"
+            )
+        for key in common:
+            if not part.keys[key].fits(manifest.keys[key]):
+                raise InputError(
+                    f"data.sources: rows of {key} are {list(part.keys[key].shape)} in {name} and "
+                    f"{list(manifest.keys[key].shape)} in {first}; make them alike"
+                )
+    return [
+        part.model_copy(
+            update={
+                "keys": {key: part.keys[key] for key in common},
+                "splits": {name: part.splits.get(name, SplitSize()) for name in splits},
+                "shards": [_with_splits(shard, splits) for shard in part.shards],
+            }
+        )
+        for _, part in parts
+    ]
+
+
+def _network_keys(found: Manifest, labels: set[str], path: Path) -> dict[str, Key]:
+    """The keys that networks read, but labels, in the types and shapes of a copy."""
+    keys = {}
+    for key, here in found.keys.items():
+        width = math.prod(here.shape)
+        if key in labels:
+            continue
+        if key == "edge_index":
+            keys[key] = here.model_copy(update={"dtype": "int64"})
+        elif (key in _OF_NODES and here.node) or (key in _OF_EDGES and here.edge):
+            keys[key] = _rows_like(here, width)
+        elif key == "cell" and (here.rows, here.shape) == (3, (3,)):
+            keys[key] = _CELL
+        elif key == "pbc" and here.rows == 3 and width == 1:
+            keys[key] = _PBC
+        elif key == BRANCH and here.rows == 1 and width == 1:
+            keys[key] = _BRANCH
+        elif key == "graph_attr" and here.rows == 1:
+            keys[key] = _of_graphs("float32", (width,))
+        elif key in {*_OF_NODES, *_OF_EDGES, "cell", "pbc", BRANCH, "graph_attr"}:
+            raise InputError(
+                f"{path}: its {key} has {here.rows or 'different numbers of'} rows of "
+                f"{list(here.shape)} in each graph, and networks need another shape; {_COPY}"
+            )
+    return keys
+
+
+def _target(found: Manifest, key: str, known: TargetConfig, path: Path) -> tuple[Key, Target]:
+    if key not in found.keys:
+        raise InputError(
+            f"{path}: its graphs have no {key!r} (they have: {', '.join(found.keys)}); correct the "
+            f"name in data.source.targets, or, for a component of y, {_COPY}"
+        )
+    here, width = found.keys[key], math.prod(found.keys[key].shape)
+    level: Level | None = known.level
+    if level is None and key in found.targets:
+        level = found.targets[key].level
+    if level is None:
+        level = "node" if here.node else "graph"
+    if here.dim or not (here.node if level == "node" else here.rows == 1):
+        raise InputError(
+            f"{path}: {key!r} has not one row for each {level}, as a target needs it in place; "
+            f"correct data.source.targets, or {_COPY}"
+        )
+    if level == "node" and known.is_extensive:
+        raise InputError(
+            f"{path}: {key!r} has a label for each atom, and only those of whole structures are "
+            f"extensive; remove extensive from data.source.targets"
+        )
+    # As a copy has them: energies of thousands of eV need more digits than forces.
+    if level == "node":
+        described = _rows_like(here, width)
+    else:
+        described = _of_graphs("float64", () if width == 1 else (width,))
+    return described, Target(level=level, dim=width, unit=known.unit, extensive=known.is_extensive)
+
+
+def _rows_like(other: Key, width: int) -> Key:
+    """A key of single precision that has as many rows as another one of nodes or edges."""
+    return other.model_copy(update={"dtype": "float32", "dim": 0, "shape": (width,)})
+
+
+def _of_graphs(dtype: str, shape: tuple[int, ...]) -> Key:
+    return Key(dtype=dtype, dim=0, shape=shape, node=False, edge=False, rows=1)
+
+
+def _shard(
+    path: Path,
+    shard: Shard,
+    keys: Mapping[str, Key],
+    names: Mapping[str, str],
+    constants: Mapping[str, int],
+    splits: Sequence[str],
+) -> Shard:
+    """A shard of a file; one of a store that uses other files in place may rename keys itself."""
+    place = path / shard.path
+    there = {key: names.get(key, key) for key in keys.keys() - constants.keys()}
+    renamed = {key: shard.names.get(name, name) for key, name in there.items()}
+    return Shard(
+        path=str(place),
+        files=shard.files or describe_foreign_files(place),
+        splits={name: shard.splits[name] for name in splits},
+        names={key: name for key, name in sorted(renamed.items()) if key != name},
+        constants={
+            **{key: shard.constants[key] for key in sorted(there) if key in shard.constants},
+            **constants,
+        },
+    )
+
+
+def _with_splits(shard: Shard, splits: Sequence[str]) -> Shard:
+    sizes = {name: shard.splits.get(name, SplitSize()) for name in splits}
+    return shard.model_copy(update={"splits": sizes})
