@@ -1,0 +1,366 @@
+"""Data used where they are: the same graphs and statistics as of a copy, and nothing written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from in_place_cases import (
+    SIZES,
+    TARGETS,
+    alloy_graphs,
+    as_hydragnn,
+    config,
+    hydragnn_file,
+    prepared,
+    three_sets,
+    vectors,
+    without,
+)
+from pydantic import ValidationError
+from torch_geometric.data import Data
+
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.config.base import explain
+from hydragnn_flow.data import GraphStore, check_store, prepare_store, run_task, store_summary
+from hydragnn_flow.data.preparing import in_place as preparing
+from hydragnn_flow.data.reading.local_shards import files_to_send
+from hydragnn_flow.data.store.manifest import Statistics
+from hydragnn_flow.errors import InputError, StoreError
+
+Sources = list[dict[str, Any]]
+N = sum(SIZES.values())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("in-place")
+
+
+@pytest.fixture(scope="module")
+def sources(folder: Path) -> Sources:
+    return three_sets(folder)
+
+
+@pytest.fixture(scope="module")
+def copies(folder: Path, sources: Sources) -> GraphStore:
+    return prepared(folder, sources, "copies.gs", in_place=False)
+
+
+@pytest.fixture(scope="module")
+def there(folder: Path, sources: Sources) -> GraphStore:
+    return prepared(folder, sources, "there.gs")
+
+
+@pytest.fixture
+def own(folder: Path, sources: Sources, tmp_path: Path) -> Path:
+    """The files once more, to change."""
+    for one in sources:
+        shutil.copytree(folder / one["file"], tmp_path / one["file"])
+    return tmp_path
+
+
+def same(left: Data, right: Data) -> bool:
+    """Whether networks see the same; where an atom lies in its cell is no difference."""
+    keys = ("x", "cell", "pbc", "edge_index", "edge_attr", "energy", "forces", "dataset_name")
+    return all(
+        left[key].dtype == right[key].dtype and torch.equal(left[key], right[key]) for key in keys
+    ) and torch.allclose(vectors(left), vectors(right), atol=1e-5)
+
+
+def near(left: Statistics, right: Statistics) -> None:
+    """The same, but for the order in which blocks are added up."""
+    assert left.degree_histogram == right.degree_histogram
+    assert left.by_branch.keys() == right.by_branch.keys()
+    for one, other in [(left, right), *((left.by_branch[k], right.by_branch[k]) for k in range(3))]:
+        assert one.element_energies == pytest.approx(other.element_energies, rel=1e-9)
+        assert one.energy_per_atom_std == pytest.approx(other.energy_per_atom_std, rel=1e-6)
+        assert one.forces_rms == pytest.approx(other.forces_rms, rel=1e-9)
+        for name, found in one.targets.items():
+            assert found.mean == pytest.approx(other.targets[name].mean, rel=1e-9, abs=1e-9)
+            assert found.std == pytest.approx(other.targets[name].std, rel=1e-6)
+
+
+def test_manifest_says_what_that_of_copies_says(there: GraphStore, copies: GraphStore) -> None:
+    left, right = there.manifest, copies.manifest
+    near(left.statistics, right.statistics)
+    same_in_both = {"targets", "units", "cutoff", "max_neighbours", "truncation", "elements"}
+    same_in_both |= {"node_features", "branches", "branch_names", "splits"}
+    assert left.model_dump(include=same_in_both) == right.model_dump(include=same_in_both)
+    for key in left.keys.keys() - {"edge_index"}:
+        assert left.keys[key] == right.keys[key], key
+    assert right.keys.keys() - left.keys.keys() == {"graph_id", "y", "y_loc"}
+    assert left.provenance["own_edges"] == right.provenance["own_edges"]
+    assert sorted(file.name for file in there.path.iterdir()) == ["manifest.json"]
+
+
+@pytest.mark.parametrize("mode", ["memory", "random", "stream"])
+def test_graphs_are_those_of_copies_in_their_order(
+    there: GraphStore, copies: GraphStore, mode: Any
+) -> None:
+    with GraphStore.open(there.path, mode) as store:
+        assert store.splits == copies.splits
+        for name in store.splits:
+            left, right = store[name], copies[name]
+            assert len(left) == len(right) == 3 * SIZES[name]
+            assert left.graph_id.tolist() == right.graph_id.tolist()
+            assert left.branch is not None and right.branch is not None
+            assert left.branch.tolist() == right.branch.tolist()
+            assert left.n_edges.tolist() == right.n_edges.tolist()
+            for target in TARGETS:
+                assert np.array_equal(left.target(target), right.target(target))
+            assert all(same(a, b) for a, b in zip(left, right, strict=True))
+
+
+@settings(max_examples=15)
+@given(st.lists(st.integers(0, 3 * SIZES["trainset"] - 1), min_size=1, max_size=12))
+def test_batches_are_those_of_copies(
+    there: GraphStore, copies: GraphStore, graphs: list[int]
+) -> None:
+    left, right = there["trainset"].batch(graphs), copies["trainset"].batch(graphs)
+    assert same(left, right)
+    assert torch.equal(left.ptr, right.ptr)
+    planned = [np.array(graphs), np.array(graphs[::-1])]
+    with GraphStore.open(there.path, "stream") as store:
+        for batch, chosen in zip(store["trainset"].batches(planned), planned, strict=True):
+            assert same(batch, copies["trainset"].batch(chosen))
+
+
+def test_file_of_hydragnn_itself(shared_data: Path, tmp_path: Path) -> None:
+    """Alone, and so without a branch; of the periodic directions only the cell tells."""
+    values = {
+        "source": {"format": "hydragnn", "file": "hydragnn_cuau.bp"},
+        "path": shared_data / "hydragnn_bp",
+    }
+    stores = [
+        prepare_store(
+            DataConfig.model_validate({**values, "in_place": in_place}), 5.0, 20, 0, tmp_path / name
+        )
+        for name, in_place in (("there", True), ("copy", False))
+    ]
+    left, right = (store["trainset"] for store in stores)
+    assert left.branch is None
+    assert left[3].pbc.tolist() == [1, 1, 1]
+    assert torch.allclose(vectors(left[3]), vectors(right[3]), atol=1e-5)
+    assert torch.equal(left[3].energy, right[3].energy)
+    assert stores[0].manifest.truncation == stores[1].manifest.truncation
+    assert stores[0].manifest.provenance["own_edges"] is False
+
+
+def test_molecules_without_cells_get_empty_ones(tmp_path: Path) -> None:
+    """Beside crystals, whose directions are periodic."""
+    crystals = list(map(as_hydragnn, alloy_graphs(N, 0)))
+    hydragnn_file(tmp_path / "crystals.bp", crystals)
+    molecules = []
+    for graph in map(without("cell", "edge_shifts"), crystals):
+        inside = (crystals[len(molecules)].edge_shifts == 0).all(dim=1)
+        graph.edge_index, graph.edge_attr = graph.edge_index[:, inside], graph.edge_attr[inside]
+        molecules.append(graph)
+    hydragnn_file(tmp_path / "molecules.bp", molecules)
+    sources = [
+        {"name": name, "format": "hydragnn", "file": f"{name}.bp", "targets": TARGETS}
+        for name in ("crystals", "molecules")
+    ]
+    left = prepared(tmp_path, sources)["trainset"]
+    right = prepared(tmp_path, sources, "copy.gs", in_place=False)["trainset"]
+    assert all(same(a, b) for a, b in zip(left, right, strict=True))
+    assert left[0].pbc.any() and not left[SIZES["trainset"]].pbc.any()
+
+
+def test_targets_are_named_and_units_given(folder: Path, tmp_path: Path) -> None:
+    targets = {"total": {"unit": "eV", "key": "energy"}, "pull": {"unit": "eV/Å", "key": "forces"}}
+    section = {"format": "hydragnn", "file": "one.bp", "targets": targets}
+    values = {"source": section, "path": folder, "in_place": True}
+    store = prepare_store(DataConfig.model_validate(values), 4.0, None, 0, tmp_path / "s")
+    with GraphStore.open(folder / "one.bp", "random") as file:
+        graph, theirs = store["valset"][1], file["valset"][1]
+        assert graph.total.item() == theirs.energy.item()
+        assert torch.equal(graph.pull, theirs.forces)
+    assert store.manifest.targets["total"].unit == "eV"
+    assert not {"energy", "forces"} & store.manifest.keys.keys()
+
+
+def test_a_store_in_place_can_be_used_in_place(there: GraphStore, tmp_path: Path) -> None:
+    """Its shards are those of the first files, its branches those that it said."""
+    section = {"format": "hydragnn", "file": str(there.path)}
+    values = {"source": section, "in_place": True}
+    store = prepare_store(DataConfig.model_validate(values), 4.0, None, 0, tmp_path / "s")
+    assert store.manifest.in_place == there.manifest.in_place
+    for name in store.splits:
+        assert all(same(a, b) for a, b in zip(store[name], there[name], strict=True))
+
+
+def test_nothing_is_copied_to_a_node(there: GraphStore, tmp_path: Path) -> None:
+    assert files_to_send(there.path) == []
+    with GraphStore.open(there.path, "random", scratch=tmp_path) as store:
+        assert len(store["trainset"].batch([0, 9]).ptr) == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_said_of_it(there: GraphStore, folder: Path) -> None:
+    summary = store_summary(there)
+    assert [Path(path).relative_to(folder).parts[0] for path in summary["in_place"]] == [
+        "one.bp",
+        "two.bp",
+        "three.gs",
+    ]
+    assert summary["bytes"] < 20_000 < summary["bytes_in_place"]
+    checked = check_store(there.path)
+    assert checked["graphs"] == 3 * N
+    assert [Path(file).parts[-2:] for file in checked["unverified"]] == [
+        ("one.bp", "data.0"),
+        ("two.bp", "data.0"),
+    ]
+    assert any(file.endswith("shard-00000.bp/data.0") for file in checked["files"])
+
+
+def test_changed_files_are_named(own: Path, sources: Sources) -> None:
+    """At opening; ADIOS2, which changed metadata may crash, does not see them."""
+    store = prepared(own, sources)
+    data, metadata = own / "two.bp" / "data.0", own / "one.bp" / "md.0"
+    content, changed = data.read_bytes(), bytearray(metadata.read_bytes())
+    times = {file: (file.stat().st_atime_ns, file.stat().st_mtime_ns) for file in (data, metadata)}
+
+    def refused_for(file: str, what: str) -> None:
+        match = rf"{file} .*{what}.* in place; .*but not this file"
+        with pytest.raises(StoreError, match=match):
+            GraphStore.open(store.path)
+
+    data.unlink()
+    refused_for(r"two\.bp/data\.0", "missing")
+    data.write_bytes(content[:-8])
+    refused_for(r"two\.bp/data\.0", "bytes instead of")
+    data.write_bytes(content)
+    refused_for(r"two\.bp/data\.0", "has changed since the store was prepared")
+    os.utime(data, ns=times[data])
+    assert GraphStore.open(store.path, "random")["testset"][5]
+    changed[len(changed) // 2] ^= 0xFF
+    metadata.write_bytes(changed)
+    os.utime(metadata, ns=times[metadata])
+    refused_for(r"one\.bp/md\.0", "checksum differs")
+
+
+def test_changed_graphs_of_a_store_are_noticed_when_they_are_read(
+    own: Path, sources: Sources
+) -> None:
+    store = prepared(own, sources)
+    file = own / "three.gs" / "shard-00000.bp" / "data.0"
+    content = bytearray(file.read_bytes())
+    content[100] ^= 0xFF
+    file.write_bytes(content)
+    with (
+        GraphStore.open(store.path, "random") as opened,
+        pytest.raises(StoreError, match=r"data\.0 .*checksum differs.*in place"),
+    ):
+        list(opened["trainset"])
+
+
+class Cut:
+    """Workers that run so many tasks, after which the preparation is cut off."""
+
+    nodes = 1
+
+    def __init__(self, after: int) -> None:
+        self.left, self.ran = after, list[str]()
+
+    def submit(self, request: Mapping[str, Any]) -> Future[None]:
+        if len(self.ran) == self.left:
+            raise KeyboardInterrupt
+        self.ran.append(request["directory"])
+        future: Future[None] = Future()
+        future.set_result(run_task(request))
+        return future
+
+    def check(self) -> None:
+        """They are there."""
+
+
+@pytest.mark.parametrize("after", [2, 7])
+def test_a_preparation_goes_on_where_it_was_cut_off(
+    folder: Path,
+    sources: Sources,
+    there: GraphStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    monkeypatch.setattr(preparing, "_FEW_BYTES", 0)
+    monkeypatch.setattr(preparing, "_GRAPHS_PER_TASK", 3)
+    chosen, path = config(folder, sources), tmp_path / "s"
+    first, second = Cut(after), Cut(10_000)
+    with pytest.raises(KeyboardInterrupt):
+        prepare_store(chosen, 4.0, None, 0, path, workers=first)
+    assert not path.exists()
+    store = prepare_store(chosen, 4.0, None, 0, path, workers=second)
+    assert not set(first.ran) & set(second.ran)
+    assert len(first.ran) + len(second.ran) == 3 + 3 * (3 + 1 + 1)
+    near(store.manifest.statistics, there.manifest.statistics)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_it_is_reused_but_not_for_copies(own: Path, sources: Sources) -> None:
+    store = prepared(own, sources)
+    assert prepared(own, sources).manifest == store.manifest
+    with pytest.raises(StoreError, match=r"other data or settings \(in_place differ\)"):
+        prepared(own, sources, in_place=False)
+
+
+HYDRAGNN = {"format": "hydragnn", "file": "a.bp"}
+IN_Y = {"targets": {"e": {"unit": "eV", "level": "graph"}}, "output_dim": [1]}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"source": {"format": "emt_alloys", "structures": 9}, "split": {"test": 0.2}},
+            "in_place: source: the format emt_alloys holds no graphs",
+        ),
+        ({"source": {**HYDRAGNN, **IN_Y}}, "in_place: source: the targets are components of y"),
+        (
+            {"sources": [{"name": "a", **HYDRAGNN, "split": {"calibration": 0.1}}]},
+            "in_place: sources.0 (a): the splits are those of the files",
+        ),
+        ({"source": HYDRAGNN, "dtypes": "compact"}, "in_place: nothing is written"),
+    ],
+)
+def test_what_cannot_be_in_place_is_refused_at_once(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        DataConfig.model_validate({"in_place": True, **values})
+    assert message in str(explain(caught.value, "data"))
+
+
+def refused(folder: Path, sources: Sources, message: str, cutoff: float = 4.0) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        prepare_store(config(folder, sources), cutoff, None, 0, folder / "s")
+    assert "\n" not in str(caught.value)
+    assert not (folder / "s").exists()
+
+
+def test_what_networks_could_not_read_is_named(own: Path, sources: Sources) -> None:
+    one, two, three = sources
+    refused(own, sources, r"one\.bp: trainset: graph \d+ has an edge of length", cutoff=2.0)
+    gap = {**one, "targets": {"gap": "eV"}}
+    refused(own, [gap], r"one\.bp: its graphs have no 'gap'")
+    hartree = {**one, "targets": {"energy": "hartree", "forces": "eV/Å"}}
+    refused(own, [hartree, three], "energy is in hartree in one and in eV in three")
+    graphs = list(map(as_hydragnn, alloy_graphs(N, 7)))
+    hydragnn_file(own / "bare.bp", list(map(without("edge_shifts"), graphs)))
+    refused(own, [{**one, "file": "bare.bp"}], r"bare\.bp: .* no edge_shifts")
+    for graph in graphs:
+        graph.edge_attr = graph.edge_attr.repeat(1, 2)
+    hydragnn_file(own / "wide.bp", graphs)
+    refused(own, [one, {**two, "file": "wide.bp"}], r"rows of edge_attr are \[2\] in two and \[1\]")
+    for graph in graphs:
+        graph.pos = graph.pos + 1e5
+    hydragnn_file(own / "far.bp", graphs)
+    refused(own, [{**one, "file": "far.bp"}], r"far\.bp: trainset: graph 0 is so far")
