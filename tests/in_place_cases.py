@@ -77,9 +77,7 @@ def prepared(
     folder: Path, sources: list[dict[str, Any]], name: str = "s.gs", **changes: Any
 ) -> GraphStore:
     keys = {key: changes.pop(key) for key in ("workers", "progress") if key in changes}
-    return prepare_store(
-        config(folder, sources, **changes), CUTOFF, None, 0, folder / name, **keys
-    )
+    return prepare_store(config(folder, sources, **changes), CUTOFF, None, 0, folder / name, **keys)
 
 
 def without(*keys: str) -> Callable[[Data], Data]:

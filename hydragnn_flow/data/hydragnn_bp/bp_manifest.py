@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from hydragnn_flow.config.targets import BRANCH
-from hydragnn_flow.data.columns import check_graphs, concatenation_dim
+from hydragnn_flow.data.columns import Column, check_graphs, concatenation_dim
 from hydragnn_flow.data.hydragnn_bp.trial_read import damaged, trial_read
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
@@ -25,8 +26,16 @@ from hydragnn_flow.errors import InputError, StoreError
 _USUAL = (TRAIN, VALIDATION, TEST)
 
 
-def bp_manifest(path: Path) -> Manifest:
+def bp_manifest(path: Path, *, statistics: bool = True) -> Manifest:
     """Read all of a HydraGNN file twice: in a process of its own, then block by block.
+
+    Parameters
+    ----------
+    path
+        The ``.bp`` directory.
+    statistics
+        Whether to check graphs and gather their statistics; otherwise only node features are read
+        a second time.
 
     Raises
     ------
@@ -35,7 +44,7 @@ def bp_manifest(path: Path) -> Manifest:
     """
     trial_read(path)
     try:
-        return _manifest(path)
+        return _manifest(path, statistics)
     except StoreError:
         raise
     except InputError as error:
@@ -46,7 +55,7 @@ def bp_manifest(path: Path) -> Manifest:
         raise damaged(path / "md.0", f"contradicts itself ({said})") from error
 
 
-def _manifest(path: Path) -> Manifest:
+def _manifest(path: Path, whole: bool) -> Manifest:
     with closing(Bp5File(path)) as file:
         lengths = _splits(file)
         keys = {split: _describe_split(file, split, n) for split, n in lengths.items() if n}
@@ -71,7 +80,13 @@ def _manifest(path: Path) -> Manifest:
     statistics = Accumulator(targets)
     for split in keys:
         index = SplitIndex(split, joined, [reading], [lengths[split]])
-        sizes[split] = _checked_size(index, statistics)
+        sizes[split] = _size(index)
+        if whole:
+            _check(index, statistics)
+        else:
+            x = {"x": joined["x"]}
+            for columns in _blocks(SplitIndex(split, x, [reading], [lengths[split]])):
+                statistics.update(columns, train=False)
     reading.close()
     shard = Shard(path=".", files={}, splits=sizes)
     return make_manifest(Content([shard], joined, statistics), Description(), "hydragnn")
@@ -139,14 +154,22 @@ def _counted(shard: ShardFile, split: str, key: str, described: Key) -> Key:
     )
 
 
-def _checked_size(index: SplitIndex, statistics: Accumulator) -> SplitSize:
-    """Check a split's graphs and add them to the statistics."""
-    disk = DiskReader(index)
-    bounds = index.block_bounds.tolist()
-    for first, last in itertools.pairwise(bounds):
-        graphs = np.arange(first, last)
-        columns = disk.columns(graphs)
-        check_graphs(columns, [f"{index.split}: graph {graph}" for graph in graphs.tolist()])
-        statistics.update(columns, train=index.split == TRAIN)
+def _size(index: SplitIndex) -> SplitSize:
     n = len(index)
     return SplitSize(graphs=n, atoms=index.atoms.start(n), edges=index.edges.start(n))
+
+
+def _check(index: SplitIndex, statistics: Accumulator) -> None:
+    """Check a split's graphs and add them to the statistics."""
+    first = 0
+    for columns in _blocks(index):
+        last = first + len(columns["x"].counts)
+        check_graphs(columns, [f"{index.split}: graph {graph}" for graph in range(first, last)])
+        statistics.update(columns, train=index.split == TRAIN)
+        first = last
+
+
+def _blocks(index: SplitIndex) -> Iterator[dict[str, Column]]:
+    disk = DiskReader(index)
+    for first, last in itertools.pairwise(index.block_bounds.tolist()):
+        yield disk.columns(np.arange(first, last))

@@ -161,8 +161,14 @@ class StoredGraphs:
         InputError
             If training cannot read them so.
         """
+        from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
+        from hydragnn_flow.data.reading.graph_store import GraphStore
         from hydragnn_flow.data.sources.in_place import in_place
 
+        if not (self._path / MANIFEST).is_file() and self._path.is_dir():
+            # Its graphs are gone through later, by many processes.
+            described = bp_manifest(self._path, statistics=False)
+            self._store = GraphStore(self._path, described, "random")
         return in_place(self._store.manifest, self._path, self._targets, branch)
 
     def chunks(self) -> list[Chunk]:
