@@ -44,6 +44,8 @@ def data_card(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
         card.append(("cutoff", reach + (f", at most {most} neighbours" if most else "")))
     card.append(("neighbours", f"{statistics['avg_num_neighbors']:.1f} on average"))
     division = manifest["provenance"].get("division", {})
+    if origin.get("in_place"):
+        card.append(("in place", "the files above are not copied; duplicates were not looked for"))
     duplicates = {name: n for name, n in division.get("duplicates", {}).items() if n}
     card.append(("duplicates", _words(duplicates)))
     card.append(("left out", _words(division.get("left_out", {}))))

@@ -189,6 +189,56 @@ def test_targets_are_named_and_units_given(folder: Path, tmp_path: Path) -> None
     assert not {"energy", "forces"} & store.manifest.keys.keys()
 
 
+def packed(graphs: list[Data]) -> list[Data]:
+    """With a ``y`` of outputs of atoms, of the graph, of atoms again, and one not asked for."""
+    found = []
+    for number, graph in enumerate(graphs):
+        n = len(graph.pos)
+        spread = torch.arange(n, dtype=torch.float32)
+        pieces = [graph.forces, graph.energy[:, None] * torch.ones(2), spread, torch.ones(number)]
+        graph = without("energy", "forces")(graph)
+        graph.y = torch.cat([piece.reshape(-1) for piece in pieces])[:, None].float()
+        ends = np.cumsum([0, *(piece.numel() for piece in pieces)])
+        graph.y_loc = torch.from_numpy(ends)[None]
+        found.append(graph)
+    return found
+
+
+def test_targets_in_y_are_read_from_there(tmp_path: Path) -> None:
+    """In all modes, and through a store in place too; what follows them in y does not matter."""
+    graphs = packed(list(map(as_hydragnn, alloy_graphs(N, 3))))
+    hydragnn_file(tmp_path / "a.bp", graphs)
+    names = {"pull": "node", "pair": "graph", "count": "node"}
+    asked = {"output_names": list(names), "type": list(names.values())}
+    targets = {name: {"unit": "eV", "level": level} for name, level in names.items()}
+    section = {"format": "hydragnn", "file": "a.bp", "targets": targets, "outputs": asked}
+    values = {"source": section, "path": tmp_path}
+    made = [
+        prepare_store(
+            DataConfig.model_validate({**values, "in_place": in_place}), 4.0, None, 0, tmp_path / s
+        )
+        for s, in_place in (("there.gs", True), ("copy.gs", False))
+    ]
+    nested = {"source": {"format": "hydragnn", "file": "there.gs"}, "path": tmp_path}
+    again = DataConfig.model_validate({**nested, "in_place": True})
+    made.append(prepare_store(again, 4.0, None, 0, tmp_path / "again.gs"))
+    copy = made[1]["trainset"]
+    assert made[0].manifest.targets == made[1].manifest.targets
+    for path, mode in ((0, "memory"), (0, "random"), (0, "stream"), (2, "random")):
+        with GraphStore.open(made[path].path, mode) as store:
+            for chosen in ([0], [2, 3, 4], [7, 0, 1, 5]):
+                left, right = store["trainset"].batch(chosen), copy.batch(chosen)
+                for name in names:
+                    assert left[name].dtype == right[name].dtype
+                    assert torch.equal(left[name], right[name]), (mode, name)
+    graphs[4].y_loc[0, 1:3] += 1
+    hydragnn_file(tmp_path / "b.bp", graphs)
+    refused(tmp_path, [{"name": "b", **section, "file": "b.bp"}], "trainset: graph 4: y_loc is")
+    two = {name: targets[name] for name in list(names)[:2]}
+    narrow = {"name": "b", **section, "targets": two, "outputs": None, "output_dim": [3, 1]}
+    refused(tmp_path, [narrow], "the targets in y have 3, 2 components")
+
+
 def test_a_store_in_place_can_be_used_in_place(there: GraphStore, tmp_path: Path) -> None:
     """Its shards are those of the first files, its branches those that it said."""
     section = {"format": "hydragnn", "file": str(there.path)}
@@ -315,7 +365,6 @@ def test_it_is_reused_but_not_for_copies(own: Path, sources: Sources) -> None:
 
 
 HYDRAGNN = {"format": "hydragnn", "file": "a.bp"}
-IN_Y = {"targets": {"e": {"unit": "eV", "level": "graph"}}, "output_dim": [1]}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +374,6 @@ IN_Y = {"targets": {"e": {"unit": "eV", "level": "graph"}}, "output_dim": [1]}
             {"source": {"format": "emt_alloys", "structures": 9}, "split": {"test": 0.2}},
             "in_place: source: the format emt_alloys holds no graphs",
         ),
-        ({"source": {**HYDRAGNN, **IN_Y}}, "in_place: source: the targets are components of y"),
         (
             {"sources": [{"name": "a", **HYDRAGNN, "split": {"calibration": 0.1}}]},
             "in_place: sources.0 (a): the splits are those of the files",

@@ -18,6 +18,7 @@ from hydragnn_flow.data.store.describe import Content, Description, join_content
 from hydragnn_flow.data.store.manifest import Manifest
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.truncation import Truncation
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.tasks import Workers
 
 # Some seconds of a processor.
@@ -69,6 +70,12 @@ def use_in_place(
     ]
     names = [one.name or "source" for one in data_sets]
     parts = alike(list(zip(names, found, strict=True)))
+    missing = [key for key in ("pe", "rel_pe") if key not in parts[0].keys]
+    if settings["encodings"] and missing:
+        raise InputError(
+            f"data.in_place: the network reads encodings, and the graphs of the files have no "
+            f"{missing[0]}, which a copy gets; leave in_place out, or add them to the files"
+        )
     save_parts(tasks, parts)
     chunks = [
         Chunk(role, looks[number]["what"], start, stop, 0, number)

@@ -13,12 +13,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.columns import concatenation_dim
+from hydragnn_flow.data.columns import bounds_of, concatenation_dim
 from hydragnn_flow.data.store.block_table import BLOCKS, INDEX, REST, BlockTable
 from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Variable
 from hydragnn_flow.data.store.integrity import checksum, damaged
 from hydragnn_flow.data.store.layout import lies_in_rows, read_counts
-from hydragnn_flow.data.store.manifest import Shard
+from hydragnn_flow.data.store.manifest import Part, Shard
 
 ReadInto = Callable[[NDArray[Any], int], None]
 """Fills an array with rows from a given one on."""
@@ -46,7 +46,8 @@ class ShardFile:
         self._branch_runs = shard.branch_runs
         self._has_blocks = BLOCKS in shard.files
         self._names, self._constants = shard.names, shard.constants
-        self._in_place = shard.is_in_place
+        self._parts, self._in_place = shard.parts, shard.is_in_place
+        self._y_bounds: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._verified: set[int] = set()
         self._in_rows: dict[str, bool] = {}
 
@@ -90,6 +91,8 @@ class ShardFile:
         if key in self._constants:
             return lambda out, start: out.fill(self._constants[key])
         variable = self._variable(split, key)
+        if key in self._parts:
+            return _from_y(variable, self._parts[key], *self._bounds_in_y(split))
         if key == "pbc" and self._names.get(key) == "cell":
             return _with_vector(variable)
         if self._lies_in_rows(split, key):
@@ -117,7 +120,17 @@ class ShardFile:
         return file
 
     def _variable(self, split: str, key: str) -> Bp5Variable:
-        return self._file.variable(f"{split}/{self._names.get(key, key)}")
+        name = "y" if key in self._parts else self._names.get(key, key)
+        return self._file.variable(f"{split}/{name}")
+
+    def _bounds_in_y(self, split: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """First number of ``y`` and first atom of each graph, and the ends."""
+        if split not in self._y_bounds:
+            self._y_bounds[split] = (
+                bounds_of(read_counts(self._file, split, "y")),
+                bounds_of(self.counts(split, "x")),
+            )
+        return self._y_bounds[split]
 
     def _lies_in_rows(self, split: str, key: str) -> bool:
         name = f"{split}/{key}"
@@ -157,6 +170,27 @@ def _with_vector(cell: Bp5Variable) -> ReadInto:
         vectors = np.empty((len(out), 3), dtype=cell.dtype)
         cell.read_into(vectors, start)
         out[:] = vectors.any(axis=1)
+
+    return read_into
+
+
+def _from_y(
+    y: Bp5Variable, part: Part, bounds: NDArray[np.int64], atoms: NDArray[np.int64]
+) -> ReadInto:
+    """For a target that lies in the numbers of each graph between others."""
+
+    def read_into(out: NDArray[Any], start: int) -> None:
+        first, last = start, start + len(out)
+        if part.node:
+            first, last = np.searchsorted(atoms, [first, last]).tolist()
+        packed = np.empty((bounds[last] - bounds[first], *y.shape[1:]), dtype=y.dtype)
+        y.read_into(packed, int(bounds[first]))
+        sizes = np.diff(atoms[first : last + 1])
+        lengths = part.width * (sizes if part.node else np.ones_like(sizes))
+        begins = bounds[first:last] - bounds[first] + part.after + part.after_each * sizes
+        ends = np.cumsum(lengths)
+        places = np.repeat(begins - (ends - lengths), lengths) + np.arange(ends[-1])
+        out[...] = packed.reshape(-1)[places].reshape(out.shape)
 
     return read_into
 

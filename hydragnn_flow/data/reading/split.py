@@ -106,6 +106,10 @@ class GraphSplit:
             return BranchRuns.of_pairs([(0, len(self))])
         return BranchRuns.of([self._reader.column(BRANCH).reshape(-1)])
 
+    def counts(self, key: str) -> NDArray[np.int64]:
+        """Rows of a key in each graph, int64 [len]; read from the index alone."""
+        return self._index.rows(key).counts(np.arange(len(self)))
+
     @property
     def block_bounds(self) -> NDArray[np.int64]:
         """First graph of each block that is read as one, and the end, int64 [n_blocks + 1]."""

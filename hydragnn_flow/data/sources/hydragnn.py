@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,10 +19,10 @@ from hydragnn_flow.data.sources.features import named
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
 from hydragnn_flow.data.sources.graph_files import with_levels
 from hydragnn_flow.data.sources.labels import LabelCheck, shaped
-from hydragnn_flow.data.sources.packed import levels_of, unpack, unpack_outputs
+from hydragnn_flow.data.sources.packed import levels_of, places_in_y, unpack, unpack_outputs
 from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
-from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Target
+from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Part, Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
@@ -91,12 +91,7 @@ class HydragnnSource(SourceSection):
         return StoredGraphs(self, folder)
 
     def check_in_place(self) -> None:
-        """Refuse targets that are parts of a key: they have to be cut out of it."""
-        if self.output_dim is not None:
-            raise ValueError(
-                "the targets are components of y, which training in place does not take apart; "
-                "name keys of the file in targets, or leave in_place out"
-            )
+        """Nothing is refused before the file is known."""
 
     def check_files(self, folder: Path) -> None:
         """Refuse a name that is no file."""
@@ -169,7 +164,36 @@ class StoredGraphs:
             # Its graphs are gone through later, by many processes.
             described = bp_manifest(self._path, statistics=False)
             self._store = GraphStore(self._path, described, "random")
-        return in_place(self._store.manifest, self._path, self._targets, branch)
+        parts = self._parts()
+        return in_place(self._store.manifest, self._path, self._targets, parts, branch)
+
+    def _parts(self) -> dict[str, Part]:
+        """Targets that are in ``y``, and where."""
+        manifest, levels = self._store.manifest, dict(levels_of(self._section.outputs))
+        if self._section.output_dim is not None:
+            levels = {name: target.level or "graph" for name, target in self._targets.items()}
+            packed = set(levels)
+        else:
+            packed = {
+                name
+                for name, target in self._targets.items()
+                if self._is_packed(name, target.key or name, manifest.keys)
+            }
+        if not packed:
+            return {}
+        if missing := {"y", "y_loc"} - manifest.keys.keys():
+            raise InputError(
+                f"{self._path}: its graphs have no {min(missing)} to find {min(packed)} in; name "
+                "keys of the file in data.source.targets, or leave in_place out to have it copied"
+            )
+        parts = places_in_y(self._store, levels)
+        found = tuple(part.width for part in parts.values())
+        if self._section.output_dim not in (None, found):
+            raise InputError(
+                f"{self._path}: the targets in y have {', '.join(map(str, found))} components, not "
+                "those of data.source.output_dim; correct it"
+            )
+        return {name: part for name, part in parts.items() if name in packed}
 
     def chunks(self) -> list[Chunk]:
         """Ranges of the graphs of each split."""
@@ -221,7 +245,7 @@ class StoredGraphs:
             found[name] = shaped(named(arrays, key, origin), level, n)
         return found
 
-    def _is_packed(self, name: str, key: str, arrays: Arrays) -> bool:
+    def _is_packed(self, name: str, key: str, arrays: Collection[str]) -> bool:
         """Whether a target is in ``y``: where nothing says which key it is, or no key is."""
         if self._section.targets is None:
             return self._outputs_are_targets

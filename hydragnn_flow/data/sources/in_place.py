@@ -11,7 +11,7 @@ from hydragnn_flow.config.targets import BRANCH, TargetConfig
 from hydragnn_flow.data.sources.joined import different_targets
 from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE
 from hydragnn_flow.data.store.integrity import describe_foreign_files
-from hydragnn_flow.data.store.manifest import Key, Manifest, Shard, SplitSize, Target
+from hydragnn_flow.data.store.manifest import Key, Manifest, Part, Shard, SplitSize, Target
 from hydragnn_flow.errors import InputError
 
 _OF_NODES, _OF_EDGES = ("x", "pos", "pe"), ("edge_shifts", "edge_attr", "rel_pe")
@@ -22,7 +22,11 @@ _COPY = "leave in_place out to have it copied"
 
 
 def in_place(
-    found: Manifest, path: Path, targets: Mapping[str, TargetConfig], branch: int | None
+    found: Manifest,
+    path: Path,
+    targets: Mapping[str, TargetConfig],
+    parts: Mapping[str, Part],
+    branch: int | None,
 ) -> Manifest:
     """The manifest of a store that is a file in place: as one of a copy would say it.
 
@@ -34,6 +38,8 @@ def in_place(
         The file or the store, absolute.
     targets
         What is known of its targets.
+    parts
+        Those of them that are in ``y``, and where.
     branch
         Branch of all its graphs; None for that which the file says, if any.
 
@@ -48,7 +54,7 @@ def in_place(
     InputError
         If networks cannot read a key as the file has it.
     """
-    names = {name: target.key or name for name, target in targets.items()}
+    names = {name: target.key or name for name, target in targets.items() if name not in parts}
     constants: dict[str, int] = {}
     keys = _network_keys(found, set(names.values()), path)
     if "cell" not in keys:
@@ -71,7 +77,23 @@ def in_place(
         keys[BRANCH], constants[BRANCH] = _BRANCH, branch
     described = {}
     for name, known in targets.items():
-        keys[name], described[name] = _target(found, names[name], known, path)
+        if name in parts:
+            level, width = _level(parts[name].node), parts[name].width
+        else:
+            level, width = _level_of_key(found, names[name], known, path)
+        if level == "node" and known.is_extensive:
+            raise InputError(
+                f"{path}: {name!r} has a label for each atom, and only those of whole structures "
+                "are extensive; remove extensive from data.source.targets"
+            )
+        # As a copy has them: energies of thousands of eV need more digits than forces.
+        if level == "node":
+            keys[name] = _rows_like(keys["x"], width)
+        else:
+            keys[name] = _of_graphs("float64", () if width == 1 else (width,))
+        described[name] = Target(
+            level=level, dim=width, unit=known.unit, extensive=known.is_extensive
+        )
     splits = {name: found.splits[name] for name in SPLIT_OF_ROLE.values() if name in found.splits}
     for name in SPLIT_OF_ROLE.values():
         if name != CALIBRATION and not splits.get(name, SplitSize()).graphs:
@@ -83,7 +105,7 @@ def in_place(
             "splits": splits,
             "branch_names": [],
             "shards": [
-                _shard(path, shard, keys, names, constants, list(splits))
+                _shard(path, shard, keys, names, constants, parts, list(splits))
                 for shard in found.shards
                 if any(shard.splits[name].graphs for name in splits)
             ],
@@ -160,34 +182,29 @@ def _network_keys(found: Manifest, labels: set[str], path: Path) -> dict[str, Ke
     return keys
 
 
-def _target(found: Manifest, key: str, known: TargetConfig, path: Path) -> tuple[Key, Target]:
+def _level(node: bool) -> Level:
+    return "node" if node else "graph"
+
+
+def _level_of_key(found: Manifest, key: str, known: TargetConfig, path: Path) -> tuple[Level, int]:
+    """Level and components of a target that is a key of the file."""
     if key not in found.keys:
         raise InputError(
             f"{path}: its graphs have no {key!r} (they have: {', '.join(found.keys)}); correct the "
-            f"name in data.source.targets, or, for a component of y, {_COPY}"
+            f"name in data.source.targets"
         )
-    here, width = found.keys[key], math.prod(found.keys[key].shape)
+    here = found.keys[key]
     level: Level | None = known.level
     if level is None and key in found.targets:
         level = found.targets[key].level
     if level is None:
-        level = "node" if here.node else "graph"
+        level = _level(here.node)
     if here.dim or not (here.node if level == "node" else here.rows == 1):
         raise InputError(
             f"{path}: {key!r} has not one row for each {level}, as a target needs it in place; "
             f"correct data.source.targets, or {_COPY}"
         )
-    if level == "node" and known.is_extensive:
-        raise InputError(
-            f"{path}: {key!r} has a label for each atom, and only those of whole structures are "
-            f"extensive; remove extensive from data.source.targets"
-        )
-    # As a copy has them: energies of thousands of eV need more digits than forces.
-    if level == "node":
-        described = _rows_like(here, width)
-    else:
-        described = _of_graphs("float64", () if width == 1 else (width,))
-    return described, Target(level=level, dim=width, unit=known.unit, extensive=known.is_extensive)
+    return level, math.prod(here.shape)
 
 
 def _rows_like(other: Key, width: int) -> Key:
@@ -205,11 +222,12 @@ def _shard(
     keys: Mapping[str, Key],
     names: Mapping[str, str],
     constants: Mapping[str, int],
+    parts: Mapping[str, Part],
     splits: Sequence[str],
 ) -> Shard:
     """A shard of a file; one of a store that uses other files in place may rename keys itself."""
     place = path / shard.path
-    there = {key: names.get(key, key) for key in keys.keys() - constants.keys()}
+    there = {k: names.get(k, k) for k in keys.keys() - constants.keys() - parts.keys()}
     renamed = {key: shard.names.get(name, name) for key, name in there.items()}
     return Shard(
         path=str(place),
@@ -219,6 +237,10 @@ def _shard(
         constants={
             **{key: shard.constants[key] for key in sorted(there) if key in shard.constants},
             **constants,
+        },
+        parts={
+            **{key: shard.parts[name] for key, name in there.items() if name in shard.parts},
+            **parts,
         },
     )
 

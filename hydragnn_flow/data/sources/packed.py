@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,12 @@ from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.data.sources.features import feature_rows, named
 from hydragnn_flow.data.sources.labels import shaped
 from hydragnn_flow.data.sources.pyg_keys import Arrays
+from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.store.manifest import Part
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.data.reading.graph_store import GraphStore
 
 _OR_KEYS = "or name keys of the graphs in data.source.targets"
 
@@ -99,6 +105,57 @@ def unpack_outputs(
             )
         found[name] = piece.reshape(n, -1) if level == "node" else piece
     return found
+
+
+def places_in_y(store: GraphStore, levels: Mapping[str, Level]) -> dict[str, Part]:
+    """Where in ``y`` the outputs of all graphs of a file are, without reading it.
+
+    Parameters
+    ----------
+    store
+        The file; its graphs have ``y`` and ``y_loc``.
+    levels
+        Level of each output, in their order in ``y``.
+
+    Raises
+    ------
+    InputError
+        If ``y_loc`` divides the numbers of some graphs in another way than those of the first.
+    """
+    first = store[TRAIN][0]
+    n, sizes = len(first.pos), np.diff(first.y_loc.reshape(-1).numpy()).tolist()
+    if len(sizes) < len(levels):
+        raise InputError(
+            f"{store.path}: y_loc divides y into {len(sizes)}, but the outputs are "
+            f"{', '.join(levels)}; name as many, in the order of y, {_OR_KEYS}"
+        )
+    parts, after, after_each = {}, 0, 0
+    for (name, level), size in zip(levels.items(), sizes, strict=False):
+        width = size // n if level == "node" else size
+        if not width or (level == "node" and size % n):
+            raise InputError(
+                f"{store.path}: y holds {size} numbers for {name!r}, which are no values of {n} "
+                f"nodes; correct the order of the outputs or their levels, {_OR_KEYS}"
+            )
+        node = level == "node"
+        parts[name] = Part(after=after, after_each=after_each, width=width, node=node)
+        after, after_each = after + width * (not node), after_each + width * node
+    for split in store.splits:
+        atoms = store[split].n_atoms
+        bounds = store[split].column("y_loc").reshape(len(atoms), -1)
+        begins = [[part.after, part.after_each] for part in parts.values()]
+        found = np.array([*begins, [after, after_each]])
+        expected = found[:, 0] + found[:, 1] * atoms[:, None]
+        wrong = (bounds[:, : len(expected[0])] != expected).any(axis=1)
+        wrong |= bounds[:, -1] != store[split].counts("y")
+        if wrong.any():
+            graph = int(wrong.argmax())
+            raise InputError(
+                f"{store.path}: {split}: graph {graph}: y_loc is {bounds[graph].tolist()}, which "
+                f"divides y in another way than in the first graph; correct the file, or leave "
+                f"in_place out"
+            )
+    return parts
 
 
 def _divided(

@@ -153,6 +153,19 @@ class Key(_Record):
         return (self.dtype, self.dim, self.shape) == (other.dtype, other.dim, other.shape)
 
 
+class Part(_Record):
+    """Place of one target among the numbers of each graph's ``y``, where a file packs them so."""
+
+    after: int
+    """Numbers before it, whatever the graph."""
+    after_each: int
+    """Numbers before it for each atom of the graph."""
+    width: PositiveInt
+    """Its components."""
+    node: bool
+    """Whether each atom has them; otherwise the graph has."""
+
+
 class Shard(_Record):
     """One BP5 directory of the store, or one that the store uses where it is."""
 
@@ -170,6 +183,8 @@ class Shard(_Record):
     directions with a lattice vector."""
     constants: dict[str, int] = {}
     """Number of each key that the file has not, and that is the same throughout."""
+    parts: dict[str, Part] = {}
+    """Place of each key that is in the file's ``y``."""
 
     @property
     def is_in_place(self) -> bool:
