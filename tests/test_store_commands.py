@@ -141,3 +141,15 @@ def test_check_reads_all_that_the_manifest_promises(
     with pytest.raises(StoreError, match=str(copied)) as caught:
         check_store(copied)
     assert "\n" not in str(caught.value)
+
+
+def test_info_and_check_say_what_is_used_in_place(
+    command: Command, shared_data: Path, tmp_path: Path
+) -> None:
+    section = {"format": "hydragnn", "file": "hydragnn_cuau.bp"}
+    values = {"source": section, "path": shared_data / "hydragnn_bp", "in_place": True}
+    store = prepare_store(DataConfig.model_validate(values), 5.0, 20, 0, tmp_path / "s.gs")
+    said = " ".join(command("store", "info", store.path).split())
+    assert "in place" in said and "hydragnn_cuau.bp (1.3 MB)" in said
+    said = " ".join(command("store", "check", store.path).split())
+    assert "60 graphs read and plausible; 1 file used in place without a checksum" in said

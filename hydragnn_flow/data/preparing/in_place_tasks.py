@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -87,21 +88,22 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     manifest = store.manifest
     statistics = Accumulator(manifest.targets, manifest.node_features)
     own_edges, truncation = False, Truncation()
-    for first in range(chunk.start, chunk.stop, _TOGETHER):
-        last = min(first + _TOGETHER, chunk.stop)
-        graphs = list(store[split].between(first, last))
-        where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
-        columns = pack(graphs, where, manifest.keys)
-        statistics.update(columns, train=split == TRAIN)
-        for index, graph, origin in zip(range(first, last), graphs, where, strict=True):
-            ready = _ready(graph, manifest, index, origin, within[0])
-            ready.graph(*within)
-            own_edges = own_edges or ready.has_own_edges(*within)
-            truncation += ready.truncation(graph, *within)
-        # Soon, and not when all have been read.
-        if request["whole_lists"] and truncation.atoms:
-            kept = None if own_edges else within[1]
-            raise InputError(truncation.refusal(within[0], kept, so_far=True))
+    with closing(store):  # its files; what is known of their rows is kept
+        for first in range(chunk.start, chunk.stop, _TOGETHER):
+            last = min(first + _TOGETHER, chunk.stop)
+            graphs = list(store[split].between(first, last))
+            where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
+            columns = pack(graphs, where, manifest.keys)
+            statistics.update(columns, train=split == TRAIN)
+            for index, graph, origin in zip(range(first, last), graphs, where, strict=True):
+                ready = _ready(graph, manifest, index, origin, within[0])
+                ready.graph(*within)
+                own_edges = own_edges or ready.has_own_edges(*within)
+                truncation += ready.truncation(graph, *within)
+            # Soon, and not when all have been read.
+            if request["whole_lists"] and truncation.atoms:
+                kept = None if own_edges else within[1]
+                raise InputError(truncation.refusal(within[0], kept, so_far=True))
     return {
         "statistics": statistics.to_dict(),
         "own_edges": own_edges,
