@@ -99,4 +99,6 @@ def test_the_data_card_names_what_is_known() -> None:
     assert card["target forces"] == "eV/Å, per atom, 3 components"
     assert card["cutoff"] == "5 Å"
     assert card["duplicates"] == "trainset 2"
-    assert "left out" not in card and "division" not in card
+    assert not {"left out", "division", "in place"} & card.keys()
+    there = {**MANIFEST, "provenance": {**MANIFEST["provenance"], "in_place": True}}
+    assert "duplicates were not looked for" in dict(data_card(there))["in place"]

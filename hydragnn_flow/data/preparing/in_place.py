@@ -21,8 +21,8 @@ from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.tasks import Workers
 
-# Some seconds of a processor.
-_GRAPHS_PER_TASK, _MOST_TASKS = 1000, 100_000
+# Some seconds of a processor; and tasks of each split, whose records have to be put together.
+_GRAPHS_PER_TASK, _MOST_TASKS = 1000, 1000
 # Bytes that are read here in less time than workers take to start.
 _FEW_BYTES = 16 << 20
 
@@ -98,9 +98,10 @@ def use_in_place(
         for part, gathered in zip(parts, statistics, strict=True)
     ]
     sizes_of = {name: sum(part.splits[name].graphs for part in parts) for name in parts[0].splits}
+    units = ATOM_UNITS if "atomic_number" in parts[0].node_features else {}
     described = Description(
         targets=parts[0].targets,
-        units=ATOM_UNITS if "atomic_number" in parts[0].node_features else {},
+        units={key: unit for key, unit in units.items() if key in parts[0].keys},
         cutoff=settings["cutoff"],
         max_neighbours=settings["max_neighbours"],
         truncation=sum((Truncation(**record["truncation"]) for record in records), Truncation()),

@@ -71,7 +71,8 @@ def prepare_store(
 
     First the structures are read and their graphs made, in tasks of some hundred; then, when it is
     known which of them are duplicates, they are divided into splits and written to the shards.
-    Finished tasks stay when the process ends early, and the same call continues from there.
+    Finished tasks stay when the process ends early, and the same call continues from there. Of data
+    that are used in place nothing is written but the manifest.
 
     Parameters
     ----------
