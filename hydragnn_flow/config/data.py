@@ -50,7 +50,6 @@ class DataConfig(Section):
     mode: Mode = "memory"
     """How training reads the store: ``memory`` from memory common to the processes of a node. If
     memory is too small, ``random`` reads single graphs from disk and ``stream`` reads blocks."""
-
     in_place: bool = False
     """Train on the files where they are, without a copy: for sources of the format ``hydragnn``
     that are too large to be copied. Duplicates are not looked for then."""

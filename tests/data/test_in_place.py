@@ -115,6 +115,7 @@ def test_graphs_are_those_of_copies_in_their_order(
             assert left.graph_id.tolist() == right.graph_id.tolist()
             assert left.branch is not None and right.branch is not None
             assert left.branch.tolist() == right.branch.tolist()
+            assert left.branch_runs.pairs == [(branch, SIZES[name]) for branch in range(3)]
             assert left.n_edges.tolist() == right.n_edges.tolist()
             for target in TARGETS:
                 assert np.array_equal(left.target(target), right.target(target))

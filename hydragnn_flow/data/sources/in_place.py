@@ -229,10 +229,14 @@ def _shard(
     place = path / shard.path
     there = {k: names.get(k, k) for k in keys.keys() - constants.keys() - parts.keys()}
     renamed = {key: shard.names.get(name, name) for key, name in there.items()}
+    runs = {name: shard.branch_runs[name] for name in splits if name in shard.branch_runs}
+    if BRANCH in constants:
+        runs = {name: [(constants[BRANCH], shard.splits[name].graphs)] for name in splits}
     return Shard(
         path=str(place),
         files=shard.files or describe_foreign_files(place),
         splits={name: shard.splits[name] for name in splits},
+        branch_runs=runs,
         names={key: name for key, name in sorted(renamed.items()) if key != name},
         constants={
             **{key: shard.constants[key] for key in sorted(there) if key in shard.constants},
