@@ -34,6 +34,8 @@ SIMULATED = "simulated.json"
 _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - {
     "ensemble.criterion"
 }
+# What changes nothing in what is computed.
+_ALWAYS_FREE = {"data.path", "tensorboard"}
 # What only counts when the members are trained.
 _OF_THE_FINISH = {"ensemble.aggregation", "ensemble.coverage"}
 
@@ -117,17 +119,17 @@ class RunDirectory:
                 f"--run-dir"
             )
         if self.has_members:
-            free = {"data.path", "search.warm_start"}
+            free = {*_ALWAYS_FREE, "search.warm_start"}
             if self.is_extended(config):
                 free |= {"search.trials", *_OF_THE_ENSEMBLE}
             elif not self.summary.exists():
                 free |= _OF_THE_FINISH
         elif self.has_begun:
-            free = {"data.path", "search.trials", "search.warm_start", *_OF_THE_ENSEMBLE}
+            free = {*_ALWAYS_FREE, "search.trials", "search.warm_start", *_OF_THE_ENSEMBLE}
         elif self.store.exists():
             # The store has the network's neighbour lists; prepare_store compares them.
             free = {
-                "data.path",
+                *_ALWAYS_FREE,
                 "data.mode",
                 "data.sampling",
                 "name",

@@ -120,6 +120,9 @@ class RunConfig(Section):
     start_from: StartConfig | None = None
     """Trained weights that every trial begins with."""
     resources: ResourcesConfig = ResourcesConfig()
+    tensorboard: bool = False
+    """Whether the driver writes event files for TensorBoard into the run directory: losses, errors
+    and learning rates of every trial and member."""
 
     @field_validator("name")
     @classmethod

@@ -212,7 +212,9 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
         search = search.model_copy(update={"sampler": sampler})
     if ensemble.strategy == "greedy" and not keeps_selection:
         ensemble = ensemble.model_copy(update={"strategy": "top"})
-    return config.model_copy(update={"search": search, "ensemble": ensemble})
+    # Event files of what was never trained would be taken for the real ones.
+    changes = {"search": search, "ensemble": ensemble, "tensorboard": False}
+    return config.model_copy(update=changes)
 
 
 def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
