@@ -14,6 +14,10 @@ from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS
 from hydragnn_flow.errors import CampaignStopped
 
 Event = TypeVar("Event")
+# Longest time that passes at once while nothing happens [s]: the campaign looks again after that, and
+# after twice the time where it has looked in vain. What it looks for may depend on the time alone,
+# as whether segments have been at work long enough to be given more GCDs.
+_JUMP = 15.0
 # Looks of a campaign in vain, one after the other with nothing to come, until it is given up.
 _MOST_LOOKS = 1_000
 
@@ -39,6 +43,7 @@ class VirtualClock:
         self._order = itertools.count()
         self._coming: list[Appointment] = []
         self._in_vain = 0
+        self._jump = _JUMP
 
     def monotonic(self) -> float:
         """Time since the simulation began [s]."""
@@ -53,8 +58,8 @@ class VirtualClock:
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
         """The next event; None if none comes in that time.
 
-        Where the campaign only looks again and again for what has ended, the time until something
-        happens passes at once.
+        Where the campaign only looks again and again for what has ended, longer and longer times
+        pass at once until something happens.
 
         Raises
         ------
@@ -64,7 +69,7 @@ class VirtualClock:
         until = self._now + seconds
         if seconds >= SECONDS_BETWEEN_CHECKS and events.empty():
             if (coming := self._first()) < math.inf:
-                until = max(until, coming)
+                until = max(until, min(coming, self._now + self._jump))
             self._in_vain = self._in_vain + 1 if coming == math.inf else 0
             if self._in_vain > _MOST_LOOKS:
                 raise CampaignStopped(
@@ -75,7 +80,9 @@ class VirtualClock:
             self._happen()
         if events.empty():
             self._now = until
+            self._jump *= 2
             return None
+        self._jump = _JUMP
         return events.get()
 
     def _happen(self) -> None:
