@@ -210,3 +210,5 @@ def test_a_command_names_no_path(tmp_path: Path) -> None:
     assert shown == (
         "python benchmarks/store.py --hydragnn HYDRAGNN --only memory --quick --data=DATA"
     )
+    inner = Path(page.__file__).parent / "campaign_checks" / "published.py"
+    assert command([str(inner)]) == "python benchmarks/campaign_checks/published.py"

@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from results.code import REPOSITORY
+
 # Options that say where to write, which changes no figure.
 _PLACES = ("--json", "--scratch")
 
@@ -46,7 +48,9 @@ def command(arguments: Sequence[str] | None = None) -> str:
     Options that say where to write are left out.
     """
     program, *given = sys.argv if arguments is None else arguments
-    shown, option = [f"python benchmarks/{Path(program).name}"], ""
+    place, folder = Path(program).resolve(), REPOSITORY / "benchmarks"
+    script = place.relative_to(folder) if place.is_relative_to(folder) else place.name
+    shown, option = [f"python benchmarks/{script}"], ""
     for word in given:
         name, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         if name and not equals:

@@ -14,9 +14,9 @@ from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS
 from hydragnn_flow.errors import CampaignStopped
 
 Event = TypeVar("Event")
-# Longest time that passes at once while nothing happens [s]: the campaign looks again after that, and
-# after twice the time where it has looked in vain. What it looks for may depend on the time alone,
-# as whether segments have been at work long enough to be given more GCDs.
+# Longest time that passes at once while nothing happens [s]: the campaign looks again after that,
+# and after twice the time where it has looked in vain. What it looks for may depend on the time
+# alone, as whether segments have been at work long enough to be given more GCDs.
 _JUMP = 15.0
 # Looks of a campaign in vain, one after the other with nothing to come, until it is given up.
 _MOST_LOOKS = 1_000
