@@ -55,7 +55,8 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
     ------
     InputError
         If the directory belongs to something else or cannot be written to, there are no data files
-        where the configuration says, or the sampler cannot propose for its search.
+        where the configuration says, the sampler cannot propose for its search, or a package that
+        event files need is not installed.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     try:
