@@ -9,9 +9,6 @@ from hydragnn_flow.errors import InputError
 _BRANCH = {"type", "architecture"}
 """Keys of a branch among output heads; its layers are in the second."""
 
-_OF_ALL = {"dim_headlayers"}
-"""Keys whose single value is that of all layers, however many a search may ask for."""
-
 
 def set_path(values: dict[str, Any], path: str, value: Any) -> None:
     """Put a value where a dotted path leads.
@@ -66,6 +63,6 @@ def _set(place: Any, parts: list[str], value: Any, path: str) -> None:
         _set(place.setdefault(key, {}), rest, value, path)
     else:
         there = place.get(key)
-        if isinstance(there, list) and not isinstance(value, list) and key not in _OF_ALL:
+        if isinstance(there, list) and not isinstance(value, list):
             value = [value] * len(there)
         place[key] = value

@@ -303,7 +303,7 @@ def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(
 
     monkeypatch.setattr(part_files, "on_device", broken)
     with pytest.raises(RuntimeError, match="this node cannot load the ensemble: device cuda"):
-        part_files._ensemble(str(run), (), None, "cuda", part_plan.digest_of_ensemble(run))
+        part_files._ensemble(str(run), (), None, None, "cuda", part_plan.digest_of_ensemble(run))
 
 
 def test_input_that_is_at_fault_leaves_nothing(run: Path, tmp_path: Path) -> None:

@@ -19,29 +19,20 @@ from hydragnn_flow.config.base import Section, unknown_key
 Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 class _HeadLayers(Section):
     """The layers a head has for itself."""
 
     num_headlayers: int = Field(default=2, ge=1, le=1000)
     """Number of hidden layers of the head."""
     dim_headlayers: tuple[Width, ...] = (32, 32)
-    """Width of each hidden layer, or of all in one number. If the list is longer, its first
-    ``num_headlayers`` count."""
+    """Width of each hidden layer. If the list is longer, its first ``num_headlayers`` count. If it
+    is shorter and all are the same, they are so of every layer."""
 
-    @model_validator(mode="before")
+    @field_validator("dim_headlayers")
     @classmethod
-    def _one_width_of_all(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        width = values.get("dim_headlayers")
-        number = values.get("num_headlayers", cls.model_fields["num_headlayers"].default)
-        if _is_whole(width) and _is_whole(number):
-            values = {**values, "dim_headlayers": [width] * number}
-        return values
+    def _of_every_layer(cls, widths: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        missing = info.data.get("num_headlayers", 0) - len(widths)
+        return widths + widths[:1] * missing if len(set(widths)) == 1 else widths
 
     @model_validator(mode="after")
     def _one_width_per_layer(self) -> _HeadLayers:
