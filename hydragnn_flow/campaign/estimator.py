@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
+from hydragnn_flow.campaign.engine_probe import EngineProbe
 from hydragnn_flow.campaign.failures import fewest_micro_batches, takes_more
 from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
-from hydragnn_flow.models import build_model, network_cost
+from hydragnn_flow.models import HydraModel, Model, build_model, network_cost
 from hydragnn_flow.models.space import any_finite
 from hydragnn_flow.placement import (
     CostModel,
@@ -86,8 +88,9 @@ class Estimator:
         self._config, self._store, self._device = config, store, device
         self.judged = graphs_judged(config, store.manifest)
         """Graphs of the validation split by which epochs are judged."""
-        self._fixed_type = config.network_with({}).Architecture.mpnn_type
+        self._base = config.network_with({})
         self._works = works or WorkInterpolation()
+        self._probe: EngineProbe | None = None
         self._counted: tuple[tuple[Any, ...], Work] | None = None
         train = store[TRAIN]
         self._largest_graph = int(train.n_atoms.max())
@@ -175,28 +178,29 @@ class Estimator:
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
         for result in results:
-            mpnn_type = self._mpnn_type(result)
+            kind = self._kind(result)
             if result.status == "out_of_memory" and result.together == 1.0:
                 # It took more than there was; how much more is not known.
                 there = self.gcd.memory_gib - self.costs.process_gib
                 ratio = self._over_counted(result, there)
                 if ratio < _MOST_OVER_COUNTED:
-                    self.costs.observe_memory(mpnn_type, ratio)
+                    self.costs.observe_memory(kind, ratio)
             if self._device == "cpu" and result.is_whole:
                 self.costs.observe_process(result.peak_memory_gib)
             taken = self._taken(result)
             if taken is None:
                 continue
             if taken.memory is not None:
-                self.costs.observe_memory(mpnn_type, taken.memory)
+                self.costs.observe_memory(kind, taken.memory)
             name = result.kind, result.number
-            self.costs.observe(mpnn_type, taken, self._last.pop(name, None))
+            self.costs.observe(kind, taken, self._last.pop(name, None))
             self._last[name] = taken
             if len(self._last) > _REMEMBERED:
                 del self._last[next(iter(self._last))]
 
-    def _mpnn_type(self, result: SegmentResult) -> str:
-        return str(result.parameters.get("Architecture.mpnn_type", self._fixed_type))
+    def _kind(self, result: SegmentResult) -> str:
+        varied = result.parameters.get("Architecture.mpnn_type")
+        return self._base.kind if varied is None else self._base.kind_of(str(varied))
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
         """Time and memory of the last whole segment of a trial."""
@@ -261,7 +265,7 @@ class Estimator:
 
         def cost(of_steps: int) -> Estimate:
             return self.costs.estimate(
-                network.Architecture.mpnn_type,
+                network.kind,
                 work,
                 of_steps,
                 width,
@@ -314,6 +318,12 @@ class Estimator:
             self._counted = of, self._another_step_work(network, steps)
         return self._counted[1]
 
+    def _is_finite(self, model: Model) -> bool:
+        """Whether graphs are not periodic, for networks that ask."""
+        assert isinstance(model, HydraModel)
+        # Others do not ask, and graphs are read for the answer.
+        return not model.encoder.inputs.space or any_finite(self._store[TRAIN])
+
     def _another_step_work(self, network: NetworkConfig, steps: int) -> Work:
         sizes = self._store.manifest.splits[TRAIN]
         batch = {
@@ -325,12 +335,15 @@ class Estimator:
         wide = 2 if training.precision == "fp64" else 1
 
         def count() -> Work:
-            with torch.device("meta"):
-                model = build_model(network, self._store)
-            model.encoder.layers.checkpointing = training.conv_checkpointing
-            # Others do not ask, and graphs are read for the answer.
-            finite = not model.encoder.inputs.space or any_finite(self._store[TRAIN])
-            cost = network_cost(model, **batch, largest=self._largest_graph, finite=finite)
+            if isinstance(network, EngineNetwork):
+                self._probe = self._probe or EngineProbe(self._store.path)
+                cost = self._probe.cost(network, **batch)
+            else:
+                with torch.device("meta"):
+                    model = build_model(network, self._store)
+                cost = network_cost(
+                    model, **batch, largest=self._largest_graph, finite=self._is_finite(model)
+                )
             return Work(
                 flops=cost.flops * wide,
                 bytes=cost.bytes * wide,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.network import load_network
+from hydragnn_flow.config.network import Architecture, load_network
 from hydragnn_flow.config.start_from import Origin, StartConfig, find_origin
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
@@ -75,6 +75,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
         return
     with torch.device("meta"):
         model = build_model(config.network_with({}), store)
+    assert isinstance(model, HydraModel)  # load_config has seen to it
     weights, file = weights_for(start, model)
     target.parent.mkdir(parents=True, exist_ok=True)
     keep_weights(target, weights, start.heads == "keep")
@@ -96,7 +97,9 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
 
 
 def _elements(config: RunConfig) -> tuple[int, ...]:
-    statistics = config.network_with({}).Architecture.statistics
+    architecture = config.network_with({}).Architecture
+    assert isinstance(architecture, Architecture)  # as above
+    statistics = architecture.statistics
     return statistics.elements if statistics else ()
 
 

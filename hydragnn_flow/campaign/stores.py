@@ -7,10 +7,12 @@ from pathlib import Path
 
 import torch
 
+from hydragnn_flow.campaign.engine_probe import EngineProbe
 from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.starting import weights_for
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
@@ -19,7 +21,7 @@ from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.log import tell
-from hydragnn_flow.models import build_model
+from hydragnn_flow.models import HydraModel, Model, build_model
 from hydragnn_flow.tasks import Workers
 from hydragnn_flow.training.batching import Budget, graphs_kept
 from hydragnn_flow.training.sampling import shares_of
@@ -73,10 +75,9 @@ def checked_store(
     there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
     if judged < there:
         tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
-    with torch.device("meta"):
-        # What does not fit the data, or the weights, is refused before anything starts.
-        model = build_model(base, store)
+    model = _checked_model(base, store)
     if config.start_from is not None:
+        assert isinstance(model, HydraModel)  # load_config has seen to it
         weights_for(config.start_from, model)
     return store
 
@@ -106,6 +107,26 @@ def _check_sampling(config: RunConfig, store: GraphStore) -> None:
             shares_of(config.data.sampling, store[TRAIN].branch_runs.graphs, names)
         except InputError as error:
             raise InputError(f"{config.name}: {error}") from None
+
+
+def _checked_model(network: NetworkConfig, store: GraphStore) -> Model | None:
+    """A network; what does not fit the data is refused before anything starts.
+
+    That of an engine is tried in another process, which it may crash, and is none here.
+    """
+    if isinstance(network, EngineNetwork):
+        with EngineProbe(store.path) as probe:
+            probe.cost(network, *_mean_batch(network, store))
+        return None
+    with torch.device("meta"):
+        return build_model(network, store)
+
+
+def _mean_batch(network: NetworkConfig, store: GraphStore) -> tuple[int, int, int]:
+    """Atoms, edges and graphs of a step."""
+    train = store.manifest.splits[TRAIN]
+    steps = Budget.of(network).least_steps(train.graphs, train.atoms, train.edges)
+    return -(-train.atoms // steps), -(-train.edges // steps), -(-train.graphs // steps)
 
 
 def _check_budget(network: NetworkConfig, store: GraphStore) -> None:

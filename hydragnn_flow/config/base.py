@@ -52,20 +52,31 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _known_keys(cls, values: Any) -> Any:
-        if isinstance(values, dict):
-            fields = cls.model_fields  # slow to ask for
-            for key, value in values.items():
-                if key not in fields:
-                    raise ValueError(unknown_key(key, fields, cls.unused))
-                # Pydantic would read `yes` as 1; a whole number in quotes is a slip as well.
-                kind = fields[key].annotation
-                if kind in _WHOLE and isinstance(value, (bool, str)):
-                    raise ValueError(f"{key} must be a whole number, got {value!r}")
-                if kind in _NUMBER and isinstance(value, bool):
-                    raise ValueError(f"{key} must be a number, got {value!r}")
-                if isinstance(value, int) and abs(value) > _LARGEST:
-                    raise ValueError(f"{key} is out of range, got {reprlib.repr(value)}")
-        return values
+        return check_keys(cls, values)
+
+
+def check_keys(section: type[Section], values: Any) -> Any:
+    """Refuse unknown keys of a section, and values that pydantic would bend; returns the values.
+
+    Raises
+    ------
+    ValueError
+        Naming the key.
+    """
+    if isinstance(values, dict):
+        fields = section.model_fields  # slow to ask for
+        for key, value in values.items():
+            if key not in fields:
+                raise ValueError(unknown_key(key, fields, section.unused))
+            # Pydantic would read `yes` as 1; a whole number in quotes is a slip as well.
+            kind = fields[key].annotation
+            if kind in _WHOLE and isinstance(value, (bool, str)):
+                raise ValueError(f"{key} must be a whole number, got {value!r}")
+            if kind in _NUMBER and isinstance(value, bool):
+                raise ValueError(f"{key} must be a number, got {value!r}")
+            if isinstance(value, int) and abs(value) > _LARGEST:
+                raise ValueError(f"{key} is out of range, got {reprlib.repr(value)}")
+    return values
 
 
 def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | None = None) -> str:

@@ -15,6 +15,7 @@ from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import (
+    EngineNetwork,
     NetworkConfig,
     load_network,
     network_section,
@@ -127,15 +128,19 @@ class RunConfig(Section):
     @field_validator("name")
     @classmethod
     def _is_a_file_name(cls, name: str) -> str:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise ValueError("must be made of letters, digits, '.', '_' and '-'")
-        return name
+        return is_file_name(name)
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         base = self.network_with({})
         if base.Architecture.radius is None:
             raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
+        if self.start_from is not None and isinstance(base, EngineNetwork):
+            raise ValueError(
+                f"start_from is for networks that are built here, and network.engine is "
+                f"{base.engine}; let the engine load its weights when it builds the network, or "
+                f"remove one of them"
+            )
         data = self.data.for_network(base)
         _check_targets(data, base)
         _check_branches(data, base)
@@ -236,8 +241,7 @@ class RunConfig(Section):
         examples = self.search.space[engine].examples() if engine in self.search.space else ()
         # The other engine reads none, and does not fit every type.
         asked = [{}, *({engine: value} for value in examples if value == GPS)]
-        networks = [self.network_with(values).Architecture for values in asked]
-        return max(one.encodings for one in networks)
+        return max(self.network_with(values).encodings for values in asked)
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """GCDs that a trial asks for; None where the placer chooses."""
@@ -280,6 +284,13 @@ class RunConfig(Section):
         return self.search.rung_epochs(self.num_epoch)
 
 
+def is_file_name(name: str) -> str:
+    """The name of a run, which its directory can bear; a ValueError if it is none."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ValueError("must be made of letters, digits, '.', '_' and '-'")
+    return name
+
+
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
     """Refuse a network whose outputs the data do not have, if the targets are configured."""
     architecture, asked = network.Architecture, network.Variables_of_interest
@@ -310,10 +321,10 @@ def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
 
 def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
     """Refuse a network whose branches are not those of the data sets."""
-    names, heads = data.branch_names, network.Architecture.output_heads
-    if names and heads.branches != len(names):
+    names = data.branch_names
+    if names and network.branches != len(names):
         raise ValueError(
-            f"network: Architecture.output_heads has {heads.branches} branches, but data.sources "
+            f"network: Architecture.output_heads has {network.branches} branches, but data.sources "
             f"has {len(names)} data sets ({', '.join(names)}); describe the heads once for all of "
             f"them, or give a list with a branch for each"
         )
@@ -353,6 +364,23 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
         If anything in the file is wrong: one sentence naming file, key and remedy.
     """
     path = Path(path)
+    values = read_yaml(path)
+    if isinstance(values.get("search"), dict) and "objective" in values["search"]:
+        raise InputError(
+            f"{path}: search.objective: a campaign that calls a function has no data and no "
+            f"network to plan or prepare; give `hydragnn-flow run`"
+        )
+    return resolve_config(values, path, data=data)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The values of a run configuration, unchecked.
+
+    Raises
+    ------
+    InputError
+        If there are none to read.
+    """
     try:
         values = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
     except OSError as error:
@@ -362,7 +390,7 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
         raise InputError(f"{path}: is not valid YAML ({reason}); correct the file") from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: must hold a mapping with the keys name, data, network, …")
-    return resolve_config(values, path, data=data)
+    return values
 
 
 def resolve_config(

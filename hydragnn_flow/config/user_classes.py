@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import traceback
+from pathlib import Path
 from typing import Any
 
 
@@ -26,6 +28,13 @@ def import_class(name: str) -> Any:
     if not hasattr(home, attribute):
         raise ValueError(f"{module} has no {attribute!r}; correct the name")
     return getattr(home, attribute)
+
+
+def with_place(error: BaseException) -> str:
+    """Type, message and innermost line of an error that was raised, as no traceback is shown."""
+    innermost = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(innermost.filename).name}, line {innermost.lineno}"
+    return f"{type(error).__name__} in {place}: {one_line(error)}"
 
 
 def one_line(error: BaseException) -> str:

@@ -17,7 +17,7 @@ from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, graph_batche
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
-from hydragnn_flow.models import HydraModel
+from hydragnn_flow.models import Model
 from hydragnn_flow.models.pooling import pool
 from hydragnn_flow.training.loading import moved
 
@@ -148,9 +148,9 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
     for batch in graph_batches(map(ensemble.graphs.graph, structures), BUDGET):
         batch = moved(batch, ensemble.device)
         for model, of_model in zip(ensemble.models, means, strict=True):
-            assert isinstance(model, HydraModel)
+            assert isinstance(model, Model)
             with torch.no_grad():
-                nodes, _ = model.encoder(batch, batch.pos.to(model.dtype))
+                nodes = model.node_features(batch)
             mean = pool(nodes, batch.batch, batch.num_graphs, "mean")
             of_model.append(mean.cpu().numpy().astype(np.float64))
     return np.concatenate([_scaled(np.concatenate(of_model)) for of_model in means], axis=1)

@@ -19,7 +19,7 @@ from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.inputs import graph_inputs
 from hydragnn_flow.ensemble.uncertainty import Floats, combine
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.models.stress import STRESS
 from hydragnn_flow.models.units import energy_unit
 from hydragnn_flow.training.device import usable_device
@@ -174,7 +174,7 @@ class EnsembleCalculator(Calculator):
 
 
 def _check_potential(ensemble: Ensemble) -> None:
-    if all(isinstance(model, PotentialModel) for model in ensemble.models):
+    if all(isinstance(model, Potential) for model in ensemble.models):
         if ensemble.aggregation == "median":
             raise InputError(
                 "the ensemble predicts the median of its members, whose forces are no slope of its "
@@ -203,7 +203,7 @@ def _in_ev(ensemble: Ensemble) -> float:
 def _with_stress(model: nn.Module) -> nn.Module:
     """A copy that gives the stress too: a slope of the energy, so it needs no labels."""
     copied = copy.deepcopy(model).eval()
-    assert isinstance(copied, PotentialModel)
+    assert isinstance(copied, Potential)
     copied.stress = True
     return copied
 

@@ -10,20 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.config.network import NetworkConfig, load_network
+from hydragnn_flow.config.network import EngineNetwork, HydraNetwork, NetworkConfig, load_network
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.build_encoder import build_encoder, dataset_statistics
 from hydragnn_flow.models.build_heads import build_properties, head_context
 from hydragnn_flow.models.build_potential import build_potential
-from hydragnn_flow.models.model import HydraModel, PropertyModel
+from hydragnn_flow.models.engine import build_with_engine
+from hydragnn_flow.models.model import HydraModel, Model, PropertyModel
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.quiet import QuietLinear
 
 
 def build_model(
     network: NetworkConfig | Mapping[str, Any] | str | Path, store: GraphStore | Manifest
-) -> HydraModel:
+) -> Model:
     """Build a network for a store.
 
     Weights are drawn from torch's global random numbers; seed them before.
@@ -37,22 +38,31 @@ def build_model(
 
     Returns
     -------
-    HydraModel
-        A :class:`PotentialModel` where `enable_interatomic_potential` is set.
+    Model
+        A :class:`~hydragnn_flow.models.potential.Potential` where `enable_interatomic_potential` is
+        set.
 
     Raises
     ------
     InputError
-        If the network asks for something the store does not have.
+        If the network asks for something the store does not have, or its engine cannot build it.
     """
     config = load_network(network)
     manifest = store if isinstance(store, Manifest) else store.manifest
+    if isinstance(config, EngineNetwork):
+        return build_with_engine(config, manifest)
+    assert isinstance(config, HydraNetwork)
+    return _build_here(config, manifest)
+
+
+def _build_here(config: HydraNetwork, manifest: Manifest) -> HydraModel:
     statistics = dataset_statistics(config.Architecture, manifest)
     encoder = build_encoder(config, manifest, statistics)
     context = head_context(config.Architecture, manifest, statistics)
     is_potential = config.Architecture.enable_interatomic_potential
     build = build_potential if is_potential else build_properties
     model = build(config, manifest, encoder, context)
+    model.encoder.layers.checkpointing = config.Training.conv_checkpointing
     _initialise(model)
     if isinstance(model, PotentialModel):
         model.atomic_energy.scale_weights(model.encoder.layers.first_energies)
@@ -91,7 +101,7 @@ def _mirror(weight: Tensor) -> None:
     weight[half : 2 * half] = -weight[:half]
 
 
-def _set_bias(model: HydraModel, config: NetworkConfig) -> None:
+def _set_bias(model: HydraModel, config: HydraNetwork) -> None:
     value = config.Architecture.initial_bias
     if value is None:
         return

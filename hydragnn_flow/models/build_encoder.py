@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.config.network import Architecture, HydraNetwork
 from hydragnn_flow.config.network.architecture import EQUIVARIANT_TRANSFORMER, GPS
 from hydragnn_flow.config.network.mpnn_types import properties_of
 from hydragnn_flow.data import Manifest
@@ -33,7 +33,7 @@ _BEGIN = 0.4
 
 
 def build_encoder(
-    config: NetworkConfig, manifest: Manifest, statistics: DatasetStatistics
+    config: HydraNetwork, manifest: Manifest, statistics: DatasetStatistics
 ) -> Encoder:
     """Embedding and message passing of a network for a store.
 
@@ -229,7 +229,7 @@ def _with_conditioning(architecture: Architecture, size: int, layer: nn.Module) 
 
 
 def fusion_with_graphs(
-    stack: MessagePassing, config: NetworkConfig, inputs: BatchInputs
+    stack: MessagePassing, config: HydraNetwork, inputs: BatchInputs
 ) -> Join | None:
     """The mode fuse_pool, for models that pool; a potential has it behind its last layer.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.config.network import Architecture, HydraNetwork, NetworkConfig
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import BRANCH_KEY
@@ -31,24 +31,7 @@ def head_context(
             "network: Architecture.output_heads.node.type = 'mlp_per_node' needs graphs that all "
             "have the same number of atoms, which the store's do not; write 'mlp'"
         )
-    key = manifest.keys.get(BRANCH_KEY)
-    if heads.branches > 1 and (key is None or key.rows != 1 or key.shape not in ((), (1,))):
-        raise InputError(
-            f"network: Architecture.output_heads has {heads.branches} branches, but the store's "
-            f"graphs have no key {BRANCH_KEY!r} with the number of each one's branch; add it, or "
-            f"give a single branch"
-        )
-    if heads.branches > 1 and not manifest.statistics.by_branch and len(manifest.branches) > 1:
-        raise InputError(
-            "network: Architecture.output_heads has several branches, but the store does not know "
-            "the reference energies and scales of each; prepare the store again"
-        )
-    if heads.branches > 1 and max(manifest.branches, default=0) >= heads.branches:
-        raise InputError(
-            f"network: Architecture.output_heads has the branches 0 to {heads.branches - 1}, but "
-            f"graphs of the store have {BRANCH_KEY!r} = {max(manifest.branches)}; give it a branch "
-            f"or correct the graphs"
-        )
+    check_branches(heads.branches, manifest)
     return HeadContext(
         architecture.hidden_dim,
         architecture.activation_function,
@@ -57,8 +40,47 @@ def head_context(
     )
 
 
+def check_branches(branches: int, manifest: Manifest, key: str = "output_heads") -> None:
+    """Refuse branches that the graphs of a store do not have.
+
+    Parameters
+    ----------
+    branches
+        Their number.
+    manifest
+        Of the store.
+    key
+        Key of `Architecture` that says it.
+
+    Raises
+    ------
+    InputError
+        Naming the key.
+    """
+    if branches == 1:
+        return
+    known = manifest.keys.get(BRANCH_KEY)
+    if known is None or known.rows != 1 or known.shape not in ((), (1,)):
+        raise InputError(
+            f"network: Architecture.{key} has {branches} branches, but the store's "
+            f"graphs have no key {BRANCH_KEY!r} with the number of each one's branch; add it, or "
+            f"give a single branch"
+        )
+    if not manifest.statistics.by_branch and len(manifest.branches) > 1:
+        raise InputError(
+            f"network: Architecture.{key} has several branches, but the store does not know "
+            f"the reference energies and scales of each; prepare the store again"
+        )
+    if max(manifest.branches, default=0) >= branches:
+        raise InputError(
+            f"network: Architecture.{key} has the branches 0 to {branches - 1}, but "
+            f"graphs of the store have {BRANCH_KEY!r} = {max(manifest.branches)}; give it a branch "
+            f"or correct the graphs"
+        )
+
+
 def build_properties(
-    config: NetworkConfig, manifest: Manifest, encoder: Encoder, context: HeadContext
+    config: HydraNetwork, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PropertyModel:
     """A model of separate graph and node targets.
 
@@ -68,7 +90,7 @@ def build_properties(
         If the store does not have a target.
     """
     architecture = config.Architecture
-    outputs = _outputs(config, manifest)
+    outputs = asked_outputs(config, manifest)
     noise = config.Training.loss_function_type == "GaussianNLLLoss"
     heads = {}
     for level in ("graph", "node"):
@@ -78,7 +100,14 @@ def build_properties(
     return PropertyModel(encoder, heads["graph"], heads["node"], architecture.graph_pooling)
 
 
-def _outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
+def asked_outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
+    """What a network is to predict, with the statistics of each target.
+
+    Raises
+    ------
+    InputError
+        If the store does not have a target, or has it otherwise.
+    """
     asked = config.Variables_of_interest
     dims = asked.output_dim
     if len(set(asked.output_names)) != len(asked.output_names):
@@ -108,9 +137,7 @@ def _outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
             )
         of_branches = [
             statistics.targets[name]
-            for statistics in manifest.statistics.of_branches(
-                config.Architecture.output_heads.branches
-            )
+            for statistics in manifest.statistics.of_branches(config.branches)
         ]
         outputs.append(
             Output(

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.config.network import CommonArchitecture, HydraNetwork, NetworkConfig
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER
 from hydragnn_flow.models.head_layers import HeadContext
 from hydragnn_flow.models.heads import BranchedHeads
 from hydragnn_flow.models.model import Encoder
-from hydragnn_flow.models.potential import PotentialModel, PotentialNoise
+from hydragnn_flow.models.potential import EnergyUnits, PotentialModel, PotentialNoise
 from hydragnn_flow.models.stress import STRESS, TARGET_DIMS
 from hydragnn_flow.models.units import is_slope
 
 
 def build_potential(
-    config: NetworkConfig, manifest: Manifest, encoder: Encoder, context: HeadContext
+    config: HydraNetwork, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PotentialModel:
     """A potential for a store of energies, and forces and stresses if it has them.
 
@@ -25,33 +25,43 @@ def build_potential(
         If no potential can be learnt from the store's graphs, or not with these keys.
     """
     architecture = config.Architecture
-    _check_potential(config, manifest)
-    heads = getattr(architecture.output_heads, config.Variables_of_interest.type[0])
+    check_potential(config, manifest)
+    level = config.Variables_of_interest.type[0]
+    if level == "graph" and architecture.graph_pooling not in ("add", "sum"):
+        raise InputError(
+            f"network: Architecture.graph_pooling = {architecture.graph_pooling!r} does not fit "
+            f"Architecture.enable_interatomic_potential: an energy is a sum over atoms; write 'add'"
+        )
+    heads = getattr(architecture.output_heads, level)
     atomic_energy = BranchedHeads(heads, [1], context)
-    statistics = manifest.statistics.of_branches(architecture.output_heads.branches)
-    # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
-    # both them and their gradients about one at the start. The spread of the energies per atom can
-    # be a hundred times smaller (a molecule near its minimum) and would ask for huge slopes.
-    scales = [found.forces_rms or found.energy_per_atom_std or 1.0 for found in statistics]
     return PotentialModel(
         encoder,
         atomic_energy,
-        scales,
-        [found.element_energies for found in statistics],
-        list(manifest.node_features).index(ATOMIC_NUMBER),
-        _has_stress(architecture, manifest),
+        energy_units(config, manifest),
+        has_stress(architecture, manifest),
         _noise(config, manifest, context),
     )
 
 
-def _noise(
-    config: NetworkConfig, manifest: Manifest, context: HeadContext
-) -> PotentialNoise | None:
+def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
+    """Scales of a potential's energy, and the energies of elements that it adds to."""
+    statistics = manifest.statistics.of_branches(config.branches)
+    # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
+    # both them and their gradients about one at the start. The spread of the energies per atom can
+    # be a hundred times smaller (a molecule near its minimum) and would ask for huge slopes.
+    return EnergyUnits(
+        [found.forces_rms or found.energy_per_atom_std or 1.0 for found in statistics],
+        [found.element_energies for found in statistics],
+        list(manifest.node_features).index(ATOMIC_NUMBER),
+    )
+
+
+def _noise(config: HydraNetwork, manifest: Manifest, context: HeadContext) -> PotentialNoise | None:
     """Heads of the noise of what is trained on, where a likelihood is."""
     if config.Training.loss_function_type != "GaussianNLLLoss":
         return None
     architecture = config.Architecture
-    statistics = manifest.statistics.of_branches(architecture.output_heads.branches)
+    statistics = manifest.statistics.of_branches(config.branches)
     scales = {}
     if architecture.energy_weight > 0 or architecture.energy_peratom_weight > 0:
         scales["energy"] = [found.energy_per_atom_std or 1.0 for found in statistics]
@@ -61,7 +71,7 @@ def _noise(
     return PotentialNoise(BranchedHeads(heads, [1] * len(scales), context), scales)
 
 
-def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:
+def has_stress(architecture: CommonArchitecture, manifest: Manifest) -> bool:
     """Whether the store's graphs have a stress that a potential can be compared with."""
     target, energy = manifest.targets.get(STRESS), manifest.targets["energy"].unit
     fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
@@ -82,7 +92,7 @@ def _has_stress(architecture: Architecture, manifest: Manifest) -> bool:
     return False
 
 
-def _check_lists(architecture: Architecture, manifest: Manifest) -> None:
+def _check_lists(architecture: CommonArchitecture, manifest: Manifest) -> None:
     """Refuse neighbour lists that end before the radius."""
     cutoff = architecture.radius or manifest.cutoff or 0.0
     truncation = manifest.truncation
@@ -106,7 +116,14 @@ def _check_lists(architecture: Architecture, manifest: Manifest) -> None:
         )
 
 
-def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
+def check_potential(config: NetworkConfig, manifest: Manifest) -> None:
+    """Refuse a store whose energies, forces and stresses no potential can be learnt from.
+
+    Raises
+    ------
+    InputError
+        Naming the key that asks for what is not there.
+    """
     architecture = config.Architecture
     if architecture.truncated_neighbours == "refuse":
         _check_lists(architecture, manifest)
@@ -143,10 +160,4 @@ def _check_potential(config: NetworkConfig, manifest: Manifest) -> None:
         raise InputError(
             f"network: {mode} needs the node feature '{ATOMIC_NUMBER}', but the store has "
             f"{', '.join(manifest.node_features) or 'none'}"
-        )
-    level = config.Variables_of_interest.type[0]
-    if level == "graph" and architecture.graph_pooling not in ("add", "sum"):
-        raise InputError(
-            f"network: Architecture.graph_pooling = {architecture.graph_pooling!r} does not fit "
-            f"{mode}: an energy is a sum over atoms; write 'add'"
         )

@@ -1,18 +1,24 @@
-"""Cost of a training step of a network, counted on tensors without numbers (device ``meta``)."""
+"""Cost of a training step of a network.
+
+That of our own networks is counted on tensors without numbers (device ``meta``). What an engine
+builds may do things that need numbers, so its operations are counted while it takes a real step.
+"""
 
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hydragnn_flow.models.model import Encoder, HydraModel
+from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.models.model import Encoder, HydraModel, Model
 
 # Operations that move no data and start no kernel.
 # fmt: off
@@ -27,6 +33,9 @@ _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
 # Kernels, and passes over the parameters, of one fused step of Adam: reads of the parameter, its
 # gradient and two moments, writes of three of them.
 _ADAM_LAUNCHES, _ADAM_PASSES, _ADAM_FLOPS = 4, 7, 12
+# Atoms and edges of the larger batch of a step that is really taken, and graphs at least: a network
+# that normalises over its batch needs two.
+_PROBED, _FEWEST_PROBED = 50_000, 4
 
 
 @dataclass(frozen=True)
@@ -56,10 +65,17 @@ class NetworkCost:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
-    """Counts kernels, their products' operations, the bytes they touch and those they keep."""
+    """Counts kernels, their products' operations, the bytes they touch and those they keep.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    numbers
+        Whether the tensors have numbers, so that each operation must run.
+    """
+
+    def __init__(self, numbers: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
+        self.numbers = numbers
         self.launches = self.bytes = self.flops = 0
         self.memory = _Memory()
         self.known: dict[Any, tuple[Any, ...]] = {}
@@ -90,7 +106,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
 
         Layers repeat the same operations, and torch infers most shapes in Python, slowly.
         """
-        if func._schema.is_mutable:
+        if self.numbers or func._schema.is_mutable:
             return func(*args, **kwargs)
         key = (func, _signature(args), _signature(tuple(kwargs.items())))
         if key in self.known:
@@ -183,18 +199,18 @@ def _meta_batch(
 class _Step(nn.Module):
     """Forward and backward pass in one call, as layers that are checkpointed are called in both."""
 
-    def __init__(self, model: HydraModel) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model = model
 
-    def forward(self, batch: _MetaBatch) -> None:
+    def forward(self, batch: Any) -> None:
         squares = [value.float().square().mean() for value in self.model(batch).values()]
         trained = [value for value in self.model.parameters() if value.requires_grad]
         torch.autograd.backward(torch.stack(squares).sum(), inputs=trained)
 
 
 def network_cost(
-    model: HydraModel,
+    model: Model,
     atoms: int,
     edges: int,
     graphs: int,
@@ -210,7 +226,8 @@ def network_cost(
     Parameters
     ----------
     model
-        Any model of :func:`~hydragnn_flow.models.build_model`.
+        Any model of :func:`~hydragnn_flow.models.build_model` that no engine has built; for those
+        there is :func:`probed_cost`.
     atoms, edges, graphs
         Totals over the batch.
     largest
@@ -225,6 +242,7 @@ def network_cost(
     NetworkCost
         Forward, backward (double backward for a potential) and an Adam update.
     """
+    assert isinstance(model, HydraModel)
     batch = _meta_batch(model.encoder, atoms, edges, graphs, largest, finite)
     parameters = {
         f"model.{name}": torch.empty_like(value, device="meta", requires_grad=value.requires_grad)
@@ -236,13 +254,57 @@ def network_cost(
     }
     was_training = model.training
     model.train()
-    counter = _Counter()
+    counter = _Counter(numbers=False)
     try:
         with counter:
             functional_call(_Step(model), {**parameters, **buffers}, (batch,))
     finally:
         model.train(was_training)
-    n = sum(value.numel() for value in parameters.values() if value.requires_grad)
+    return _with_update(counter, model)
+
+
+def probed_cost(
+    model: Model, split: GraphSplit, atoms: int, edges: int, graphs: int
+) -> NetworkCost:
+    """Cost of a training step of a model that must be run to know it, as one that an engine built.
+
+    Steps on two batches of the split, the larger of about 50,000 atoms and edges, say how it grows;
+    that of a larger batch is extrapolated in a straight line. The model's buffers and gradients
+    change.
+
+    Parameters
+    ----------
+    model
+        On the CPU.
+    split
+        Where the graphs come from.
+    atoms, edges, graphs
+        Totals over the batch whose cost is asked for.
+    """
+    most = min(graphs, max(_FEWEST_PROBED, _PROBED * graphs // (atoms + edges)), len(split))
+    chosen = np.random.default_rng(0).permutation(len(split))[:most]
+    model.train()
+    sizes, costs = [], []
+    for count in sorted({most, -(-most // 2)}):
+        batch = split.batch(chosen[:count])
+        counter = _Counter(numbers=True)
+        with counter:
+            _Step(model)(batch)
+        model.zero_grad()
+        sizes.append(batch.num_nodes + batch.num_edges)
+        costs.append(_with_update(counter, model))
+    grown = (atoms + edges - sizes[-1]) / (sizes[-1] - sizes[0]) if len(sizes) > 1 else 0.0
+
+    def at(name: str) -> int:
+        first, last = (int(getattr(cost, name)) for cost in (costs[0], costs[-1]))
+        return max(0, round(last + grown * (last - first)))
+
+    return replace(costs[-1], flops=at("flops"), bytes=at("bytes"), peak_bytes=at("peak_bytes"))
+
+
+def _with_update(counter: _Counter, model: Model) -> NetworkCost:
+    """What was counted, and an Adam update."""
+    n = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     element = model.dtype.itemsize
     return NetworkCost(
         parameters=n,

@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         )
 
 
-class HydraModel(nn.Module):
+class Model(nn.Module):
     """Base of the models that :func:`~hydragnn_flow.models.build_model` returns.
 
     Called with a batch, a model returns a dict from output name to a tensor in the data's units,
@@ -92,14 +92,34 @@ class HydraModel(nn.Module):
     casts what it reads of the batch; graph-level outputs are float64. The batch is not changed.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__()
-        self.encoder = encoder
-
     @property
     def dtype(self) -> torch.dtype:
         """Precision of the parameters."""
         return next(self.parameters()).dtype
+
+    def node_features(self, batch: GraphBatch) -> Tensor:
+        """What the outputs are made from, of each atom [n_atoms, k].
+
+        Raises
+        ------
+        InputError
+            If the model does not tell.
+        """
+        raise NotImplementedError
+
+
+class HydraModel(Model):
+    """A model that is built here."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def node_features(self, batch: GraphBatch) -> Tensor:
+        """See :meth:`Model.node_features`."""
+        nodes, _ = self.encoder(batch, batch.pos.to(self.dtype))
+        features: Tensor = nodes
+        return features
 
 
 class PropertyModel(HydraModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
 from hydragnn_flow.models.geometry import Geometry, GraphBatch, sum_by
 from hydragnn_flow.models.heads import NOISE_SUFFIX, BranchedHeads, deviations
-from hydragnn_flow.models.model import Encoder, HydraModel
+from hydragnn_flow.models.model import Encoder, HydraModel, Model
 from hydragnn_flow.models.stress import STRESS, stress_of
 
 
@@ -58,14 +59,64 @@ class PotentialNoise(nn.Module):
         return found
 
 
-class PotentialModel(HydraModel):
+@dataclass(frozen=True)
+class EnergyUnits:
+    """What becomes an energy of an output of about one.
+
+    Attributes
+    ----------
+    scales
+        Energy [eV] of an output of one, of each branch.
+    element_energies
+        Of each branch, reference energy [eV] by atomic number; zero if not given.
+    number_column
+        Column of the node features that holds the atomic number.
+    """
+
+    scales: Sequence[float]
+    element_energies: Sequence[Mapping[int, float]]
+    number_column: int
+
+
+class Potential(Model):
+    """Base of interatomic potentials: ``energy = scale * output + Σ element_energies[Z]``.
+
+    Scale and element energies are those of the branch that a graph belongs to. The second term,
+    which can be thousands of eV, is added in float64, so that nothing of the first is lost. A loss
+    in float64 on ``energy`` is therefore exact.
+    """
+
+    scale: Tensor
+    element_energies: Tensor
+    stress: bool
+    """Whether to give the stress too, for which the graphs must have the key ``cell``."""
+
+    def keep_units(self, units: EnergyUnits) -> None:
+        """Keep the units in float64 buffers."""
+        self.n_branches = len(units.scales)
+        self.number_column = units.number_column
+        self.register_buffer("scale", pack_by_branch([[scale] for scale in units.scales]))
+        energies = [
+            [known.get(number, 0.0) for number in range(N_ELEMENTS)]
+            for known in units.element_energies
+        ]
+        self.register_buffer("element_energies", pack_by_branch(energies))
+
+    def references(self, batch: GraphBatch) -> Tensor:
+        """Sum of the element energies [n_graphs, 1] in eV, float64."""
+        numbers = batch.x[:, self.number_column].long()
+        branch = branch_of_graph(batch, self.n_branches)
+        if branch is not None:  # the energies of the branches lie one behind the other
+            numbers = numbers + N_ELEMENTS * branch.index_select(0, batch.batch)
+        energies = unpack_exact(self.element_energies).view(-1).index_select(0, numbers)
+        return sum_by(energies[:, None], batch.batch, batch.num_graphs)
+
+
+class PotentialModel(HydraModel, Potential):
     """Energy as a sum over atoms: ``Σ scale * ε(node features) + Σ element_energies[Z]``.
 
-    Scale and element energies are those of the branch that a graph belongs to.
-
-    The first sum is computed in the precision of the parameters; the second, which can be
-    thousands of eV, is added in float64, so that nothing of the first is lost. A loss in float64
-    on ``energy`` is therefore exact; :meth:`references` gives the second sum by itself.
+    Scale and element energies are those of the branch that a graph belongs to. The first sum is
+    computed in the precision of the parameters, the second in float64.
 
     A graph head acts on each atom before the sum, like a node head; HydraGNN applies it to the sum
     of the features, which makes the energy of two equal cells differ from twice that of one.
@@ -76,55 +127,27 @@ class PotentialModel(HydraModel):
         Embedding and message passing.
     atomic_energy
         A head of one number, which acts on each atom.
-    scales
-        Energy [eV] of an output of one, of each branch.
-    element_energies
-        Of each branch, reference energy [eV] by atomic number; zero if not given.
-    number_column
-        Column of the node features that holds the atomic number.
+    units
+        What becomes an energy of it.
     stress
         Whether to give the stress too, for which the graphs must have the key ``cell``.
     noise
         Heads of the noise of energies and forces, where it is learnt.
     """
 
-    scale: Tensor
-    element_energies: Tensor
-
     def __init__(
         self,
         encoder: Encoder,
         atomic_energy: BranchedHeads,
-        scales: Sequence[float],
-        element_energies: Sequence[Mapping[int, float]],
-        number_column: int,
+        units: EnergyUnits,
         stress: bool = False,
         noise: PotentialNoise | None = None,
     ) -> None:
         super().__init__(encoder)
         self.atomic_energy = atomic_energy
-        self.number_column = number_column
         self.stress = stress
         self.noise = noise
-        self.register_buffer("scale", pack_by_branch([[scale] for scale in scales]))
-        energies = [
-            [known.get(number, 0.0) for number in range(N_ELEMENTS)] for known in element_energies
-        ]
-        self.register_buffer("element_energies", pack_by_branch(energies))
-
-    @property
-    def n_branches(self) -> int:
-        """Number of branches."""
-        return len(self.atomic_energy)
-
-    def references(self, batch: GraphBatch) -> Tensor:
-        """Sum of the element energies [n_graphs, 1] in eV, float64."""
-        numbers = batch.x[:, self.number_column].long()
-        branch = branch_of_graph(batch, self.n_branches)
-        if branch is not None:  # the energies of the branches lie one behind the other
-            numbers = numbers + N_ELEMENTS * branch.index_select(0, batch.batch)
-        energies = unpack_exact(self.element_energies).view(-1).index_select(0, numbers)
-        return sum_by(energies[:, None], batch.batch, batch.num_graphs)
+        self.keep_units(units)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
         """Energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.

@@ -174,14 +174,14 @@ def pictures(
 
 def mpnn_types(run: RunFiles) -> dict[tuple[str, int], str]:
     """Message-passing type by (``trial`` or ``member``, number)."""
-    fixed = str(run.config.network_with({}).Architecture.mpnn_type)
+    base = run.config.network_with({})
     searched = run.trials[MPNN_TYPE] if MPNN_TYPE in run.trials else [None] * len(run.trials)
     types = {
-        ("trial", trial): str(name or fixed)
+        ("trial", trial): base.kind_of(str(name)) if name else base.kind
         for trial, name in zip(run.trials["trial"], searched, strict=True)
     }
     for member in (run.ensemble or {}).get("members", ()):
-        types["member", member["member"]] = types.get(("trial", member["trial"]), fixed)
+        types["member", member["member"]] = types.get(("trial", member["trial"]), base.kind)
     return types
 
 

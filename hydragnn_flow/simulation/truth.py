@@ -134,7 +134,7 @@ class DrawnTruth:
         if key not in self._known:
             network = spec.network
             steps = self._estimator.steps_per_epoch(network, spec.batches)
-            name = network.Architecture.mpnn_type
+            name = network.kind
             if name not in self._types:
                 drawn = draws(self._seed, "type", name).standard_normal()
                 self._types[name] = math.exp(_OF_TYPES * drawn)
@@ -194,7 +194,7 @@ class EstimatedTruth:
         """Time of a trial over the expected one."""
         if self._off is None:
             return 1.0
-        of_type = draws(self._seed, "type", spec.network.Architecture.mpnn_type).standard_normal()
+        of_type = draws(self._seed, "type", spec.network.kind).standard_normal()
         own = draws(self._seed, "trial", spec.seed).standard_normal()
         shares = zip(_SHARES, (self._off, of_type, own), strict=True)
         return math.exp(deviation(estimate) * sum(share * off for share, off in shares))

@@ -7,5 +7,8 @@ import pytest
 
 # So that a failed comparison shows its values, as in a test's own module.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{suite}" for suite in ("message_passing", "samplers", "sites", "sources"))
+    *(
+        f"{__name__}.{suite}"
+        for suite in ("engines", "message_passing", "samplers", "sites", "sources")
+    )
 )

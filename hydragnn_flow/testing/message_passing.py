@@ -241,6 +241,7 @@ class PropertySuite(_Suite):
         features = None if properties.lengths == "never" else ["lengths"]
         section = network(mpnn_type, potential=False, edge_features=features, **self.architecture)
         architecture = load_network(section).Architecture
+        assert isinstance(architecture, Architecture)
         watched = _Watched(architecture)
         statistics = DatasetStatistics(5.0, 8.0, (0, 2, 5, 3), elements=(1, 6, 8))
         # It stands in for the section, whose class would not let its keys be watched.

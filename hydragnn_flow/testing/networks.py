@@ -8,9 +8,10 @@ import ase.build
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch_geometric.data import Data
 
 from hydragnn_flow.data import Manifest, atoms_to_graph, batch_graphs
-from hydragnn_flow.models import HydraModel, build_model
+from hydragnn_flow.models import HydraModel, Model, build_model
 
 CUTOFF = 4.0
 """Cutoff of the structures' neighbour lists [Å]."""
@@ -109,7 +110,9 @@ def network(
 def build(mpnn_type: str, **options: Any) -> HydraModel:
     """A network with weights of seed 0; keywords as of :func:`network`."""
     torch.manual_seed(0)
-    return build_model(network(mpnn_type, **options), manifest())
+    model = build_model(network(mpnn_type, **options), manifest())
+    assert isinstance(model, HydraModel)
+    return model
 
 
 def alloy(seed: int = 0, spacing: float = 3.75, *, exact: bool = True) -> ase.Atoms:
@@ -128,12 +131,17 @@ def alloy(seed: int = 0, spacing: float = 3.75, *, exact: bool = True) -> ase.At
     return atoms
 
 
-def as_batch(*structures: ase.Atoms) -> Any:
-    """The structures as one PyG batch, edges found anew."""
+def as_graphs(*structures: ase.Atoms) -> list[Data]:
+    """The structures as graphs, edges found anew."""
     graphs = [atoms_to_graph(atoms, CUTOFF, None) for atoms in structures]
     for graph in graphs:
         graph.x = torch.cat([graph.x, torch.zeros_like(graph.x)], dim=1)
-    return batch_graphs(graphs)
+    return graphs
+
+
+def as_batch(*structures: ase.Atoms) -> Any:
+    """The structures as one PyG batch, edges found anew."""
+    return batch_graphs(as_graphs(*structures))
 
 
 def lively(model: HydraModel) -> HydraModel:
@@ -145,7 +153,7 @@ def lively(model: HydraModel) -> HydraModel:
     return model
 
 
-def outputs(model: HydraModel, *structures: ase.Atoms) -> dict[str, NDArray[Any]]:
+def outputs(model: Model, *structures: ase.Atoms) -> dict[str, NDArray[Any]]:
     """Predictions by output name."""
     return {name: value.detach().numpy() for name, value in model(as_batch(*structures)).items()}
 

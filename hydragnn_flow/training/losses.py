@@ -68,7 +68,7 @@ class Loss:
         self._scales = [
             torch.tensor(term.scale, dtype=torch.float64, device=device) for term in self.terms
         ]
-        self._n_branches = network.Architecture.output_heads.branches
+        self._n_branches = network.branches
         weights = branch_weights(network, manifest)
         self._branch_weights = (
             torch.tensor(weights, dtype=torch.float64, device=device)[:, None] if weights else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -14,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.models import HydraModel, network_cost
+from hydragnn_flow.models import HydraModel, Model, network_cost, probed_cost
 from hydragnn_flow.models.space import any_finite
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
@@ -149,10 +150,13 @@ def profile_training(
     edges = sum(int(trainer.train.n_edges[step.order].sum()) for step in steps)
     graphs, atoms = sum(step.graphs for step in steps), sum(step.atoms for step in steps)
     model = trainer.model
-    assert isinstance(model, HydraModel)
-    largest = int(trainer.train.n_atoms.max())
     per_step = {"atoms": -(-atoms // n), "edges": -(-edges // n), "graphs": -(-graphs // n)}
-    cost = network_cost(model, **per_step, largest=largest, finite=any_finite(trainer.train))
+    if isinstance(model, HydraModel):
+        largest = int(trainer.train.n_atoms.max())
+        cost = network_cost(model, **per_step, largest=largest, finite=any_finite(trainer.train))
+    else:
+        assert isinstance(model, Model)
+        cost = probed_cost(copy.deepcopy(model).cpu(), trainer.train, **per_step)
     real = timings[REAL]
     return TrainingProfile(
         device=str(device),

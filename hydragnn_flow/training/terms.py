@@ -60,7 +60,7 @@ def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | 
     if not given:
         return None
     names = manifest.branch_names or [str(n) for n in range(len(given))]
-    n_branches = network.Architecture.output_heads.branches
+    n_branches = network.branches
     if n_branches < 2 or len(names) != n_branches:
         raise InputError(
             f"network: Training.branch_weights needs a network with a branch for each data set, "
@@ -136,7 +136,7 @@ def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
 
 
 def _of_branches(network: NetworkConfig, manifest: Manifest) -> Sequence[LabelStatistics]:
-    return manifest.statistics.of_branches(network.Architecture.output_heads.branches)
+    return manifest.statistics.of_branches(network.branches)
 
 
 def _stress_rms(statistics: LabelStatistics) -> float:

@@ -17,7 +17,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.split_part import Split
-from hydragnn_flow.models import STRESS, build_model
+from hydragnn_flow.models import STRESS, EngineModel, build_model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_in_order
@@ -99,7 +99,6 @@ class Trainer:
         model = build_model(network, store)
         if self.settings.precision == "fp64":
             model = model.double()
-        model.encoder.layers.checkpointing = self.settings.conv_checkpointing
         freeze(model, spec.frozen)
         self.model: nn.Module = model.to(device)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
@@ -134,7 +133,11 @@ class Trainer:
         self.parallel: nn.Module = self.model
         self.stand_in: Batch | None = None
         if world.size > 1:
-            self.parallel = DistributedDataParallel(self.model, broadcast_buffers=False)
+            # What an engine builds may leave out weights, or normalise by running means.
+            foreign = isinstance(self.model, EngineModel)
+            self.parallel = DistributedDataParallel(
+                self.model, broadcast_buffers=foreign, find_unused_parameters=foreign
+            )
             # DDP waits for every rank, so one without graphs in a step computes this too.
             first = np.arange(min(len(self.train), _STAND_INS))
             smallest = int(self.train.atoms_of(first).argmin())

@@ -12,7 +12,7 @@ import pytest
 from campaign_checks.hydragnn_files import DRIVERS_ADD, check_file, check_network
 
 from hydragnn_flow.config import NetworkConfig, load_network
-from hydragnn_flow.config.network import network_section
+from hydragnn_flow.config.network import HydraNetwork, network_section
 from hydragnn_flow.errors import InputError
 
 # Each file that is refused, and words of the reason.
@@ -59,7 +59,7 @@ def test_its_files_are_accepted_or_refused_for_a_reason(checkout: Path) -> None:
         assert "output_names: this key is required" in refused[name]
     assert len(accepted) >= 58
     for network in accepted.values():
-        assert NetworkConfig.model_validate_json(network.model_dump_json()) == network
+        assert HydraNetwork.model_validate_json(network.model_dump_json()) == network
 
 
 @pytest.mark.slow

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from hydragnn_flow.config import NetworkConfig, load_network
+from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import (
     Architecture,
     BatchLimits,
+    HydraNetwork,
     Optimizer,
     Training,
     VariablesOfInterest,
@@ -260,7 +261,7 @@ def test_every_key_hydragnn_reads_is_tried_here(tables: ModuleType) -> None:
 
 def test_no_key_is_read_and_dropped_at_once() -> None:
     sections = {
-        "NeuralNetwork": NetworkConfig,
+        "NeuralNetwork": HydraNetwork,
         "Architecture": Architecture,
         "Variables_of_interest": VariablesOfInterest,
         "Training": Training,
@@ -337,7 +338,7 @@ def test_the_output_of_a_potential_is_the_energy_whatever_its_name(
     named = change(network, place, names)
     loaded = load_network(named)
     assert loaded.Variables_of_interest.output_names == ("energy",)
-    assert NetworkConfig.model_validate_json(loaded.model_dump_json()) == loaded
+    assert HydraNetwork.model_validate_json(loaded.model_dump_json()) == loaded
     told = "Variables_of_interest.output_names" in unused_keys(named["NeuralNetwork"])
     assert told == (names != ["energy"])
     off = change(named, ("NeuralNetwork", "Architecture", "enable_interatomic_potential"), False)

@@ -9,8 +9,14 @@ from typing import Any
 
 import pytest
 
-from hydragnn_flow.config import NetworkConfig, load_config, load_network
-from hydragnn_flow.config.network import Architecture, GraphHead, NodeHead, OutputHeads
+from hydragnn_flow.config import load_config, load_network
+from hydragnn_flow.config.network import (
+    Architecture,
+    GraphHead,
+    HydraNetwork,
+    NodeHead,
+    OutputHeads,
+)
 from hydragnn_flow.errors import InputError
 
 GRAPH = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1, "dim_headlayers": [9]}
@@ -136,7 +142,7 @@ def test_equivariant_attention_may_be_in_one_chunk(
     values = architecture(network, mpnn_type="PAINN", equivariant_attn_lmax=None, **engine)
     read = load_network(values)
     assert read.Architecture.equivariant_attn_chunk_size == chunk
-    assert NetworkConfig.model_validate_json(read.model_dump_json()) == read
+    assert HydraNetwork.model_validate_json(read.model_dump_json()) == read
 
 
 def test_each_engine_reads_keys_of_its_own(network: dict[str, Any]) -> None:
@@ -217,7 +223,7 @@ def test_heads_that_cannot_be_meant_are_refused(
 def test_a_checked_network_reads_back_the_same(network: dict[str, Any]) -> None:
     heads = {"node": branches(NODE, NODE)}
     read = load_network(architecture(network, output_heads=heads, edge_features=["lengths"]))
-    assert NetworkConfig.model_validate_json(read.model_dump_json()) == read
+    assert HydraNetwork.model_validate_json(read.model_dump_json()) == read
     assert load_network(read.model_dump()) == read
 
 

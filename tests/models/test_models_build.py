@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.config.network import HydraNetwork
 from hydragnn_flow.data import Manifest, Target, atoms_to_graph, write_store
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
@@ -241,7 +241,7 @@ def test_connections_cannot_be_shortened(manifest: Manifest) -> None:
 
 
 def test_a_checked_configuration_will_do(manifest: Manifest) -> None:
-    config = NetworkConfig.model_validate(network("SchNet"))
+    config = HydraNetwork.model_validate(network("SchNet"))
     assert isinstance(build_model(config, manifest), PotentialModel)
 
 

@@ -4,10 +4,19 @@ A HydraGNN file is accepted as users have it. Keys this package does not honour 
 name, unless they change nothing here or hold the value that switches the feature off.
 """
 
-from hydragnn_flow.config.network.architecture import Activation, Architecture
-from hydragnn_flow.config.network.heads import GraphHead, NodeHead, OutputHeads, with_branches
+from hydragnn_flow.config.network.architecture import Activation, Architecture, CommonArchitecture
+from hydragnn_flow.config.network.engines import ENGINES, EngineArchitecture, engine_of
+from hydragnn_flow.config.network.heads import (
+    GraphHead,
+    NodeHead,
+    OutputHeads,
+    branched_heads,
+    with_branches,
+)
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
+    EngineNetwork,
+    HydraNetwork,
     NetworkConfig,
     VariablesOfInterest,
     load_network,
@@ -19,11 +28,16 @@ from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.config.network.training import BatchLimits, Optimizer, Scheduler, Training
 
 __all__ = [
+    "ENGINES",
     "MPNN_TYPES",
     "Activation",
     "Architecture",
     "BatchLimits",
+    "CommonArchitecture",
+    "EngineArchitecture",
+    "EngineNetwork",
     "GraphHead",
+    "HydraNetwork",
     "NetworkConfig",
     "NodeHead",
     "Optimizer",
@@ -31,6 +45,8 @@ __all__ = [
     "Scheduler",
     "Training",
     "VariablesOfInterest",
+    "branched_heads",
+    "engine_of",
     "load_network",
     "network_section",
     "read_json",

@@ -65,7 +65,42 @@ class LayerStatistics(Section):
     """Atomic numbers, ascending. MACE has weights for each."""
 
 
-class Architecture(Section):
+class CommonArchitecture(Section):
+    """Keys of `Architecture` for the store and the loss, read whoever builds the network."""
+
+    radius: float | None = Field(default=None, gt=0)
+    """Cutoff of the neighbour list [Å]."""
+    max_neighbours: int | None = Field(default=None, ge=1)
+    """Nearest neighbours kept per atom. By default all within the radius."""
+    truncated_neighbours: Literal["refuse", "allow"] = "refuse"
+    """Whether ``max_neighbours`` may cut a potential's neighbour lists within the radius. The
+    energy then jumps when neighbours change places, and its forces are not the gradient."""
+    enable_interatomic_potential: bool = False
+    """Potential mode: the one head is the energy, and forces are minus its gradient."""
+    energy_weight: float = Field(default=0.0, ge=0)
+    """Weight of the potential's loss on total energies. If neither this nor the next two are given,
+    a potential has an ``energy_peratom_weight`` of 40 and a ``force_weight`` of 1."""
+    energy_peratom_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss on energies per atom."""
+    force_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss on forces."""
+    stress_weight: float = Field(default=0.0, ge=0)
+    """Weight of the loss on stresses of periodic cells."""
+    task_weights: tuple[float, ...] | None = None
+    """Weight of each output's loss. The weights are normalised to sum to one."""
+
+    @model_validator(mode="after")
+    def _weighted_potential(self) -> CommonArchitecture:
+        weights = (self.energy_weight, self.energy_peratom_weight, self.force_weight)
+        if self.enable_interatomic_potential and not any(weights):
+            raise ValueError(
+                "enable_interatomic_potential needs a weight above zero for at least one of "
+                "energy_weight, energy_peratom_weight and force_weight"
+            )
+        return self
+
+
+class Architecture(CommonArchitecture):
     """`NeuralNetwork.Architecture`."""
 
     mpnn_type: str = Field(examples=list(MPNN_TYPES))
@@ -76,13 +111,6 @@ class Architecture(Section):
     """Width of node features."""
     num_conv_layers: int = Field(ge=1, le=_DEEPEST)
     """Number of message-passing layers."""
-    radius: float | None = Field(default=None, gt=0)
-    """Cutoff of the neighbour list [Å]."""
-    max_neighbours: int | None = Field(default=None, ge=1)
-    """Nearest neighbours kept per atom. By default all within the radius."""
-    truncated_neighbours: Literal["refuse", "allow"] = "refuse"
-    """Whether ``max_neighbours`` may cut a potential's neighbour lists within the radius. The
-    energy then jumps when neighbours change places, and its forces are not the gradient."""
     activation_function: Activation = "relu"
     """Activation of heads and of the node updates of most types. PAINN, PNAEq, DimeNet, MACE and
     the messages of EGNN and SchNet have smooth activations of their own. Forces need a smooth
@@ -167,17 +195,6 @@ class Architecture(Section):
 
     graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
     """How node features become features of the graph. ``sum`` is the same as ``add``."""
-    enable_interatomic_potential: bool = False
-    """Potential mode: the one head is the energy, and forces are minus its gradient."""
-    energy_weight: float = Field(default=0.0, ge=0)
-    """Weight of the potential's loss on total energies. If neither this nor the next two are given,
-    a potential has an ``energy_peratom_weight`` of 40 and a ``force_weight`` of 1."""
-    energy_peratom_weight: float = Field(default=0.0, ge=0)
-    """Weight of the loss on energies per atom."""
-    force_weight: float = Field(default=0.0, ge=0)
-    """Weight of the loss on forces."""
-    stress_weight: float = Field(default=0.0, ge=0)
-    """Weight of the loss on stresses of periodic cells."""
     freeze_conv_layers: bool = False
     """Whether training changes only the heads."""
     statistics: LayerStatistics | None = None
@@ -187,9 +204,6 @@ class Architecture(Section):
     """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads
     """Layers from the features to the outputs."""
-    task_weights: tuple[float, ...] | None = None
-    """Weight of each output's loss. The weights are normalised to sum to one."""
-
     unused = IGNORED["Architecture"]
 
     @property
@@ -357,15 +371,5 @@ class Architecture(Section):
                 f"correlation = {highest} with max_ell = {self.max_ell} makes {products:,} "
                 f"products of harmonics ((max_ell + 1) to the power of 2 · correlation), and more "
                 f"than {_MOST_PRODUCTS:,} cannot be computed; lower one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _weighted_potential(self) -> Architecture:
-        weights = (self.energy_weight, self.energy_peratom_weight, self.force_weight)
-        if self.enable_interatomic_potential and not any(weights):
-            raise ValueError(
-                "enable_interatomic_potential needs a weight above zero for at least one of "
-                "energy_weight, energy_peratom_weight and force_weight"
             )
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
@@ -90,7 +90,7 @@ def with_branches(network: dict[str, Any], data_sets: Sequence[str]) -> dict[str
     """A `NeuralNetwork` section whose heads are those of a branch for each data set.
 
     Heads of a level that are described once are taken for each branch; a list of branches stays as
-    it is.
+    it is. An engine, whose keys are its own, is told the number of branches.
 
     Parameters
     ----------
@@ -100,19 +100,27 @@ def with_branches(network: dict[str, Any], data_sets: Sequence[str]) -> dict[str
         Their names; with fewer than two the section stays as it is.
     """
     architecture = network.get("Architecture")
-    heads = architecture.get("output_heads") if isinstance(architecture, dict) else None
-    if len(data_sets) < 2 or not isinstance(heads, dict):
+    if len(data_sets) < 2 or not isinstance(architecture, dict):
         return network
-    branched = {
+    if "engine" in network:
+        return {**network, "Architecture": {"branches": len(data_sets), **architecture}}
+    heads = architecture.get("output_heads")
+    if not isinstance(heads, dict):
+        return network
+    branched = branched_heads(heads, len(data_sets))
+    return {**network, "Architecture": {**architecture, "output_heads": branched}}
+
+
+def branched_heads(heads: Mapping[str, Any], branches: int) -> dict[str, Any]:
+    """HydraGNN's `output_heads` for a number of branches; described once, they are of each."""
+    return {
         level: [
-            {"type": f"branch-{number}", "architecture": described}
-            for number in range(len(data_sets))
+            {"type": f"branch-{number}", "architecture": described} for number in range(branches)
         ]
         if isinstance(described, dict)
         else described
         for level, described in heads.items()
     }
-    return {**network, "Architecture": {**(architecture or {}), "output_heads": branched}}
 
 
 class OutputHeads(Section):

@@ -106,6 +106,8 @@ def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for section, place in _PLACES.items():
+        if section == "Architecture" and "engine" in network:
+            continue  # an engine has keys of its own there
         values: Any = network
         for key in filter(None, place.split(".")):
             values = values.get(key) if isinstance(values, Mapping) else None

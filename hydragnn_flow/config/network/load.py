@@ -7,10 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, validate
-from hydragnn_flow.config.network.architecture import Architecture
+from hydragnn_flow.config.network.architecture import GPS, Architecture, CommonArchitecture
+from hydragnn_flow.config.network.engines import ENGINES, EngineArchitecture, engine_of
 from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, drop_unused
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.errors import InputError
@@ -70,9 +71,9 @@ class VariablesOfInterest(Section):
 
 
 class NetworkConfig(Section):
-    """The `NeuralNetwork` section of a HydraGNN file."""
+    """The `NeuralNetwork` section of a HydraGNN file, whoever builds the network."""
 
-    Architecture: Architecture
+    Architecture: CommonArchitecture
     """The network."""
     Variables_of_interest: VariablesOfInterest
     """The network's inputs and outputs."""
@@ -94,6 +95,25 @@ class NetworkConfig(Section):
         """The same network, a rank's graphs of a step taken in ``steps`` micro-batches."""
         training = self.Training.model_copy(update={"accumulation_steps": steps})
         return self.model_copy(update={"Training": training})
+
+    @property
+    def branches(self) -> int:
+        """Number of branches, one for each data set that has units of its own."""
+        raise NotImplementedError
+
+    @property
+    def encodings(self) -> int:
+        """Number of positional encodings that it reads."""
+        raise NotImplementedError
+
+    @property
+    def kind(self) -> str:
+        """Networks of one kind take the same time for the same work: their type."""
+        return self.kind_of(str(getattr(self.Architecture, "mpnn_type", "")))
+
+    def kind_of(self, mpnn_type: str) -> str:
+        """The kind of such a network if `Architecture.mpnn_type` were another."""
+        return mpnn_type
 
     def effective(self) -> NetworkConfig:
         """The same network, with the default for every key that it does not read."""
@@ -124,22 +144,12 @@ class NetworkConfig(Section):
 
     @property
     def _unread(self) -> set[str]:
-        """Keys of `Architecture` that are not read."""
-        unread = self.Architecture.unread()
-        if "graph" not in self.Variables_of_interest.type:
-            unread |= {"graph_pooling"}
-        return unread
+        """Keys of `Architecture` that are not read, as far as that is known."""
+        return set()
 
     @model_validator(mode="after")
-    def _heads_present(self) -> NetworkConfig:
-        heads = self.Architecture.output_heads
+    def _one_weight_of_each_output(self) -> NetworkConfig:
         kinds = self.Variables_of_interest.type
-        for kind in kinds:
-            if getattr(heads, kind) is None:
-                raise ValueError(
-                    f"Architecture.output_heads has no {kind!r} head, but "
-                    f"Variables_of_interest.type asks for one"
-                )
         weights = self.Architecture.task_weights
         if weights is not None and len(weights) != len(kinds):
             raise ValueError("Architecture.task_weights needs one weight per output")
@@ -173,6 +183,80 @@ class NetworkConfig(Section):
                 "stress; set stress_weight to 0, or write 'mse', 'mae' or 'smooth_l1'"
             )
         return self
+
+
+class HydraNetwork(NetworkConfig):
+    """A network that is built here."""
+
+    Architecture: Architecture
+    """The network."""
+
+    @property
+    def branches(self) -> int:
+        """See :attr:`NetworkConfig.branches`."""
+        return self.Architecture.output_heads.branches
+
+    @property
+    def encodings(self) -> int:
+        """See :attr:`NetworkConfig.encodings`."""
+        return self.Architecture.encodings
+
+    @property
+    def _unread(self) -> set[str]:
+        """Keys of `Architecture` that are not read."""
+        unread = self.Architecture.unread()
+        if "graph" not in self.Variables_of_interest.type:
+            unread |= {"graph_pooling"}
+        return unread
+
+    @model_validator(mode="after")
+    def _heads_present(self) -> HydraNetwork:
+        heads = self.Architecture.output_heads
+        kinds = self.Variables_of_interest.type
+        for kind in kinds:
+            if getattr(heads, kind) is None:
+                raise ValueError(
+                    f"Architecture.output_heads has no {kind!r} head, but "
+                    f"Variables_of_interest.type asks for one"
+                )
+        return self
+
+
+class EngineNetwork(NetworkConfig):
+    """A network that an engine builds."""
+
+    engine: str = Field(examples=list(ENGINES))
+    """Who builds the network: ``hydragnn``, your own installed HydraGNN, or ``module:build``, a
+    function of yours. By default it is built here."""
+    Architecture: EngineArchitecture
+    """The engine's keys, beside those of the store and the loss."""
+
+    @field_validator("engine")
+    @classmethod
+    def _known_engine(cls, name: str) -> str:
+        engine_of(name)
+        return name
+
+    @model_validator(mode="after")
+    def _keys_of_the_engine(self) -> EngineNetwork:
+        self.Architecture.check(self.engine)
+        return self
+
+    @property
+    def branches(self) -> int:
+        """See :attr:`NetworkConfig.branches`."""
+        return self.Architecture.branches
+
+    @property
+    def encodings(self) -> int:
+        """See :attr:`NetworkConfig.encodings`; asked for by the keys that HydraGNN has for it."""
+        own = self.Architecture.own
+        asked = own.get("pe_dim") if own.get("global_attn_engine") == GPS else 0
+        return asked if isinstance(asked, int) else 0
+
+    def kind_of(self, mpnn_type: str) -> str:
+        """The kind of such a network if `Architecture.mpnn_type` were another."""
+        return f"{self.engine} {mpnn_type}".rstrip()
 
 
 def _as_read(section: _Section) -> _Section:
@@ -256,7 +340,8 @@ def load_network(
     if not isinstance(network, Mapping):
         raise InputError(f"{source}: must hold a mapping, as HydraGNN's JSON does")
     section = network if "Architecture" in network else network_section(network, source)
-    config: NetworkConfig = validate(NetworkConfig, dict(section), source)
+    kind = EngineNetwork if "engine" in section else HydraNetwork
+    config: NetworkConfig = validate(kind, dict(section), source)
     return config
 
 

@@ -1,0 +1,196 @@
+"""The engine ``hydragnn``: a network of the HydraGNN that the user has installed.
+
+HydraGNN's own functions fill in its configuration and make its model. Its keys of `Architecture`
+are passed on unchecked, whatever version it is. Neither its loss nor its training loop is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from pydantic import ConfigDict, model_validator
+from torch import Tensor, nn
+from torch_geometric.data import Data
+
+from hydragnn_flow.config.base import Section
+from hydragnn_flow.config.network import branched_heads
+from hydragnn_flow.config.network.architecture import LENGTHS
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.geometry import sum_by
+
+_CONFIGURATION = "hydragnn.utils.input_config_parsing.config_utils"
+_NEEDED = ("hydragnn", "mpi4py", "torch_scatter")
+
+
+class HydragnnKeys(Section):
+    """HydraGNN's keys of `Architecture`, which HydraGNN checks."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        for name in _NEEDED:
+            if name not in sys.modules and find_spec(name) is None:
+                raise ValueError(
+                    f"the engine hydragnn needs the package {name}, which is not installed; "
+                    f"install HydraGNN and what it needs, or add its folder to PYTHONPATH"
+                )
+        return values
+
+
+class HydragnnNetwork(nn.Module):
+    """HydraGNN's model between this package's batches and outputs.
+
+    Parameters
+    ----------
+    model
+        HydraGNN's.
+    columns
+        Node features that it reads.
+    edge_features
+        Names of the columns of its edge features.
+    outputs
+        Names of its heads, in their order.
+    atomic_energy
+        Whether the one head is the energy of an atom.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        columns: Sequence[int],
+        edge_features: Sequence[str],
+        outputs: Sequence[str],
+        atomic_energy: bool,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.columns = list(columns)
+        self.edge_features = tuple(edge_features)
+        self.names = tuple(outputs)
+        self.atomic_energy = atomic_energy
+
+    def forward(self, batch: Any) -> dict[str, Tensor]:
+        """See :mod:`hydragnn_flow.engines`."""
+        batch.edge_attr = self._edge_features(batch)
+        batch.x = torch.stack([batch.x[:, column] for column in self.columns], dim=1)
+        found = self.model(batch)
+        if self.atomic_energy:
+            return {"energy": sum_by(found[0], batch.batch, batch.num_graphs)}
+        return dict(zip(self.names, found, strict=True))
+
+    def _edge_features(self, batch: Any) -> Tensor | None:
+        if not self.edge_features:
+            return None
+        sender, receiver = batch.edge_index
+        vectors = batch.pos[receiver] - batch.pos[sender] + batch.edge_shifts
+        lengths = torch.linalg.vector_norm(vectors, dim=1)
+        columns = [
+            lengths if name in LENGTHS else batch.edge_attr[:, place]
+            for place, name in enumerate(self.edge_features)
+        ]
+        return torch.stack(columns, dim=1)
+
+
+def build(network: Mapping[str, Any], manifest: Manifest) -> nn.Module:
+    """See :mod:`hydragnn_flow.engines`.
+
+    Raises
+    ------
+    InputError
+        If HydraGNN cannot be imported, or a loss is asked for whose outputs it is not asked for.
+    """
+    try:
+        create = import_module("hydragnn.models").create_model_config
+        complete = import_module(_CONFIGURATION).update_config
+    except ImportError as error:
+        raise InputError(
+            f"network: engine hydragnn: HydraGNN cannot be imported ({error}); install what it "
+            f"needs"
+        ) from error
+    if network["Training"].get("loss_function_type") == "GaussianNLLLoss":
+        raise InputError(
+            "network: Training.loss_function_type = 'GaussianNLLLoss' is not for the engine "
+            "hydragnn; write 'mse', 'mae' or 'smooth_l1'"
+        )
+    section = _section(network, manifest)
+    data = SimpleNamespace(dataset=_Described(section, manifest))
+    rows = manifest.keys["x"].rows
+    with patch.dict(os.environ, {"HYDRAGNN_USE_VARIABLE_GRAPH_SIZE": str(int(rows is None))}):
+        section = complete({"NeuralNetwork": section}, data, data, data)["NeuralNetwork"]
+    with _own_seed():
+        model: nn.Module = create(section, use_gpu=False)
+    asked, architecture = section["Variables_of_interest"], section["Architecture"]
+    return HydragnnNetwork(
+        model,
+        asked["input_node_features"],
+        architecture.get("edge_features") or (),
+        asked["output_names"],
+        architecture["enable_interatomic_potential"] and asked["type"] == ["node"],
+    )
+
+
+build.options = HydragnnKeys  # type: ignore[attr-defined]  # as the protocol says
+
+
+def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
+    """The section as HydraGNN wants it, where it does not fill in the rest itself."""
+    section: dict[str, Any] = copy.deepcopy(dict(network))
+    asked, architecture = section["Variables_of_interest"], section["Architecture"]
+    asked.setdefault("input_node_features", [0])
+    asked["output_dim"] = [manifest.targets[name].dim for name in asked["output_names"]]
+    asked["denormalize_output"] = False
+    architecture.setdefault("task_weights", [1.0] * len(asked["output_names"]))
+    architecture.setdefault("max_neighbours", None)
+    branches, heads = architecture.pop("branches", 1), architecture["output_heads"]
+    if branches > 1:
+        architecture["output_heads"] = heads = branched_heads(heads, branches)
+    for level, described in heads.items():
+        if isinstance(described, list) and len(described) != branches:
+            raise InputError(
+                f"network: Architecture.output_heads.{level} has {len(described)} branches; write "
+                f"Architecture.branches: {len(described)}, or describe the heads once"
+            )
+    # What trains it is not HydraGNN's to know: the loss and the precision are applied around it.
+    checkpointing = section["Training"].get("conv_checkpointing", False)
+    section["Training"] = {
+        "Optimizer": {},
+        "loss_function_type": "mse",
+        "conv_checkpointing": checkpointing,
+    }
+    return section
+
+
+class _Described:
+    """Stands in for a data set, of which HydraGNN wants a graph's sizes and some statistics."""
+
+    def __init__(self, section: Mapping[str, Any], manifest: Manifest) -> None:
+        self._nodes = manifest.keys["x"].rows or 1
+        asked = section["Variables_of_interest"]
+        levels = zip(asked["output_dim"], asked["type"], strict=True)
+        sizes = [dim * (1 if level == "graph" else self._nodes) for dim, level in levels]
+        self._places = torch.tensor([[0, *sizes]]).cumsum(dim=1)
+        self.pna_deg = manifest.statistics.degree_histogram
+        self.avg_num_neighbors = manifest.statistics.avg_num_neighbors
+
+    def __getitem__(self, index: int) -> Data:
+        return Data(x=torch.zeros(self._nodes, 1), y_loc=self._places)
+
+
+@contextmanager
+def _own_seed() -> Iterator[None]:
+    """HydraGNN seeds each network with 0, and all members of an ensemble would begin alike."""
+    with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
+        yield

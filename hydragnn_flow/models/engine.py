@@ -1,0 +1,338 @@
+"""A network that an engine builds, between our batches and our units.
+
+The engine's module sees a batch without labels, in the precision of its weights, and returns
+numbers of about one. What it returns is checked in every call: a wrong name or shape would
+otherwise be broadcast into a loss that means something else.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.config.network import EngineNetwork, engine_of
+from hydragnn_flow.config.user_classes import with_place
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.branches import branch_of_graph
+from hydragnn_flow.models.build_heads import asked_outputs, check_branches
+from hydragnn_flow.models.build_potential import check_potential, energy_units, has_stress
+from hydragnn_flow.models.exact import of_branch, unpack_exact
+from hydragnn_flow.models.geometry import GraphBatch
+from hydragnn_flow.models.heads import NOISE_SUFFIX, Output, Rescale
+from hydragnn_flow.models.model import Model
+from hydragnn_flow.models.potential import EnergyUnits, Potential
+from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
+
+# Keys of a batch that are cast to the precision of the weights.
+_INPUTS = ("x", "pos", "edge_attr", "edge_shifts", "cell", "pe", "rel_pe", "graph_attr")
+_ROWS = {"graph": "graph", "node": "atom"}
+
+
+class Shape(NamedTuple):
+    """Shape of an output: a row for each graph or atom."""
+
+    level: str
+    dim: int
+
+
+class EngineModel(Model):
+    """Base of the two kinds of models that an engine builds.
+
+    Parameters
+    ----------
+    engine
+        Its name, for errors.
+    network
+        What it has built.
+    targets
+        Keys of the batch that the network must not see.
+    """
+
+    def __init__(self, engine: str, network: nn.Module, targets: Sequence[str]) -> None:
+        super().__init__()
+        self.engine = engine
+        self.network = network
+        self.targets = tuple(targets)
+
+    def inputs(self, batch: GraphBatch) -> Any:
+        """The batch as the network sees it: a shallow copy that it may change."""
+        seen: Any = copy.copy(batch)
+        for name in self.targets:
+            if name in seen:
+                del seen[name]
+        for name in _INPUTS:
+            if name in seen:
+                seen[name] = seen[name].to(self.dtype)
+        return seen
+
+    def outputs(
+        self, inputs: Any, asked: Mapping[str, Shape], possible: Mapping[str, Shape] | None = None
+    ) -> dict[str, Tensor]:
+        """What the network returns for a batch, checked.
+
+        Parameters
+        ----------
+        inputs
+            As of :meth:`inputs`.
+        asked, possible
+            Outputs that there must be, and that there may be besides.
+
+        Raises
+        ------
+        InputError
+            If an output is missing, superfluous, or of another shape.
+        """
+        found = self.network(inputs)
+        if not isinstance(found, dict):
+            raise self._wrong(
+                f"returns a {type(found).__name__}; return a dict from output name to tensor"
+            )
+        known = {**(possible or {}), **asked}
+        for name, shape in asked.items():
+            if name not in found:
+                raise self._wrong(
+                    f"returns {', '.join(map(repr, found)) or 'nothing'}, but no output {name!r}; "
+                    f"return it as [number of {_ROWS[shape.level]}s, {shape.dim}]"
+                )
+        rows = {"graph": inputs.num_graphs, "node": len(inputs.batch)}
+        for name, values in found.items():
+            if name not in known:
+                raise self._wrong(
+                    f"returns an output {name!r} that nobody asked for; asked for are "
+                    f"{', '.join(map(repr, known))}"
+                )
+            if not isinstance(values, Tensor):
+                raise self._wrong(f"returns a {type(values).__name__} for {name!r}, and no tensor")
+            level, dim = known[name]
+            if tuple(values.shape) != (rows[level], dim):
+                raise self._wrong(
+                    f"returns {name!r} with the shape {list(values.shape)} for {rows['graph']} "
+                    f"graphs of {rows['node']} atoms; return {[rows[level], dim]}, a row for each "
+                    f"{_ROWS[level]}"
+                )
+        return found
+
+    def node_features(self, batch: GraphBatch) -> Tensor:
+        """What the engine's own method ``node_features`` gives; see `Model.node_features`."""
+        tells = getattr(self.network, "node_features", None)
+        if tells is None:
+            raise self._wrong(
+                "does not tell the features of atoms, by which structures are told apart; give its "
+                "module a method node_features(batch)"
+            )
+        features: Tensor = tells(self.inputs(batch))
+        return features
+
+    def _wrong(self, what: str) -> InputError:
+        return InputError(f"network: engine {self.engine} {what}")
+
+
+class EngineProperties(EngineModel):
+    """Graph and node targets; the network returns each in units of its spread, from its mean.
+
+    Parameters
+    ----------
+    engine, network, targets
+        As of :class:`EngineModel`.
+    outputs
+        What to predict.
+    noise
+        Whether the network returns a number of any sign for the noise of each, too.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        network: nn.Module,
+        targets: Sequence[str],
+        outputs: Sequence[Output],
+        noise: bool,
+    ) -> None:
+        super().__init__(engine, network, targets)
+        self.n_branches = len(outputs[0].mean)
+        self.scales = nn.ModuleList(Rescale(output, noise) for output in outputs)
+        self.asked = {
+            output.name + suffix: Shape(output.level, len(output.mean[0]))
+            for output in outputs
+            for suffix in (("", NOISE_SUFFIX) if noise else ("",))
+        }
+
+    def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
+        """Predictions by output name, in the data's units."""
+        raw = self.outputs(self.inputs(batch), self.asked)
+        branch = branch_of_graph(batch, self.n_branches)
+        of_atom = None if branch is None else branch.index_select(0, batch.batch)
+        found: dict[str, Tensor] = {}
+        for scale in self.scales:
+            assert isinstance(scale, Rescale)
+            parts = [raw[scale.name + suffix] for suffix in ("", NOISE_SUFFIX)[: 1 + scale.noise]]
+            found |= scale(torch.cat(parts, dim=1), branch if scale.exact else of_atom)
+        return found
+
+
+class EnginePotential(EngineModel, Potential):
+    """An energy from the network, and forces and stress as its slopes.
+
+    A network that returns ``forces`` itself is taken at its word.
+
+    Parameters
+    ----------
+    engine, network, targets
+        As of :class:`EngineModel`.
+    units
+        What becomes an energy of the network's output.
+    stress
+        Whether to give the stress too, for which the graphs must have the key ``cell``.
+    """
+
+    def __init__(
+        self,
+        engine: str,
+        network: nn.Module,
+        targets: Sequence[str],
+        units: EnergyUnits,
+        stress: bool,
+    ) -> None:
+        super().__init__(engine, network, targets)
+        self.stress = stress
+        self.keep_units(units)
+
+    def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
+        """Energy [n_graphs, 1] in eV, float64, forces [n_atoms, 3] in eV/Å, and on request stress.
+
+        As :class:`~hydragnn_flow.models.PotentialModel` gives them.
+        """
+        differentiable = self.training and torch.is_grad_enabled()
+        inputs = self.inputs(batch)
+        strain = None
+        with torch.enable_grad():
+            inputs.pos = inputs.pos.detach().requires_grad_(True)
+            slopes_over = [inputs.pos]
+            if self.stress:
+                strain = inputs.pos.new_zeros(inputs.num_graphs, 3, 3, requires_grad=True)
+                slopes_over.append(strain)
+                _strain(inputs, strain)
+            raw = self.outputs(inputs, {"energy": Shape("graph", 1)}, {"forces": Shape("node", 3)})
+            slopes: Sequence[Tensor | None] = [None] * len(slopes_over)
+            if "forces" not in raw or strain is not None:
+                slopes = self._slopes(raw["energy"], slopes_over, differentiable)
+        branch = branch_of_graph(batch, self.n_branches)
+        scale = of_branch(unpack_exact(self.scale), branch)
+        of_atom = scale if branch is None else scale.index_select(0, batch.batch)
+        of_positions = raw["forces"] if "forces" in raw else -_known(slopes[0])
+        outputs = {
+            "energy": raw["energy"].double() * scale + self.references(batch),
+            "forces": of_positions * of_atom.to(of_positions.dtype),
+        }
+        if strain is not None:
+            virial = _known(slopes[1]).flatten(1)
+            outputs[STRESS] = _stress(virial * scale.to(virial.dtype), inputs.cell.detach())
+        if differentiable:
+            return outputs
+        return {name: values.detach() for name, values in outputs.items()}
+
+    def _slopes(
+        self, energy: Tensor, over: list[Tensor], differentiable: bool
+    ) -> Sequence[Tensor | None]:
+        try:
+            return torch.autograd.grad(energy.float().sum(), over, create_graph=differentiable)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error) and "not have been used" not in str(error):
+                raise
+            raise self._wrong(
+                "returns an 'energy' that does not follow from batch.pos, so that it has no "
+                "forces; compute it from the positions, or return 'forces' as well"
+            ) from None
+
+
+def build_with_engine(config: EngineNetwork, manifest: Manifest) -> EngineModel:
+    """Build a network by its engine for a store.
+
+    Raises
+    ------
+    InputError
+        If the network asks for something the store does not have, or the engine fails.
+    """
+    architecture, targets = config.Architecture, list(manifest.targets)
+    _check_lists(config, manifest)
+    check_branches(config.branches, manifest, "branches")
+    noise = config.Training.loss_function_type == "GaussianNLLLoss"
+    if not architecture.enable_interatomic_potential:
+        outputs = asked_outputs(config, manifest)
+        return EngineProperties(config.engine, _built(config, manifest), targets, outputs, noise)
+    check_potential(config, manifest)
+    if noise:
+        raise InputError(
+            f"network: Training.loss_function_type = 'GaussianNLLLoss' is not for potentials of "
+            f"the engine {config.engine}, whose noise nobody knows; write 'mse', 'mae' or "
+            f"'smooth_l1'"
+        )
+    stress = has_stress(architecture, manifest)
+    network, units = _built(config, manifest), energy_units(config, manifest)
+    return EnginePotential(config.engine, network, targets, units, stress)
+
+
+def _built(config: EngineNetwork, manifest: Manifest) -> nn.Module:
+    try:
+        network = engine_of(config.engine)(config.to_json(), manifest)
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's function does
+        raise InputError(
+            f"network: engine {config.engine} cannot build this network "
+            f"({with_place(error)}); correct its keys or the engine"
+        ) from error
+    if not isinstance(network, nn.Module):
+        raise InputError(
+            f"network: engine {config.engine} returns a {type(network).__name__}, and no "
+            f"torch.nn.Module; correct it"
+        )
+    if not any(weight.requires_grad for weight in network.parameters()):
+        raise InputError(
+            f"network: engine {config.engine} returns a module without weights to train; correct it"
+        )
+    return network
+
+
+def _check_lists(config: EngineNetwork, manifest: Manifest) -> None:
+    """Refuse neighbour lists of another length than the engine is told."""
+    radius, cutoff = config.Architecture.radius, manifest.cutoff
+    if radius is not None and cutoff is not None and radius != cutoff:
+        raise InputError(
+            f"network: Architecture.radius = {radius} Å, but the store's neighbour lists end at "
+            f"{cutoff} Å, which the engine {config.engine} does not know; write {cutoff} or "
+            f"prepare the store anew"
+        )
+
+
+def _strain(inputs: Any, strain: Tensor) -> None:
+    """Deform the graphs of a batch: every vector v becomes (1 + ε) v, ε the symmetric part."""
+    symmetric = 0.5 * (strain + strain.transpose(1, 2))
+    of_atom = symmetric.index_select(0, inputs.batch)
+    of_edge = of_atom.index_select(0, inputs.edge_index[0])
+    inputs.pos = inputs.pos + _times(of_atom, inputs.pos)
+    inputs.edge_shifts = inputs.edge_shifts + _times(of_edge, inputs.edge_shifts)
+    inputs.cell = inputs.cell + _times(symmetric.repeat_interleave(3, dim=0), inputs.cell)
+
+
+def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
+    return (matrices @ vectors.unsqueeze(2)).squeeze(2)
+
+
+def _stress(virial: Tensor, cell: Tensor) -> Tensor:
+    """Stress in Voigt's order, [n_graphs, 6], from dE/dε [n_graphs, 9]; NaN without a volume."""
+    volume = torch.linalg.det(cell.view(-1, 3, 3)).abs().unsqueeze(1)
+    flat = torch.stack([virial[:, place] for place in VOIGT_PLACES], dim=1)
+    periodic = volume > 0
+    return torch.where(periodic, flat / torch.where(periodic, volume, 1.0), math.nan)
+
+
+def _known(slope: Tensor | None) -> Tensor:
+    assert slope is not None  # it was worked out
+    return slope

@@ -1,0 +1,238 @@
+"""Tests that a network of an engine passes if it can be trained, resumed and put in an ensemble.
+
+Subclass :class:`PropertyEngineSuite` or :class:`PotentialEngineSuite`::
+
+    from hydragnn_flow.testing.engines import PotentialEngineSuite
+
+    class TestMine(PotentialEngineSuite):
+        engine = "my_package.my_module:build"
+        architecture = {"width": 16}
+
+The graphs are of copper and gold; their targets are an energy and forces, or `gap`, two numbers for
+each graph, and `charge`, one for each atom.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ase
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from hydragnn_flow.campaign.engine_probe import EngineProbe
+from hydragnn_flow.config import load_network
+from hydragnn_flow.config.network import EngineNetwork
+from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.models import EngineModel, build_model
+from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, as_graphs, manifest, outputs
+from hydragnn_flow.training.averaging import Average
+from hydragnn_flow.training.loading import moved
+
+_STEPS = 60
+
+
+class _Suite:
+    """Tests of an engine's networks of one kind."""
+
+    engine: ClassVar[str]
+    """Value of ``network.engine``; defined by a subclass."""
+    architecture: ClassVar[dict[str, Any]] = {}
+    """The engine's own keys of `Architecture`."""
+    _keys: ClassVar[dict[str, Any]]
+    _outputs: ClassVar[dict[str, str]]
+    _units: ClassVar[dict[str, list[float]]]
+    """Deviation of each component of the targets."""
+
+    @pytest.fixture
+    def network(self) -> EngineNetwork:
+        """The network, checked."""
+        section = {
+            "engine": self.engine,
+            "Architecture": {"radius": CUTOFF, **self._keys, **self.architecture},
+            "Variables_of_interest": {
+                "output_names": list(self._outputs),
+                "type": list(self._outputs.values()),
+            },
+            "Training": {"num_epoch": 1, "batch_size": 2, "Optimizer": {"learning_rate": 1e-3}},
+        }
+        checked = load_network(section)
+        assert isinstance(checked, EngineNetwork)
+        return checked
+
+    @pytest.fixture
+    def model(self, network: EngineNetwork) -> EngineModel:
+        """The model, in training mode."""
+        return _built(network)
+
+    def test_outputs_have_the_names_and_shapes_that_are_asked_for(self, model: EngineModel) -> None:
+        """What is missing or of another shape is refused by name."""
+        found = outputs(model.eval(), alloy(0), alloy(1))
+        assert all(np.isfinite(values).all() for values in found.values())
+
+    def test_structures_are_told_apart(self, model: EngineModel) -> None:
+        """The other tests would pass for a constant too."""
+        for name, values in outputs(model.eval(), alloy(0), alloy(1, spacing=3.3)).items():
+            assert np.ptp(values) > 0, name
+
+    def test_batch_mates_do_not_matter_to_predictions(self, model: EngineModel) -> None:
+        structures = [alloy(0), alloy(1).repeat((2, 1, 1)), alloy(2, spacing=3.5)]
+        together = outputs(model.eval(), *structures)
+        alone = [outputs(model, structure) for structure in structures]
+        expected = {name: np.concatenate([values[name] for values in alone]) for name in together}
+        _same(together, expected)
+
+    def test_atom_order_does_not_matter(self, model: EngineModel) -> None:
+        atoms = alloy().repeat((2, 1, 1))
+        order = np.random.default_rng(1).permutation(len(atoms))
+        plain, permuted = outputs(model.eval(), atoms), outputs(model, atoms[order])
+        by_atom = {name for name, values in plain.items() if len(values) == len(atoms)}
+        _same(permuted, {k: v[order] if k in by_atom else v for k, v in plain.items()})
+
+    def test_the_batch_is_not_changed(self, model: EngineModel) -> None:
+        batch, before = as_batch(alloy(0), alloy(1)), as_batch(alloy(0), alloy(1))
+        model(batch)
+        assert set(batch.keys()) == set(before.keys())
+        assert all(torch.equal(batch[key], before[key]) for key in before.keys())  # noqa: SIM118
+
+    def test_weights_are_drawn_from_the_seed(self, network: EngineNetwork) -> None:
+        """Members of an ensemble differ in it, and a trial that is begun again must not."""
+        first, again, other = (_weights(_built(network, seed)) for seed in (1, 1, 2))
+        assert torch.equal(first, again)
+        assert not torch.equal(first, other)
+
+    def test_it_learns(self, model: EngineModel) -> None:
+        """A few steps take the outputs half of the way to labels one deviation away."""
+        batch = as_batch(alloy(0), alloy(1))
+        wanted = {name: values.detach() for name, values in model(batch).items()}
+        wanted = {name: wanted[name] + torch.tensor(unit) for name, unit in self._units.items()}
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        losses = []
+        for _ in range(_STEPS):
+            optimizer.zero_grad()
+            found = model(batch)
+            loss = torch.stack(
+                [
+                    ((found[name] - wanted[name]) / torch.tensor(unit)).square().mean()
+                    for name, unit in self._units.items()
+                ]
+            ).sum()
+            loss.backward()
+            optimizer.step()
+            losses.append(float(loss.detach()))
+        assert min(losses) < 0.25 * losses[0]
+
+    def test_a_checkpoint_restores_it(self, network: EngineNetwork, model: EngineModel) -> None:
+        model(as_batch(alloy(0), alloy(1)))  # running means move
+        restored = _built(network, seed=7)
+        restored.load_state_dict(model.state_dict())
+        _same(outputs(restored.eval(), alloy(2)), outputs(model.eval(), alloy(2)))
+
+    def test_its_weights_can_be_averaged(self, model: EngineModel) -> None:
+        average = Average(model, 0.9)
+        average.update()
+        averaged = average.model()
+        assert isinstance(averaged, EngineModel)
+        _same(outputs(averaged, alloy(2)), outputs(copy.deepcopy(model).eval(), alloy(2)))
+
+    @pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no accelerator")
+    def test_it_moves_to_an_accelerator(self, model: EngineModel) -> None:
+        device = torch.accelerator.current_accelerator()
+        assert device is not None
+        batch = as_batch(alloy(0), alloy(1))
+        here = outputs(model.eval(), alloy(0), alloy(1))
+        there = model.to(device)(moved(batch, device))
+        _same({k: v.detach().cpu().numpy() for k, v in there.items()}, here)
+
+    def test_another_process_knows_its_cost(self, network: EngineNetwork, tmp_path: Path) -> None:
+        """The driver's process that tries networks builds it, and takes steps with it."""
+        graphs = as_graphs(*(alloy(seed) for seed in range(6)))
+        for graph in graphs:
+            atoms = graph.num_nodes
+            graph.energy, graph.forces = torch.zeros(1, 1), torch.zeros(atoms, 3)
+            graph.gap, graph.charge = torch.zeros(1, 2), torch.zeros(atoms, 1)
+        splits = {"trainset": graphs[:4], "valset": graphs[4:5], "testset": graphs[5:]}
+        targets, features = manifest().targets, manifest().node_features
+        units = {name: target.unit for name, target in targets.items()}
+        path = tmp_path / "store.gs"
+        write_store(
+            path, splits, targets=targets, units=units, cutoff=CUTOFF, node_features=features
+        )
+        with GraphStore.open(path) as store, EngineProbe(path) as probe:
+            size = store.manifest.splits["trainset"]
+            cost = probe.cost(network, size.atoms, size.edges, size.graphs)
+        assert cost.parameters == _weights(_built(network)).numel()
+        assert cost.bytes > 0 and cost.launches > 0 and cost.peak_bytes > 0
+
+
+class PropertyEngineSuite(_Suite):
+    """Tests of a network that predicts a graph and a node target."""
+
+    _keys: ClassVar[dict[str, Any]] = {}
+    _outputs: ClassVar[dict[str, str]] = {"gap": "graph", "charge": "node"}
+    _units: ClassVar[dict[str, list[float]]] = {"gap": [0.5, 3.0], "charge": [0.02]}
+
+
+class PotentialEngineSuite(_Suite):
+    """Tests of a network that predicts an energy, whose slopes are the forces."""
+
+    _keys: ClassVar[dict[str, Any]] = {
+        "enable_interatomic_potential": True,
+        "energy_peratom_weight": 1.0,
+        "force_weight": 1.0,
+    }
+    _outputs: ClassVar[dict[str, str]] = {"energy": "graph"}
+    _units: ClassVar[dict[str, list[float]]] = {"energy": [0.8]}
+
+    def test_forces_are_the_gradient_of_the_energy(self, model: EngineModel) -> None:
+        """Overrule it for a network that predicts forces by themselves."""
+        model, step = model.double().eval(), 1e-4
+        batch = as_batch(alloy())
+        batch.pos = batch.pos.double()
+        forces = model(batch)["forces"]
+        for index in ((0, 0), (1, 2), (3, 1)):
+            up, down = batch.clone(), batch.clone()
+            up.pos[index] += step
+            down.pos[index] -= step
+            slope = (model(up)["energy"] - model(down)["energy"]).item() / (2 * step)
+            assert abs(forces[index].item() + slope) <= 1e-3 * float(forces.abs().max())
+
+    def test_the_energy_does_not_depend_on_the_place_or_the_periodic_image(
+        self, model: EngineModel
+    ) -> None:
+        atoms, elsewhere = alloy(), alloy()
+        elsewhere.positions += [0.5, -1.25, 2.0]
+        elsewhere.wrap()
+        _same(outputs(model.eval(), elsewhere), outputs(model, atoms))
+
+    def test_the_energy_grows_with_the_structure(self, model: EngineModel) -> None:
+        once, twice = (outputs(model.eval(), alloy().repeat((n, 1, 1))) for n in (1, 2))
+        _same({"energy": twice["energy"]}, {"energy": 2 * once["energy"]})
+
+    def test_a_lone_atom_has_an_energy(self, model: EngineModel) -> None:
+        found = outputs(model.eval(), ase.Atoms("Cu"))
+        assert np.isfinite(found["energy"]).all()
+        np.testing.assert_array_equal(found["forces"], np.zeros((1, 3)))
+
+
+def _built(network: EngineNetwork, seed: int = 0) -> EngineModel:
+    torch.manual_seed(seed)
+    model = build_model(network, manifest())
+    assert isinstance(model, EngineModel)
+    return model.train()
+
+
+def _weights(model: EngineModel) -> torch.Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def _same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
+    """Compare outputs as far as single precision goes."""
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        atol = 2e-4 * float(np.abs(values).max()) + 1e-6
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=atol, err_msg=name)

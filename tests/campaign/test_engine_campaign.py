@@ -1,0 +1,151 @@
+"""Campaigns whose networks an engine builds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from ase.build import bulk
+from ase.calculators.fd import calculate_numerical_forces
+from campaign_cases import CONFIG
+from driver_cases import TWO_CORES
+from own_engine import Neighbours
+
+from hydragnn_flow import Ensemble, EnsembleCalculator
+from hydragnn_flow.execution.binding import bound_to
+from hydragnn_flow.search import read_trials
+
+pytestmark = pytest.mark.xdist_group("processes")
+TESTS = Path(__file__).resolve().parents[1]
+BENCHMARKS = TESTS.parent / "benchmarks"
+POTENTIAL = {
+    "radius": 4.0,
+    "enable_interatomic_potential": True,
+    "energy_peratom_weight": 1.0,
+    "force_weight": 1.0,
+}
+
+
+def config_of(folder: Path, engine: str, keys: dict[str, Any], **search: Any) -> Path:
+    network = CONFIG["network"] | {"engine": engine, "Architecture": POTENTIAL | keys}
+    training = network["Training"] | {"num_epoch": 3}
+    values = CONFIG | {
+        "network": network | {"Training": training},
+        "search": {"trials": 3, "min_epochs": 1, **search},
+        "ensemble": {"size": 2, "epochs": 4, "coverage": 0.9},
+    }
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump(values))
+    return path
+
+
+def flow(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Give a command where our test modules are found."""
+    paths = [str(TESTS), str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
+    command = [sys.executable, "-m", "hydragnn_flow.cli", *words]
+    with bound_to(TWO_CORES):
+        return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
+
+
+def segments(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "segments.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.slow
+def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path: Path) -> None:
+    """One of its configurations fails when it is tried, and only that trial ends."""
+    space = {
+        "Architecture.width": {"choices": [4, 8, 13]},
+        "Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True},
+    }
+    enqueue = [{"Architecture.width": 13}, {"Architecture.width": 4}, {"Architecture.width": 8}]
+    config_of(tmp_path, "own_engine:not_thirteen", {"width": 8}, space=space, enqueue=enqueue)
+    done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run")
+    assert done.returncode == 0, done.stderr + done.stdout
+    trials = read_trials(tmp_path / "run")
+    (failed,) = [trial for trial in trials if trial.state == "failed"]
+    assert "RuntimeError in own_engine.py, line" in failed.reason
+    assert "thirteen is unlucky" in failed.reason
+    found = segments(tmp_path / "run")
+    assert {line["number"] for line in found if line["kind"] == "trial"} == {1, 2}
+    assert all(line["status"] == "ok" and line["predicted_seconds"] for line in found)
+    wide, narrow = (
+        {line["step_work"][0] for line in found if (line["kind"], line["number"]) == ("trial", n)}
+        for n in (2, 1)
+    )
+    assert min(wide) > max(narrow)
+
+    done = flow(tmp_path, "predict", "run", "run/store.gs", "-o", "predictions.csv")
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert pd.read_csv(tmp_path / "predictions.csv")["energy_std"].gt(0).all()
+    for words in (["evaluate", "run", "run/store.gs"], ["report", "run"]):
+        done = flow(tmp_path, *words)
+        assert done.returncode == 0, done.stderr + done.stdout
+
+    ensemble = Ensemble.load(tmp_path / "run")
+    assert all(isinstance(model.network, Neighbours) for model in ensemble.models)
+    atoms = bulk("Cu", cubic=True)
+    atoms.rattle(0.1, seed=1)
+    atoms.calc = EnsembleCalculator(ensemble)
+    numeric = calculate_numerical_forces(atoms, 1e-3)
+    assert abs(atoms.get_forces() - numeric).max() < 0.02 * abs(numeric).max()
+
+
+def test_an_engine_that_returns_a_wrong_name_is_refused_before_anything_trains(
+    tmp_path: Path,
+) -> None:
+    space = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
+    config_of(tmp_path, "own_engine:wrong_name", {}, space=space)
+    done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run")
+    assert done.returncode == 2
+    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert "engine own_engine:wrong_name returns 'energys', but no output 'energy'" in sentence
+    assert not (tmp_path / "run" / "segments.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_an_engine_that_crashes_takes_no_driver_with_it(tmp_path: Path) -> None:
+    space = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
+    config_of(tmp_path, "own_engine:crashes", {}, space=space)
+    done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run")
+    assert done.returncode == 2
+    assert "does not get through a training step: its process was killed by SIGSEGV" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_users_hydragnn_is_searched_trained_and_predicted_with(
+    tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
+    checkout = pytestconfig.getoption("--hydragnn")
+    if checkout is None:
+        pytest.skip("needs a checkout of HydraGNN, named by --hydragnn=PATH")
+    heads = {"node": {"num_headlayers": 1, "dim_headlayers": [8], "type": "mlp"}}
+    keys = {
+        "mpnn_type": "EGNN",
+        "hidden_dim": 8,
+        "num_conv_layers": 2,
+        "output_heads": heads,
+        # A key that our own networks do not have.
+        "equivariant_attn_lmax": 1,
+    }
+    space = {
+        "Architecture.mpnn_type": {"choices": ["EGNN", "SchNet"]},
+        "Architecture.num_gaussians": {"choices": [8]},
+        "Architecture.num_filters": {"choices": [8]},
+    }
+    config_of(tmp_path, "peers.hydragnn_engine:build", keys, space=space)
+    variables = {"HYDRAGNN_CHECKOUT": str(checkout.resolve())}
+    done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run", **variables)
+    assert done.returncode == 0, done.stderr + done.stdout
+    found = segments(tmp_path / "run")
+    assert {line["status"] for line in found} == {"ok"}
+    done = flow(tmp_path, "predict", "run", "run/store.gs", "-o", "predictions.csv", **variables)
+    assert done.returncode == 0, done.stderr + done.stdout

@@ -1,0 +1,281 @@
+"""Networks of engines: our conformance suite on an engine of a user's, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, ClassVar
+
+import ase
+import numpy as np
+import own_engine
+import pytest
+import torch
+from data_set_cases import one_of, two_level_store
+from torch import nn
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import EngineModel, HydraModel, build_model
+from hydragnn_flow.models.cost import network_cost, probed_cost
+from hydragnn_flow.testing.engines import PotentialEngineSuite, PropertyEngineSuite
+from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, manifest, network, outputs
+from hydragnn_flow.training.losses import Counts, Loss
+
+TESTS = str(Path(own_engine.__file__).parent)
+
+
+@pytest.fixture(autouse=True)
+def _found_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
+
+
+class TestPotentials(PotentialEngineSuite):
+    engine: ClassVar[str] = "own_engine:build"
+    architecture: ClassVar[dict[str, Any]] = {"width": 6}
+
+
+class TestProperties(PropertyEngineSuite):
+    engine: ClassVar[str] = "own_engine:build"
+
+
+def section(engine: str = "own_engine:build", potential: bool = False, **keys: Any) -> Any:
+    values = network("SchNet", potential=potential)
+    values["Architecture"] = {
+        key: values["Architecture"][key]
+        for key in (
+            "radius",
+            "enable_interatomic_potential",
+            "energy_peratom_weight",
+            "force_weight",
+        )
+        if key in values["Architecture"]
+    } | keys
+    return {"engine": engine, **values}
+
+
+def test_outputs_are_in_units_of_the_targets_spread_from_its_mean() -> None:
+    model = build_model(section(), manifest())
+    assert isinstance(model, EngineModel)
+    raw, found = model.network(as_batch(alloy())), model(as_batch(alloy()))
+    moments = manifest().statistics.targets["gap"]
+    expected = raw["gap"].double() * torch.tensor(moments.std) + torch.tensor(moments.mean)
+    torch.testing.assert_close(found["gap"], expected, rtol=1e-6, atol=1e-6)
+    assert found["gap"].dtype == torch.float64
+
+
+def test_energies_lie_above_those_of_the_elements() -> None:
+    model = build_model(section(potential=True), manifest())
+    assert isinstance(model, EngineModel)
+    raw = model.network(as_batch(alloy()))["energy"].detach().item()
+    elements = manifest().statistics.element_energies
+    assert outputs(model, alloy())["energy"].item() == pytest.approx(
+        0.8 * raw + sum(elements[z] for z in alloy().numbers), abs=1e-5
+    )
+
+
+def test_the_stress_is_that_of_our_own_potentials() -> None:
+    """Pressed into the wrapper, one of ours must give what it gives by itself."""
+    ours = build_model(network("SchNet"), manifest())
+    assert isinstance(ours, HydraModel)
+    theirs = build_model(section(potential=True), manifest())
+    assert isinstance(theirs, EngineModel)
+    for model in (ours, theirs):
+        model.double().eval().stress = True
+    theirs.network = _Energy(ours)
+    slab = alloy(1)
+    slab.pbc = (True, True, False)
+    slab.cell[2] = 0.0
+    batch = as_batch(alloy(), slab)
+    found, expected = theirs(batch), ours(batch)
+    assert expected["stress"][1].isnan().all()
+    for name in ("energy", "forces", "stress"):
+        torch.testing.assert_close(
+            found[name], expected[name], rtol=1e-6, atol=1e-9, equal_nan=True
+        )
+
+
+class _Energy(nn.Module):
+    """One of our potentials as a network of an engine."""
+
+    def __init__(self, potential: Any) -> None:
+        super().__init__()
+        self.potential = potential
+
+    def forward(self, batch: Any) -> Any:
+        nodes, geometry = self.potential.encoder(batch, batch.pos)
+        (raw,) = self.potential.atomic_energy(nodes, geometry, None)
+        return {"energy": raw.new_zeros(batch.num_graphs, 1).index_add(0, batch.batch, raw)}
+
+
+def test_the_network_sees_no_labels() -> None:
+    model = build_model(section(), manifest())
+    assert isinstance(model, EngineModel)
+    batch = as_batch(alloy())
+    batch.gap, batch.charge = torch.zeros(1, 2), torch.zeros(4, 1)
+    seen = model.inputs(batch)
+    assert "gap" not in seen and "charge" not in seen and "gap" in batch
+
+
+def test_work_is_counted_as_that_of_our_own_networks(alloy_store: Any) -> None:
+    """A network that can be counted both ways: without numbers, and by steps that are taken."""
+    values = network("SchNet")
+    model, train = build_model(values, alloy_store), alloy_store["trainset"]
+    size = alloy_store.manifest.splits["trainset"]
+    whole = size.atoms, size.edges, size.graphs
+    counted, probed = network_cost(model, *whole), probed_cost(model, train, *whole)
+    assert probed.parameters == counted.parameters
+    for name in ("flops", "bytes", "peak_bytes", "launches"):
+        assert getattr(probed, name) == pytest.approx(getattr(counted, name), rel=0.05), name
+
+
+def test_the_work_of_a_larger_batch_is_extrapolated(alloy_store: Any) -> None:
+    model, train = build_model(network("SchNet"), alloy_store), alloy_store["trainset"]
+    size = alloy_store.manifest.splits["trainset"]
+    times = 500
+    large = times * size.atoms, times * size.edges, times * size.graphs
+    counted, probed = network_cost(model, *large), probed_cost(model, train, *large)
+    for name in ("flops", "bytes", "peak_bytes"):
+        assert getattr(probed, name) == pytest.approx(getattr(counted, name), rel=0.05), name
+
+
+class _Constant(nn.Module):
+    """Returns what it was given."""
+
+    def __init__(self, returned: Any) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+        self.returned = returned
+
+    def forward(self, batch: Any) -> Any:
+        return self.returned
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        (torch.zeros(1), ("Tensor", "return a dict")),
+        ({}, ("returns nothing", "'gap'", "[number of graphs, 2]")),
+        ({"gap": torch.zeros(1, 2)}, ("'gap'", "no output 'charge'", "[number of atoms, 1]")),
+        ({"gap": torch.zeros(1), "charge": torch.zeros(4, 1)}, ("'gap'", "[1]", "return [1, 2]")),
+        ({"gap": torch.zeros(1, 2), "charge": torch.zeros(4)}, ("'charge'", "[4]", "[4, 1]")),
+        ({"gap": torch.zeros(1, 2), "charge": 0.5}, ("float for 'charge'", "no tensor")),
+        (
+            {"gap": torch.zeros(1, 2), "charge": torch.zeros(4, 1), "other": torch.zeros(1, 1)},
+            ("'other'", "nobody asked for", "'gap'"),
+        ),
+    ],
+)
+def test_a_wrong_output_is_named(returned: Any, said: tuple[str, ...]) -> None:
+    model = build_model(section(), manifest())
+    assert isinstance(model, EngineModel)
+    model.network = _Constant(returned)
+    with pytest.raises(InputError) as refusal:
+        model(as_batch(alloy()))
+    assert all(words in str(refusal.value) for words in ("engine own_engine:build", *said))
+
+
+def test_an_energy_that_does_not_follow_from_the_positions_is_refused() -> None:
+    model = build_model(section(potential=True), manifest())
+    assert isinstance(model, EngineModel)
+    model.network = _Constant({"energy": torch.zeros(1, 1, requires_grad=True)})
+    with pytest.raises(InputError, match=r"does not follow from batch\.pos"):
+        model(as_batch(alloy()))
+
+
+def test_a_network_may_predict_forces_by_itself() -> None:
+    model = build_model(section(potential=True), manifest())
+    assert isinstance(model, EngineModel)
+    model.network = _Constant({"energy": torch.zeros(1, 1), "forces": torch.ones(4, 3)})
+    np.testing.assert_allclose(outputs(model, alloy())["forces"], 0.8)
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"engine": "hydragn"}, ("engine", "did you mean 'hydragnn'")),
+        ({"engine": "nowhere:build"}, ("engine", "no module 'nowhere'", "PYTHONPATH")),
+        ({"engine": "own_engine:built"}, ("engine", "own_engine has no 'built'")),
+        ({"engine": "own_engine:__doc__"}, ("engine", "cannot be called")),
+        ({"width": "wide"}, ("Architecture: width", "whole number")),
+        ({"widht": 3}, ("'widht'", "did you mean 'width'")),
+        ({"radius": "far"}, ("Architecture.radius", "must be a number")),
+    ],
+)
+def test_a_wrong_key_is_named(keys: dict[str, Any], said: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as refusal:
+        load_network(section(**keys))
+    assert all(words in str(refusal.value) for words in said)
+
+
+@pytest.mark.parametrize(
+    ("engine", "said"),
+    [
+        ("own_engine:fails", ("cannot build", "KeyError in own_engine.py, line", "'depth'")),
+        ("own_engine:Keys", ("cannot build", "TypeError")),
+        ("own_engine:no_module", ("returns a dict", "no torch.nn.Module")),
+        ("own_engine:nothing_to_train", ("without weights to train",)),
+    ],
+)
+def test_an_engine_that_builds_nothing_is_named(engine: str, said: tuple[str, ...]) -> None:
+    with pytest.raises(InputError) as refusal:
+        build_model(section(engine), manifest())
+    assert all(words in str(refusal.value) for words in (f"engine {engine}", *said))
+
+
+def test_lists_that_end_elsewhere_are_refused() -> None:
+    with pytest.raises(InputError, match=r"radius = 3\.0 Å.*end at 4\.0 Å"):
+        build_model(section(radius=3.0), manifest())
+
+
+def test_a_likelihood_needs_the_noise_of_each_output() -> None:
+    values = section()
+    values["Training"]["loss_function_type"] = "GaussianNLLLoss"
+    model = build_model(values, manifest())
+    assert isinstance(model, EngineModel)
+    with pytest.raises(InputError, match="no output 'gap_aleatoric_std'"):
+        model(as_batch(alloy()))
+    wide = {"gap": torch.zeros(1, 2), "charge": torch.zeros(4, 1)}
+    wide |= {f"{name}_aleatoric_std": -values for name, values in wide.items()}
+    model.network = _Constant(wide)
+    assert (outputs(model, alloy())["gap_aleatoric_std"] > 0).all()
+    with pytest.raises(InputError, match="noise nobody knows"):
+        potential = section(potential=True)
+        potential["Training"]["loss_function_type"] = "GaussianNLLLoss"
+        build_model(potential, manifest())
+
+
+def test_each_data_set_has_units_of_its_own(tmp_path: Path) -> None:
+    store = two_level_store(tmp_path)
+    values = section(potential=True, radius=4.0, branches=2)
+    torch.manual_seed(0)
+    model, loss = build_model(values, store), Loss(load_network(values), store.manifest)
+    for branch in (0, 1):
+        batch = store["trainset"].batch(one_of(store, "trainset", branch))
+        counts = Counts(batch.num_graphs, batch.num_nodes)
+        assert 0.05 < loss.total(loss.term_means(model(batch), batch, counts)).item() < 3
+    with pytest.raises(InputError, match=r"Architecture\.branches has 2 branches, but the store"):
+        build_model(values, manifest())
+
+
+def test_features_are_told_by_the_network() -> None:
+    model = build_model(section(), manifest())
+    assert model.node_features(as_batch(alloy(), ase.Atoms("Cu"))).shape == (5, 8)
+    assert isinstance(model, EngineModel)
+    model.network = _Constant({})
+    with pytest.raises(InputError, match="node_features"):
+        model.node_features(as_batch(alloy()))
+
+
+def test_a_section_reads_back_the_same() -> None:
+    values = section(width=5)
+    assert load_network(load_network(values).to_json()) == load_network(values)
+    assert load_network(values).kind == "own_engine:build"
+    assert load_network(values).Architecture.radius == CUTOFF
+
+
+@pytest.mark.skipif(find_spec("hydragnn") is not None, reason="HydraGNN is installed here")
+def test_the_engine_hydragnn_needs_hydragnn() -> None:
+    with pytest.raises(InputError, match=r"needs the package hydragnn.*install HydraGNN"):
+        load_network(section("hydragnn"))
