@@ -194,7 +194,9 @@ def _model(mpnn_type: str, seed: int) -> HydraModel:
         "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
         "Training": {"num_epoch": 1, "batch_size": 1, "Optimizer": {"learning_rate": 1e-3}},
     }
-    return build_model(network, _manifest())
+    model = build_model(network, _manifest())
+    assert isinstance(model, HydraModel)
+    return model
 
 
 def _manifest() -> Manifest:

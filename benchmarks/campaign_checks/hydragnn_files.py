@@ -22,7 +22,7 @@ from ase import Atoms
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import NetworkConfig, RunConfig, load_network
-from hydragnn_flow.config.network import network_section, read_json
+from hydragnn_flow.config.network import Architecture, network_section, read_json
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.config.run import resolve_config
 from hydragnn_flow.data import GraphStore, atoms_to_graph, prepare_store, write_store
@@ -184,6 +184,7 @@ def _prepared(
 def _graph(network: NetworkConfig, dims: list[int], rng: np.random.Generator, number: int) -> Data:
     """A molecule with the columns of x, the keys and the packed y that a network asks for."""
     architecture, asked = network.Architecture, network.Variables_of_interest
+    assert isinstance(architecture, Architecture)
     radius = architecture.radius or _NO_EDGES
     # A chain with all atoms within the radius of several others, and no two too near.
     positions = rng.uniform(-0.2, 0.2, (_ATOMS, 3)) + 0.45 * radius * np.outer(

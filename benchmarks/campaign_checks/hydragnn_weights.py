@@ -30,7 +30,7 @@ from hydragnn_flow.config.network.hydragnn_layers import DIFFERENT, EQUAL
 from hydragnn_flow.config.start_from import StartConfig, find_origin
 from hydragnn_flow.data import atoms_to_graph
 from hydragnn_flow.data.store.manifest import BranchStatistics, LabelStatistics
-from hydragnn_flow.models import build_model
+from hydragnn_flow.models import HydraModel, build_model
 from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
 from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, manifest
 
@@ -290,6 +290,7 @@ def our_outputs(file: Path, graphs: list[Data]) -> dict[str, torch.Tensor]:
     """What our network predicts with the weights of a checkpoint of HydraGNN's."""
     origin = find_origin(StartConfig(path=file))
     model = build_model(origin.network, manifest_of(origin.network))
+    assert isinstance(model, HydraModel)
     levels = origin.network["Variables_of_interest"]["type"]
     model.load_state_dict(read_hydragnn_weights(file, model, levels))
     batch = Batch.from_data_list([graph.clone() for graph in graphs])

@@ -60,7 +60,7 @@ def stand_in_for_mpi() -> None:
 
 
 def load(checkout: Path, device: str = "cpu") -> None:
-    """Make HydraGNN importable in this process, with a process group of one rank.
+    """Import HydraGNN in this process, with a process group of one rank.
 
     Parameters
     ----------
@@ -76,22 +76,38 @@ def load(checkout: Path, device: str = "cpu") -> None:
     """
     if "hydragnn" in sys.modules:
         return
-    if not (checkout / "hydragnn" / "models" / "create.py").is_file():
-        raise CannotRun("--hydragnn names no checkout of HydraGNN; correct it")
     if device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    stand_in_for_mpi()
-    sys.path.insert(0, str(checkout))
+    make_importable(checkout)
     try:
         import_module("hydragnn")
     except ImportError as error:
         raise CannotRun(f"HydraGNN cannot be imported ({error})") from None
-    schnet: Any = import_module("torch_geometric.nn.models.schnet")
-    schnet.radius_graph = lambda *_, **__: edges[0]
+    hand_over_edges()
     # Sums over ranks want a process group even for one.
     distributed: Any = torch.distributed  # its types leave out HashStore
     store = distributed.HashStore()
     distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+
+
+def make_importable(checkout: Path) -> None:
+    """Have ``import hydragnn`` find a checkout, and one process where it looks for MPI.
+
+    Raises
+    ------
+    CannotRun
+        Where there is no such checkout.
+    """
+    if not (checkout / "hydragnn" / "models" / "create.py").is_file():
+        raise CannotRun("--hydragnn names no checkout of HydraGNN; correct it")
+    stand_in_for_mpi()
+    sys.path.insert(0, str(checkout))
+
+
+def hand_over_edges() -> None:
+    """Have SchNet take :data:`edges` for what the search of PyG would find."""
+    schnet: Any = import_module("torch_geometric.nn.models.schnet")
+    schnet.radius_graph = lambda *_, **__: edges[0]
 
 
 def function(module: str, name: str) -> Any:
