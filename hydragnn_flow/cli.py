@@ -155,13 +155,18 @@ def run(
 ) -> None:
     """Run a campaign: search, train the best as an ensemble, predict with error bars.
 
-    The same command continues a run that was stopped.
+    The same command continues a run that was stopped. With `search.objective` it calls a function.
     """
     from hydragnn_flow.campaign import check_paths, run_campaign
-    from hydragnn_flow.config import load_config
+    from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
     from hydragnn_flow.report.closing import closing_table
 
-    loaded = load_config(config, data=data)
+    loaded = load_campaign(config, data=data)
+    if isinstance(loaded, ObjectiveConfig):
+        from hydragnn_flow.commands.objective import run_function
+
+        run_function(loaded, sites.load(site, options), run_dir or _RUNS / loaded.name)
+        return
     check_paths(loaded, run_dir)
     machine = sites.load(site, options)
     with interruptible(), using(run_dir or _RUNS, data):

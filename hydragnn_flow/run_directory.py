@@ -17,6 +17,7 @@ import yaml
 
 from hydragnn_flow.config import EnsembleConfig, RunConfig
 from hydragnn_flow.config.network import read_json
+from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.failed_members import SELECTION
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
@@ -30,6 +31,7 @@ STARTED = "started"
 COMMANDS = "commands"
 SIMULATED = "simulated.json"
 """File of a run directory whose campaign is a simulated one."""
+_ABOUT = ("versions", STARTED, COMMANDS)
 # The criterion judges trials too, so it may not change with the ensemble.
 _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - {
     "ensemble.criterion"
@@ -148,6 +150,33 @@ class RunDirectory:
                 f"this one"
             )
 
+    def check_objective(self, config: ObjectiveConfig) -> None:
+        """Refuse a directory that belongs to another configuration than this of a function.
+
+        Another number of trials may be asked for at any time.
+
+        Raises
+        ------
+        InputError
+            Naming the first key that differs.
+        """
+        if not self.has_begun:
+            check_earlier(config.search.warm_start)
+        before = self._recorded()
+        free = {"search.trials", "search.warm_start"}
+        known = {key: value for key, value in before.items() if key not in _ABOUT}
+        difference = _first_difference(known, _resolved(config), "", free) if before else None
+        if difference is not None:
+            raise InputError(
+                f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
+                f"choose another directory with --run-dir, or delete this one"
+            )
+        if not before and self.path.exists() and any(self.path.glob("[!.d]*")):
+            raise InputError(
+                f"{self.path}: is not empty and not the directory of a run; choose another with "
+                f"--run-dir"
+            )
+
     def _changeable(self, key: str) -> str:
         """What can be changed once members are chosen, where one of their keys was."""
         if key not in _OF_THE_ENSEMBLE or not self.has_members:
@@ -221,7 +250,7 @@ class RunDirectory:
         except (KeyError, TypeError):
             raise InputError(f"{self.start}: is damaged; restore it from a copy") from None
 
-    def record_start(self, config: RunConfig) -> None:
+    def record_start(self, config: RunConfig | ObjectiveConfig) -> None:
         """Write `run.yaml` for a driver that starts, in a directory that only its user can read.
 
         Half a line of the ledger, as a driver that was killed may leave, is dropped.
@@ -398,7 +427,7 @@ def _lines(results: Sequence[SegmentResult]) -> str:
     return "".join(json.dumps(result.to_dict()) + "\n" for result in results)
 
 
-def _resolved(config: RunConfig) -> dict[str, Any]:
+def _resolved(config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
     values: dict[str, Any] = json.loads(config.model_dump_json())
     return values
 
@@ -420,7 +449,7 @@ def _first_difference(old: Any, new: Any, key: str, free: set[str]) -> str | Non
         return None
     if isinstance(old, dict) and isinstance(new, dict):
         for name in sorted(set(old) | set(new)):
-            if key == "" and name in ("versions", STARTED, COMMANDS):
+            if key == "" and name in _ABOUT:
                 continue
             place = f"{key}.{name}" if key else name
             found = _first_difference(old.get(name), new.get(name), place, free)

@@ -33,6 +33,10 @@ class TaskFailed(RuntimeError):
         self.node = node
 
 
+class TaskLost(TaskFailed):
+    """The node or batch job of a task is gone, which says nothing of the task."""
+
+
 class Workers(Protocol):
     """Processes that run tasks of one kind, such as those of a site's pool."""
 

@@ -12,7 +12,7 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from hydragnn_flow.execution import Site
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.workers.worker import TaskEnd, run_function
-from hydragnn_flow.tasks import TaskFailed
+from hydragnn_flow.tasks import TaskFailed, TaskLost
 
 
 class PoolWorkers:
@@ -53,7 +53,7 @@ class PoolWorkers:
                 return
             error = task.exception()
             if isinstance(error, ManagerLost | WorkerLost):
-                error = TaskFailed(error.hostname, str(error))
+                error = TaskLost(error.hostname, str(error))
             if error is None:
                 end: TaskEnd = task.result()
                 self._ended.put((request["directory"], end))

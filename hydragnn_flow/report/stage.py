@@ -86,8 +86,11 @@ def stage_of(run_directory: Path) -> Stage:
     searching = any(trial.state == "running" for trial in trials)
     over = planned and len(trials) >= planned
     phase: Phase = "search"
-    if directory.summary.exists():
+    calls_a_function = "objective" in (values.get("search") or {})
+    if directory.summary.exists() or (calls_a_function and over and not searching):
         phase = "finished"
+    elif calls_a_function:
+        phase = "search"
     elif (begun or ends or over) and not searching:
         phase = "calibration" if size and len(trained) >= size else "members"
     elif not trials:

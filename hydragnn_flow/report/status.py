@@ -47,7 +47,8 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
         shown.append(Text(f"smallest validation errors: {', '.join(found)}"))
     shown += map(Text, _failures(stage.results))
     if stage.phase == "finished":
-        shown.append(closing_table(read_summary(run_directory)))
+        if RunDirectory(run_directory).summary.exists():  # a search of a function has none
+            shown.append(closing_table(read_summary(run_directory)))
     elif not is_simulated:
         shown += map(Text, _driver(run_directory, stage))
     return Group(*shown)

@@ -8,6 +8,7 @@ from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
+    from hydragnn_flow.search.job import Job
     from hydragnn_flow.search.records import Outcome, TrialRecord
     from hydragnn_flow.search.samplers import BatchedTPESampler
     from hydragnn_flow.search.storage import read_trials
@@ -17,6 +18,7 @@ else:
         __name__,
         {
             "BatchedTPESampler": "samplers",
+            "Job": "job",
             "Outcome": "records",
             "Search": "study",
             "TrialRecord": "records",
@@ -27,6 +29,7 @@ else:
 __all__ = [
     "JOURNAL",
     "BatchedTPESampler",
+    "Job",
     "Outcome",
     "Search",
     "TrialRecord",

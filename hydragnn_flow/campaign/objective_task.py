@@ -1,0 +1,104 @@
+"""Calling of an objective, in a process of a worker."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow.config.user_classes import import_class, one_line, with_place
+from hydragnn_flow.files import is_there, write_json
+from hydragnn_flow.locks import Held, locked
+from hydragnn_flow.search.job import Job
+from hydragnn_flow.segment import Status
+from hydragnn_flow.training.device import this_device
+from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
+
+SECONDS_TO_WAIT = 120.0
+"""Time for a call of the same trial that was taken for lost to end [s]."""
+
+
+def answer_file(folder: Path, budget: int) -> Path:
+    """Where a call says what came of it; written whole or not at all."""
+    return folder / f"budget-{budget}.json"
+
+
+def run(request: Mapping[str, Any]) -> None:
+    """Call the objective for a trial up to a rung, unless that has been done.
+
+    Whatever the function does is an answer; a process that dies leaves none.
+
+    Raises
+    ------
+    TimeoutError
+        If an earlier call of the trial does not end.
+    """
+    folder = Path(request["directory"])
+    folder.mkdir(parents=True, exist_ok=True)
+    file = answer_file(folder, request["budget"])
+    try:
+        # Two calls of a trial would spoil each other's files.
+        with locked(folder / "lock", SECONDS_TO_WAIT):
+            if not is_there(file):
+                write_json(file, _answer(request, folder))
+    except Held:
+        raise TimeoutError(
+            f"an earlier call of trial {request['number']} still holds {folder}"
+        ) from None
+
+
+def _answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    device = this_device()
+    forget_peak_memory(device)
+    started, wall, cpu = time.time(), time.perf_counter(), time.process_time()
+    status, reason, values = _called(request, folder)
+    return {
+        "status": status,
+        "reason": reason,
+        "values": values,
+        "node": socket.gethostname(),
+        "started": started,
+        "ended": time.time(),
+        "seconds": time.perf_counter() - wall,
+        "cpu_seconds": time.process_time() - cpu,
+        "peak_memory_gib": peak_memory_gib(device),
+    }
+
+
+def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict[str, float]]:
+    job = Job(request["number"], request["parameters"], request["budget"], folder, request["seed"])
+    try:
+        returned = import_class(request["objective"])(job)
+    except SystemExit as error:
+        return "error", with_place(error), {}
+    except Exception as error:  # whatever a user's function does
+        reason = out_of_memory(error)
+        if reason is not None:
+            return "out_of_memory", reason, {}
+        return "error", with_place(error), {}
+    return _checked(returned, request["objectives"])
+
+
+def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dict[str, float]]:
+    """The objectives that a function has returned; `seconds` is measured if it is missing."""
+    wanted = [name for name in objectives if name != "seconds"]
+    if not isinstance(returned, Mapping):
+        returned = dict.fromkeys(wanted[:1], returned)
+    values = {}
+    for name in wanted:
+        if name not in returned:
+            said = ", ".join(map(str, returned)) or "nothing"
+            return "error", f"the objective returned {said}, and no {name!r}; return it", {}
+        try:
+            values[name] = float(returned[name])
+        except (TypeError, ValueError) as error:
+            return "error", f"the objective returned no number for {name!r}: {one_line(error)}", {}
+    if "seconds" in returned and "seconds" in objectives:
+        values["seconds"] = float(returned["seconds"])
+    if not all(map(math.isfinite, values.values())):
+        return "diverged", f"the objective returned {json.dumps(values)}", {}
+    return "ok", "", values

@@ -1,0 +1,41 @@
+"""What `hydragnn-flow run` does with a configuration that calls a function."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from hydragnn_flow.commands.console import console, interruptible, say, short, using
+from hydragnn_flow.config.objective import ObjectiveConfig
+from hydragnn_flow.execution import Site
+
+_BEST = 5
+
+
+def run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
+    """Search to the end, and show the best trials.
+
+    Parameters
+    ----------
+    config, site
+        The campaign and the machine.
+    run_dir
+        Where to keep everything.
+    """
+    from hydragnn_flow.campaign.objective import TABLE, run_objective
+
+    with interruptible(), using(run_dir):
+        records = run_objective(config, site, run_dir)
+    objectives = config.search.objectives
+    table = Table("trial", "state")
+    for name in (*objectives, "parameters"):
+        table.add_column(Text(name))
+    for record in [one for one in records if one.value is not None][:_BEST]:
+        values = record.values or (record.value,)
+        told = ["" if value is None else f"{value:.4g}" for value in values]
+        chosen = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
+        table.add_row(str(record.number), record.state, *told, Text(chosen))
+    console.print(table)
+    say(f"trials  {short(run_dir)}/{TABLE}")

@@ -1,0 +1,142 @@
+"""A search of any Python function, without data and networks of this package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from hydragnn_flow.config.base import Section, explain
+from hydragnn_flow.config.run import RunConfig, is_file_name, read_yaml, resolve_config
+from hydragnn_flow.config.search import MOST_OBJECTIVES, SearchConfig
+from hydragnn_flow.config.user_classes import import_class
+from hydragnn_flow.config.warm_start import absolute
+from hydragnn_flow.errors import InputError
+
+SECONDS = "seconds"
+"""Objective that is measured where the function does not return it."""
+_LIMITS = (SECONDS, "gcd_hours")
+# What is made for networks that are trained here.
+_OF_NETWORKS = (
+    "budget",
+    "failures",
+    "keep_checkpoints",
+    "learning_curve",
+    "validation_samples",
+)
+
+
+class ObjectiveSearch(SearchConfig):
+    """`search` of a campaign that calls a function."""
+
+    objective: str
+    """Function that is called with a job, as ``module:function``. It returns a number, or a mapping
+    with one for each of ``objectives``."""
+    epochs: int = Field(ge=1)
+    """Budget of a trial that no rung ends, in whatever unit the function counts. The first rung is
+    ``min_epochs``."""
+    objectives: tuple[str, ...] = ("value",)
+    """Names of the quantities to minimise, at most three. ``seconds`` is measured."""
+
+    @model_validator(mode="after")
+    def _of_functions(self) -> ObjectiveSearch:
+        for key in _OF_NETWORKS:
+            if getattr(self, key) != SearchConfig.model_fields[key].default:
+                raise ValueError(
+                    f"{key} is for networks that are trained here, not for an objective of your "
+                    f"own; remove it"
+                )
+        return self
+
+    @field_validator("objective")
+    @classmethod
+    def _a_function(cls, name: str) -> str:
+        if not callable(import_class(name)):
+            raise ValueError(f"{name} cannot be called; name a function of a job")
+        return name
+
+    @field_validator("objectives")
+    @classmethod
+    def _few_known_objectives(cls, objectives: tuple[str, ...]) -> tuple[str, ...]:
+        if not 1 <= len(objectives) <= MOST_OBJECTIVES:
+            raise ValueError(f"must be one to {MOST_OBJECTIVES} objectives, got {len(objectives)}")
+        if len(set(objectives)) < len(objectives):
+            raise ValueError(f"{', '.join(objectives)}: one is given twice; remove it")
+        if objectives[0] == SECONDS:
+            raise ValueError(
+                "the first is 'seconds', but rungs judge by the first; begin with an error"
+            )
+        return objectives
+
+    @field_validator("constraints")
+    @classmethod
+    def _known_limits(cls, constraints: dict[str, float]) -> dict[str, float]:
+        for name in constraints:
+            if name not in _LIMITS:
+                raise ValueError(
+                    f"{name!r} is not measured of a function; known: {', '.join(_LIMITS)}"
+                )
+        return constraints
+
+
+class ObjectiveConfig(Section):
+    """A campaign that calls a function: no data, no network, no ensemble."""
+
+    name: str
+    """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
+    seed: int = Field(default=0, ge=0, lt=2**32)
+    """Seed of the search, and of each job's own."""
+    search: ObjectiveSearch
+    """The search."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_functions(cls, values: Any) -> Any:
+        for key in ("data", "network", "ensemble", "resources"):
+            if isinstance(values, dict) and key in values:
+                raise ValueError(
+                    f"{key} does not go with search.objective, whose function reads its own data "
+                    f"on one GCD and makes no ensemble; remove one of them"
+                )
+        return values
+
+    @field_validator("name")
+    @classmethod
+    def _is_a_file_name(cls, name: str) -> str:
+        return is_file_name(name)
+
+    @property
+    def budgets(self) -> tuple[int, ...]:
+        """Budgets at which trials are judged."""
+        return self.search.rung_epochs(self.search.epochs)
+
+
+def load_campaign(
+    path: str | Path, *, data: str | Path | None = None
+) -> RunConfig | ObjectiveConfig:
+    """Read and check the configuration of either kind of campaign.
+
+    Parameters
+    ----------
+    path, data
+        As of :func:`~hydragnn_flow.config.load_config`.
+
+    Raises
+    ------
+    InputError
+        If anything in the file is wrong: one sentence naming file, key and remedy.
+    """
+    path = Path(path)
+    values = read_yaml(path)
+    search = values.get("search")
+    if not isinstance(search, dict) or "objective" not in search:
+        return resolve_config(values, path, data=data)
+    if data is not None:
+        raise InputError(f"{path}: search.objective reads its own data; remove --data")
+    if isinstance(search.get("warm_start"), list):
+        search = {**search, "warm_start": absolute(search["warm_start"], path)}
+    try:
+        return ObjectiveConfig.model_validate({**values, "search": search})
+    except ValidationError as error:
+        raise explain(error, path) from None

@@ -1,0 +1,215 @@
+"""Campaigns that call a function of the user's."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from driver_cases import PATIENCE, TWO_CORES, lines
+
+from hydragnn_flow.campaign.objective_task import answer_file, run
+from hydragnn_flow.config import load_config
+from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.binding import bound_to
+from hydragnn_flow.locks import locked
+
+TESTS = Path(__file__).resolve().parents[1]
+SEARCH = {
+    "objective": "own_objective:quadratic",
+    "epochs": 9,
+    "min_epochs": 1,
+    "trials": 6,
+    "space": {"x": {"float": [0.0, 1.0]}},
+}
+
+
+def write(folder: Path, values: dict[str, Any] | None = None, **search: Any) -> Path:
+    path = folder / "objective.yaml"
+    path.write_text(
+        yaml.safe_dump({"name": "mine", "search": {**SEARCH, **search}, **(values or {})})
+    )
+    return path
+
+
+def request(folder: Path, objective: str = "quadratic", **changes: Any) -> dict[str, Any]:
+    return {
+        "objective": f"own_objective:{objective}",
+        "objectives": ["value"],
+        "number": 0,
+        "parameters": {"x": 0.5},
+        "budget": 3,
+        "directory": str(folder),
+        "seed": 7,
+        **changes,
+    }
+
+
+def answered(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
+    run(asked)
+    answer: dict[str, Any] = json.loads(answer_file(folder, asked["budget"]).read_text())
+    return answer
+
+
+def test_a_configuration_is_read(tmp_path: Path) -> None:
+    config = load_campaign(write(tmp_path))
+    assert isinstance(config, ObjectiveConfig)
+    assert config.budgets == (1, 3, 9)
+    assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "search", "said"),
+    [
+        ({"network": {}}, {}, ("network does not go with search.objective", "remove one")),
+        ({"ensemble": {"size": 2}}, {}, ("ensemble does not go with search.objective",)),
+        ({}, {"objective": "own_objective:missing"}, ("search.objective", "no 'missing'")),
+        ({}, {"objective": "nowhere:f"}, ("search.objective", "no module 'nowhere'")),
+        ({}, {"objective": "own_objective:__doc__"}, ("search.objective", "cannot be called")),
+        ({}, {"keep_checkpoints": "best"}, ("keep_checkpoints is for networks", "remove it")),
+        ({}, {"objectives": ["seconds"]}, ("search.objectives", "begin with an error")),
+        ({}, {"objectives": ["a", "a"]}, ("search.objectives", "given twice")),
+        ({}, {"constraints": {"joules": 3}}, ("search.constraints", "'joules'", "gcd_hours")),
+        ({"name": "a/b"}, {}, ("name", "letters")),
+        ({}, {"epoch": 3}, ("unknown key 'epoch'", "did you mean 'epochs'")),
+    ],
+)
+def test_a_wrong_key_is_named(
+    tmp_path: Path, values: dict[str, Any], search: dict[str, Any], said: tuple[str, ...]
+) -> None:
+    path = write(tmp_path, values, **search)
+    with pytest.raises(InputError) as refusal:
+        load_campaign(path)
+    assert all(words in str(refusal.value) for words in (str(path), *said))
+
+
+def test_other_commands_say_that_there_is_nothing_to_plan(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"search\.objective.*hydragnn-flow run"):
+        load_config(write(tmp_path))
+
+
+def test_a_call_goes_on_in_its_folder_and_is_made_once(tmp_path: Path) -> None:
+    first = answered(tmp_path, request(tmp_path, budget=1))
+    second = answered(tmp_path, request(tmp_path, budget=3))
+    again = answered(tmp_path, request(tmp_path, budget=3))
+    assert first["values"]["value"] == pytest.approx(0.04 + 1)
+    assert second["values"]["value"] == pytest.approx(0.04 + 1 / 3)
+    assert again == second
+    assert json.loads((tmp_path / "state.json").read_text()) == {"done": 3, "calls": 2}
+
+
+@pytest.mark.parametrize(
+    ("number", "status", "said"),
+    [
+        (1, "error", ("KeyError in own_objective.py, line", "'depth'")),
+        (3, "diverged", ("NaN",)),
+        (4, "error", ("no number for 'value'", "much")),
+    ],
+)
+def test_a_failure_is_an_answer(
+    tmp_path: Path, number: int, status: str, said: tuple[str, ...]
+) -> None:
+    answer = answered(tmp_path, request(tmp_path, "fails", number=number))
+    assert answer["status"] == status
+    assert all(words in answer["reason"] for words in said)
+
+
+def test_several_objectives_are_returned_by_name(tmp_path: Path) -> None:
+    asked = request(tmp_path, "several", objectives=["error", "size", "seconds"])
+    assert answered(tmp_path, asked)["values"] == {"error": 0.25, "size": 0.5}
+    lacking = request(tmp_path, "several", objectives=["loss"], budget=4)
+    assert "no 'loss'" in answered(tmp_path, lacking)["reason"]
+
+
+def test_two_calls_of_a_trial_are_never_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hydragnn_flow.campaign.objective_task.SECONDS_TO_WAIT", 0.1)
+    hold = "with locked(pathlib.Path(sys.argv[1]), 1): print(1, flush=True); time.sleep(60)"
+    code = f"import pathlib, sys, time\nfrom hydragnn_flow.locks import locked\n{hold}"
+    command = [sys.executable, "-c", code, str(tmp_path / "lock")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None and other.stdout.readline()
+        with pytest.raises(TimeoutError, match="still holds"):
+            run(request(tmp_path))
+        other.kill()
+    with locked(tmp_path / "lock", 1.0):
+        pass
+
+
+def start(folder: Path) -> subprocess.Popen[bytes]:
+    paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "hydragnn_flow.cli", "run", "objective.yaml"]
+    with bound_to(TWO_CORES), (folder / "output").open("ab") as output:
+        return subprocess.Popen(
+            [*command, "--run-dir", "run"],
+            cwd=folder,
+            env=environment,
+            stdout=output,
+            stderr=output,
+        )
+
+
+def trials(folder: Path) -> dict[int, dict[str, str]]:
+    with (folder / "run" / "trials.csv").open() as file:
+        return {int(row["trial"]): row for row in csv.DictReader(file)}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
+    """No budget of a trial is computed twice, and trials end by their rungs."""
+    write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.2]}})  # type: ignore[dict-item]
+    driver = start(tmp_path)
+    give_up = time.monotonic() + PATIENCE
+    while lines(tmp_path / "run" / "segments.jsonl") < 3:
+        assert driver.poll() is None and time.monotonic() < give_up
+        time.sleep(0.05)
+    driver.kill()
+    driver.wait()
+    known = (tmp_path / "run" / "segments.jsonl").read_text()
+    assert start(tmp_path).wait(PATIENCE) == 0, (tmp_path / "output").read_text()
+    ledger = (tmp_path / "run" / "segments.jsonl").read_text()
+    assert ledger.startswith(known)
+    calls = [json.loads(line) for line in ledger.splitlines()]
+    times = Counter((call["number"], call["rung"]) for call in calls)
+    assert set(times.values()) == {1}
+    rows = trials(tmp_path)
+    assert len(rows) == 6
+    assert {row["state"] for row in rows.values()} == {"complete", "pruned"}
+    for call in calls:
+        state = json.loads((tmp_path / f"run/trials/{call['number']}/state.json").read_text())
+        assert state["done"] >= call["to_epoch"]
+    best = min(float(row["value"]) for row in rows.values())
+    assert best < 1 / 9 + 0.1
+    # Nothing is left to do, and the same command says so.
+    assert start(tmp_path).wait(PATIENCE) == 0
+    assert (tmp_path / "run" / "segments.jsonl").read_text() == ledger
+    write(tmp_path, space={"x": {"float": [0.0, 2.0]}})
+    assert start(tmp_path).wait(PATIENCE) == 2
+    assert "search.space.pause differs" in (tmp_path / "output").read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_failures_are_named_results(tmp_path: Path) -> None:
+    write(tmp_path, objective="own_objective:fails", epochs=1, trials=6)
+    driver = start(tmp_path)
+    assert driver.wait(PATIENCE) == 0, (tmp_path / "output").read_text()
+    rows = trials(tmp_path)
+    assert [row["state"] for row in rows.values()].count("failed") == 4
+    assert "KeyError in own_objective.py, line" in rows[1]["reason"]
+    assert f"killed by {signal.SIGKILL.name}" in rows[2]["reason"]
+    assert rows[3]["reason"].startswith("diverged")
+    assert "no number for 'value'" in rows[4]["reason"]
