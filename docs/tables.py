@@ -6,6 +6,7 @@ the docstrings of the fields. The rest of the pages is written by hand.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import types
@@ -17,9 +18,15 @@ from pydantic.fields import FieldInfo
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.budget import TrainingBudget
-from hydragnn_flow.config.network import Architecture, NetworkConfig
+from hydragnn_flow.config.network import (
+    Architecture,
+    EngineArchitecture,
+    EngineNetwork,
+    HydraNetwork,
+)
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
+from hydragnn_flow.config.objective import ObjectiveSearch
 from hydragnn_flow.config.run import EnsembleConfig, ResourcesConfig
 from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.config.search import (
@@ -97,12 +104,30 @@ def render(page: str) -> str:
 def network() -> str:
     """A table for each section of `NeuralNetwork`."""
     tables = []
-    for path, section in _sections(NetworkConfig, ""):
+    for path, section in _sections(HydraNetwork, ""):
         if not path:
             continue
         known = frozenset(READ_BY_HYDRAGNN.get(path, "").split())
         tables.append(f"#### `{path}`\n\n{_rows(section, known)}")
     return "\n\n".join(tables)
+
+
+def engine() -> str:
+    """Keys of a network that an engine builds, which others do not have."""
+    rows = [
+        _row("engine", EngineNetwork.model_fields["engine"]).replace("| required |", "| – |"),
+        _row("Architecture.branches", EngineArchitecture.model_fields["branches"]),
+    ]
+    return _table("key | values | default | meaning", rows)
+
+
+def objective() -> str:
+    """Keys of a search that calls a function, which others do not have."""
+    rows = [
+        _row(key, ObjectiveSearch.model_fields[key])
+        for key in inspect.get_annotations(ObjectiveSearch)
+    ]
+    return _table("key of `search` | values | default | meaning", rows)
 
 
 def ignored() -> str:
@@ -215,8 +240,10 @@ def _path(section: str) -> str:
 
 _TABLES: dict[str, Callable[[], str]] = {
     "network": network,
+    "objective": objective,
     "types": message_passing,
     "properties": properties,
+    "engine": engine,
     "ignored": ignored,
     "refused": refused,
     "samplers": samplers,
@@ -256,7 +283,11 @@ def _inside(annotation: Any) -> Iterator[type[Section]]:
 def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> str:
     """The table of one section; with HydraGNN's keys, a column tells them from ours."""
     rows = []
-    for key, field in section.model_fields.items():
+    fields = list(section.model_fields.items())
+    if section is Architecture:  # the keys that say what the network is come first
+        own = inspect.get_annotations(section)
+        fields.sort(key=lambda item: item[0] not in own)
+    for key, field in fields:
         ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
         read_by = READ_BY.get(key, ()) if section is Architecture else ()
         rows.append(_row(key, field, f" Read by {', '.join(read_by)}.{ours}" if read_by else ours))
