@@ -130,14 +130,14 @@ def test_work_is_counted_as_that_of_our_own_networks(alloy_store: Any) -> None:
         assert getattr(probed, name) == pytest.approx(getattr(counted, name), rel=0.05), name
 
 
-def test_the_work_of_a_larger_batch_is_extrapolated(alloy_store: Any) -> None:
+@pytest.mark.parametrize("graphs", [1, 2, 3, 5, 8000])
+def test_the_work_of_a_batch_of_mean_graphs_is_extrapolated(alloy_store: Any, graphs: int) -> None:
     model, train = build_model(network("SchNet"), alloy_store), alloy_store["trainset"]
     size = alloy_store.manifest.splits["trainset"]
-    times = 500
-    large = times * size.atoms, times * size.edges, times * size.graphs
-    counted, probed = network_cost(model, *large), probed_cost(model, train, *large)
+    asked = (graphs * size.atoms // size.graphs, graphs * size.edges // size.graphs, graphs)
+    counted, probed = network_cost(model, *asked), probed_cost(model, train, *asked)
     for name in ("flops", "bytes", "peak_bytes"):
-        assert getattr(probed, name) == pytest.approx(getattr(counted, name), rel=0.05), name
+        assert getattr(probed, name) == pytest.approx(getattr(counted, name), rel=0.1), name
 
 
 class _Constant(nn.Module):
