@@ -29,9 +29,10 @@ from peers.hydragnn_training import train
 from results.code import REPOSITORY
 from torch_geometric.data import Data
 
-from hydragnn_flow import GraphStore
+from hydragnn_flow import GraphStore, load_config
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import SegmentResult
 
 ENGINE = "peers.hydragnn_engine:build"
 _BENCHMARKS = REPOSITORY / "benchmarks"
@@ -102,24 +103,31 @@ def measured(checkout: Path, folder: Path, trials: int = 12) -> Campaign:
     config, run = folder / "hydragnn_engine.yaml", folder / "hydragnn_engine"
     config.write_text(yaml.safe_dump(_config(trials)), encoding="utf-8")
     paths = [str(_BENCHMARKS), os.environ.get("PYTHONPATH", "")]
-    variables = {"PYTHONPATH": os.pathsep.join(paths), "HYDRAGNN_CHECKOUT": str(checkout.resolve())}
+    variables = {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "HYDRAGNN_CHECKOUT": str(checkout.resolve()),
+    }
     environment = {**os.environ, **variables}
     command = [sys.executable, "-m", "hydragnn_flow.cli", "run", str(config), "--run-dir", str(run)]
     subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
-    directory = RunDirectory(run)
+    directory, networks = RunDirectory(run), folder / "networks"
+    networks.mkdir(exist_ok=True)
+    os.environ |= variables  # the engine is imported here, too, to read the configuration
+    checked = load_config(config)
     seconds: dict[int, float] = defaultdict(float)
-    epochs: dict[int, int] = defaultdict(int)
+    last: dict[int, SegmentResult] = {}
     for result in directory.results():
         if result.kind == "trial":
             seconds[result.number] += result.cpu_seconds
-            epochs[result.number] = max(epochs[result.number], result.to_epoch)
+            last[result.number] = result
     trained = []
-    for number in sorted(seconds):
-        network = directory.trial(number) / "config.json"
-        of_loop, of_process = _by_script(checkout, directory.store, network, epochs[number])
-        section = json.loads(network.read_text(encoding="utf-8"))["NeuralNetwork"]
+    for number, result in sorted(last.items()):
+        section = checked.network_with(result.parameters).to_json()
+        network, epochs = networks / f"{number}.json", result.to_epoch
+        network.write_text(json.dumps(section), encoding="utf-8")
+        of_loop, of_process = _by_script(checkout, directory.store, network, epochs)
         kind = section["Architecture"]["mpnn_type"]
-        trained.append(Trained(number, kind, epochs[number], seconds[number], of_loop, of_process))
+        trained.append(Trained(number, kind, epochs, seconds[number], of_loop, of_process))
     summary = json.loads((run / "ensemble" / "ensemble.json").read_text(encoding="utf-8"))
     test = summary["test"]
     errors = {
@@ -158,7 +166,7 @@ def _cpu_of_children() -> float:
 
 def _script(checkout: Path, store: Path, network: Path, epochs: int) -> float:
     """Train a trial's network as HydraGNN's examples do; returns the CPU time of the loop [s]."""
-    section = json.loads(network.read_text(encoding="utf-8"))["NeuralNetwork"]
+    section = json.loads(network.read_text(encoding="utf-8"))
     section["Training"]["num_epoch"] = epochs
     section["Architecture"]["task_weights"] = [1.0]
     section["Variables_of_interest"] |= {
@@ -199,6 +207,7 @@ def _graphs(split: GraphSplit, energies: dict[int, float]) -> list[Data]:
 def main(
     hydragnn: Annotated[Path, typer.Option(help="Checkout of HydraGNN.", exists=True)],
     trials: Annotated[int, typer.Option(help="Number of trials.")] = 12,
+    folder: Annotated[Path | None, typer.Option(help="Where to keep the run.")] = None,
     store: Annotated[Path | None, typer.Option(hidden=True)] = None,
     network: Annotated[Path | None, typer.Option(hidden=True)] = None,
     epochs: Annotated[int, typer.Option(hidden=True)] = 0,
@@ -207,8 +216,10 @@ def main(
     if store is not None and network is not None:
         print(_script(hydragnn, store, network, epochs))
         return
-    with TemporaryDirectory() as folder:
-        campaign = measured(hydragnn, Path(folder), trials)
+    with TemporaryDirectory() as passing:
+        place = folder or Path(passing)
+        place.mkdir(parents=True, exist_ok=True)
+        campaign = measured(hydragnn, place.resolve(), trials)
     for trained in campaign.trials:
         print(asdict(trained))
     print(f"{campaign.members} members, {campaign.wall_seconds:.0f} s, {campaign.errors}")
