@@ -33,6 +33,7 @@ from hydragnn_flow.placement import (
 )
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.sampling import drawn_size
 
 # Trials whose last segment is remembered.
 _REMEMBERED = 4096
@@ -88,6 +89,7 @@ class Estimator:
         self._config, self._store, self._device = config, store, device
         self.judged = graphs_judged(config, store.manifest)
         """Graphs of the validation split by which epochs are judged."""
+        self._train = drawn_size(store.manifest, config.data.sampling)
         self._base = config.network_with({})
         self._works = works or WorkInterpolation()
         self._probe: EngineProbe | None = None
@@ -149,12 +151,12 @@ class Estimator:
 
     def steps_of_a_pass(self, network: NetworkConfig, batches: int = 1) -> int:
         """Optimiser steps of a pass through the training split, each of some batches."""
-        sizes = self._store.manifest.splits[TRAIN]
+        sizes = self._train
         return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
         """Mean number of graphs of a step of some batches."""
-        graphs = self._store.manifest.splits[TRAIN].graphs
+        graphs = self._train.graphs
         return graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
@@ -233,7 +235,7 @@ class Estimator:
 
     def _evaluated(self, steps: float) -> float:
         """Graphs to validate by over those of a step, of which a pass has ``steps``."""
-        return steps * self.judged / self._store.manifest.splits[TRAIN].graphs
+        return steps * self.judged / self._train.graphs
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
         """Measured over counted memory, where the measured is not mostly that of the process."""
@@ -297,7 +299,7 @@ class Estimator:
     def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
         """Size of the largest micro-batch over that of the mean one."""
         limits = budget.of_a_step
-        totals = self._store.manifest.splits[TRAIN]
+        totals = self._train
         larger = 1.0
         for name, sizes in self._sizes.items():
             most = sizes.largest_batch(totals.graphs / (steps * micro_batches))
@@ -325,7 +327,7 @@ class Estimator:
         return not model.encoder.inputs.space or any_finite(self._store[TRAIN])
 
     def _another_step_work(self, network: NetworkConfig, steps: int) -> Work:
-        sizes = self._store.manifest.splits[TRAIN]
+        sizes = self._train
         batch = {
             "atoms": -(-sizes.atoms // steps),
             "edges": -(-sizes.edges // steps),

@@ -6,8 +6,9 @@ import math
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.data.splits import TRAIN, VALIDATION
+from hydragnn_flow.data.splits import VALIDATION
 from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.sampling import drawn_size
 
 # So few tell trials apart that differ by some per cent.
 _FEWEST = 1000
@@ -38,7 +39,7 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
         return min(_IN_SECONDS, there)
     trained = size / config.num_epoch
     if unit == "steps":
-        train = manifest.splits[TRAIN]
+        train = drawn_size(manifest, config.data.sampling)
         limits = Budget.of(config.network_with({}))
         trained *= train.graphs / limits.least_steps(train.graphs, train.atoms, train.edges)
     return min(max(_FEWEST, math.ceil(trained)), there)

@@ -88,6 +88,8 @@ def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dic
     wanted = [name for name in objectives if name != "seconds"]
     if not isinstance(returned, Mapping):
         returned = dict.fromkeys(wanted[:1], returned)
+    if isinstance(returned, Mapping) and "seconds" in returned and "seconds" in objectives:
+        wanted.append("seconds")
     values = {}
     for name in wanted:
         if name not in returned:
@@ -97,8 +99,6 @@ def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dic
             values[name] = float(returned[name])
         except (TypeError, ValueError) as error:
             return "error", f"the objective returned no number for {name!r}: {one_line(error)}", {}
-    if "seconds" in returned and "seconds" in objectives:
-        values["seconds"] = float(returned["seconds"])
     if not all(map(math.isfinite, values.values())):
         return "diverged", f"the objective returned {json.dumps(values)}", {}
     return "ok", "", values

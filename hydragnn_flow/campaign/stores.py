@@ -17,14 +17,16 @@ from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
+from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.log import tell
 from hydragnn_flow.models import HydraModel, Model, build_model
+from hydragnn_flow.segment import Sampling
 from hydragnn_flow.tasks import Workers
 from hydragnn_flow.training.batching import Budget, graphs_kept
-from hydragnn_flow.training.sampling import shares_of
+from hydragnn_flow.training.sampling import drawn_size, shares_of
 
 _logger = logging.getLogger(__name__)
 
@@ -75,7 +77,7 @@ def checked_store(
     there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
     if judged < there:
         tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
-    model = _checked_model(base, store)
+    model = _checked_model(base, store, config.data.sampling)
     if config.start_from is not None:
         assert isinstance(model, HydraModel)  # load_config has seen to it
         weights_for(config.start_from, model)
@@ -109,22 +111,21 @@ def _check_sampling(config: RunConfig, store: GraphStore) -> None:
             raise InputError(f"{config.name}: {error}") from None
 
 
-def _checked_model(network: NetworkConfig, store: GraphStore) -> Model | None:
+def _checked_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> Model | None:
     """A network; what does not fit the data is refused before anything starts.
 
     That of an engine is tried in another process, which it may crash, and is none here.
     """
     if isinstance(network, EngineNetwork):
         with EngineProbe(store.path) as probe:
-            probe.cost(network, *_mean_batch(network, store))
+            probe.cost(network, *_mean_batch(network, drawn_size(store.manifest, sampling)))
         return None
     with torch.device("meta"):
         return build_model(network, store)
 
 
-def _mean_batch(network: NetworkConfig, store: GraphStore) -> tuple[int, int, int]:
+def _mean_batch(network: NetworkConfig, train: SplitSize) -> tuple[int, int, int]:
     """Atoms, edges and graphs of a step."""
-    train = store.manifest.splits[TRAIN]
     steps = Budget.of(network).least_steps(train.graphs, train.atoms, train.edges)
     return -(-train.atoms // steps), -(-train.edges // steps), -(-train.graphs // steps)
 

@@ -39,12 +39,12 @@ class DataConfig(Section):
     dtypes: Literal["hydragnn", "compact"] = "hydragnn"
     """How the store keeps numbers: ``hydragnn`` each in its own type, ``compact`` integers of nodes
     and edges in the narrowest type that holds them."""
-    sampling: Literal["proportional", "equal"] | dict[str, Annotated[float, Field(ge=0)]] = (
+    sampling: Literal["proportional", "equal"] | dict[str, Annotated[float, Field(gt=0)]] = (
         "proportional"
     )
     """How often training draws structures of each data set, that is of each branch of the network:
     ``proportional``, each structure as often as any other; ``equal``, as many of each data set; or
-    by a weight for each of them, ``{mptrj: 2, qm7x: 1, ani: 0}``, by its name, or by the number of
+    by a weight for each of them, ``{mptrj: 2, qm7x: 1}``, by its name, or by the number of
     its branch where they have no names. An epoch has as many structures as the training split in
     any case."""
     mode: Mode = "memory"
@@ -60,8 +60,11 @@ class DataConfig(Section):
         if isinstance(sampling, dict) and sampling:
             for name, weight in sampling.items():
                 is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
-                if not is_number or not 0 <= weight < math.inf:
-                    raise ValueError(f"the weight of {name} must be a number from 0 on: {weight!r}")
+                if not is_number or not 0 < weight < math.inf:
+                    raise ValueError(
+                        f"the weight of {name} must be a number above 0, got {weight!r}; a data "
+                        f"set that is not to be learnt has no place in sources"
+                    )
             return {str(name): weight for name, weight in sampling.items()}
         if sampling not in ("proportional", "equal"):
             raise ValueError(
@@ -115,9 +118,7 @@ class DataConfig(Section):
                         f"{did_you_mean(name, names) or '; correct it or remove it'}"
                     )
             if missing := sorted(names - self.sampling.keys()):
-                raise ValueError(
-                    f"sampling: {missing[0]} has no weight; give it one, or 0 to leave it out"
-                )
+                raise ValueError(f"sampling: {missing[0]} has no weight; give it one")
         return self
 
     def _check_in_place(self) -> None:

@@ -20,15 +20,13 @@ from hydragnn_flow.config.network import (
     load_network,
     network_section,
     read_json,
-    with_branches,
 )
 from hydragnn_flow.config.network.architecture import GPS
-from hydragnn_flow.config.network.hydragnn_keys import default_weights
-from hydragnn_flow.config.paths import set_path
 from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import SearchConfig
-from hydragnn_flow.config.search_checks import GCDS, RESOURCES, check_search, completed
+from hydragnn_flow.config.search_checks import GCDS, check_search, completed
 from hydragnn_flow.config.start_from import StartConfig, check_origin, find_origin, resolve_start
+from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
 
@@ -224,15 +222,9 @@ class RunConfig(Section):
         to a network and are passed over. Heads that are described once are those of the branch of
         each data set.
         """
-        section: dict[str, Any] = _copy(with_branches(self.network, self.data.branch_names))
-        # Here, or a trial that is given one weight would not have those that the others begin with.
-        _weight_potential(section)
-        if self.search.budget is not None and self.search.budget.epochs is not None:
-            section.setdefault("Training", {})["num_epoch"] = self.search.budget.epochs
-        for path, value in parameters.items():
-            if path.partition(".")[0] != RESOURCES:
-                set_path(section, path, value)
-        return section
+        budget = self.search.budget
+        epochs = None if budget is None else budget.epochs
+        return network_of_trial(self.network, parameters, self.data.branch_names, epochs)
 
     @property
     def encodings(self) -> int:
@@ -309,12 +301,12 @@ def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
     for name, level, key in outputs:
         if name not in targets:
             raise ValueError(
-                f"network: {key} needs a target {name!r}, but those of data.source are "
+                f"network: {key} needs a target {name!r}, but those of the data are "
                 f"{', '.join(targets)}; correct the one or the other"
             )
         if targets[name] not in (None, level):
             raise ValueError(
-                f"network: {key} needs {name!r} by {level}, but in data.source it is a target by "
+                f"network: {key} needs {name!r} by {level}, but in the data it is a target by "
                 f"{targets[name]}; correct the one or the other"
             )
 
@@ -333,19 +325,6 @@ def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
             f"network: Training.branch_weights names {min(unknown)!r}, but the data sets of "
             f"data.sources are {', '.join(names) or 'not there'}; correct the name"
         )
-
-
-def _copy(values: Any) -> Any:
-    if isinstance(values, dict):
-        return {key: _copy(value) for key, value in values.items()}
-    return [_copy(value) for value in values] if isinstance(values, list) else values
-
-
-def _weight_potential(section: dict[str, Any]) -> None:
-    """Give a potential without weights those that it has by default."""
-    architecture = section.get("Architecture")
-    if isinstance(architecture, dict):
-        architecture.update(default_weights(architecture))
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
@@ -439,7 +418,7 @@ def _check_start(config: RunConfig, start: StartConfig, source: Path) -> None:
     tried = [completed(space, {k: value}) for k, p in space.items() for value in p.examples()]
     networks = (config.network_with(parameters) for parameters in [{}, *tried])
     try:
-        check_origin(start, find_origin(start), networks, space)
+        check_origin(start, find_origin(start), networks, space, config.data.branch_names)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
 

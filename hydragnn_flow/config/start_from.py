@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -15,6 +15,7 @@ from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Scalar
 from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
 from hydragnn_flow.config.network.hydragnn_layers import as_hydragnn_has_it
+from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.errors import InputError
 
 # Files that a trial's, member's or ensemble's folder has; the rooms that write them lie above.
@@ -79,11 +80,14 @@ class Origin:
         `NeuralNetwork` section of the network; of HydraGNN's with the layers that are theirs.
     statistics
         Value of `Architecture.statistics` that makes its layers again.
+    data_sets
+        Names of the data sets that its branches have learnt, in their order; empty if unknown.
     """
 
     file: Path
     network: Mapping[str, Any]
     statistics: Mapping[str, Any] | None
+    data_sets: tuple[str, ...] = ()
 
     @property
     def is_hydragnn(self) -> bool:
@@ -138,7 +142,10 @@ def _ours(folder: Path, file: Path) -> Origin:
     else:
         network = _network_of_trial(folder)
     given = network["Architecture"].get("statistics")
-    return Origin(file, network, given or _statistics(folder))
+    values, said = _manifest(folder)
+    return Origin(
+        file, network, given or _statistics(values, said), tuple(values.get("branch_names", ()))
+    )
 
 
 def _network(folder: Path, file: Path) -> dict[str, Any]:
@@ -157,8 +164,6 @@ def _network(folder: Path, file: Path) -> dict[str, Any]:
 
 def _network_of_trial(folder: Path) -> dict[str, Any]:
     """The network of a trial: that of its run, with the values in the run's ledger."""
-    from hydragnn_flow.config.run import RunConfig  # which imports this module
-
     run, ledger = folder.parents[1] / _RUN, folder.parents[1] / "segments.jsonl"
     if not run.is_file() or not ledger.is_file():
         raise InputError(
@@ -172,9 +177,11 @@ def _network_of_trial(folder: Path) -> dict[str, Any]:
             for line in lines:
                 if f'"number": {number},' in line and '"kind": "trial"' in line:
                     parameters = json.loads(line)["parameters"]
+        # Not as a configuration, whose sources and samplers would be imported.
         values = yaml.safe_load(run.read_text(encoding="utf-8"))
-        known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
-        return RunConfig.model_validate(known).network_values(parameters)
+        names = [one["name"] for one in values["data"].get("sources") or ()]
+        epochs = (values["search"].get("budget") or {}).get("epochs")
+        return network_of_trial(values["network"], parameters, names, epochs)
     except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError):
         raise InputError(
             f"start_from: neither {folder} nor the files of its run say the network of a trial "
@@ -199,10 +206,10 @@ def _member(start: StartConfig, summary: Path) -> int:
     return start.member
 
 
-def _statistics(folder: Path) -> dict[str, Any]:
-    """Statistics of the data that a trial or member was trained on, by which its layers are made.
+def _manifest(folder: Path) -> tuple[Mapping[str, Any], Path]:
+    """Manifest of the data that a trial or member was trained on, and its file.
 
-    The manifest is that of its ensemble, or of its run's store.
+    It is that of its ensemble, or of its run's store.
     """
     places = [
         above / name
@@ -215,8 +222,15 @@ def _statistics(folder: Path) -> dict[str, Any]:
             f"start_from: {folder} is not in a run or an ensemble, whose {_MANIFEST} says what its "
             f"layers were made for; name it where it was trained, or export the ensemble"
         )
+    values = read_json(file)
+    if not isinstance(values, Mapping):
+        raise InputError(f"{file}: is damaged; take it from a copy")
+    return values, file
+
+
+def _statistics(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    """Statistics of a manifest, by which layers are made."""
     try:
-        values = read_json(file)
         found = values["statistics"]
         unseen = set(values.get("unseen", ()))
         return {
@@ -250,7 +264,11 @@ def with_origin(network: dict[str, Any], origin: Origin) -> dict[str, Any]:
 
 
 def check_origin(
-    start: StartConfig, origin: Origin, networks: Iterable[NetworkConfig], space: Collection[str]
+    start: StartConfig,
+    origin: Origin,
+    networks: Iterable[NetworkConfig],
+    space: Collection[str],
+    data_sets: Sequence[str] = (),
 ) -> None:
     """Refuse networks that cannot begin with the weights of another.
 
@@ -262,12 +280,20 @@ def check_origin(
         Those of a campaign's trials.
     space
         Paths that these differ by.
+    data_sets
+        Names of those that the branches will learn, in their order.
 
     Raises
     ------
     InputError
         Naming the first key in which one differs.
     """
+    if start.heads == "keep" and origin.data_sets and list(origin.data_sets) != list(data_sets):
+        raise InputError(
+            f"data.sources: the data sets are {', '.join(data_sets) or 'not named'}, but the "
+            f"branches of {origin.file}, which start_from names, have learnt "
+            f"{', '.join(origin.data_sets)}; name the same in this order, or write heads: new"
+        )
     theirs = _compared(load_network(origin.network, origin.file), start.heads)
     for network in networks:
         ours = _compared(network, start.heads)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -83,6 +83,44 @@ class BranchMembers:
         """The places in the split of some of them, [n] -> [n]."""
         run = np.searchsorted(self.before, numbers, side="right") - 1
         return self.starts[run] + numbers - self.before[run]
+
+
+def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
+    """Places of graphs spread evenly over those of each branch: all, or as many of each branch.
+
+    Parameters
+    ----------
+    runs
+        Of the split.
+    most
+        Graphs in all, unless a branch would have less than one run.
+    run
+        Neighbours that are taken together.
+    """
+    for branch, number in runs.graphs.items():
+        members = runs.of_branch(branch)
+        there = -(-number // run)
+        wanted = max(1, most // run // len(runs.graphs))
+        for one in np.unique(np.linspace(0, there - 1, min(there, wanted)).round().astype(int)):
+            yield members.graphs(np.arange(one * run, min((one + 1) * run, number)))
+
+
+def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
+    """Graphs of each branch among so many: as many of each, but no more than it has.
+
+    Parameters
+    ----------
+    runs
+        Of the split.
+    number
+        Graphs in all, at least one for each branch.
+    """
+    found: dict[int, int] = {}
+    left = number
+    for place, branch in enumerate(sorted(runs.graphs, key=runs.graphs.__getitem__)):
+        found[branch] = min(runs.graphs[branch], max(1, left // (len(runs.graphs) - place)))
+        left -= found[branch]
+    return found
 
 
 def _begins(values: NDArray[np.integer]) -> Ints:

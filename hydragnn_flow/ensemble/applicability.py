@@ -15,6 +15,7 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphSplit, Manifest
+from hydragnn_flow.data.branch_runs import spread
 from hydragnn_flow.ensemble.environments import (
     SURROUNDINGS,
     Environments,
@@ -346,9 +347,8 @@ def _note(
 
 def _environments(split: GraphSplit) -> Iterator[Environments]:
     """Those of a split, or of as many of its graphs as are enough, some at a time."""
-    n = min(len(split), _SAMPLE)
-    chosen = np.linspace(0, len(split) - 1, n).round().astype(np.int64)
-    batches = split.batches(chosen[i : i + _BATCH] for i in range(0, n, _BATCH))
+    chosen = np.sort(np.concatenate(list(spread(split.branch_runs, _SAMPLE))))
+    batches = split.batches(chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH))
     return map(Environments.of, batches)
 
 

@@ -378,6 +378,14 @@ class Ensemble:
             If the store does not fit the ensemble, or has no such split or nothing in it.
         """
         check_store(store, self.manifest)
+        if self._has_branches and self.data_set is None and not self.knows_branches_of(store):
+            known = self.manifest.data_sets.values()
+            raise InputError(
+                f"{store.path}: its graphs do not say to which of the ensemble's data sets, "
+                f"{', '.join(known)}, they belong; say as which of them they are to be predicted, "
+                f"by --data-set or Ensemble.of_data_set, or prepare the store from data sets of "
+                f"these names and the key {BRANCH!r}"
+            )
         splits = [store[name] for name in (store.splits if split is None else [split])]
         splits = [one for one in splits if len(one) > 0]
         if not splits:
@@ -393,7 +401,13 @@ class Ensemble:
         come the :meth:`remarks` on each structure.
         """
         splits, said = self.splits_of(store, split), list[str]()
-        found = [self._members(self.noting(split_batches(one, BUDGET), said)) for one in splits]
+        told = self.knows_branches_of(store)
+        found = [
+            self._members(
+                self.with_branches(self.noting(split_batches(one, BUDGET), said), told=told)
+            )
+            for one in splits
+        ]
         joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
         n_atoms = np.concatenate([one.n_atoms for one in splits])
         return splits, joined, self.remarks(said, joined, n_atoms)
@@ -490,13 +504,24 @@ class Ensemble:
                 f"{BRANCH!r}"
             )
 
-    def with_branches(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        """The batches, each graph with the branch of :attr:`data_set` if it does not say one."""
-        branch = self._branch
+    def knows_branches_of(self, store: GraphStore) -> bool:
+        """Whether graphs of a store say to which of the ensemble's data sets they belong.
+
+        Numbers mean the same where the data sets have the same names in the same order, or none of
+        them has a name.
+        """
+        found = store.manifest
+        return BRANCH in found.keys and found.branch_names == self.manifest.branch_names
+
+    def with_branches(self, batches: Iterable[Batch], *, told: bool) -> Iterator[Batch]:
+        """The batches, each graph with the branch that predicts it.
+
+        ``told`` says whether the graphs know it themselves; otherwise it is that of
+        :attr:`data_set`.
+        """
+        branch = None if told else self._branch
         for batch in batches:
-            if branch is not None and BRANCH not in batch:
-                batch = with_branch(batch, branch, batch.num_graphs)
-            yield batch
+            yield batch if branch is None else with_branch(batch, branch, batch.num_graphs)
 
     @property
     def device(self) -> torch.device:
@@ -519,5 +544,4 @@ class Ensemble:
         return any(getattr(model, "n_branches", 1) > 1 for model in self.models)
 
     def _members(self, batches: Iterable[Batch]) -> dict[str, Floats]:
-        batches = self.with_branches(batches)
         return join_members(predict_together(self.models, batches, self.device))

@@ -170,7 +170,8 @@ def _of_store(
     n_atoms = np.concatenate([one.n_atoms for one in splits])
     references = ensemble.references(splits, members, labelled)
     numbers = numbers_of(splits, ensemble.manifest)
-    data_sets = data_sets_of_splits(splits, ensemble.manifest, ensemble.data_set)
+    chosen = None if ensemble.knows_branches_of(store) else ensemble.data_set
+    data_sets = data_sets_of_splits(splits, ensemble.manifest, chosen)
     return Predicted(members, references, n_atoms, numbers, _flagged(remarks), data_sets)
 
 

@@ -21,7 +21,8 @@ from hydragnn_flow.data.sources.network_keys import add_keys
 from hydragnn_flow.data.sources.structures import Found, graph_attr
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.embedding import NodeEmbedding
+from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
+from hydragnn_flow.models.engine import EngineModel
 from hydragnn_flow.training.batching import Budget
 
 BUDGET = Budget(atoms=2048, edges=32_768)
@@ -119,6 +120,13 @@ def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) ->
     InputError
         If they need node features or edges that structures do not have.
     """
+    models = list(models)
+    of_engine = any(isinstance(model, EngineModel) for model in models)
+    if of_engine and not _are_of_structures(trained_on):
+        raise InputError(
+            "the ensemble's engine was trained on graphs with node features or keys that "
+            "structures do not have; give a GraphStore prepared like its training data"
+        )
     embeddings = [
         layer for model in models for layer in model.modules() if isinstance(layer, NodeEmbedding)
     ]
@@ -134,6 +142,22 @@ def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) ->
             f"{trained_on.max_neighbours}, and structures have none; give a GraphStore "
             f"prepared like those data, or train with the two values their edges are made with"
         )
+
+
+def _are_of_structures(trained_on: Manifest) -> bool:
+    """Whether the graphs of a store hold nothing but what graphs of structures do.
+
+    An engine does not say what of them it reads.
+    """
+    edges = trained_on.keys.get("edge_attr")
+    made = {GRAPH_ATTR: GRAPH_ATTR, "pe": ENCODINGS, "rel_pe": ENCODINGS}
+    return (
+        trained_on.node_features == [ATOMIC_NUMBER]
+        and (edges is None or edges.shape == (1,))
+        and all(
+            said in trained_on.provenance for key, said in made.items() if key in trained_on.keys
+        )
+    )
 
 
 def check_structures(structures: object) -> Sequence[Atoms]:
@@ -213,12 +237,6 @@ def check_store(store: GraphStore, trained_on: Manifest) -> None:
                 f"{file}: {key} is {said[0]}, but {said[1]} in the data the ensemble was trained "
                 f"on; prepare the store like those, or give its structures in a file ASE reads"
             )
-    if found.branch_names and found.branch_names != trained_on.branch_names:
-        raise InputError(
-            f"{file}: its data sets are {', '.join(found.branch_names)}, but those the ensemble "
-            f"was trained on are {', '.join(trained_on.branch_names) or 'not named'}, in this "
-            f"order; prepare the store like those"
-        )
     theirs, ours = graph_inputs(found), graph_inputs(trained_on)
     if theirs and ours and theirs != ours:
         raise InputError(

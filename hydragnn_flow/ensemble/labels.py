@@ -44,12 +44,14 @@ def data_sets_of(
     manifest
         Of the store that was trained on.
     data_set
-        That of graphs that do not say theirs.
+        That of all of them, where they do not say it themselves.
     """
     if not manifest.data_sets:
         return None
+    if data_set is not None:
+        return np.full(len(split), data_set, dtype=object)
     if split.branch is None:
-        return None if data_set is None else np.full(len(split), data_set, dtype=object)
+        return None
     names = [manifest.data_sets.get(number, str(number)) for number in split.branch.tolist()]
     return np.array(names, dtype=object)
 

@@ -199,10 +199,11 @@ def _of_graphs(
     numbers: list[NDArray[np.int64]] = []
     batches = ensemble.noting(split_batches(one, BUDGET, start, stop), said)
     batches = _keeping(labels, numbers, batches, store)
-    batches = ensemble.with_branches(batches)
+    told = ensemble.knows_branches_of(store)
+    batches = ensemble.with_branches(batches, told=told)
     predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
     n_atoms = one.n_atoms[start:stop]
-    data_sets = data_sets_of(one, ensemble.manifest, ensemble.data_set)
+    data_sets = data_sets_of(one, ensemble.manifest, None if told else ensemble.data_set)
     data_sets = None if data_sets is None else data_sets[start:stop]
     predicted = ensemble.distributions(
         predictions, n_atoms, np.concatenate(numbers) if numbers else None, data_sets

@@ -72,7 +72,11 @@ def recalibrate(
         ensemble.aggregation == "median",
         numbers,
     )
-    found = calibrate_targets(*calibrated_on)
+    if data_set is not None and data_sets is not None:
+        # A store of several: the structures of this one count.
+        found = calibrate_data_sets(*calibrated_on, data_sets).get(data_set, {})
+    else:
+        found = calibrate_targets(*calibrated_on)
     counts = {name: found[name].structures if name in found else 0 for name in references}
     needed = needed_for_coverage(ensemble.coverage)
     for name, count in counts.items():

@@ -26,7 +26,7 @@ def split_tables(
     *,
     members: bool = False,
 ) -> Predictions:
-    """Lay out predictions for splits of a store.
+    """Lay out predictions for splits of the store that the ensemble was trained on.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def split_tables(
     names = np.repeat([split.name for split in splits], [len(split) for split in splits])
     about: dict[str, ArrayLike] = {"split": names} if len(splits) > 1 else {}
     about[GRAPH_ID] = np.concatenate([split.graph_id for split in splits])
-    data_sets = data_sets_of_splits(splits, ensemble.manifest, ensemble.data_set)
+    data_sets = data_sets_of_splits(splits, ensemble.manifest)
     if data_sets is not None:
         about[DATA_SET] = data_sets
     said = [

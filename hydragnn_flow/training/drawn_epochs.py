@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.batching import (
     WINDOW,
     Budget,
@@ -102,7 +103,7 @@ class DrawnEpoch:
         InputError
             Naming a graph above the budget, if the budget refuses such graphs.
         """
-        taken = place = 0
+        taken = place = last = 0
         while not self._ended(taken, place):
             count = self._window(taken, place)
             if (
@@ -115,6 +116,12 @@ class DrawnEpoch:
             if found:
                 yield found
             taken, place = taken + steps, place + count
+            last = place if steps else last
+            if place - last >= len(self.index):
+                raise InputError(
+                    f"{self.index.name}: no graph that is drawn fits the limits of "
+                    f"Training.Batching; raise them"
+                )
 
     @property
     def _is_of_graphs(self) -> bool:

@@ -6,12 +6,43 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import Sampling
 
 KEY = "data.sampling"
 # Draws after which the proportions are exact. So many are shuffled together, which is no effort.
 _MOST_DRAWS = 2**18
+
+
+def drawn_size(manifest: Manifest, sampling: Sampling) -> SplitSize:
+    """Size of as many training graphs as there are, drawn as a sampling draws them.
+
+    Of edges it is known how many an atom has on average over all data sets.
+
+    Parameters
+    ----------
+    manifest
+        Of the store.
+    sampling
+        As `data.sampling` has it.
+    """
+    train, known = manifest.splits[TRAIN], manifest.statistics.by_branch
+    if sampling == "proportional" or len(known) < 2:
+        return train
+    graphs = {branch: found.graphs for branch, found in known.items()}
+    shares = shares_of(sampling, graphs, manifest.branch_names) or graphs
+    drawn = sum(
+        share * known[branch].atoms / known[branch].graphs for branch, share in shares.items()
+    )
+    atoms = train.graphs * drawn / sum(shares.values())
+    return SplitSize(
+        graphs=train.graphs,
+        atoms=round(atoms),
+        edges=round(atoms * train.edges / max(train.atoms, 1)),
+    )
 
 
 def shares_of(
@@ -57,13 +88,9 @@ def shares_of(
             )
     for name in by_name:
         if name not in sampling:
-            raise InputError(
-                f"{KEY}: branch {name} has no weight; give it one, or 0 to leave its structures out"
-            )
+            raise InputError(f"{KEY}: branch {name} has no weight; give it one")
     # What is written in decimals is meant in decimals: 0.1 is a tenth.
-    weights = {n: Fraction(str(sampling[name])) for name, n in by_name.items() if sampling[name]}
-    if not weights:
-        raise InputError(f"{KEY}: all weights are 0; give one that is not")
+    weights = {n: Fraction(str(sampling[name])) for name, n in by_name.items()}
     whole = math.lcm(*(weight.denominator for weight in weights.values()))
     draws = {n: int(weight * whole) for n, weight in weights.items()}
     common = math.gcd(*draws.values())

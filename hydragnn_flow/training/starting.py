@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.data.branch_runs import spread
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
@@ -28,7 +29,7 @@ from hydragnn_flow.training.loading import on_device
 
 ENCODER = "encoder."
 # Structures by which reference energies are fitted: many times the number of elements.
-_STRUCTURES = 1000
+_STRUCTURES = 2000
 # Compositions closer than this are taken for one.
 _LEAST = 1e-10
 
@@ -179,9 +180,10 @@ def _fit_references(
 def _some_of(
     split: GraphSplit, budget: Budget, device: torch.device, world: World
 ) -> Iterable[Batch]:
-    """This rank's batches of structures from all over a split."""
-    every = max(1, len(split) // _STRUCTURES)
-    mine = np.arange(0, len(split), every)[world.rank :: world.size]
+    """This rank's batches of structures from all over a split, as many of each data set."""
+    runs = split.branch_runs
+    chosen = np.concatenate(list(spread(runs, _STRUCTURES * len(runs.graphs))))
+    mine = np.sort(chosen)[world.rank :: world.size]
     size = budget.limits.get("graphs", 1)
     return on_device(split.batches(mine[k : k + size] for k in range(0, len(mine), size)), device)
 

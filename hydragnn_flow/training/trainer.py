@@ -402,8 +402,9 @@ class Trainer:
         self._sync(monitor)
         self._check_stop(monitor)
         if progress.drawn:
-            self.graphs_per_step = progress.drawn / progress.step
-        return progress.losses / progress.step
+            self.graphs_per_step = progress.drawn / max(progress.step, 1)
+        # None, where no graph of a short epoch fits the limits.
+        return progress.losses / max(progress.step, 1)
 
     def _train_window(
         self, plan: WholeEpoch | DrawnEpoch, steps: Sequence[Step], monitor: TrainingMonitor

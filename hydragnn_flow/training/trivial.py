@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.branch_runs import spread
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import ENERGY, LabelStatistics
 from hydragnn_flow.data.store.statistics import target_array
@@ -46,8 +46,8 @@ def trivial_errors(
     Parameters
     ----------
     split
-        The training split. Of a large one, runs of graphs spread over it are read, some thousands
-        in all.
+        The training split. Of a large one, runs of graphs spread over each data set are read, some
+        thousands in all.
     manifest
         Of the store; its statistics of the whole training split are what is predicted.
     name
@@ -56,7 +56,8 @@ def trivial_errors(
     power = 2 if name == "rmse" else 1
     sums: dict[str, Floats] = {}
     guessers = _guessers(manifest)
-    with closing(split.batches(_spread(len(split)))) as batches:
+    places = spread(split.branch_runs, _MOST_GRAPHS, _RUN)
+    with closing(split.batches(places)) as batches:
         for batch in batches:
             for target in manifest.targets:
                 for guesser in guessers:
@@ -104,14 +105,6 @@ def _unit(sums: Floats, power: int) -> float:
     n, *totals = sums.tolist()
     error, size = ((total / max(n, 1.0)) ** (1 / power) for total in totals)
     return float(error if error > _NO_ERROR * size else size or 1.0)
-
-
-def _spread(n_graphs: int) -> Iterator[NDArray[np.int64]]:
-    """Runs of consecutive graphs, which are read together: all, or some spread evenly."""
-    runs = -(-n_graphs // _RUN)
-    most = _MOST_GRAPHS // _RUN
-    for run in np.unique(np.linspace(0, runs - 1, min(runs, most)).round().astype(np.int64)):
-        yield np.arange(run * _RUN, min((run + 1) * _RUN, n_graphs))
 
 
 def _labels_and_guesses(

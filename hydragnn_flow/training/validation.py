@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.data.branch_runs import shares_of_branches
 from hydragnn_flow.data.reading.split_part import Split, SplitPart
 from hydragnn_flow.training.permutation import permutation
 
@@ -14,6 +15,8 @@ _VALIDATION = 6
 
 def judged_by(split: GraphSplit, drawn: tuple[int, int] | None) -> Split:
     """The graphs that epochs are judged by: of a large split some, the same for a whole run.
+
+    Each data set counts as much as any other, so each has as many, as far as it has them.
 
     Parameters
     ----------
@@ -25,5 +28,16 @@ def judged_by(split: GraphSplit, drawn: tuple[int, int] | None) -> Split:
     if drawn is None or drawn[0] >= len(split):
         return split
     number, seed = drawn
-    graphs = permutation(len(split), seed, _VALIDATION)(np.arange(number))
+    runs = split.branch_runs
+    if len(runs.graphs) == 1:
+        graphs = permutation(len(split), seed, _VALIDATION)(np.arange(number))
+    else:
+        graphs = np.concatenate(
+            [
+                runs.of_branch(branch).graphs(
+                    permutation(runs.graphs[branch], seed, _VALIDATION, branch)(np.arange(share))
+                )
+                for branch, share in shares_of_branches(runs, number).items()
+            ]
+        )
     return SplitPart(split, np.sort(graphs))

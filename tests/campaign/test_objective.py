@@ -17,6 +17,7 @@ import pytest
 import yaml
 from driver_cases import PATIENCE, TWO_CORES, lines
 
+from hydragnn_flow.campaign import objective_task
 from hydragnn_flow.campaign.objective_task import answer_file, run
 from hydragnn_flow.config import load_config
 from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
@@ -127,6 +128,9 @@ def test_a_failure_is_an_answer(
 def test_several_objectives_are_returned_by_name(tmp_path: Path) -> None:
     asked = request(tmp_path, "several", objectives=["error", "size", "seconds"])
     assert answered(tmp_path, asked)["values"] == {"error": 0.25, "size": 0.5}
+    wrong = {"value": 1.0, "seconds": None}
+    status, reason, _ = objective_task._checked(wrong, ["value", "seconds"])
+    assert (status, "no number for 'seconds'" in reason) == ("error", True)
     lacking = request(tmp_path, "several", objectives=["loss"], budget=4)
     assert "no 'loss'" in answered(tmp_path, lacking)["reason"]
 

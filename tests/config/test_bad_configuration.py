@@ -54,6 +54,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     (("data", "sampling"), "equl", ("data.sampling: must be proportional, equal, or a weight",)),
     (("data", "sampling"), {}, ("data.sampling: must be proportional, equal, or a weight",)),
     (("data", "sampling"), {0: -1}, ("data.sampling: the weight of 0 must be a number",)),
+    (("data", "sampling"), {0: 0}, ("data.sampling: the weight of 0 must be a number above 0",)),
     (("data", "sampling"), {"a": True}, ("data.sampling: the weight of a must be a number",)),
     (("search", "validation_samples"), True, ("validation_samples: must be auto, all, or",)),
     (("search", "budget"), 1000, ("search.budget: must be a mapping",)),

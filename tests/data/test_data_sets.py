@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import explain
 from hydragnn_flow.data import GraphStore, prepare_store, write_store
+from hydragnn_flow.data.branch_runs import BranchRuns, shares_of_branches, spread
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.statistics import Accumulator
@@ -107,6 +108,28 @@ def test_blocks_add_up_however_graphs_are_divided(graphs: list[tuple[int, int]],
         assert left.forces_rms == pytest.approx(right.forces_rms)
         assert left.targets["energy"].mean == pytest.approx(right.targets["energy"].mean)
         assert left.element_energies == pytest.approx(right.element_energies, abs=1e-6)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 400)), min_size=1, max_size=8),
+    st.integers(4, 300),
+)
+def test_every_data_set_is_looked_at_alike(pairs: list[tuple[int, int]], most: int) -> None:
+    """However small it is, wherever it lies: each graph once, as many of each as far as it has."""
+    runs = BranchRuns.of_pairs(pairs)
+    branch = np.repeat(runs.branches, np.diff(runs.bounds))
+    for run in (1, 16):
+        chosen = np.concatenate(list(spread(runs, most, run)))
+        assert len(np.unique(chosen)) == len(chosen)
+        for number, there in runs.graphs.items():
+            found = int((branch[chosen] == number).sum())
+            assert found >= min(there, run, max(1, most // len(runs.graphs)))
+            assert found <= max(run, most // len(runs.graphs))
+    shares = shares_of_branches(runs, most)
+    assert sum(shares.values()) == min(most, len(branch))
+    least = min(shares.values())
+    assert all(n == runs.graphs[b] or n >= most // len(shares) for b, n in shares.items()), least
 
 
 def test_a_data_set_may_have_fractions_and_sets_of_its_own(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from ase.build import bulk
-from data_set_cases import FAR, PLAIN, branches, two_level_store
+from data_set_cases import CUTOFF, FAR, PLAIN, branches, two_level_store
 from ensemble_cases import untrained_ensemble
 from segment_cases import network_with
 from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator, evaluate, recalibrate
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.errors import data_set_rows
@@ -72,6 +72,23 @@ def test_graphs_of_a_store_say_theirs(run: Path, store: GraphStore) -> None:
     pd.testing.assert_frame_equal(table, told)
 
 
+def test_numbers_of_another_list_of_data_sets_do_not_count(
+    run: Path, store: GraphStore, tmp_path: Path
+) -> None:
+    """A file's own numbers mean another list: somebody has to name the data set."""
+    graphs = [store["testset"][i] for i in range(len(store["testset"]))]
+    targets = store.manifest.targets
+    other = write_store(tmp_path / "other", {"trainset": graphs}, targets=targets, cutoff=CUTOFF)
+    with pytest.raises(InputError, match=r"do not say to which .* plain, far.*--data-set"):
+        Ensemble.load(run).predict(other)
+    table = Ensemble.load(run, data_set=FAR).predict(other).graphs
+    assert set(table["data_set"]) == {FAR}
+    branch = store["testset"].branch
+    assert branch is not None
+    assert (table["energy_error"][branch == 1].abs() < 100).all()
+    assert (table["energy_error"][branch == 0].abs() > 5000).all()
+
+
 def test_each_data_set_has_error_bars_of_its_own(run: Path, store: GraphStore) -> None:
     ensemble = Ensemble.load(run)
     assert ensemble.by_data_set.keys() == {PLAIN, FAR}
@@ -113,6 +130,10 @@ def test_recalibration_on_one_data_set_leaves_the_other(
     other.parent.mkdir(exist_ok=True)
     untrained_ensemble(other, store, network=NETWORK)
     before = Ensemble.load(other)
+    recalibrate(other, store, split="testset", data_set=FAR)
+    one = Ensemble.load(other)
+    assert one.by_data_set[PLAIN] == before.by_data_set[PLAIN]
+    assert one.by_data_set[FAR]["energy"].structures == 6  # of 14 in the split
     recalibrate(other, store, split="testset")
     after = Ensemble.load(other)
     assert after.by_data_set[FAR]["energy"] != before.by_data_set[FAR]["energy"]

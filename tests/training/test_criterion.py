@@ -19,8 +19,8 @@ from torch_geometric.data import Data
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import GraphStore, Target, write_store
+from hydragnn_flow.data.branch_runs import BranchRuns, spread
 from hydragnn_flow.segment import SegmentSpec, TrainingOutcome
-from hydragnn_flow.training import trivial
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.criterion import Criterion
@@ -178,13 +178,12 @@ def test_of_a_sum_over_atoms_the_mean_per_atom_is_predicted(tmp_path: Path) -> N
     assert trivial_errors(store["trainset"], store.manifest)["gap"] == pytest.approx(errors.mean())
 
 
-def test_a_large_split_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trivial, "_MOST_GRAPHS", 8)
-    monkeypatch.setattr(trivial, "_RUN", 2)
-    runs = [run.tolist() for run in trivial._spread(99)]
+def test_a_large_split_is_not_read_whole() -> None:
+    runs = [run.tolist() for run in spread(BranchRuns.of_pairs([(0, 99)]), 8, 2)]
     assert [run[0] for run in runs] == sorted({run[0] for run in runs})
     assert (runs[0], runs[-1], len(runs)) == ([0, 1], [98], 4)
-    assert [run.tolist() for run in trivial._spread(5)] == [[0, 1], [2, 3], [4]]
+    small = BranchRuns.of_pairs([(0, 5)])
+    assert [run.tolist() for run in spread(small, 8, 2)] == [[0, 1], [2, 3], [4]]
 
 
 def judged_by(monkeypatch: pytest.MonkeyPatch, *errors: float) -> None:

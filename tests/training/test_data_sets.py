@@ -19,7 +19,9 @@ from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
 from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.sampling import drawn_size
 from hydragnn_flow.training.trivial import trivial_errors
+from hydragnn_flow.training.validation import judged_by
 
 ERRORS = ("energy_mae", "energy_mae_per_atom", "forces_mae")
 
@@ -134,6 +136,26 @@ def test_errors_are_those_of_each_data_set_and_their_mean(store: GraphStore, nam
     stacked = {target: values[None] for target, values in predictions.items()}
     by_predictions = criterion.of_predictions(stacked, labels, val.n_atoms, val.branch)
     assert criterion.of_metrics(found) == pytest.approx(by_predictions[0], rel=1e-6)
+
+
+def test_a_part_of_the_validation_split_has_as_many_of_each_data_set(store: GraphStore) -> None:
+    part = judged_by(store["valset"], (8, 3))
+    (batch,) = part.batches([np.arange(len(part))])
+    assert np.bincount(batch.dataset_name.view(-1)).tolist() == [4, 4]
+    (nearly_all,) = judged_by(store["valset"], (13, 3)).batches([np.arange(13)])
+    assert np.bincount(nearly_all.dataset_name.view(-1)).tolist() == [7, 6]
+
+
+def test_estimates_are_of_the_structures_that_are_drawn(store: GraphStore) -> None:
+    manifest = store.manifest
+    train, known = manifest.splits["trainset"], manifest.statistics.by_branch
+    assert drawn_size(manifest, "proportional") == train
+    mean = {number: found.atoms / found.graphs for number, found in known.items()}
+    equal = drawn_size(manifest, "equal")
+    assert equal.graphs == train.graphs
+    assert equal.atoms == round(train.graphs * (mean[0] + mean[1]) / 2)
+    weighted = drawn_size(manifest, {PLAIN: 3, FAR: 1})
+    assert weighted.atoms == round(train.graphs * (3 * mean[0] + mean[1]) / 4)
 
 
 def test_two_levels_are_learnt_as_well_as_one(store: GraphStore, tmp_path: Path) -> None:

@@ -171,6 +171,15 @@ def test_a_stream_is_cut_into_ranges_of_the_ranks(seed, world, kind, steps, firs
     assert sum(map(len, blocks)) <= 30 + windows * (world + 1)
 
 
+def test_a_split_of_which_no_graph_fits_is_refused_after_a_pass():
+    """It would be drawn from for ever."""
+    index = Sizes(np.full(30, 20), np.full(30, 20))
+    budget = Budget(atoms=10, oversized="skip")
+    epoch = DrawnEpoch(index, Shuffled(30, 0), budget, Length(steps=3), 0, 1)
+    with pytest.raises(InputError, match=r"no graph that is drawn fits .*Training\.Batching"):
+        planned(epoch)
+
+
 def test_a_graph_above_the_budget_is_named_by_its_place_in_the_split():
     index = Sizes(np.array([8] * 500 + [90]), np.full(501, 20))
     epoch = DrawnEpoch(index, Shuffled(501, 0), Budget(atoms=64), Length(graphs=501), 0, 1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,7 +62,8 @@ class JoinedSources:
         chunks: list[Chunk] = []
         before: dict[str, int] = {}
         for number, source in enumerate(self._sources):
-            here = source.chunks()
+            with naming(number, self._names[number]):
+                here = source.chunks()
             chunks += [
                 replace(chunk, first=chunk.first + before.get(chunk.role, 0), data_set=number)
                 for chunk in here
@@ -75,7 +78,12 @@ class JoinedSources:
     def read(self, chunk: Chunk) -> Iterator[Record]:
         """The structures of a chunk, each with the number of its branch."""
         keys = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
-        for record in self._sources[chunk.data_set].read(chunk):
+        records = self._sources[chunk.data_set].read(chunk)
+        while True:
+            with naming(chunk.data_set, self._names[chunk.data_set]):
+                record = next(records, None)
+            if record is None:
+                return
             if isinstance(record, ReadyGraph):
                 if BRANCH in record.data:  # a file's own number is that of another list
                     del record.data[BRANCH]
@@ -94,6 +102,16 @@ class JoinedSources:
                     f"{', '.join(source.node_features)}, and those of {first[0]} "
                     f"{', '.join(self.node_features)}; give all data sets the same"
                 )
+
+
+@contextmanager
+def naming(number: int, data_set: str) -> Iterator[None]:
+    """Have errors of a data set's source name the keys as they are in `data.sources`."""
+    try:
+        yield
+    except InputError as error:
+        said = re.sub(r"\bdata\.source\b(?!s)", f"data.sources.{number}", str(error))
+        raise type(error)(f"{said} (data set {data_set})") from error.__cause__
 
 
 def different_targets(
