@@ -106,6 +106,7 @@ def measured(checkout: Path, folder: Path, trials: int = 12) -> Campaign:
     variables = {
         "PYTHONPATH": os.pathsep.join(paths),
         "HYDRAGNN_CHECKOUT": str(checkout.resolve()),
+        "XDG_CACHE_HOME": str(folder / "cache"),  # without what was learned of other networks
     }
     environment = {**os.environ, **variables}
     command = [sys.executable, "-m", "hydragnn_flow.cli", "run", str(config), "--run-dir", str(run)]

@@ -65,6 +65,11 @@ def read_run(directory: Path) -> RunFiles:
         ) from None
     if not isinstance(values, dict):
         raise InputError(f"{path}: must hold a mapping; restore it from a copy of the run")
+    if "objective" in (values.get("search") or {}):
+        raise InputError(
+            f"{path}: search.objective: the run of a function has no networks to report on; look "
+            f"at its trials.csv"
+        )
     known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
     config: RunConfig = validate(RunConfig, known, path)
     objectives = config.search.objectives
