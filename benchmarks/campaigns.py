@@ -1,11 +1,16 @@
 """Results of whole campaigns, search included, with the settings that we know to be good.
 
     python benchmarks/campaigns.py --data DIRECTORY-OF-THE-DATA-SETS
+    python benchmarks/campaigns.py --data DIRECTORY-OF-THE-DATA-SETS --hydragnn PATH-OF-A-CHECKOUT
 
 Each is one command, ``hydragnn-flow run CONFIG --data DIRECTORY``, run here as a user runs it.
 Shown are the errors on the test split of the ensemble, and of the member that validation says is
 best, with the CPU time that a search for it alone would have taken. If it is interrupted, the same
 command continues it, unless the code has changed.
+
+With a checkout of HydraGNN it measures what of HydraGNN's own campaigns runs here: several data
+sets as branches, budgets of large splits, its configurations, its weights, its networks as an
+engine.
 """
 
 from __future__ import annotations
@@ -20,6 +25,8 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 import yaml
+from campaign_checks.taken_over import MEASURES as TAKEN_OVER
+from campaign_checks.taken_over import PARTS, measured
 from model_accuracy.sets import SETS, Measure
 from results import Cell, Run, Table
 from results.code import REPOSITORY, folder_of_code
@@ -57,7 +64,18 @@ class Reached:
 
 def main(
     data: Annotated[Path, typer.Option(help="Directory of acac, mlearn and perov_5.", exists=True)],
-    only: Annotated[list[str] | None, typer.Option(help=f"Sets, of {', '.join(CONFIGS)}.")] = None,
+    hydragnn: Annotated[
+        Path | None,
+        typer.Option(
+            help="A checkout of HydraGNN: measure what of its campaigns runs here instead."
+        ),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"Sets, of {', '.join(CONFIGS)}; with --hydragnn parts, of {', '.join(PARTS)}."
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Epochs enough to see that it runs.")
     ] = False,
@@ -67,8 +85,16 @@ def main(
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Run the campaigns and print tables; the exit status is 0 whatever they say."""
-    if unknown := set(only or []) - set(CONFIGS):
-        raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(CONFIGS)}")
+    known = CONFIGS if hydragnn is None else PARTS
+    if unknown := set(only or []) - set(known):
+        raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(known)}")
+    if hydragnn is not None:
+        folder = folder_of_code(scratch, TAKEN_OVER, quick=quick)
+        result = measured(data, hydragnn, folder, only=only or (), quick=quick)
+        print(result.markdown())
+        if json is not None:
+            result.write(json)
+        return
     run = Run("campaigns", MEASURES, ["optuna", "parsl", "torch", "torch-geometric"], quick=quick)
     tables, details = [], {}
     folder = folder_of_code(scratch, MEASURES, quick=quick)

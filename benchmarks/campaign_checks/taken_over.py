@@ -1,0 +1,171 @@
+"""What of HydraGNN's own campaigns runs here: files, weights, branches, budgets, its networks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from results import Cell, Line, Number, Result, Run, Table, missed, table_of
+from results.code import commit_of
+
+from campaign_checks import data_sets, epoch_planning, hydragnn_engine, hydragnn_files
+from campaign_checks import hydragnn_weights as weights
+
+MEASURES = [
+    "benchmarks/campaign_checks",
+    "hydragnn_flow/config",
+    "hydragnn_flow/models",
+    "hydragnn_flow/training",
+]
+PARTS = ("data sets", "planning", "files", "weights", "engine")
+_WITHIN = 1.10
+_SECONDS, _MEBIBYTES = 1.0, 100.0
+_EQUAL = 1e-5
+
+
+def measured(
+    data: Path,
+    checkout: Path,
+    folder: Path,
+    *,
+    only: Sequence[str] = (),
+    quick: bool = False,
+) -> Result:
+    """Measure and check everything, or some parts.
+
+    Parameters
+    ----------
+    data
+        Directory of acac and mlearn.
+    checkout
+        Root of a checkout of HydraGNN.
+    folder
+        For the run directory of the campaign with HydraGNN's networks.
+    only
+        Some of ``PARTS``.
+    quick
+        Steps and trials enough to see that it runs.
+    """
+    packages = ["optuna", "parsl", "torch", "torch-geometric"]
+    run = Run("taken_over", MEASURES, packages, quick=quick)
+    lines: list[Line] = []
+    tables: list[Table] = []
+    parts: dict[str, Callable[[], Iterator[Line | Table]]] = {
+        "data sets": lambda: _data_sets(data, checkout, quick),
+        "planning": _planning,
+        "files": lambda: _files(checkout),
+        "weights": lambda: _weights(checkout, quick),
+        "engine": lambda: _engine(checkout, folder, quick),
+    }
+    for name, part in parts.items():
+        if not only or name in only:
+            for found in part():
+                if isinstance(found, Line):
+                    lines.append(found)
+                else:
+                    tables.append(found)
+    measured_tables = [table_of(lines, "targets"), *tables] if lines else tables
+    return run.end(
+        measured_tables, remarks=[missed(lines)], peers={"HydraGNN": commit_of(checkout)}
+    )
+
+
+def _data_sets(data: Path, checkout: Path, quick: bool) -> Iterator[Line | Table]:
+    sizes: dict[str, Any] = {"seeds": 1, "steps": 30} if quick else {}
+    found = data_sets.learnt(data, checkout, **sizes)
+    rows: list[list[Cell]] = []
+    for name in data_sets.NAMES:
+        row: list[Cell] = [name]
+        for target, unit in (("energy", "meV/atom"), ("forces", "eV/Å")):
+            of = {
+                who: [
+                    getattr(one, target) for one in found if (one.data_set, one.who) == (name, who)
+                ]
+                for who in (data_sets.ALONE, data_sets.BRANCHES, data_sets.HYDRAGNN)
+            }
+            alone, branches = (np.array(of[who]) for who in (data_sets.ALONE, data_sets.BRANCHES))
+            ratios = branches / alone
+            yield Line(
+                "data sets",
+                f"{name}: {target} MAE of a network with four branches",
+                float(branches.mean()),
+                unit,
+                "the same network on this set alone",
+                float(alone.mean()),
+                float(branches.mean() / alone.mean()),
+                at_most=_WITHIN,
+                spread=(float(ratios.min()), float(ratios.max())),
+            )
+            for who in of:
+                values = of[who]
+                row.append(Number(float(np.mean(values)), unit) if values else "NaN")
+        rows.append(row)
+    columns = ["data set"]
+    for target in ("energy", "forces"):
+        columns += [f"{target}, alone", f"{target}, branches", f"{target}, HydraGNN's branches"]
+    yield Table(columns, rows, "data-sets", "Test errors after as many steps")
+
+
+def _planning() -> Iterator[Line]:
+    for one in epoch_planning.measured():
+        what = f"10⁷ graphs, 64 ranks, {one.what}"
+        yield Line("planning", f"{what}: of a rank", one.seconds, "CPU-s", at_most=_SECONDS)
+        yield Line("planning", f"{what}: memory", one.mebibytes, "MiB", at_most=_MEBIBYTES)
+
+
+def _files(checkout: Path) -> Iterator[Line | Table]:
+    found = list(hydragnn_files.check_files(checkout))
+    counts = Counter(one.outcome for one in found)
+    explained = sum(one.outcome != "fails" for one in found)
+    yield Line(
+        "files",
+        "HydraGNN's configurations that train a step, or are refused with the reason",
+        100 * explained / len(found),
+        "%",
+        at_least=100,
+    )
+    rows: list[list[Cell]] = [[outcome, number] for outcome, number in counts.most_common()]
+    yield Table(["a configuration of HydraGNN's repository", "files"], rows, "files")
+    others: list[list[Cell]] = [
+        [one.file, one.reason or f"with {', '.join(one.additions)}"]
+        for one in found
+        if one.reason or one.additions
+    ]
+    yield Table(["file", "is refused because, or trains with"], others, "files-apart")
+
+
+def _weights(checkout: Path, quick: bool) -> Iterator[Line]:
+    for one in weights.compare(checkout, seeds=1 if quick else 3):
+        if one.difference is not None:
+            yield Line(
+                "weights",
+                f"{one.mpnn_type}: outputs of HydraGNN's weights here, largest difference",
+                one.difference,
+                "of the largest",
+                at_most=_EQUAL,
+            )
+
+
+def _engine(checkout: Path, folder: Path, quick: bool) -> Iterator[Line | Table]:
+    campaign = hydragnn_engine.measured(checkout, folder, trials=3 if quick else 12)
+    ours = sum(one.seconds for one in campaign.trials)
+    script = sum(one.script_seconds for one in campaign.trials)
+    yield Line(
+        "engine",
+        f"HydraGNN's networks: training of {len(campaign.trials)} trials",
+        ours,
+        "CPU-s",
+        "HydraGNN's own script",
+        script,
+        ours / script,
+    )
+    rows: list[list[Cell]] = [
+        [one.number, one.mpnn_type, one.epochs, one.seconds, one.script_seconds]
+        for one in campaign.trials
+    ]
+    columns = ["trial", "type", "epochs", "here, CPU-s", "HydraGNN's script, CPU-s"]
+    title = f"A whole campaign of HydraGNN's networks: {campaign.members} members at its end"
+    yield Table(columns, rows, "engine", title)
