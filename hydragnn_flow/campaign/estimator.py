@@ -243,7 +243,9 @@ class Estimator:
         # The memory of an accelerator's libraries is not in torch's count.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
         ratio = self._over_counted(result, measured)
-        return ratio if measured > process and ratio > 0 else None
+        # More than that is not the network's: a process that has imported other things is larger,
+        # and a small network's count would be multiplied by it for large ones.
+        return ratio if measured > process and 0 < ratio < _MOST_OVER_COUNTED else None
 
     def _over_counted(self, result: SegmentResult, gib: float) -> float:
         """Memory over what was counted of a segment, without the process; 0 if nothing was."""

@@ -253,6 +253,20 @@ def test_what_did_not_fit_is_expected_to_take_more(start: Start) -> None:
     assert margin(start(), SCHNET) == margin(context, SCHNET)
 
 
+def test_a_process_that_is_large_for_other_reasons_teaches_nothing(start: Start) -> None:
+    """What is many times what was counted of a small network is not the network's."""
+    context = start()
+    before = margin(context, SCHNET)
+    first = replace(
+        task(context, 0, SCHNET),
+        estimate=replace(
+            task(context, 0, SCHNET).estimate, uncorrected_memory_gib=GCD.process_gib + 0.02
+        ),
+    )
+    context.record([ended(first, 1.0, peak_memory_gib=GCD.process_gib + 1.2)] * 8)
+    assert margin(context, SCHNET) == before
+
+
 def test_peaks_that_are_mostly_the_process_teach_nothing(start: Start) -> None:
     context = start()
     before = task(context, 1, SCHNET).estimate.memory_gib
