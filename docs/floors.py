@@ -26,7 +26,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("report",),
     ("run_directory",),
     ("execution", "ensemble"),
-    ("training",),
+    ("training", "engines"),
     ("models",),
     ("data", "search", "segment"),
     ("config", "placement", "tasks"),

@@ -209,7 +209,7 @@ def test_what_a_segment_validates_by_is_a_part(tmp_path: Path, store: GraphStore
     ("sampling", "said"),
     [
         ({"one": 1, "too": 2}, r"sampling\.too: no data set of sources has this name; did you mea"),
-        ({"one": 1}, r"sampling: two has no weight; give it one, or 0 to leave it out"),
+        ({"one": 1}, r"sampling: two has no weight; give it one"),
     ],
 )
 def test_weights_are_those_of_the_data_sets(sampling: Any, said: str) -> None:
@@ -218,7 +218,7 @@ def test_weights_are_those_of_the_data_sets(sampling: Any, said: str) -> None:
         "sources": [{"name": "one", **source}, {"name": "two", **source}],
         "split": {"val": 0.2, "test": 0.2},
     }
-    assert DataConfig.model_validate(data | {"sampling": {"one": 1, "two": 0}}).sampling
+    assert DataConfig.model_validate(data | {"sampling": {"one": 1, "two": 3}}).sampling
     with pytest.raises(ValueError, match=said):
         DataConfig.model_validate(data | {"sampling": sampling})
 

@@ -94,7 +94,7 @@ def test_a_network_for_other_targets_is_refused_before_anything_is_read(
         config["network"]["Architecture"]["enable_interatomic_potential"] = False
         config["network"]["Variables_of_interest"] = network
     command = ("run", console.write(config), "--run-dir", console.run, "--data", console.folder)
-    console.refuses(monkeypatch, *command, names=["campaign.yaml", "data.source", *names])
+    console.refuses(monkeypatch, *command, names=["campaign.yaml", "the data", *names])
 
 
 def test_a_directory_of_another_configuration(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow import InputError
 from hydragnn_flow.data import GraphStore, Manifest, atoms_to_graph, batch_graphs
+from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.ensemble import applicability as module
 from hydragnn_flow.ensemble.applicability import Applicability, deviations_of
 from hydragnn_flow.ensemble.ranges import Range, fraction_ranges
@@ -356,6 +357,10 @@ class _Split:
 
     def __len__(self) -> int:
         return len(self._graphs)
+
+    @property
+    def branch_runs(self) -> BranchRuns:
+        return BranchRuns.of_pairs([(0, len(self))])
 
     def batches(self, selections: Iterator[np.ndarray]) -> Iterator[object]:
         for chosen in selections:
