@@ -15,8 +15,9 @@ from torch_geometric.data import Batch
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Step
+from hydragnn_flow.training.batching import Budget, Step
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.epochs import Epochs, WholeEpoch
 from hydragnn_flow.training.monitor import Stopped, TrainingMonitor
 from hydragnn_flow.training.trainer import Trainer
 from model_race.networks import Case, network
@@ -115,21 +116,30 @@ class Ours:
         return graphs
 
 
+class _OneLong(Epochs):
+    """An epoch of given steps, at every turn."""
+
+    are_drawn = False
+    seconds = None
+
+    def __init__(self, steps: Sequence[Step]) -> None:
+        self._steps = steps
+
+    def plan(self, epoch: int, start: int, limits: Budget) -> WholeEpoch:
+        """The steps, whatever is asked for."""
+        return WholeEpoch(self._steps)
+
+
 class _InMemory(Trainer):
     """A trainer of one long epoch, whose batches are in memory already."""
 
     kept: Sequence[Batch] = ()
-    _steps: Sequence[Step] = ()
 
     def keep(self) -> None:
         """Read an epoch, which is what there is from here on."""
         steps = self.plan(0)
         self.kept = [piece for (piece,) in self.micro_batches(steps)]
-        self._steps = list(islice(cycle(steps), _STEPS))
-
-    def plan(self, epoch: int) -> list[Step]:
-        """The steps of the long epoch."""
-        return list(self._steps) if self._steps else super().plan(epoch)
+        self.epochs = _OneLong(list(islice(cycle(steps), _STEPS)))
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
         """The batches in memory, over and over."""

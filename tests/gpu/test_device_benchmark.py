@@ -38,6 +38,7 @@ def test_every_table_is_printed(tmp_path: Path, device: torch.device) -> None:
         ("SchNet", "multihead"),
         ("GIN", "multihead"),
         ("SchNet", "potential"),
+        ("SchNet", "attention"),
     ]
     for row in steps:
         assert row["kernels"]["launches"] > 50 and row["peak_gib"] > 0
