@@ -106,7 +106,7 @@ def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
 
 
 def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
-    """Graphs of each branch among so many: as many of each, but no more than it has.
+    """Number of graphs of each branch in a selection: equal, but no more than a branch has.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -97,14 +98,14 @@ class NetworkConfig(Section):
         return self.model_copy(update={"Training": training})
 
     @property
+    @abstractmethod
     def branches(self) -> int:
         """Number of branches, one for each data set that has units of its own."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def encodings(self) -> int:
         """Number of positional encodings that it reads."""
-        raise NotImplementedError
 
     @property
     def kind(self) -> str:
