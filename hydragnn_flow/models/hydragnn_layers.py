@@ -102,7 +102,7 @@ class HydraGNNStack(MessagePassing):
     def build(
         self, architecture: Architecture, statistics: DatasetStatistics, inputs: int, depth: int
     ) -> Iterator[Layer]:
-        """Makes the layers, of which the first reads some columns."""
+        """Makes the layers; the first reads some columns of the input."""
         width, name = architecture.hidden_dim, architecture.activation_function
         make = self.maker(architecture, statistics)
         for layer in range(depth):

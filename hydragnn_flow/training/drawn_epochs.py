@@ -71,7 +71,7 @@ class DrawnEpoch:
 
     @property
     def steps(self) -> int:
-        """Number of steps; about so many where batches are not limited by graphs alone.
+        """Number of steps, an estimate where batches are not limited by graphs alone.
 
         Where time ends the epoch, that of a pass through the split.
         """

@@ -62,7 +62,7 @@ class _Feistel:
 
     def __call__(self, places: Ints) -> Ints:
         numbers = self._moved(places)
-        # There are a few more pairs of digits than numbers: from such a one the walk goes on.
+        # A few pairs of digits are beyond the last number: the walk goes on from those.
         while (beyond := np.flatnonzero(numbers >= self._size)).size:
             numbers[beyond] = self._moved(numbers[beyond])
         return numbers
