@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Batch
@@ -21,7 +22,7 @@ from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.terms import Term, branch_weights, terms_of
+from hydragnn_flow.training.terms import Term, atoms_per_structure, branch_weights, terms_of
 
 __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
@@ -69,10 +70,17 @@ class Loss:
             torch.tensor(term.scale, dtype=torch.float64, device=device) for term in self.terms
         ]
         self._n_branches = network.branches
-        weights = branch_weights(network, manifest)
-        self._branch_weights = (
-            torch.tensor(weights, dtype=torch.float64, device=device)[:, None] if weights else None
-        )
+        weights, sizes = branch_weights(network, manifest), atoms_per_structure(network, manifest)
+        of_graph = np.ones(network.branches) if weights is None else np.array(weights)
+        # With branches, an atom counts as its share of a structure of its data set: otherwise a
+        # data set would count the more in the terms of atoms, the larger its structures are.
+        of_atom = of_graph if sizes is None else of_graph / np.array(sizes)
+        self._row_weights = {
+            level: torch.tensor(values, dtype=torch.float64, device=device)[:, None]
+            for level, values in (("graph", of_graph), ("node", of_atom))
+            if (values != 1.0).any()
+        }
+        self._elements = {"graph": "graphs", "node": "atoms" if sizes is None else "graphs"}
 
     def term_means(
         self,
@@ -109,9 +117,10 @@ class Loss:
                 values = gaussian_nll(residual / unit, deviation / unit, beta)
             else:
                 values = self._function(residual / unit)
-            if self._branch_weights is not None and of_row is not None:
-                values = values * self._branch_weights.index_select(0, of_row).to(values.dtype)
-            elements = getattr(counts, _ELEMENTS[term.level]) * scale.shape[1]
+            weights = self._row_weights.get(term.level)
+            if weights is not None and of_row is not None:
+                values = values * weights.index_select(0, of_row).to(values.dtype)
+            elements = getattr(counts, self._elements[term.level]) * scale.shape[1]
             means.append(values.sum().double() / elements)
         # DDP waits for a gradient of every parameter, those of unweighted outputs included. Forces
         # reach none that the energy does not, and theirs would take a second derivative.
@@ -144,9 +153,6 @@ class Loss:
     def _residual(self, term: Term, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
         residual = _difference(outputs[term.target], batch, term.target)
         return residual / atoms_per_graph(batch, residual) if term.per_atom else residual
-
-
-_ELEMENTS = {"graph": "graphs", "node": "atoms"}
 
 
 def gaussian_nll(residual: Tensor, deviation: Tensor, beta: float = 0.0) -> Tensor:

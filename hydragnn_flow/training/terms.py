@@ -10,6 +10,7 @@ import numpy as np
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import LabelStatistics
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.models.stress import STRESS, VOIGT
@@ -74,6 +75,20 @@ def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | 
     weights = [given.get(name, 1.0) for name in names]
     mean = sum(weights) / n_branches
     return [weight / mean for weight in weights]
+
+
+def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
+    """Mean number of atoms of the structures of each branch; None where there is one branch.
+
+    Structures of a branch without any to train on are taken to be as large as those of all.
+    """
+    known = manifest.statistics.by_branch
+    if network.branches < 2 or not known:
+        return None
+    train = manifest.splits[TRAIN]
+    sizes = {branch: found.atoms / found.graphs for branch, found in known.items()}
+    of_all = train.atoms / train.graphs
+    return [sizes.get(branch, of_all) for branch in range(network.branches)]
 
 
 def check_cells(store: GraphStore) -> None:

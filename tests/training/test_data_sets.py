@@ -11,8 +11,8 @@ import torch
 from data_set_cases import FAR, PLAIN, branches, one_of, two_level_store
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow.config import DataConfig, load_network
+from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.criterion import Criterion
@@ -98,6 +98,33 @@ def test_a_data_set_weighs_in_the_loss_what_is_asked(store: GraphStore) -> None:
     assert total(**{FAR: 3.0}) == pytest.approx((1.5 * far + 0.5 * plain) / 2, rel=1e-4)
     with pytest.raises(InputError, match=r"branch_weights names 'fer'.* are plain, far"):
         total(fer=1.0)
+
+
+def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_path: Path) -> None:
+    """A structure counts as one in the forces' term, not as its number of atoms."""
+    sources = [
+        {"name": name, "format": "emt_alloys", "structures": 30, "atoms": atoms}
+        for name, atoms in ((PLAIN, [8, 10]), (FAR, [40, 48]))
+    ]
+    config = DataConfig.model_validate({"sources": sources, "split": {"val": 0.1, "test": 0.1}})
+    unequal = prepare_store(config, 3.0, None, 0, tmp_path / "unequal.gs")
+    train = unequal["trainset"]
+    batch = train.batch(range(len(train)))
+    loss = Loss(load_network(network()), unequal.manifest)
+    (place,) = (n for n, term in enumerate(loss.terms) if term.target == "forces")
+    of_branch = batch.dataset_name.view(-1)
+
+    def means(wrong: int) -> float:
+        """The term where the forces of one data set are wrong by their scale."""
+        rows = (of_branch == wrong)[batch.batch][:, None]
+        scale = loss.terms[place].scale[wrong][0]
+        outputs = {"energy": batch.energy.view(-1, 1), "forces": batch.forces + scale * rows}
+        found = loss.term_means(outputs, batch, Counts(batch.num_graphs, batch.num_nodes))
+        return float(found[place])
+
+    share = float((of_branch == 0).double().mean())
+    assert means(0) == pytest.approx(share, rel=1e-5)
+    assert means(1) == pytest.approx(1 - share, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mae", "rmse"])
