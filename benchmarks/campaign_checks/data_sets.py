@@ -57,13 +57,15 @@ SOURCES: list[dict[str, Any]] = [
 ]
 NAMES = [str(source["name"]) for source in SOURCES]
 ALONE, BRANCHES, HYDRAGNN = "alone", "branches", "HydraGNN, branches"
+RATES = {ALONE: 2e-3, BRANCHES: 5e-3, HYDRAGNN: 2e-3}
+"""Learning rates. A step of all sets has four times the graphs."""
 # HydraGNN's PAINN is NaN where atoms are at the sites of an ideal lattice.
 _JITTER = 1e-3
-_HEADS = {"num_headlayers": 2, "dim_headlayers": [32, 32], "type": "mlp"}
+_HEADS = {"num_headlayers": 2, "dim_headlayers": [64, 64], "type": "mlp"}
 NETWORK: dict[str, Any] = {
     "Architecture": {
         "mpnn_type": "PAINN",
-        "hidden_dim": 32,
+        "hidden_dim": 64,
         "num_conv_layers": 2,
         "radius": CUTOFF,
         "num_radial": 8,
@@ -82,9 +84,8 @@ NETWORK: dict[str, Any] = {
     },
     "Training": {
         "num_epoch": EPOCHS,
-        "batch_size": BATCH,
         "loss_function_type": "mse",
-        "Optimizer": {"type": "AdamW", "learning_rate": 2e-3},
+        "gradient_clip": 0.1,
     },
 }
 
@@ -128,10 +129,11 @@ def learnt(
         }
         for seed in range(seeds):
             for name, store in single.items():
-                errors = _trained(NETWORK, store, BATCH, steps, seed)
+                errors = _trained(NETWORK, store, (BATCH, RATES[ALONE]), steps, seed)
                 found += [Learnt(name, ALONE, seed, *errors[name])]
             network = with_branches(NETWORK, NAMES)
-            errors = _trained(network, everything, BATCH * len(NAMES), steps, seed, "equal")
+            step = BATCH * len(NAMES), RATES[BRANCHES]
+            errors = _trained(network, everything, step, steps, seed, "equal")
             found += [Learnt(name, BRANCHES, seed, *errors[name]) for name in NAMES]
             if checkout is not None:
                 theirs = _hydragnn(checkout, everything, steps, seed)
@@ -149,13 +151,16 @@ def _store(sources: Sequence[Mapping[str, Any]], data: Path, path: Path) -> Grap
 def _trained(
     network: dict[str, Any],
     store: GraphStore,
-    batch: int,
+    step: tuple[int, float],
     steps: int,
     seed: int,
     sampling: Any = "proportional",
 ) -> dict[str, tuple[float, float]]:
-    """Errors of our network on the test split, by data set."""
-    training = {**network["Training"], "batch_size": batch}
+    """Errors of our network on the test split, by data set.
+
+    A step is its number of graphs and the learning rate.
+    """
+    training = network["Training"] | _step(*step)
     checked = load_network({**network, "Training": training})
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(
@@ -177,6 +182,10 @@ def _trained(
     model = restore_model(checked, store.manifest, weights)
     split = store["testset"]
     return _errors(split, predict_batches(model, split_batches(split)), store.manifest.branch_names)
+
+
+def _step(batch: int, rate: float) -> dict[str, Any]:
+    return {"batch_size": batch, "Optimizer": {"type": "AdamW", "learning_rate": rate}}
 
 
 def _errors(
@@ -236,7 +245,7 @@ def _hydragnn(
         "output_dim": [1],
         "denormalize_output": False,
     }
-    network["Training"] = {**network["Training"], "batch_size": BATCH * len(NAMES)}
+    network["Training"] = network["Training"] | _step(BATCH * len(NAMES), RATES[HYDRAGNN])
     trained = train(checkout, graphs, network, math.inf, seed)
     if trained.best_epoch is None:
         return {}
