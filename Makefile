@@ -18,8 +18,8 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 # another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy peers_accuracy forces campaigns ensemble peer_search prediction search \
-	search_quality execution scale
+BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over ensemble peer_search prediction \
+	search search_quality execution scale
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -101,6 +101,10 @@ benchmark-forces benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json
+
+benchmark-taken_over: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --hydragnn $(call given,HYDRAGNN) \
+		--json $(RESULTS)/taken_over.json
 
 benchmark-ensemble: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/ensemble.py --data $(call given,DATA) --json $(RESULTS)/ensemble.json
