@@ -18,8 +18,8 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 # another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over ensemble peer_search prediction \
-	search search_quality execution scale
+BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over data_sets ensemble peer_search \
+	prediction search search_quality execution placement published scale
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -96,15 +96,22 @@ benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/peers_accuracy.py --data $(call given,DATA) --peers $(call given,PEERS) \
 		--json $(RESULTS)/peers_accuracy.json
 
-benchmark-forces benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+benchmark-published: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/campaign_checks/published.py --json $(RESULTS)/published.json
+
+benchmark-forces benchmark-placement benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json
 
 benchmark-taken_over: $(if $(BENCH),,$(VENV)/bench)
-	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --hydragnn $(call given,HYDRAGNN) \
+	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --hydragnn $(call given,HYDRAGNN) \
 		--json $(RESULTS)/taken_over.json
+
+benchmark-data_sets: $(if $(BENCH),,$(VENV)/bench)
+	$(or $(BENCH),$(BIN)/python) benchmarks/campaign_checks/data_sets.py --data $(call given,DATA) \
+		--hydragnn $(call given,HYDRAGNN) --json $(RESULTS)/data_sets.json
 
 benchmark-ensemble: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/ensemble.py --data $(call given,DATA) --json $(RESULTS)/ensemble.json

@@ -1,16 +1,15 @@
 """Results of whole campaigns, search included, with the settings that we know to be good.
 
     python benchmarks/campaigns.py --data DIRECTORY-OF-THE-DATA-SETS
-    python benchmarks/campaigns.py --data DIRECTORY-OF-THE-DATA-SETS --hydragnn PATH-OF-A-CHECKOUT
+    python benchmarks/campaigns.py --hydragnn PATH-OF-A-CHECKOUT
 
 Each is one command, ``hydragnn-flow run CONFIG --data DIRECTORY``, run here as a user runs it.
 Shown are the errors on the test split of the ensemble, and of the member that validation says is
 best, with the CPU time that a search for it alone would have taken. If it is interrupted, the same
 command continues it, unless the code has changed.
 
-With a checkout of HydraGNN it measures what of HydraGNN's own campaigns runs here: several data
-sets as branches, budgets of large splits, its configurations, its weights, its networks as an
-engine.
+With a checkout of HydraGNN it measures what of HydraGNN's own campaigns runs here: budgets of
+large splits, its configurations, its weights, its networks as an engine.
 """
 
 from __future__ import annotations
@@ -63,7 +62,9 @@ class Reached:
 
 
 def main(
-    data: Annotated[Path, typer.Option(help="Directory of acac, mlearn and perov_5.", exists=True)],
+    data: Annotated[
+        Path | None, typer.Option(help="Directory of acac, mlearn and perov_5.", exists=True)
+    ] = None,
     hydragnn: Annotated[
         Path | None,
         typer.Option(
@@ -90,11 +91,13 @@ def main(
         raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(known)}")
     if hydragnn is not None:
         folder = folder_of_code(scratch, TAKEN_OVER, quick=quick)
-        result = measured(data, hydragnn, folder, only=only or (), quick=quick)
+        result = measured(hydragnn, folder, only=only or (), quick=quick)
         print(result.markdown())
         if json is not None:
             result.write(json)
         return
+    if data is None:
+        raise typer.BadParameter("name the directory of the data sets, or a checkout of HydraGNN")
     run = Run("campaigns", MEASURES, ["optuna", "parsl", "torch", "torch-geometric"], quick=quick)
     tables, details = [], {}
     folder = folder_of_code(scratch, MEASURES, quick=quick)

@@ -1,6 +1,6 @@
 """One network with a branch for each of four data sets, beside networks of one set, and HydraGNN's.
 
-    cd benchmarks; python -m campaign_checks.data_sets DATA --hydragnn PATH-OF-A-CHECKOUT
+    python benchmarks/campaign_checks/data_sets.py --data DIRECTORY --hydragnn PATH-OF-A-CHECKOUT
 
 All take the same number of steps. A step of the network of all sets has as many graphs of each set
 as a step of a network of one, so that each set is seen as often.
@@ -9,9 +9,10 @@ as a step of a network of one, so that each set is seen as often.
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,13 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from peers.hydragnn_training import predict, train
+from results import Cell, Line, Number, Run, Table, missed, table_of
+from results.code import commit_of
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import DataConfig, load_network
@@ -30,10 +37,18 @@ from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
 
+MEASURES = [
+    "benchmarks/campaign_checks/data_sets.py",
+    "hydragnn_flow/data",
+    "hydragnn_flow/models",
+    "hydragnn_flow/training",
+]
 STEPS, BATCH, EPOCHS = 1500, 4, 15
 """Steps of each training, graphs of a data set in each, and validations."""
 SEEDS = 2
 CUTOFF = 5.0
+_WITHIN = 1.10
+_UNITS = {"energy": "meV/atom", "forces": "eV/Å"}
 TARGETS = {"energy": "eV", "forces": "eV/Å"}
 SOURCES: list[dict[str, Any]] = [
     {"name": "emt", "format": "emt_alloys", "structures": 300, "atoms": [8, 32]},
@@ -283,19 +298,75 @@ def _shaken(graph: Data, rng: np.random.Generator) -> Data:
     return moved
 
 
+def compared(found: Sequence[Learnt]) -> list[Line]:
+    """Errors of the network with branches beside those of the network of one set."""
+    lines = []
+    for name in NAMES:
+        for target, unit in _UNITS.items():
+            alone, branches = (_of(found, name, who, target) for who in (ALONE, BRANCHES))
+            ratios = branches / alone
+            lines.append(
+                Line(
+                    "data sets",
+                    f"{name}: {target} MAE with four branches",
+                    float(branches.mean()),
+                    unit,
+                    "the same network on this set alone",
+                    float(alone.mean()),
+                    float(branches.mean() / alone.mean()),
+                    at_most=_WITHIN,
+                    spread=(float(ratios.min()), float(ratios.max())),
+                )
+            )
+    return lines
+
+
+def table(found: Sequence[Learnt]) -> Table:
+    """Errors of all networks, with the smallest and the largest of the seeds."""
+    columns = ["data set", *(f"{t}, {unit}: {who}" for t, unit in _UNITS.items() for who in RATES)]
+    rows: list[list[Cell]] = [
+        [name, *(_cell(_of(found, name, who, target)) for target in _UNITS for who in RATES)]
+        for name in NAMES
+    ]
+    return Table(columns, rows, "errors", "Mean absolute errors on the test splits")
+
+
+def _of(found: Sequence[Learnt], data_set: str, who: str, target: str) -> NDArray[np.float64]:
+    errors = [getattr(one, target) for one in found if (one.data_set, one.who) == (data_set, who)]
+    return np.array(errors)
+
+
+def _cell(errors: NDArray[np.float64]) -> Cell:
+    if not len(errors):
+        return None
+    return Number(float(errors.mean()), low=float(errors.min()), high=float(errors.max()))
+
+
 def main(
-    data: Annotated[Path, typer.Argument(help="Directory of acac and mlearn.", exists=True)],
-    hydragnn: Annotated[Path | None, typer.Option(help="A checkout of HydraGNN.")] = None,
-    seeds: int = SEEDS,
-    steps: int = STEPS,
+    data: Annotated[Path, typer.Option(help="Directory of acac and mlearn.", exists=True)],
+    hydragnn: Annotated[
+        Path | None, typer.Option(help="A checkout of HydraGNN; without one it is left out.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of each network.")] = SEEDS,
+    steps: Annotated[int, typer.Option(help="Steps of each training.")] = STEPS,
+    quick: Annotated[bool, typer.Option("--quick", help="Few steps, to see that it runs.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
-    """Print every training's errors."""
+    """Train all networks and print their errors; the exit status is 0 whatever they say."""
     torch.set_num_threads(1)
-    for one in learnt(data, hydragnn, seeds, steps):
-        print(
-            f"{one.data_set:5} {one.who:20} seed {one.seed}  {one.energy:8.3f} meV/atom  "
-            f"{one.forces:.4f} eV/Å"
-        )
+    run = Run("data_sets", MEASURES, ["torch", "torch-geometric"], quick=quick)
+    found = learnt(data, hydragnn, *((1, 30) if quick else (seeds, steps)))
+    peers = {} if hydragnn is None else {"HydraGNN": commit_of(hydragnn)}
+    lines = compared(found)
+    result = run.end(
+        [table_of(lines, "targets"), table(found)],
+        remarks=[missed(lines)],
+        details=[asdict(one) for one in found],
+        peers=peers,
+    )
+    print(result.markdown())
+    if json is not None:
+        result.write(json)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,15 @@
-"""What of HydraGNN's own campaigns runs here: files, weights, branches, budgets, its networks."""
+"""What of HydraGNN's own campaigns runs here: files, weights, large budgets, its networks."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from results import Cell, Line, Number, Result, Run, Table, missed, table_of
+from results import Cell, Line, Result, Run, Table, missed, table_of
 from results.code import commit_of
 
-from campaign_checks import data_sets, epoch_planning, hydragnn_engine, hydragnn_files
+from campaign_checks import epoch_planning, hydragnn_engine, hydragnn_files
 from campaign_checks import hydragnn_weights as weights
 
 MEASURES = [
@@ -20,14 +18,12 @@ MEASURES = [
     "hydragnn_flow/models",
     "hydragnn_flow/training",
 ]
-PARTS = ("data sets", "planning", "files", "weights", "engine")
-_WITHIN = 1.10
+PARTS = ("planning", "files", "weights", "engine")
 _SECONDS, _MEBIBYTES = 1.0, 100.0
 _EQUAL = 1e-5
 
 
 def measured(
-    data: Path,
     checkout: Path,
     folder: Path,
     *,
@@ -38,8 +34,6 @@ def measured(
 
     Parameters
     ----------
-    data
-        Directory of acac and mlearn.
     checkout
         Root of a checkout of HydraGNN.
     folder
@@ -54,7 +48,6 @@ def measured(
     lines: list[Line] = []
     tables: list[Table] = []
     parts: dict[str, Callable[[], Iterator[Line | Table]]] = {
-        "data sets": lambda: _data_sets(data, checkout, quick),
         "planning": _planning,
         "files": lambda: _files(checkout),
         "weights": lambda: _weights(checkout, quick),
@@ -71,42 +64,6 @@ def measured(
     return run.end(
         measured_tables, remarks=[missed(lines)], peers={"HydraGNN": commit_of(checkout)}
     )
-
-
-def _data_sets(data: Path, checkout: Path, quick: bool) -> Iterator[Line | Table]:
-    sizes: dict[str, Any] = {"seeds": 1, "steps": 30} if quick else {}
-    found = data_sets.learnt(data, checkout, **sizes)
-    rows: list[list[Cell]] = []
-    for name in data_sets.NAMES:
-        row: list[Cell] = [name]
-        for target, unit in (("energy", "meV/atom"), ("forces", "eV/Å")):
-            of = {
-                who: [
-                    getattr(one, target) for one in found if (one.data_set, one.who) == (name, who)
-                ]
-                for who in (data_sets.ALONE, data_sets.BRANCHES, data_sets.HYDRAGNN)
-            }
-            alone, branches = (np.array(of[who]) for who in (data_sets.ALONE, data_sets.BRANCHES))
-            ratios = branches / alone
-            yield Line(
-                "data sets",
-                f"{name}: {target} MAE of a network with four branches",
-                float(branches.mean()),
-                unit,
-                "the same network on this set alone",
-                float(alone.mean()),
-                float(branches.mean() / alone.mean()),
-                at_most=_WITHIN,
-                spread=(float(ratios.min()), float(ratios.max())),
-            )
-            for who in of:
-                values = of[who]
-                row.append(Number(float(np.mean(values)), unit) if values else "NaN")
-        rows.append(row)
-    columns = ["data set"]
-    for target in ("energy", "forces"):
-        columns += [f"{target}, alone", f"{target}, branches", f"{target}, HydraGNN's branches"]
-    yield Table(columns, rows, "data-sets", "Test errors after as many steps")
 
 
 def _planning() -> Iterator[Line]:
