@@ -31,7 +31,7 @@ from hydragnn_flow.config.start_from import StartConfig, find_origin
 from hydragnn_flow.data import atoms_to_graph
 from hydragnn_flow.data.store.manifest import BranchStatistics, LabelStatistics
 from hydragnn_flow.models import HydraModel, build_model
-from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
+from hydragnn_flow.models.hydragnn.weights import read_hydragnn_weights
 from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, manifest
 
 GRAPHS = 6

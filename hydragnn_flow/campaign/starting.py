@@ -17,7 +17,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.log import tell
 from hydragnn_flow.models import build_model
-from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
+from hydragnn_flow.models.hydragnn.weights import read_hydragnn_weights
 from hydragnn_flow.models.model import HydraModel
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoint import checkpoints, furthest, load_checkpoint

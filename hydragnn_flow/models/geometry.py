@@ -127,6 +127,10 @@ class Geometry:
         """Sum of the incoming messages: [n_edges, …] to [n_atoms, …]."""
         return sum_by(messages, self.receiver, self.n_atoms)
 
+    def sum_at_sender(self, messages: Tensor) -> Tensor:
+        """Sum of the outgoing messages: [n_edges, …] to [n_atoms, …]."""
+        return sum_by(messages, self.sender, self.n_atoms)
+
     def moved(self, displacements: Tensor) -> Geometry:
         """The same edges after the atoms have moved by ``displacements`` [n_atoms, 3] in Å."""
         step = self.of_receiver(displacements) - self.of_sender(displacements)

@@ -24,7 +24,7 @@ from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.config.start_from import StartConfig, find_origin
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model
-from hydragnn_flow.models.hydragnn_weights import read_hydragnn_weights
+from hydragnn_flow.models.hydragnn.weights import read_hydragnn_weights
 from hydragnn_flow.testing.networks import alloy, as_batch
 
 RECORDED = json.loads(Path(__file__).with_name("hydragnn_outputs.json").read_text())

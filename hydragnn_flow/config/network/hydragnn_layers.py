@@ -9,7 +9,7 @@ from typing import Any
 from hydragnn_flow.errors import InputError
 
 _OF_TRAINING = ("num_epoch", "batch_size", "Optimizer", "loss_function_type")
-MODULE = "hydragnn_flow.models.hydragnn_layers"
+MODULE = "hydragnn_flow.models.hydragnn"
 EQUAL = (
     *("SAGE", "GIN", "GAT", "MFC", "CGCNN"),
     *("PNA", "PNAPlus", "PNAEq", "SchNet", "EGNN", "PAINN"),

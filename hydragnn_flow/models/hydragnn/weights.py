@@ -1,7 +1,7 @@
 """Weights that HydraGNN has trained, by their names in our networks.
 
-The networks are those with the layers of :mod:`.hydragnn_layers`. Their outputs are the same with
-these weights; `benchmarks/campaign_checks/hydragnn_weights.py` compares them.
+The networks are those with the layers of this package. Their outputs are the same with these
+weights; `benchmarks/campaign_checks/hydragnn_weights.py` compares them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ from torch import Tensor
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.exact import pack_exact
 from hydragnn_flow.models.head_layers import PlaceLinear
-from hydragnn_flow.models.hydragnn_layers import (
-    CFConvolution,
-    HydraGNNStack,
-    MFCLayer,
-    PNAEqMessage,
-    VectorConvolution,
-)
+from hydragnn_flow.models.hydragnn.connections import MFCLayer
+from hydragnn_flow.models.hydragnn.lengths import CFConvolution
+from hydragnn_flow.models.hydragnn.stack import HydraGNNStack
+from hydragnn_flow.models.hydragnn.vectors import PNAEqMessage, VectorConvolution
 from hydragnn_flow.models.model import HydraModel
 
 Weights = Callable[[str], Tensor]
@@ -70,12 +67,7 @@ def read_hydragnn_weights(
             f"({type(error).__name__}: {first}); name another"
         ) from None
     try:
-        return hydragnn_weights(state, model, levels, heads)
-    except KeyError as error:
-        raise InputError(
-            f"start_from: {file} is of another network than its config.json says: it has no "
-            f"{error.args[0]}; put the one it was trained with beside it"
-        ) from None
+        return _by_our_names(state, model, levels, heads)
     except ValueError as error:
         raise InputError(
             f"start_from: {file} is of another network than its config.json says: {error}; put "
@@ -83,33 +75,16 @@ def read_hydragnn_weights(
         ) from None
 
 
-def hydragnn_weights(
-    state: Mapping[str, Tensor], model: HydraModel, levels: Sequence[str], heads: str = "keep"
+def _by_our_names(
+    state: Mapping[str, Tensor], model: HydraModel, levels: Sequence[str], heads: str
 ) -> dict[str, Tensor]:
-    """HydraGNN's weights by their names in a network of ours.
-
-    Parameters
-    ----------
-    state
-        `state_dict` of HydraGNN's model.
-    model
-        The network of ours.
-    levels
-        Level of each output, `Variables_of_interest.type`.
-    heads
-        Whether those of the heads are wanted, ``keep``, or not, ``new``.
-
-    Raises
-    ------
-    KeyError
-        Naming what of HydraGNN's is missing.
-    ValueError
-        Naming what nothing here reads.
-    """
+    """The weights in a `state_dict` of HydraGNN's; what is missing or left is a ValueError."""
     theirs = {re.sub(r"^(module\.|model\.)+", "", name): value for name, value in state.items()}
     read: set[str] = set()
 
     def of(name: str) -> Tensor:
+        if name not in theirs:
+            raise ValueError(f"it has no {name}")
         read.add(name)
         return theirs[name]
 
@@ -217,7 +192,7 @@ def _of_head(
     pattern = r"(graph_heads|node_heads|atomic_energy)\.(?:branches\.)+(\d+)\.(\w+)\.(.+)"
     found = re.fullmatch(pattern, name)
     if found is None:
-        raise KeyError(f"counterpart of {name}")
+        raise ValueError(f"it has no counterpart of {name}")
     kind, branch, part, rest = found.groups()
     if part == "shared":
         return of(f"graph_shared.branch-{branch}.{rest}")
