@@ -36,6 +36,7 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.ensemble import Ensemble, write_predictions
 from hydragnn_flow.ensemble.conformal import Scores
 from hydragnn_flow.ensemble.deviation import Deviation
+from hydragnn_flow.ensemble.member_predictions import predictions_where_possible
 from hydragnn_flow.ensemble.structure_files import Files
 from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.models import build_model
@@ -48,6 +49,7 @@ MEASURES = [
     "hydragnn_flow/data/graphs.py",
     "hydragnn_flow/data/neighbours.py",
     "hydragnn_flow/ensemble/inputs.py",
+    "hydragnn_flow/ensemble/member_predictions.py",
     "hydragnn_flow/ensemble/predicting.py",
     "hydragnn_flow/ensemble/predictions_files.py",
     "hydragnn_flow/ensemble/spool.py",
@@ -102,7 +104,7 @@ def _race(kind: str, folder: Path, file: Path, rounds: int) -> Line:
     alone = [replace(together, models=(m,), weights=np.ones(1)) for m in together.models]
 
     def read_and_predict(ensemble: Ensemble) -> None:
-        ensemble.predictions_where_possible([r.found.atoms for r in Files(file).records()])
+        predictions_where_possible(ensemble, [r.found.atoms for r in Files(file).records()])
 
     def one_pass() -> None:
         read_and_predict(together)

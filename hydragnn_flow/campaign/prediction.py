@@ -11,6 +11,7 @@ from pathlib import Path
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Ensemble
+from hydragnn_flow.ensemble.member_predictions import splits_of
 from hydragnn_flow.ensemble.part_files import join_parts
 from hydragnn_flow.ensemble.part_plan import (
     Asked,
@@ -133,7 +134,7 @@ def _check(
     if isinstance(data, Files):
         ensemble.check_reads_structures()
         return
-    ensemble.splits_of(data, split)
+    splits_of(ensemble, data, split)
     if files.hold_structures:
         raise no_structures()
 

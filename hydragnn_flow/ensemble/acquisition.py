@@ -14,6 +14,7 @@ from hydragnn_flow.ensemble.applicability import deviations_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, graph_batches
+from hydragnn_flow.ensemble.member_predictions import structure_predictions
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -68,7 +69,7 @@ def select_structures(
             f"{n} of {len(structures)} structures cannot be selected; choose between 1 and "
             f"{len(structures)}"
         )
-    members, _ = ensemble.structure_predictions(structures, names)
+    members, _ = structure_predictions(ensemble, structures, names)
     uncertainties = disagreement(ensemble, members, [len(atoms) for atoms in structures])
     chosen = farthest_points(descriptors(ensemble, structures), uncertainties, n)
     return Selection(chosen, uncertainties)

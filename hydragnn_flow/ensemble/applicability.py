@@ -238,6 +238,11 @@ def deviations_of(
     return found
 
 
+def are_noted(notes: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether there is a note on each structure."""
+    return np.array([bool(note) for note in notes], dtype=bool)
+
+
 def joined_notes(*notes: Sequence[str]) -> list[str]:
     """Notes on the same structures, one behind the other."""
     return ["; ".join(filter(None, of)) for of in zip(*notes, strict=True)]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.bootstrap import Estimate, interval
 from hydragnn_flow.ensemble.measures import Floats, ratio
+from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.summary import per_atom
 
 _DRAWS = 1000
@@ -52,8 +53,7 @@ def compare_models(
     names, found = list(predicted), {}
     for target, reference in references.items():
         about = manifest.targets[target]
-        numbers = np.arange(len(n_atoms))
-        structure = numbers if about.level == "graph" else np.repeat(numbers, n_atoms)
+        structure = rows_of(np.arange(len(n_atoms)), n_atoms, about)
         errors = np.stack([np.abs(predicted[name][target] - reference) for name in names])
         label, unit = target, about.unit
         if manifest.is_extensive(target):
@@ -86,17 +86,20 @@ def compare_by_data_set(
     ``data_set`` is the name of that of each structure; with None there is but one, and nothing to
     tell.
     """
+    if data_set is None:
+        return {}
     found = {}
-    for name in manifest.data_sets.values() if data_set is not None else ():
+    for name in manifest.data_sets.values():
         of_graphs = data_set == name
-        rows = {"graph": of_graphs, "node": np.repeat(of_graphs, n_atoms)}
-        level = {target: rows[manifest.targets[target].level] for target in references}
+        rows = {
+            target: rows_of(of_graphs, n_atoms, manifest.targets[target]) for target in references
+        }
         found[name] = compare_models(
             {
-                model: {target: of[target][level[target]] for target in references}
+                model: {target: of[target][rows[target]] for target in references}
                 for model, of in predicted.items()
             },
-            {target: values[level[target]] for target, values in references.items()},
+            {target: values[rows[target]] for target, values in references.items()},
             n_atoms[of_graphs],
             manifest,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,32 +13,22 @@ from ase import Atoms
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from torch import nn
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.run import Aggregation
-from hydragnn_flow.config.targets import BRANCH
-from hydragnn_flow.data import GraphSplit, GraphStore, Manifest, batch_graphs
+from hydragnn_flow.data import Manifest, batch_graphs
 from hydragnn_flow.ensemble.applicability import (
     APPLICABILITY,
     Applicability,
     deviations_of,
     joined_notes,
 )
+from hydragnn_flow.ensemble.branches import Branches
 from hydragnn_flow.ensemble.calibration_file import load_by_data_set, load_calibrations
 from hydragnn_flow.ensemble.checksums import verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
-from hydragnn_flow.ensemble.inputs import (
-    BUDGET,
-    StructureGraphs,
-    check_reads_structures,
-    check_store,
-    check_structures,
-    graph_batches,
-    structure_names,
-    with_branch,
-)
-from hydragnn_flow.ensemble.labels import labels_of
+from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
 from hydragnn_flow.ensemble.members import load_member, member_name, remaining_members
 from hydragnn_flow.ensemble.mixed_calibration import (
     ByDataSet,
@@ -48,11 +38,11 @@ from hydragnn_flow.ensemble.mixed_calibration import (
 )
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
+from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
-from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 MANIFEST = "manifest.json"
 
@@ -151,13 +141,7 @@ class Ensemble:
         InputError
             If the ensemble was not trained on a data set of that name, with a branch for it.
         """
-        known = self.manifest.data_sets
-        if not self._has_branches or name not in known.values():
-            told = f"its data sets are {', '.join(known.values())}" if known else "it has but one"
-            raise InputError(
-                f"the ensemble has no branch of a data set {name!r}; {told}"
-                + ("" if known else ", so leave the name out")
-            )
+        self.branches.check_has(name)
         return replace(self, data_set=name)
 
     def at(self, coverage: float) -> Ensemble:
@@ -232,97 +216,6 @@ class Ensemble:
             ]
         )
 
-    def structure_predictions(
-        self, structures: Sequence[Atoms], names: Sequence[str] | None = None
-    ) -> tuple[dict[str, Floats], list[str]]:
-        """Every member's predictions for structures, and what these have that is unlike the data.
-
-        Parameters
-        ----------
-        structures
-            ASE structures.
-        names
-            What to call each structure in errors.
-
-        Returns
-        -------
-        dict
-            Output -> ``[n_members, n, d]``.
-        list
-            Of each structure, as of :meth:`remarks`.
-
-        Raises
-        ------
-        InputError
-            If a structure has an element the ensemble never saw, or cannot be a graph.
-        """
-        self.check_reads_structures()
-        predictions, refusals, remarks = self.predictions_where_possible(
-            check_structures(structures)
-        )
-        names = structure_names(len(structures)) if names is None else names
-        refused = [f"{name}: {why}" for name, why in zip(names, refusals, strict=True) if why]
-        if refused:
-            others = f" (and {len(refused) - 1} more are refused)" if len(refused) > 1 else ""
-            raise InputError(f"{refused[0]}{others}")
-        return predictions, remarks
-
-    def predictions_where_possible(
-        self, structures: Sequence[Atoms], refusals: Sequence[str | None] | None = None
-    ) -> tuple[dict[str, Floats], list[str | None], list[str]]:
-        """Every member's predictions, NaN for structures that have none; why they have none.
-
-        Parameters
-        ----------
-        structures
-            ASE structures.
-        refusals
-            Why structures are not to be predicted, where that is known.
-
-        Returns
-        -------
-        dict
-            Output -> ``[n_members, n, d]``, of the calibrated targets and their noise.
-        list
-            Reason for each structure; None for those that are predicted.
-        list
-            What the training data have nothing like, of :meth:`remarks`.
-        """
-        reasons = list(refusals or [None] * len(structures))
-
-        def graphs() -> Iterator[Data]:
-            for i, atoms in enumerate(structures):
-                if reasons[i] is None:
-                    try:
-                        yield self.graphs.graph(atoms)
-                    except InputError as error:
-                        reasons[i] = str(error)
-
-        said: list[str] = []
-        found = self._members(self.noting(graph_batches(graphs(), BUDGET), said))
-        predicted = np.array([reason is None for reason in reasons], dtype=bool)
-        if not predicted.any():  # any structure shows what the outputs are
-            found = self._members([self.batch_of(self.graphs.example)])
-        of_atoms = np.repeat(predicted, [len(atoms) for atoms in structures])
-        whole = {}
-        for name, values in found.items():
-            target = self.manifest.targets.get(name.removesuffix(NOISE_SUFFIX))
-            if target is None:
-                continue  # forces that nobody knows
-            rows = predicted if target.level == "graph" else of_atoms
-            whole[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
-            whole[name][:, rows] = values[:, : rows.sum()]
-        notes = np.full(len(structures), "", dtype=object)
-        notes[predicted] = said
-        n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
-        return whole, reasons, self.remarks(notes.tolist(), whole, n_atoms)
-
-    def noting(self, batches: Iterable[Batch], notes: list[str]) -> Iterator[Batch]:
-        """The batches, adding to ``notes`` what each structure has that training data have not."""
-        for batch in batches:
-            notes += self.applicability.notes(batch)
-            yield batch
-
     def remarks(
         self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]
     ) -> list[str]:
@@ -331,7 +224,7 @@ class Ensemble:
         Parameters
         ----------
         notes
-            As of :meth:`noting`.
+            Of each structure, what it has that the training data do not have.
         predictions
             Every member's: output -> ``[n_members, n, d]``.
         n_atoms
@@ -361,71 +254,6 @@ class Ensemble:
             return batch_graphs([self.graphs.graph(atoms)])
         except InputError as error:
             raise InputError(f"the structure: {error}") from None
-
-    def splits_of(self, store: GraphStore, split: str | None = None) -> list[GraphSplit]:
-        """The splits of a store that hold graphs.
-
-        Parameters
-        ----------
-        store
-            Made with the ensemble's cutoff and `max_neighbours`.
-        split
-            Name of the one that is wanted; all in the order of the store if None.
-
-        Raises
-        ------
-        InputError
-            If the store does not fit the ensemble, or has no such split or nothing in it.
-        """
-        check_store(store, self.manifest)
-        if self._has_branches and self.data_set is None and not self.knows_branches_of(store):
-            known = self.manifest.data_sets.values()
-            raise InputError(
-                f"{store.path}: its graphs do not say to which of the ensemble's data sets, "
-                f"{', '.join(known)}, they belong; say as which of them they are to be predicted, "
-                f"by --data-set or Ensemble.of_data_set, or prepare the store from data sets of "
-                f"these names and the key {BRANCH!r}"
-            )
-        splits = [store[name] for name in (store.splits if split is None else [split])]
-        splits = [one for one in splits if len(one) > 0]
-        if not splits:
-            raise InputError(f"{store.path}: {split or 'the store'} holds no structures to predict")
-        return splits
-
-    def store_predictions(
-        self, store: GraphStore, split: str | None = None
-    ) -> tuple[list[GraphSplit], dict[str, Floats], list[str]]:
-        """The splits of a store that hold graphs, and every member's predictions for them in turn.
-
-        As for :meth:`splits_of`; the predictions are output -> ``[n_members, n, d]``. With them
-        come the :meth:`remarks` on each structure.
-        """
-        splits, said = self.splits_of(store, split), list[str]()
-        told = self.knows_branches_of(store)
-        found = [
-            self._members(
-                self.with_branches(self.noting(split_batches(one, BUDGET), said), told=told)
-            )
-            for one in splits
-        ]
-        joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
-        n_atoms = np.concatenate([one.n_atoms for one in splits])
-        return splits, joined, self.remarks(said, joined, n_atoms)
-
-    def references(
-        self, splits: Sequence[GraphSplit], predictions: dict[str, Floats], labels: Collection[str]
-    ) -> dict[str, Floats]:
-        """True values of the targets that are predicted and have labels, ``[n, d]``.
-
-        Parameters are those of :meth:`tables`.
-        """
-        return {
-            name: np.concatenate(
-                [labels_of(split, name, predictions[name].shape[2]) for split in splits]
-            )
-            for name in self.calibrations
-            if name in labels
-        }
 
     def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
         """Members' predictions by the members' numbers: output -> number -> ``[n, d]``."""
@@ -481,8 +309,7 @@ class Ensemble:
     ) -> Calibration | MixedCalibration:
         if data_sets is None or not self.by_data_set:
             return of_all
-        of_nodes = self.manifest.targets[target].level == "node"
-        of_rows = np.repeat(data_sets, n_atoms) if of_nodes else data_sets
+        of_rows = rows_of(data_sets, n_atoms, self.manifest.targets[target])
         return calibration_of_rows(target, of_all, self.by_data_set, of_rows)
 
     def check_reads_structures(self) -> None:
@@ -495,33 +322,7 @@ class Ensemble:
             of several branches is to predict them.
         """
         check_reads_structures(self.models, self.manifest)
-        if self._has_branches and self.data_set is None:
-            known = self.manifest.data_sets.values()
-            raise InputError(
-                f"the ensemble was trained on several data sets, {', '.join(known)}, each with "
-                f"energies or labels of its own level; say as which of them structures are to be "
-                f"predicted, by --data-set or Ensemble.of_data_set, or give graphs with the key "
-                f"{BRANCH!r}"
-            )
-
-    def knows_branches_of(self, store: GraphStore) -> bool:
-        """Whether graphs of a store say to which of the ensemble's data sets they belong.
-
-        Numbers mean the same where the data sets have the same names in the same order, or none of
-        them has a name.
-        """
-        found = store.manifest
-        return BRANCH in found.keys and found.branch_names == self.manifest.branch_names
-
-    def with_branches(self, batches: Iterable[Batch], *, told: bool) -> Iterator[Batch]:
-        """The batches, each graph with the branch that predicts it.
-
-        ``told`` says whether the graphs know it themselves; otherwise it is that of
-        :attr:`data_set`.
-        """
-        branch = None if told else self._branch
-        for batch in batches:
-            yield batch if branch is None else with_branch(batch, branch, batch.num_graphs)
+        self.branches.check_structures()
 
     @property
     def device(self) -> torch.device:
@@ -531,17 +332,10 @@ class Ensemble:
     @cached_property
     def graphs(self) -> StructureGraphs:
         """Maker of the graphs of structures."""
-        return StructureGraphs(self.manifest, self._branch)
+        return StructureGraphs(self.manifest, self.branches.number)
 
-    @property
-    def _branch(self) -> int | None:
-        """Number of the branch of :attr:`data_set`."""
-        numbers = {name: number for number, name in self.manifest.data_sets.items()}
-        return None if self.data_set is None else numbers[self.data_set]
-
-    @property
-    def _has_branches(self) -> bool:
-        return any(getattr(model, "n_branches", 1) > 1 for model in self.models)
-
-    def _members(self, batches: Iterable[Batch]) -> dict[str, Floats]:
-        return join_members(predict_together(self.models, batches, self.device))
+    @cached_property
+    def branches(self) -> Branches:
+        """Which of the networks' branches predicts what."""
+        several = any(getattr(model, "n_branches", 1) > 1 for model in self.models)
+        return Branches(self.manifest, several, self.data_set)

@@ -14,15 +14,17 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.all_structures import read_path
+from hydragnn_flow.ensemble.applicability import are_noted
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.inputs import check_structures, current, structure_names
 from hydragnn_flow.ensemble.labels import (
-    data_sets_of_splits,
     in_components,
     keys_of_label,
     labels_in_files,
+    labels_of_splits,
     numbers_of,
 )
+from hydragnn_flow.ensemble.member_predictions import store_predictions, structure_predictions
 from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targets
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
@@ -163,16 +165,15 @@ def _of_store(
             f"some"
         )
     _tell_missing(ensemble, labelled, say)
-    splits, members, remarks = ensemble.store_predictions(store, split)
+    splits, members, remarks = store_predictions(ensemble, store, split)
     if len(splits) > 1:
         names = ", ".join(one.name for one in splits)
         say(f"splits that count together: {names}; choose one with split (--split)")
     n_atoms = np.concatenate([one.n_atoms for one in splits])
-    references = ensemble.references(splits, members, labelled)
+    references = labels_of_splits(splits, members, labelled)
     numbers = numbers_of(splits, ensemble.manifest)
-    chosen = None if ensemble.knows_branches_of(store) else ensemble.data_set
-    data_sets = data_sets_of_splits(splits, ensemble.manifest, chosen)
-    return Predicted(members, references, n_atoms, numbers, _flagged(remarks), data_sets)
+    data_sets = ensemble.branches.data_sets_of(store, splits)
+    return Predicted(members, references, n_atoms, numbers, are_noted(remarks), data_sets)
 
 
 def _of_structures(
@@ -200,16 +201,12 @@ def _of_structures(
         )
     _tell_missing(ensemble, references, say)
     atoms = [one.atoms for one in found]
-    members, remarks = ensemble.structure_predictions(atoms, names)
+    members, remarks = structure_predictions(ensemble, atoms, names)
     n_atoms = np.array([len(one) for one in atoms], dtype=np.int64)
     for name, label in references.items():
         references[name] = in_components(label, name, members[name].shape[2])
     numbers = np.concatenate([one.numbers for one in atoms])
-    return Predicted(members, references, n_atoms, numbers, _flagged(remarks))
-
-
-def _flagged(remarks: Sequence[str]) -> NDArray[np.bool_]:
-    return np.array([bool(remark) for remark in remarks], dtype=bool)
+    return Predicted(members, references, n_atoms, numbers, are_noted(remarks))
 
 
 def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:

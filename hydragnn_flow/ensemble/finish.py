@@ -14,6 +14,7 @@ from torch import nn
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
+from hydragnn_flow.ensemble.branches import data_sets_said
 from hydragnn_flow.ensemble.calibration import calibrate_data_sets, calibrate_targets
 from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.calibration_file import plain_calibrations
@@ -22,8 +23,9 @@ from hydragnn_flow.ensemble.comparison import compare_by_data_set, compare_model
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.folds import calibration_split, folds
-from hydragnn_flow.ensemble.labels import data_sets_of, labels_of, numbers_of
+from hydragnn_flow.ensemble.labels import labels_of, labels_of_splits, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_files
+from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.split_tables import split_tables
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
@@ -127,7 +129,7 @@ def finish_ensemble(
         numbers_of([split], store.manifest),
     )
     calibrations = calibrate_targets(*calibrated_on)
-    by_data_set = calibrate_data_sets(*calibrated_on, data_sets_of(split, store.manifest))
+    by_data_set = calibrate_data_sets(*calibrated_on, data_sets_said([split], store.manifest))
     deviations = deviations_of(known, weights, store.manifest, split.n_atoms)
     applicability = Applicability.of(store["trainset"], store.manifest, deviations)
     applicability.save(folder / APPLICABILITY)
@@ -154,9 +156,9 @@ def finish_ensemble(
         predictions,
         test.n_atoms,
         numbers_of([test], store.manifest),
-        data_sets_of(test, store.manifest),
+        data_sets_said([test], store.manifest),
     )
-    references = ensemble.references([test], predictions, calibrations)
+    references = labels_of_splits([test], predictions, calibrations)
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
     for k, member in enumerate(members):
         compared[str(member.member)] = {name: predictions[name][k] for name in references}
@@ -209,15 +211,14 @@ def _of_data_sets(
     manifest: Manifest,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Errors on the structures of each data set, and how many of their intervals hold."""
-    names = data_sets_of(test, manifest)
+    names = data_sets_said([test], manifest)
     found = compare_by_data_set(compared, references, test.n_atoms, names, manifest)
     for name, errors in found.items():
         assert names is not None  # there are several
         of_graphs = names == name
         for error in errors.values():
             target = error["target"]
-            of_atoms = manifest.targets[target].level == "node"
-            rows = np.repeat(of_graphs, test.n_atoms) if of_atoms else of_graphs
+            rows = rows_of(of_graphs, test.n_atoms, manifest.targets[target])
             predicted = distributions[target]
             inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
             error["coverage"] = float(inside[rows & np.isfinite(predicted.mean).all(axis=1)].mean())

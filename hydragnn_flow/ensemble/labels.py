@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,44 +25,33 @@ def labels_of(split: Split, target: str, dim: int) -> Floats:
     return in_components(split.target(target), target, dim)
 
 
+def labels_of_splits(
+    splits: Sequence[Split], predictions: Mapping[str, Floats], targets: Iterable[str]
+) -> dict[str, Floats]:
+    """True values of targets for splits one behind the other, ``[n, d]`` as they are predicted.
+
+    Parameters
+    ----------
+    splits
+        Of a store that has labels of the targets.
+    predictions
+        Every member's: output -> ``[n_members, n, d]``.
+    targets
+        Which of these are wanted.
+    """
+    return {
+        name: np.concatenate(
+            [labels_of(split, name, predictions[name].shape[2]) for split in splits]
+        )
+        for name in targets
+    }
+
+
 def numbers_of(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.int64] | None:
     """Atomic numbers of the nodes of splits, one behind the other; None if they are no atoms."""
     if not atoms_of(manifest):
         return None
     return np.concatenate([split.column("x")[:, 0] for split in splits]).astype(np.int64)
-
-
-def data_sets_of(
-    split: GraphSplit, manifest: Manifest, data_set: str | None = None
-) -> NDArray[np.object_] | None:
-    """Name of the data set of each graph of a split; None where there is but one.
-
-    Parameters
-    ----------
-    split
-        Of a store like that of the manifest.
-    manifest
-        Of the store that was trained on.
-    data_set
-        That of all of them, where they do not say it themselves.
-    """
-    if not manifest.data_sets:
-        return None
-    if data_set is not None:
-        return np.full(len(split), data_set, dtype=object)
-    if split.branch is None:
-        return None
-    names = [manifest.data_sets.get(number, str(number)) for number in split.branch.tolist()]
-    return np.array(names, dtype=object)
-
-
-def data_sets_of_splits(
-    splits: Sequence[GraphSplit], manifest: Manifest, data_set: str | None = None
-) -> NDArray[np.object_] | None:
-    """As :func:`data_sets_of`, for splits one behind the other."""
-    found = [data_sets_of(split, manifest, data_set) for split in splits]
-    known = [names for names in found if names is not None]
-    return np.concatenate(known) if known else None
 
 
 def atoms_of(manifest: Manifest) -> bool:

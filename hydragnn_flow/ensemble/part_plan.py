@@ -14,6 +14,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.checksums import CHECKSUMS
 from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.member_predictions import splits_of
 from hydragnn_flow.ensemble.records import CHUNK
 from hydragnn_flow.ensemble.structure_files import Files, Piece
 from hydragnn_flow.ensemble.summary import ensemble_folder
@@ -193,7 +194,7 @@ def _sizes(
     data: GraphStore | Files, split: str | None, ensemble: Ensemble
 ) -> Iterator[tuple[str, int | None]]:
     if isinstance(data, GraphStore):
-        for one in ensemble.splits_of(data, split):
+        for one in splits_of(ensemble, data, split):
             yield one.name, len(one)
         return
     for name in data.names():

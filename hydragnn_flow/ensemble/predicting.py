@@ -16,14 +16,18 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.data.store.statistics import target_array
-from hydragnn_flow.ensemble.applicability import joined_notes
+from hydragnn_flow.ensemble.applicability import are_noted, joined_notes
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current
 from hydragnn_flow.ensemble.labels import (
     atoms_of,
-    data_sets_of,
     in_components,
     keys_of_label,
     label_if_known,
+)
+from hydragnn_flow.ensemble.member_predictions import (
+    graph_predictions,
+    predictions_where_possible,
+    splits_of,
 )
 from hydragnn_flow.ensemble.predictions_table import (
     DATA_SET,
@@ -37,7 +41,7 @@ from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stress import STRESS
 from hydragnn_flow.training.device import usable_device
-from hydragnn_flow.training.predict import join_members, predict_together, split_batches
+from hydragnn_flow.training.predict import split_batches
 
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.ensemble import Ensemble
@@ -125,7 +129,7 @@ def chunks_of_store(
     ensemble
         An ensemble.
     store, split
-        As for :meth:`Ensemble.splits_of`.
+        As for :func:`~hydragnn_flow.ensemble.member_predictions.splits_of`.
     pieces
         Which of its graphs; all if None.
     members
@@ -136,9 +140,9 @@ def chunks_of_store(
     Raises
     ------
     InputError
-        As :meth:`Ensemble.splits_of`.
+        As :func:`~hydragnn_flow.ensemble.member_predictions.splits_of`.
     """
-    splits = {one.name: one for one in ensemble.splits_of(store, split)}
+    splits = {one.name: one for one in splits_of(ensemble, store, split)}
     ranges = [
         (splits[name], first, len(splits[name]) if stop is None else stop)
         for name, first, stop in ([Piece(name) for name in splits] if pieces is None else pieces)
@@ -155,8 +159,8 @@ def chunks_of_store(
 
 def _of_structures(ensemble: Ensemble, records: list[Record], first: int, members: bool) -> Chunk:
     structures = [record.found.atoms for record in records]
-    predictions, refusals, unlike = ensemble.predictions_where_possible(
-        structures, [fault_of(record) for record in records]
+    predictions, refusals, unlike = predictions_where_possible(
+        ensemble, structures, [fault_of(record) for record in records]
     )
     n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
     numbers = np.concatenate([atoms.numbers for atoms in structures])
@@ -168,7 +172,7 @@ def _of_structures(ensemble: Ensemble, records: list[Record], first: int, member
         for refusal, *remarks in zip(refusals, unlike, missing, doubts, strict=True)
     ]
     lost |= np.array([refusal is not None for refusal in refusals], dtype=bool)
-    flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
+    flagged = lost | are_noted(unlike)
     tables = build_tables(
         columns_of(records, first) | _told(ensemble, len(records)),
         n_atoms,
@@ -195,22 +199,18 @@ def _of_graphs(
     labels: dict[str, list[Floats]] = {
         name: [] for name in ensemble.calibrations if name in store.manifest.targets
     }
-    said: list[str] = []
     numbers: list[NDArray[np.int64]] = []
-    batches = ensemble.noting(split_batches(one, BUDGET, start, stop), said)
-    batches = _keeping(labels, numbers, batches, store)
-    told = ensemble.knows_branches_of(store)
-    batches = ensemble.with_branches(batches, told=told)
-    predictions = join_members(predict_together(ensemble.models, batches, ensemble.device))
+    batches = _keeping(labels, numbers, split_batches(one, BUDGET, start, stop), store)
+    predictions, said = graph_predictions(ensemble, ensemble.branches.given_to(batches, store))
     n_atoms = one.n_atoms[start:stop]
-    data_sets = data_sets_of(one, ensemble.manifest, None if told else ensemble.data_set)
+    data_sets = ensemble.branches.data_sets_of(store, [one])
     data_sets = None if data_sets is None else data_sets[start:stop]
     predicted = ensemble.distributions(
         predictions, n_atoms, np.concatenate(numbers) if numbers else None, data_sets
     )
     unlike = ensemble.remarks(said, predictions, n_atoms)
     missing, lost = missing_predictions(predicted, n_atoms, ensemble.manifest)
-    flagged = lost | np.array(list(map(bool, unlike)), dtype=bool)
+    flagged = lost | are_noted(unlike)
     about: dict[str, ArrayLike] = {**named, GRAPH_ID: one.graph_id[start:stop]}
     if data_sets is not None:
         about[DATA_SET] = data_sets

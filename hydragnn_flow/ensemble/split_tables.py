@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.ensemble.applicability import joined_notes
+from hydragnn_flow.ensemble.applicability import are_noted, joined_notes
+from hydragnn_flow.ensemble.branches import data_sets_said
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.inputs import BUDGET
-from hydragnn_flow.ensemble.labels import data_sets_of_splits, numbers_of
+from hydragnn_flow.ensemble.labels import labels_of_splits, numbers_of
 from hydragnn_flow.ensemble.predicting import missing_predictions
 from hydragnn_flow.ensemble.predictions_table import DATA_SET, GRAPH_ID, Predictions, build_tables
 from hydragnn_flow.ensemble.uncertainty import Floats
@@ -45,7 +46,7 @@ def split_tables(
     names = np.repeat([split.name for split in splits], [len(split) for split in splits])
     about: dict[str, ArrayLike] = {"split": names} if len(splits) > 1 else {}
     about[GRAPH_ID] = np.concatenate([split.graph_id for split in splits])
-    data_sets = data_sets_of_splits(splits, ensemble.manifest)
+    data_sets = data_sets_said(splits, ensemble.manifest)
     if data_sets is not None:
         about[DATA_SET] = data_sets
     said = [
@@ -64,9 +65,9 @@ def split_tables(
         n_atoms,
         ensemble.manifest.targets,
         predicted,
-        ensemble.references(splits, predictions, labels),
+        labels_of_splits(splits, predictions, labels),
         ensemble.coverage,
         ensemble.by_number(predictions) if members else None,
         joined_notes(unlike, missing),
-        (lost | np.array(list(map(bool, unlike)), dtype=bool)).tolist(),
+        (lost | are_noted(unlike)).tolist(),
     )

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.bootstrap import Estimate, Sample, measure
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
+from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.summary import per_atom
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
@@ -85,8 +86,7 @@ def measure_targets(
         if name not in references:
             continue
         target = manifest.targets[name]
-        numbers = np.arange(len(n_atoms))
-        rows = numbers if target.level == "graph" else np.repeat(numbers, n_atoms)
+        rows = rows_of(np.arange(len(n_atoms)), n_atoms, target)
         units: list[tuple[str, str, float | Floats]] = [(name, target.unit, 1.0)]
         if manifest.is_extensive(name):
             unit, factor = per_atom(target.unit)

@@ -20,6 +20,7 @@ from hydragnn_flow.ensemble.acquisition import (
     farthest_points,
     select_structures,
 )
+from hydragnn_flow.ensemble.member_predictions import structure_predictions
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_disagreement_is_that_of_the_members(ensemble: Ensemble) -> None:
         else:
             of_targets.append(deviation / sizes(structures))
     expected = np.mean([of / np.mean(of) for of in of_targets], axis=0)
-    members, _ = ensemble.structure_predictions(structures)
+    members, _ = structure_predictions(ensemble, structures)
     found = disagreement(ensemble, members, sizes(structures))
     np.testing.assert_allclose(found, expected)
     assert found.mean() == pytest.approx(1)
@@ -65,7 +66,7 @@ def test_disagreement_is_that_of_the_members(ensemble: Ensemble) -> None:
 
 def test_targets_that_tell_nothing_do_not_count(ensemble: Ensemble) -> None:
     structures = [Atoms("Cu"), Atoms("Au")]  # without forces
-    members, _ = ensemble.structure_predictions(structures)
+    members, _ = structure_predictions(ensemble, structures)
     found = disagreement(ensemble, members, [1, 1])
     energy = disagreement(ensemble, {**members, "forces": members["forces"] * 0}, [1, 1])
     np.testing.assert_array_equal(found, energy)

@@ -24,6 +24,7 @@ from hydragnn_flow import Ensemble
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble import inputs
+from hydragnn_flow.ensemble.member_predictions import store_predictions
 from hydragnn_flow.ensemble.predicting import predict_chunks
 from hydragnn_flow.ensemble.split_tables import split_tables
 from hydragnn_flow.errors import InputError
@@ -334,7 +335,7 @@ def test_a_prediction_that_is_not_finite_is_flagged_and_counted(
     (of_store,) = predict_chunks(broken, alloy_store, split="testset")
     lost = of_store.tables.graphs["energy_mean"].isna()
     assert of_store.without == lost.sum() > 0 and of_store.tables.graphs["flagged"][lost].all()
-    splits, found, _ = broken.store_predictions(alloy_store, "testset")
+    splits, found, _ = store_predictions(broken, alloy_store, "testset")
     assert split_tables(broken, splits, found, ()).graphs["flagged"][lost].all()
 
 

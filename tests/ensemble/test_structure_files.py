@@ -16,6 +16,7 @@ from ensemble_cases import untrained_ensemble
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.file_names import find_files
+from hydragnn_flow.ensemble.member_predictions import structure_predictions
 from hydragnn_flow.errors import InputError
 
 
@@ -163,11 +164,11 @@ def test_errors_name_the_file(ensemble: Ensemble, folder: Path) -> None:
     with pytest.raises(InputError, match=r"labels\.csv is of no format ASE knows"):
         ensemble.predict(folder / "labels.csv")
     with pytest.raises(InputError, match=r"^structure 1: has the atoms 1 and 4 at one place"):
-        ensemble.structure_predictions(
-            [crystal(0), crystal(0) + Atoms("Cu", [crystal(0).positions[1]])]
+        structure_predictions(
+            ensemble, [crystal(0), crystal(0) + Atoms("Cu", [crystal(0).positions[1]])]
         )
     with pytest.raises(InputError, match=r"^a: has Al, .* \(and 1 more are refused\)"):
-        ensemble.structure_predictions([bulk("Al"), bulk("Al")], ["a", "b"])
+        structure_predictions(ensemble, [bulk("Al"), bulk("Al")], ["a", "b"])
 
 
 def test_a_database_keeps_its_ids(ensemble: Ensemble, tmp_path: Path) -> None:

@@ -1,0 +1,134 @@
+"""Branches of an ensemble of several data sets: which of them predicts what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch_geometric.data import Batch
+
+from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
+from hydragnn_flow.ensemble.inputs import with_branch
+from hydragnn_flow.errors import InputError
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Branches of an ensemble's networks, of which each predicts at the level of a data set."""
+
+    manifest: Manifest
+    """Manifest of the store the members were trained on."""
+    several: bool
+    """Whether the networks have more than one."""
+    data_set: str | None = None
+    """Data set whose branch predicts what does not say to which it belongs."""
+
+    @property
+    def number(self) -> int | None:
+        """Number of the branch of :attr:`data_set`."""
+        numbers = {name: number for number, name in self.manifest.data_sets.items()}
+        return None if self.data_set is None else numbers[self.data_set]
+
+    def check_has(self, name: str) -> None:
+        """Refuse a name that is not that of a data set with a branch.
+
+        Raises
+        ------
+        InputError
+            Naming the data sets there are.
+        """
+        known = self.manifest.data_sets
+        if not self.several or name not in known.values():
+            told = f"its data sets are {self._names}" if known else "it has but one"
+            raise InputError(
+                f"the ensemble has no branch of a data set {name!r}; {told}"
+                + ("" if known else ", so leave the name out")
+            )
+
+    def check_structures(self) -> None:
+        """Refuse structures where nobody says which of several branches is to predict them.
+
+        Raises
+        ------
+        InputError
+            Naming the data sets there are.
+        """
+        if self.several and self.data_set is None:
+            raise InputError(
+                f"the ensemble was trained on several data sets, {self._names}, each with "
+                f"energies or labels of its own level; say as which of them structures are to be "
+                f"predicted, by --data-set or Ensemble.of_data_set, or give graphs with the key "
+                f"{BRANCH!r}"
+            )
+
+    def check_store(self, store: GraphStore) -> None:
+        """Refuse a store where neither its graphs nor anybody else says which branch is theirs.
+
+        Raises
+        ------
+        InputError
+            Naming the data sets there are.
+        """
+        if self.several and self.data_set is None and not self.are_known_to(store):
+            raise InputError(
+                f"{store.path}: its graphs do not say to which of the ensemble's data sets, "
+                f"{self._names}, they belong; say as which of them they are to be predicted, "
+                f"by --data-set or Ensemble.of_data_set, or prepare the store from data sets of "
+                f"these names and the key {BRANCH!r}"
+            )
+
+    def are_known_to(self, store: GraphStore) -> bool:
+        """Whether graphs of a store say to which of the ensemble's data sets they belong.
+
+        Numbers mean the same where the data sets have the same names in the same order, or none of
+        them has a name.
+        """
+        found = store.manifest
+        return BRANCH in found.keys and found.branch_names == self.manifest.branch_names
+
+    def given_to(self, batches: Iterable[Batch], store: GraphStore) -> Iterator[Batch]:
+        """Batches of a store, each graph with the branch that predicts it."""
+        branch = None if self.are_known_to(store) else self.number
+        for batch in batches:
+            yield batch if branch is None else with_branch(batch, branch, batch.num_graphs)
+
+    def data_sets_of(
+        self, store: GraphStore, splits: Sequence[GraphSplit]
+    ) -> NDArray[np.object_] | None:
+        """Name of the data set at whose level each graph is predicted; None where there is but one.
+
+        Parameters
+        ----------
+        store
+            Any that the ensemble can predict.
+        splits
+            Of that store, one behind the other.
+        """
+        if self.data_set is None or self.are_known_to(store):
+            return data_sets_said(splits, self.manifest)
+        return np.full(sum(map(len, splits)), self.data_set, dtype=object)
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(self.manifest.data_sets.values())
+
+
+def data_sets_said(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.object_] | None:
+    """Name of the data set that each graph says it belongs to; None where there is but one.
+
+    Parameters
+    ----------
+    splits
+        Of a store like that of the manifest, one behind the other.
+    manifest
+        Of the store that was trained on.
+    """
+    said = [split.branch for split in splits] if manifest.data_sets else []
+    known = [numbers for numbers in said if numbers is not None]
+    if not known:
+        return None
+    names = [manifest.data_sets.get(n, str(n)) for n in np.concatenate(known).tolist()]
+    return np.array(names, dtype=object)
