@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data import Manifest
+from hydragnn_flow.data import Manifest, Target
 from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
 from hydragnn_flow.ensemble.deviation import Deviation, fit_curve, fit_deviation
 from hydragnn_flow.ensemble.measures import gaussian_crps
 from hydragnn_flow.ensemble.mixed_calibration import ByDataSet, with_enough
+from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
     Floats,
@@ -28,114 +30,102 @@ _GROUPS = 4
 _ENOUGH = 2
 
 
-def calibrate_targets(
-    members: Mapping[str, Floats],
-    references: Mapping[str, Floats],
-    weights: Floats,
-    fold: NDArray[np.int64],
-    n_atoms: NDArray[np.int64],
-    manifest: Manifest,
-    coverage: float,
-    median: bool = False,
-    numbers: NDArray[np.int64] | None = None,
-) -> dict[str, Calibration]:
-    """Calibrate all targets that have labels.
+@dataclass(frozen=True)
+class CalibrationData:
+    """What an ensemble is calibrated on: its members' predictions for labelled structures."""
 
-    Parameters
-    ----------
-    members
-        Output -> predictions ``[n_members, n, d]``.
-    references
-        Target -> true values ``[n, d]``.
-    weights
-        Of the members, for each fold those that have not seen it, ``[n_folds, n_members]``.
-    fold, n_atoms
-        Of each structure.
-    manifest
-        Level of each target, and whether it is a sum over atoms.
-    coverage
-        Fraction of true values that intervals will have to hold most often.
-    median
-        Whether the members are combined by their median.
-    numbers
-        Atomic numbers, where nodes are atoms.
-    """
-    calibrations = {}
-    for name, reference in references.items():
-        per_graph = manifest.targets[name].level == "graph"
-        structure = np.arange(len(n_atoms))
-        if not per_graph:
-            structure = np.repeat(structure, n_atoms)
+    members: Mapping[str, Floats]
+    """Output -> predictions ``[n_members, n, d]``."""
+    references: Mapping[str, Floats]
+    """Target -> true values ``[n, d]``."""
+    weights: Floats
+    """Of the members, for each fold those that have not seen it, ``[n_folds, n_members]``."""
+    fold: NDArray[np.int64]
+    """Of each structure."""
+    n_atoms: NDArray[np.int64]
+    """Of each structure."""
+    manifest: Manifest
+    """Level of each target, and whether it is a sum over atoms."""
+    coverage: float
+    """Fraction of true values that intervals will have to hold most often."""
+    median: bool = False
+    """Whether the members are combined by their median."""
+    numbers: NDArray[np.int64] | None = None
+    """Atomic numbers, where nodes are atoms."""
+    data_sets: NDArray[np.object_] | None = None
+    """Name of the data set of each structure; None where there is but one."""
+
+    def calibrations(self) -> dict[str, Calibration]:
+        """Calibrations of all targets that have labels, from all structures together."""
+        found = {name: self._calibration(name) for name in self.references}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def by_data_set(self) -> ByDataSet:
+        """Those of each data set that has enough structures for intervals of its own."""
+        if self.data_sets is None:
+            return {}
+        names = dict.fromkeys(self.data_sets)
+        found = {name: self.some(self.data_sets == name).calibrations() for name in names}
+        return with_enough(found, self.coverage)
+
+    def some(self, chosen: NDArray[np.bool_]) -> CalibrationData:
+        """The data of some of the structures.
+
+        Parameters
+        ----------
+        chosen
+            Whether each structure is among them, ``[n]``.
+        """
+
+        def rows(output: str) -> NDArray[np.bool_]:
+            return rows_of(chosen, self.n_atoms, self._target(output))
+
+        return replace(
+            self,
+            members={
+                name: values.compress(rows(name), axis=1)
+                for name, values in self.members.items()
+                if name.removesuffix(NOISE_SUFFIX) in self.references
+            },
+            references={
+                name: values.compress(rows(name), axis=0)
+                for name, values in self.references.items()
+            },
+            fold=self.fold[chosen],
+            n_atoms=self.n_atoms[chosen],
+            numbers=None if self.numbers is None else self.numbers[np.repeat(chosen, self.n_atoms)],
+            data_sets=None if self.data_sets is None else self.data_sets[chosen],
+        )
+
+    def _calibration(self, name: str) -> Calibration | None:
+        """That of a target; None if no value is known."""
+        reference, noise = self.references[name], self.members.get(name + NOISE_SUFFIX)
+        per_graph = self._target(name).level == "graph"
+        structure = rows_of(np.arange(len(self.n_atoms)), self.n_atoms, self._target(name))
+        fold = self.fold[structure]
         mean, spread = np.empty(reference.shape), np.empty(reference.shape)
-        noise = members.get(name + NOISE_SUFFIX)
         together = None if noise is None else np.empty(reference.shape)
-        for number, by in enumerate(weights):
-            there = fold[structure] == number
-            mean[there], spread[there] = combine(members[name][:, there], by, median)
+        for number, by in enumerate(self.weights):
+            there = fold == number
+            mean[there], spread[there] = combine(self.members[name][:, there], by, self.median)
             if noise is not None and together is not None:
                 together[there] = combine_noise(noise[:, there], by)
-        found = calibrate(
+        return calibrate(
             reference,
             mean,
             spread,
             structure,
-            fold[structure],
-            coverage,
-            per_atom=manifest.is_extensive(name),
-            atoms=n_atoms.astype(float)[:, None] if per_graph else None,
+            fold,
+            self.coverage,
+            per_atom=self.manifest.is_extensive(name),
+            atoms=self.n_atoms.astype(float)[:, None] if per_graph else None,
             noise=together,
-            numbers=None if per_graph else numbers,
+            numbers=None if per_graph else self.numbers,
         )
-        if found is not None:
-            calibrations[name] = found
-    return calibrations
 
-
-def calibrate_data_sets(
-    members: Mapping[str, Floats],
-    references: Mapping[str, Floats],
-    weights: Floats,
-    fold: NDArray[np.int64],
-    n_atoms: NDArray[np.int64],
-    manifest: Manifest,
-    coverage: float,
-    median: bool = False,
-    numbers: NDArray[np.int64] | None = None,
-    data_sets: NDArray[np.object_] | None = None,
-) -> ByDataSet:
-    """Calibrate the targets of each data set that has enough structures for intervals of its own.
-
-    Parameters are those of :func:`calibrate_targets`, and ``data_sets``, the name of that of each
-    structure; with None there is but one.
-    """
-    if data_sets is None:
-        return {}
-    found = {}
-    for name in dict.fromkeys(data_sets):
-        of_graphs = data_sets == name
-        of_nodes = np.repeat(of_graphs, n_atoms)
-
-        def of(target: str, values: Floats, axis: int) -> Floats:
-            level = manifest.targets[target.removesuffix(NOISE_SUFFIX)].level
-            rows = of_graphs if level == "graph" else of_nodes  # noqa: B023  # called at once
-            return values.compress(rows, axis)
-
-        found[name] = calibrate_targets(
-            {
-                target: of(target, values, 1)
-                for target, values in members.items()
-                if target.removesuffix(NOISE_SUFFIX) in references
-            },
-            {target: of(target, values, 0) for target, values in references.items()},
-            weights,
-            fold[of_graphs],
-            n_atoms[of_graphs],
-            manifest,
-            coverage,
-            median,
-            None if numbers is None else numbers[of_nodes],
-        )
-    return with_enough(found, coverage)
+    def _target(self, output: str) -> Target:
+        """The target that an output, such as its noise, belongs to."""
+        return self.manifest.targets[output.removesuffix(NOISE_SUFFIX)]
 
 
 def calibrate(

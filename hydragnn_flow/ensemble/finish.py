@@ -15,7 +15,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
 from hydragnn_flow.ensemble.branches import data_sets_said
-from hydragnn_flow.ensemble.calibration import calibrate_data_sets, calibrate_targets
+from hydragnn_flow.ensemble.calibration import CalibrationData
 from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.calibration_file import plain_calibrations
 from hydragnn_flow.ensemble.checksums import write_checksums
@@ -117,7 +117,7 @@ def finish_ensemble(
         median=not network.Architecture.enable_interatomic_potential,
     )
     weights = combined.weights
-    calibrated_on = (
+    calibrated_on = CalibrationData(
         known,
         labels,
         combined.fold_weights,
@@ -127,9 +127,9 @@ def finish_ensemble(
         coverage,
         combined.aggregation == "median",
         numbers_of([split], store.manifest),
+        data_sets_said([split], store.manifest),
     )
-    calibrations = calibrate_targets(*calibrated_on)
-    by_data_set = calibrate_data_sets(*calibrated_on, data_sets_said([split], store.manifest))
+    calibrations, by_data_set = calibrated_on.calibrations(), calibrated_on.by_data_set()
     deviations = deviations_of(known, weights, store.manifest, split.n_atoms)
     applicability = Applicability.of(store["trainset"], store.manifest, deviations)
     applicability.save(folder / APPLICABILITY)

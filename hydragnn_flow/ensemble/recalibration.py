@@ -9,7 +9,7 @@ import numpy as np
 from ase import Atoms
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble.calibration import calibrate_data_sets, calibrate_targets
+from hydragnn_flow.ensemble.calibration import CalibrationData
 from hydragnn_flow.ensemble.calibration_file import save_calibrations
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.ensemble import Ensemble
@@ -61,7 +61,7 @@ def recalibrate(
         ensemble, data, split=split, keys=keys, say=say
     )
     fold = folds(len(n_atoms))
-    calibrated_on = (
+    calibrated_on = CalibrationData(
         members,
         references,
         np.tile(ensemble.weights, (int(fold.max()) + 1, 1)),
@@ -71,12 +71,13 @@ def recalibrate(
         ensemble.coverage,
         ensemble.aggregation == "median",
         numbers,
+        data_sets,
     )
     if data_set is not None and data_sets is not None:
         # A store of several: the structures of this one count.
-        found = calibrate_data_sets(*calibrated_on, data_sets).get(data_set, {})
+        found = calibrated_on.by_data_set().get(data_set, {})
     else:
-        found = calibrate_targets(*calibrated_on)
+        found = calibrated_on.calibrations()
     counts = {name: found[name].structures if name in found else 0 for name in references}
     needed = needed_for_coverage(ensemble.coverage)
     for name, count in counts.items():
@@ -90,7 +91,7 @@ def recalibrate(
         calibrations = ensemble.calibrations
         by_data_set[data_set] = {**by_data_set.get(data_set, {}), **found}
     elif data_sets is not None:
-        by_data_set |= calibrate_data_sets(*calibrated_on, data_sets)
+        by_data_set |= calibrated_on.by_data_set()
     save_calibrations(
         ensemble_folder(path),
         calibrations,
