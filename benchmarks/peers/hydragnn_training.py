@@ -82,7 +82,7 @@ def train(
     load(checkout)
     with TemporaryDirectory() as folder, _quietly_in(folder):
         loaders = function("preprocess", "create_dataloaders")(
-            *(list(graphs[split]) for split in ("trainset", "valset", "testset")),
+            *(graphs[split] for split in ("trainset", "valset", "testset")),
             network["Training"]["batch_size"],
         )
         loaders[0].sampler.seed = seed
