@@ -14,6 +14,7 @@ from campaign_checks import hydragnn_weights as weights
 
 MEASURES = [
     "benchmarks/campaign_checks",
+    "benchmarks/peers",
     "hydragnn_flow/config",
     "hydragnn_flow/models",
     "hydragnn_flow/training",

@@ -2,7 +2,8 @@
 
 Every term is a sum over this rank's elements divided by the number of elements in the *global*
 batch. Ranks know that number from the store's index, so the ranks' sums add up to those of one
-process on the whole batch, whichever graphs each rank was given.
+process on the whole batch, whichever graphs each rank was given. With branches, terms of atoms are
+divided by the number of graphs and by the mean number of atoms of a structure of the data set.
 """
 
 from __future__ import annotations
@@ -72,8 +73,7 @@ class Loss:
         self._n_branches = network.branches
         weights, sizes = branch_weights(network, manifest), atoms_per_structure(network, manifest)
         of_graph = np.ones(network.branches) if weights is None else np.array(weights)
-        # With branches, an atom counts as its share of a structure of its data set: otherwise a
-        # data set would count the more in the terms of atoms, the larger its structures are.
+        # Otherwise a data set would count the more in terms of atoms, the larger its structures.
         of_atom = of_graph if sizes is None else of_graph / np.array(sizes)
         self._row_weights = {
             level: torch.tensor(values, dtype=torch.float64, device=device)[:, None]

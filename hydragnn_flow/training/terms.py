@@ -78,9 +78,10 @@ def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | 
 
 
 def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
-    """Mean number of atoms of the structures of each branch; None where there is one branch.
+    """Mean number of atoms of the structures of each branch.
 
-    Structures of a branch without any to train on are taken to be as large as those of all.
+    None where there is one branch, or the store knows of one. Structures of a branch without any to
+    train on are taken to be as large as those of all.
     """
     known = manifest.statistics.by_branch
     if network.branches < 2 or not known:

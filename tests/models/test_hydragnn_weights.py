@@ -19,6 +19,7 @@ from campaign_checks.hydragnn_weights import (
     structures,
 )
 
+from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network.hydragnn_layers import DIFFERENT, EQUAL, as_hydragnn_has_it
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.config.start_from import StartConfig, find_origin
@@ -80,6 +81,12 @@ def test_outputs_are_those_of_a_checkout(request: pytest.FixtureRequest) -> None
     assert found.keys() == MPNN_TYPES.keys()
     differences = {name: one.difference for name, one in found.items() if name in EQUAL}
     assert all(value is not None and value < CLOSE for value in differences.values()), differences
+
+
+def test_runs_recorded_with_the_former_path_are_read(tmp_path: Path) -> None:
+    values = as_hydragnn_has_it(network("EGNN"), tmp_path / "a.pk")
+    values["Architecture"]["mpnn_type"] = "hydragnn_flow.models.hydragnn_layers:EGNN"
+    assert load_network(values).Architecture.mpnn_type.endswith(":EGNN")
 
 
 def test_every_type_is_read_or_refused() -> None:

@@ -101,7 +101,7 @@ def test_a_data_set_weighs_in_the_loss_what_is_asked(store: GraphStore) -> None:
 
 
 def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_path: Path) -> None:
-    """A structure counts as one in the forces' term, not as its number of atoms."""
+    """A structure counts on average as one in the forces' term, not as its number of atoms."""
     sources = [
         {"name": name, "format": "emt_alloys", "structures": 30, "atoms": atoms}
         for name, atoms in ((PLAIN, [8, 10]), (FAR, [40, 48]))
