@@ -8,6 +8,7 @@ import io
 import subprocess
 import tokenize
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -54,6 +55,7 @@ def changed(paths: Sequence[str], before: dict[str, str], root: Path = REPOSITOR
     return sorted(file for file in before.keys() | now.keys() if before.get(file) != now.get(file))
 
 
+@cache  # results of one page have been measured on much the same files
 def fingerprint(source: str) -> str:
     """The same for modules that differ in comments, docstrings and blank lines alone."""
     lines = source.splitlines()
