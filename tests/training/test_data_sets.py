@@ -20,6 +20,7 @@ from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.sampling import drawn_size
+from hydragnn_flow.training.terms import atoms_per_structure
 from hydragnn_flow.training.trivial import trivial_errors
 from hydragnn_flow.training.validation import judged_by
 
@@ -125,6 +126,15 @@ def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_
     share = float((of_branch == 0).double().mean())
     assert means(0) == pytest.approx(share, rel=1e-5)
     assert means(1) == pytest.approx(1 - share, rel=1e-5)
+
+
+def test_a_branch_without_structures_to_train_on_has_those_of_all_sizes(store: GraphStore) -> None:
+    manifest, known = store.manifest, store.manifest.statistics.by_branch
+    three = load_network(network_with(Architecture__output_heads={"node": branches(3)}))
+    sizes = [known[branch].atoms / known[branch].graphs for branch in (0, 1)]
+    of_all = manifest.splits["trainset"].atoms / manifest.splits["trainset"].graphs
+    assert atoms_per_structure(three, manifest) == pytest.approx([*sizes, of_all])
+    assert atoms_per_structure(load_network(network_with()), manifest) is None
 
 
 @pytest.mark.parametrize("name", ["mae", "rmse"])
