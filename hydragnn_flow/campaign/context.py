@@ -20,6 +20,7 @@ from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import (
     Estimate,
@@ -127,12 +128,16 @@ class Context:
         InputError
             If the trial's parameters give no network.
         """
+        network = self.config.network_with(trial.parameters)
+        sharding = network.Training.sharding
+        if sharding is not None and (wrong := sharding.wrong_width(width or 1)):
+            raise InputError(f"network: {wrong}")
         spec = SegmentSpec(
             kind=kind,
             number=number,
             directory=str(folder),
             store=str(self.directory.store),
-            network=self.config.network_with(trial.parameters),
+            network=network,
             until_epoch=until_epoch,
             rung=rung,
             begin_with=begin_with,
@@ -227,7 +232,12 @@ class Context:
         """Numbers of GCDs that a segment may have where it is free to have several."""
         network = task.spec.network
         most = self._most_batches(network) if task.is_batch_per_gcd else self.widest(network)
-        return [*useful_widths(len(self.site.node.gcds), most)]
+        sharding = network.Training.sharding
+        return [
+            width
+            for width in useful_widths(len(self.site.node.gcds), most)
+            if sharding is None or not sharding.wrong_width(width)
+        ]
 
     def _on(self, task: Task, width: int) -> Task:
         """A segment on a number of GCDs, with as many micro-batches as its memory needs."""

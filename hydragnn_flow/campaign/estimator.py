@@ -48,7 +48,9 @@ _TOLD_BY_THE_BATCH = {
     "Scheduler",
     "accumulation_steps",
     "batch_size",
+    "ddp",
     "num_epoch",
+    "sharding",
 }
 
 
@@ -261,7 +263,7 @@ class Estimator:
         micro_batches = width * network.Training.accumulation_steps
         larger = self._largest_batch(Budget.of(network, batches), steps, micro_batches)
         work = replace(
-            work,
+            _in_parts(work, network, width),
             # Every micro-batch starts all operations anew.
             launches=work.launches * network.Training.accumulation_steps,
             activation_bytes=work.activation_bytes * larger / micro_batches,
@@ -360,6 +362,21 @@ class Estimator:
         architecture = network.Architecture.model_dump(mode="json")
         told_by = training.model_dump(mode="json", exclude=_TOLD_BY_THE_BATCH)
         return self._works.work([architecture, told_by, batch], count)
+
+
+def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
+    """Work of a step on some GCDs, as `Training.sharding` divides the network among them."""
+    sharding = network.Training.sharding
+    parts = 1 if sharding is None else sharding.replica(width)
+    if sharding is None or parts == 1:
+        return work
+    # Parameters and gradients: of a potential all, of other networks those of a layer, of the one
+    # that comes next, and those outside the layers.
+    units = getattr(network.Architecture, "num_conv_layers", 1) + 1
+    is_whole = network.Architecture.enable_interatomic_potential or sharding.reshards is False
+    gathered = 2 * work.parameter_bytes * (1.0 if is_whole else min(1.0, 3 / units))
+    gathers = 1 if sharding.reshards is False else 2
+    return replace(work, parts=parts, gathers=gathers, gathered_bytes=gathered)
 
 
 def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:

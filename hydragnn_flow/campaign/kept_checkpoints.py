@@ -13,6 +13,7 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoint import checkpoints
+from hydragnn_flow.training.checkpoint_parts import remove_checkpoint
 
 _Rank = tuple[bool, float, int]
 """Of an ended trial, negated for a heap whose first is the worst: feasible, criterion, number."""
@@ -55,7 +56,7 @@ class KeptCheckpoints:
         for number in self._needless:
             with suppress(OSError):  # a file too many harms nobody
                 for file in checkpoints(self._directory.trial(number)):
-                    file.unlink(missing_ok=True)
+                    remove_checkpoint(file)
         self._needless.clear()
 
     def _keep(self, record: TrialRecord, results: Sequence[SegmentResult]) -> int | None:

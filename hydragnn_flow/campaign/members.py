@@ -27,11 +27,17 @@ from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.ensemble.failed_members import FailedMember, failed_members
 from hydragnn_flow.ensemble.selection import Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.files import copy_file, patiently
+from hydragnn_flow.files import patiently
 from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
-from hydragnn_flow.training.checkpoint import FILE, checkpoints, named_or_furthest
+from hydragnn_flow.training.checkpoint import (
+    FILE,
+    checkpoints,
+    copy_checkpoint,
+    named_or_furthest,
+)
+from hydragnn_flow.training.checkpoint_parts import remove_checkpoint
 
 # Ends that may be the member's own doing: the next in line may do better.
 _GIVEN_UP = ("error", "killed")
@@ -289,13 +295,14 @@ class MemberPhase:
         mine = self._checkpoints(member)
         if not any(map(is_judged, self._of("member", member))):
             # It failed before its first validation, so its trial's weights are still the best.
-            copy_file(named_or_furthest(checkpoint_of_trial(self.context, trial.number))[0], file)
+            trial_file = checkpoint_of_trial(self.context, trial.number)
+            copy_checkpoint(named_or_furthest(trial_file, lazily=True)[0], file)
         elif mine != [file]:
             last = [result for result in self._of("member", member) if result.checkpoint][-1]
             named_or_furthest(folder / last.checkpoint)[0].replace(file)
         for other in mine:
             if other != file:
-                other.unlink(missing_ok=True)
+                remove_checkpoint(other)
         (folder / BEGUN).unlink(missing_ok=True)
         write_network(folder, self.context.config.network_with(trial.parameters).to_json())
 

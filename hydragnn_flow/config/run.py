@@ -155,7 +155,7 @@ class RunConfig(Section):
                 "ensemble.aggregation = median: forces would not be the gradient of the energy; "
                 "write auto, weighted or uniform"
             )
-        check_search(self.search, self.network_with)
+        check_search(self.search, self.network_with, self.resources.gcds)
         self._check_batches(base)
         return self if data is self.data else self.model_copy(update={"data": data})
 

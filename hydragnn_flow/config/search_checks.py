@@ -9,7 +9,14 @@ from typing import Any
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Parameter, Scalar, both, did_you_mean, needed
-from hydragnn_flow.config.network import Architecture, NetworkConfig, Optimizer, Training
+from hydragnn_flow.config.network import (
+    DDP,
+    Architecture,
+    NetworkConfig,
+    Optimizer,
+    Sharding,
+    Training,
+)
 from hydragnn_flow.config.search import CRITERION, LOSSES, SearchConfig
 from hydragnn_flow.errors import InputError
 
@@ -33,6 +40,8 @@ _SECTIONS: dict[str, type[Section]] = {
     "Architecture": Architecture,
     "Training": Training,
     "Training.Optimizer": Optimizer,
+    "Training.ddp": DDP,
+    "Training.sharding": Sharding,
 }
 # Losses, but not the errors of single targets, mean another thing with each value of these.
 _FIXED_BY_THE_LOSS = (
@@ -45,7 +54,7 @@ _FIXED_BY_THE_LOSS = (
 )
 
 
-def check_search(search: SearchConfig, network_with: NetworkWith) -> None:
+def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | str) -> None:
     """Refuse what of a search does not fit the network.
 
     Parameters
@@ -54,6 +63,8 @@ def check_search(search: SearchConfig, network_with: NetworkWith) -> None:
         The search.
     network_with
         The network with some of the paths of its space set, checked.
+    gcds
+        `resources.gcds`.
 
     Raises
     ------
@@ -86,6 +97,7 @@ def check_search(search: SearchConfig, network_with: NetworkWith) -> None:
             )
     _check_judged_alike(search.space, network)
     check_space(search.space, network_with)
+    _check_widths(search.space, gcds, network_with)
     for i, values in enumerate(search.enqueue):
         try:
             network_with(completed(search.space, values))
@@ -158,6 +170,20 @@ def _check_resource(name: str, parameter: Parameter) -> None:
             f"search.space.{name}: must be whole numbers of GCDs from 1 on, as "
             f"{{choices: [1, 2, 4]}}; correct it"
         )
+
+
+def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> None:
+    """Refuse numbers of GCDs among which a network of the search cannot be divided."""
+    widths = space[GCDS].examples() if GCDS in space else (gcds,)
+    names = [name for name in space if name.startswith("Training.sharding.")]
+    for values in product(*(space[name].examples() for name in names)):
+        try:
+            sharding = network_with(dict(zip(names, values, strict=True))).Training.sharding
+        except InputError:  # a trial with these values fails, and says why
+            continue
+        for width in widths:
+            if sharding is not None and isinstance(width, int) and sharding.wrong_width(width):
+                raise ValueError(f"network: {sharding.wrong_width(width)}")
 
 
 def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> set[str]:

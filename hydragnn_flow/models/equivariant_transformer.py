@@ -21,12 +21,19 @@ class RootMeanSquare(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.gain = nn.Parameter(torch.ones(()))
+        # Of one dimension: a parameter without any could not be divided among ranks.
+        self.gain = nn.Parameter(torch.ones(1))
 
     def forward(self, features: Tensor) -> Tensor:
         """Features [n_atoms, components, width]."""
         squares = features.square().mean(dim=(1, 2), keepdim=True)
         return features * (self.gain * (squares + 1e-8).rsqrt())
+
+    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *others: Any) -> None:
+        name = f"{prefix}gain"
+        if name in state:  # once a number without dimensions
+            state[name] = state[name].reshape(1)
+        super()._load_from_state_dict(state, prefix, *others)
 
 
 class Perceptron(nn.Module):

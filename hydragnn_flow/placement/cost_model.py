@@ -98,6 +98,24 @@ class Work:
     activation_bytes: float
     """Most memory of a GCD at a time, beyond weights and their copies."""
     parameter_bytes: float
+    parts: float = 1
+    """GCDs that hold the network together, each a part of it."""
+    gathers: float = 0
+    """Times in a step that each of these gathers the parameters."""
+    gathered_bytes: float = 0.0
+    """Most parameters and gradients that it holds beyond its part at a time."""
+
+    def exchanged_bytes(self, width: int) -> float:
+        """Bytes that each of some GCDs sends in a step.
+
+        Around a ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 117 (2009)): a sum over
+        *n* GCDs sends 2 (n - 1) / n of what is summed, to gather it or to scatter the sum half of
+        that.
+        """
+        replicas = width / self.parts
+        sums = 2 * (replicas - 1) / replicas * self.parameter_bytes / self.parts
+        within = (self.parts - 1) / self.parts * self.parameter_bytes
+        return sums + (1 + self.gathers) * within
 
 
 @dataclass(frozen=True)
@@ -419,14 +437,12 @@ class CostModel:
         gcd = self.gcd
         is_within = width <= self._gcds_per_node
         bandwidth = gcd.node_bandwidth if is_within else gcd.network_bandwidth
-        # Around a ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 117 (2009)).
-        exchanged = 2 * (width - 1) / width * work.parameter_bytes
         terms = (
             work.flops / width / gcd.flops,
             work.bytes / width / gcd.bandwidth,
             work.launches * gcd.launch_seconds,
             gcd.step_seconds,
-            exchanged / bandwidth,
+            work.exchanged_bytes(width) / bandwidth,
         )
         return Case(kind, terms, (math.log(together), math.log(width)))
 
@@ -485,10 +501,12 @@ def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, li
 def _net_bytes(work: Work, width: int) -> float:
     """Memory of a GCD, as counted, without the process [B].
 
-    Several GCDs exchange gradients from buckets, which are a copy of them.
+    Several GCDs that all hold the network exchange gradients from buckets, which used to be a copy
+    of them and are a margin now.
     """
-    copies = COPIES_OF_WEIGHTS + (1 if width > 1 else 0)
-    return work.activation_bytes + copies * work.parameter_bytes
+    copies = COPIES_OF_WEIGHTS + (1 if width > work.parts else 0)
+    held = copies * work.parameter_bytes / work.parts + work.gathered_bytes
+    return work.activation_bytes + held
 
 
 @dataclass(frozen=True)

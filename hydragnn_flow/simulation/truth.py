@@ -107,7 +107,7 @@ class DrawnTruth:
         exchange = 0.0
         if width > 1:
             rate = _WITHIN if rank.nodes == 1 else _BEYOND
-            exchange = 2 * (width - 1) / width * work.parameter_bytes / rate
+            exchange = work.exchanged_bytes(width) / rate
             exchange += _LATENCY * math.log2(width)
         slowest = math.exp(_OF_RANKS * math.sqrt(2 * math.log(width)))
         step = slower * (alone * slowest + exchange)
@@ -117,7 +117,7 @@ class DrawnTruth:
         graphs = self._estimator.graphs_per_step(rank.spec.network, rank.spec.batches)
         evaluated = self._estimator.judged / (graphs * steps)
         net = work.activation_bytes * _LARGEST_BATCH / (width * micro_batches)
-        net += COPIES_OF_WEIGHTS * work.parameter_bytes
+        net += COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
         return Cost(
             start_seconds=_SECONDS_TO_START.get(self._site.node.device, _SECONDS_TO_START_A_GPU),
             epoch_seconds=step * steps * (1 + _PREDICTION * evaluated) + _SECONDS_OF_A_CHECKPOINT,

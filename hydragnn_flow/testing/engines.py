@@ -135,9 +135,10 @@ class _Suite:
     def test_its_weights_can_be_averaged(self, model: EngineModel) -> None:
         average = Average(model, 0.9)
         average.update()
-        averaged = average.model()
-        assert isinstance(averaged, EngineModel)
-        _same(outputs(averaged, alloy(2)), outputs(copy.deepcopy(model).eval(), alloy(2)))
+        expected = outputs(copy.deepcopy(model).eval(), alloy(2))
+        with average.applied() as averaged:
+            assert isinstance(averaged, EngineModel)
+            _same(outputs(averaged, alloy(2)), expected)
 
     @pytest.mark.skipif(not torch.accelerator.is_available(), reason="there is no accelerator")
     def test_it_moves_to_an_accelerator(self, model: EngineModel) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 
 class Average:
@@ -27,10 +29,9 @@ class Average:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.steps = 0
-        self._source = model
-        self._module = copy.deepcopy(model).requires_grad_(False) if decay else model
-        self._weights: list[torch.Tensor] = list(self._module.parameters())
-        self._newest: list[torch.Tensor] = list(model.parameters())
+        self._model = model
+        self._newest = dict(model.named_parameters())
+        self._averaged = {k: v.detach().clone() for k, v in self._newest.items()} if decay else {}
 
     @torch.no_grad()
     def update(self) -> None:
@@ -40,30 +41,45 @@ class Average:
         # Short at first, or the random initial weights would linger.
         weight = max(1 - self.decay, 9 / (10 + self.steps)) if self.steps else 1.0
         self.steps += 1
-        torch._foreach_lerp_(self._weights, self._newest, weight)
+        torch._foreach_lerp_(_here(self._averaged), _here(self._newest), weight)
 
-    @torch.no_grad()
-    def model(self) -> nn.Module:
-        """The model with the averaged weights, ready to predict.
+    @contextmanager
+    def applied(self) -> Iterator[nn.Module]:
+        """The model, ready to predict, with the averaged weights for the length of a context.
 
-        Its buffers are those of the model that is trained: what they hold, such as running means
-        of a normalisation, is an average already.
+        Its buffers are its own: what they hold, such as running means of a normalisation, is an
+        average already.
         """
-        if self.decay:
-            for mine, theirs in zip(self._module.buffers(), self._source.buffers(), strict=True):
-                mine.copy_(theirs)
-        return self._module.eval()
+        model = self._model.eval()
+        if not self.decay:
+            yield model
+            return
+        with torch.no_grad():
+            kept = [weight.clone() for weight in _here(self._newest)]
+            torch._foreach_copy_(_here(self._newest), _here(self._averaged))
+        try:
+            yield model
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(_here(self._newest), kept)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Averaged parameters by name; none without an average."""
+        return self._averaged
 
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint: plain values and tensors."""
-        weights = dict(self._module.named_parameters()) if self.decay else {}
-        return {"steps": self.steps, "weights": {k: v.detach() for k, v in weights.items()}}
+        return {"steps": self.steps, "weights": self._averaged}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint; from one made without an average, with the model's weights."""
         self.steps = state["steps"]
-        weights = dict(self._module.named_parameters()) if self.decay else {}
-        current = dict(self._source.named_parameters())
-        for name, weight in weights.items():
-            weight.copy_(state["weights"].get(name, current[name]))
+        for name, weight in self._averaged.items():
+            weight.copy_(state["weights"].get(name, self._newest[name]))
+
+
+def _here(weights: Mapping[str, Tensor]) -> list[Tensor]:
+    """What this rank holds of weights; changing it changes them."""
+    return [w.to_local() if isinstance(w, DTensor) else w for w in weights.values()]

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import is_there, patiently, replacing
+from hydragnn_flow.files import copy_file, is_there, patiently, replacing
+from hydragnn_flow.training.checkpoint_parts import folder_of, joined
 
 VERSION = 5
 FILE = "checkpoint.pt"
@@ -76,7 +78,13 @@ def _write(path: Path, state: dict[str, Any]) -> None:
         raise
 
 
-def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") -> dict[str, Any]:
+def load_checkpoint(
+    path: Path,
+    *,
+    remedy: str = "delete it to train afresh",
+    share: tuple[int, int] = (0, 1),
+    lazily: bool = False,
+) -> dict[str, Any]:
     """Read a checkpoint with ``weights_only=True``; all of it is on the host.
 
     Parameters
@@ -85,6 +93,11 @@ def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") ->
         The file, wherever it was written.
     remedy
         What whoever reads it can do where it cannot be read.
+    share
+        Number of this reader and how many there are, as :func:`.joined` takes them.
+    lazily
+        Map the files, and read tensors where they are looked at; those that several ranks have
+        written come as :class:`.Rows`.
 
     Raises
     ------
@@ -92,7 +105,7 @@ def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") ->
         If the file is damaged or of a version this package does not read.
     """
     try:
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+        state = read_alone(path, lazily=lazily)
     except Exception as error:
         # Damaged bytes make torch's unpickler raise whatever it stumbles over.
         # The first sentence is enough; the rest is advice about torch.
@@ -104,11 +117,20 @@ def load_checkpoint(path: Path, *, remedy: str = "delete it to train afresh") ->
             f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}; "
             f"{remedy}"
         )
+    whole: dict[str, Any] = joined(state, path.parent, remedy, share, lazily=lazily)
+    return whole
+
+
+def read_alone(path: Path, *, lazily: bool = False) -> dict[str, Any]:
+    """A checkpoint's own content, without that of its parts; errors are torch's."""
+    state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
     return state
 
 
 def furthest(
-    files: Sequence[Path], counts: Callable[[dict[str, Any]], bool] = lambda state: True
+    files: Sequence[Path],
+    counts: Callable[[dict[str, Any]], bool] = lambda state: True,
+    read: Callable[[Path], dict[str, Any]] = load_checkpoint,
 ) -> tuple[Path, dict[str, Any]] | None:
     """The checkpoint that has got furthest, and its content; None if there are none.
 
@@ -118,6 +140,8 @@ def furthest(
         To look among.
     counts
         Whether one with such content counts.
+    read
+        Reads one.
 
     Raises
     ------
@@ -128,7 +152,7 @@ def furthest(
     damaged: InputError | None = None
     for file in files:
         try:
-            state = load_checkpoint(file)
+            state = read(file)
         except InputError as error:
             damaged = error
             continue
@@ -139,18 +163,36 @@ def furthest(
     return found
 
 
-def named_or_furthest(path: Path) -> tuple[Path, dict[str, Any]]:
+def named_or_furthest(path: Path, *, lazily: bool = False) -> tuple[Path, dict[str, Any]]:
     """A checkpoint that the ledger names, or where that is gone another sending's, and its content.
 
-    A sending that was taken for lost, and was not, may have replaced it by its own.
+    A sending that was taken for lost, and was not, may have replaced it by its own. ``lazily`` is
+    as :func:`load_checkpoint` takes it.
 
     Raises
     ------
     InputError
         If neither can be read.
     """
-    found = None if is_there(path) else furthest(checkpoints(path.parent))
-    return found or (path, load_checkpoint(path))
+    read = partial(load_checkpoint, lazily=lazily)
+    found = None if is_there(path) else furthest(checkpoints(path.parent), read=read)
+    return found or (path, read(path))
+
+
+def copy_checkpoint(source: Path, target: Path) -> None:
+    """Copy a checkpoint to another folder, at once; one in parts becomes one that is whole.
+
+    Raises
+    ------
+    InputError
+        If a part cannot be read.
+    OSError
+        If the disk does not take it.
+    """
+    if folder_of(source) is None:
+        copy_file(source, target)
+    else:
+        save_checkpoint(target, load_checkpoint(source))
 
 
 def _far(state: dict[str, Any]) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import DTensor
 
 from hydragnn_flow.config.network import Optimizer
 from hydragnn_flow.training.distributed import World
@@ -16,6 +17,8 @@ from hydragnn_flow.training.lamb import Lamb
 
 # Adagrad's fused kernel is for the CPU alone in most versions of torch, which say so at a step.
 _FUSED = ("Adam", "AdamW", "SGD")
+# Of these kernels torch knows how they act on parts of parameters.
+_FUSED_ON_PARTS = ("Adam", "AdamW")
 
 
 def make_optimizer(
@@ -45,7 +48,8 @@ def make_optimizer(
     if settings.use_zero_redundancy and world.size > 1:
         # Not fused: it has restored step counts on the CPU, where fused kernels do not find them.
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)
-    if settings.type in _FUSED:
+    in_parts = any(isinstance(weight, DTensor) for weight in weights)
+    if settings.type in (_FUSED_ON_PARTS if in_parts else _FUSED):
         with suppress(RuntimeError):  # raised for devices that have no fused kernel
             return make(weights, fused=True, **options)
     return make(weights, **options)

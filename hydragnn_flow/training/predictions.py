@@ -59,28 +59,20 @@ def gathered(
     steps: Sequence[Step],
     world: World,
     device: torch.device,
-) -> Predicted | None:
+) -> Predicted:
     """Predictions of all ranks for a split, in its order, on each of them; all ranks call this.
 
     Parameters
     ----------
     outputs
-        Of this rank, in the order of its graphs in the ``steps``.
+        Of this rank, in the order of its graphs in the ``steps``; without rows if it has none.
     split
         What was predicted.
     steps
         As they were taken; every graph is in one of them, of one rank.
     world, device
         This rank's place, and where it computes.
-
-    Returns
-    -------
-    dict
-        None if a rank had no graphs, and so does not know what there is to gather.
     """
-    answered = torch.tensor(float(bool(outputs)), device=device)
-    if int(world.sum(answered)) < world.size:
-        return None
     graphs = np.concatenate([step.of_rank(world.rank) for step in steps])
     ends = np.cumsum(split.n_atoms)
     mine = split.n_atoms[graphs]

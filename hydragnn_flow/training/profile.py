@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
@@ -142,8 +141,9 @@ def profile_training(
     timings = {REAL: work.measure(REAL, work.train(work.real()))}
     joules = meter.joules()
     timings[CACHED] = work.measure(CACHED, work.train(work.cached()))
-    if isinstance(trainer.parallel, DistributedDataParallel):
-        timings[ALONE] = work.measure(ALONE, work.train(work.cached(), trainer.parallel.no_sync))
+    if trainer.world.size > 1 and not trainer.parallel.is_sharded:
+        alone = work.train(work.cached(), trainer.parallel.without_exchange)
+        timings[ALONE] = work.measure(ALONE, alone)
     timings[LOADER] = work.measure(LOADER, work.real())
     steps = trainer.plan(0)
     n = len(steps)

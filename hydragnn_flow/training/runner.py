@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
 import torch
-from torch_geometric.data import Batch
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.segment import AGREED, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Diverged, Stopped
-from hydragnn_flow.training.predict import outputs_of, split_batches
 from hydragnn_flow.training.predictions import SPLITS
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
@@ -78,6 +75,12 @@ def run_segment(
         meter.poll()
         return should_stop()
 
+    def check_stop() -> None:
+        """All ranks call this as often, and stop together."""
+        asked = torch.tensor(float(is_over()), device=device)
+        if float(world.sum(asked)):
+            raise Stopped("asked to stop while it predicted")
+
     try:
         store = _open_store(spec.store, spec.mode, spec.scratch)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
@@ -90,14 +93,15 @@ def run_segment(
             spent_joules=trainer.spent_before.joules,
         )
         trainer.run(is_over, alive)
+        # A worker predicts as it has trained; the driver, on a login node, should not.
+        # Members predict whole splits, for their weights; of trials what they are judged by. Of the
+        # validation split it is known, unless the best weights are those of a process that was
+        # killed, or of the trial that a member continues.
+        splits = [store[name] for name in SPLITS if name in store.splits]
+        for split in splits if spec.kind == "member" else [trainer.val]:
+            if split.name not in trainer.predicted:
+                trainer.predict(split, check_stop)
         trainer.leave()
-        if world.is_first:
-            # A worker predicts as it has trained; the driver, on a login node, should not.
-            # Members predict whole splits, for their weights; of trials what they are judged by.
-            whole = [store[name] for name in SPLITS if name in store.splits]
-            for split in whole if spec.kind == "member" else [trainer.val]:
-                if split.name not in trainer.predicted:
-                    _predict(trainer, split, is_over)
     except Diverged as error:
         outcome = replace(outcome, status="diverged", reason=str(error))
     except Stopped as stop:
@@ -149,20 +153,3 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
             metrics=progress.metrics,
         )
     return outcome
-
-
-def _predict(trainer: Trainer, split: Split, should_stop: Callable[[], bool]) -> None:
-    """Predict a split with the best weights, and keep that in the checkpoint.
-
-    For the validation split this has been done, unless the best weights are those of a process that
-    was killed, or of the trial that a member continues.
-    """
-
-    def batches() -> Iterator[Batch]:
-        for batch in split_batches(split, trainer.reading):
-            if should_stop():
-                raise Stopped("asked to stop while it predicted")
-            yield batch
-
-    trainer.model.load_state_dict(trainer.best)
-    trainer.keep_predictions(split, outputs_of(trainer.model, batches(), trainer.device).arrays())

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hydragnn_flow.files import is_there, sweep
 from hydragnn_flow.segment import SegmentSpec
@@ -15,12 +18,29 @@ from hydragnn_flow.training.checkpoint import (
     checkpoints,
     furthest,
     load_checkpoint,
+    read_alone,
     save_checkpoint,
 )
+from hydragnn_flow.training.checkpoint_parts import (
+    KEY,
+    checksum,
+    folder_of,
+    new_folder,
+    part_file,
+    remove_checkpoint,
+    remove_parts,
+    sweep_parts,
+)
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.parallel import Parallel
 
 # No checkpoint takes as long to be written, clocks that differ by minutes included.
 _SECONDS_TO_WRITE = 3600.0
+
+
+# Keys of `Training` that do not change what is trained: a segment that was too large gets more
+# micro-batches, and any strategy continues what another has trained.
+_AS_WELL = {"accumulation_steps", "ddp", "sharding"}
 
 
 class Sending:
@@ -35,11 +55,21 @@ class Sending:
     def __init__(self, spec: SegmentSpec) -> None:
         self._spec = spec
         self._superseded: list[Path] = []
+        self._read: Callable[[Path], dict[str, Any]] = load_checkpoint
         self.checkpoint: Path | None = None
         """The file that has what was trained so far; none if nothing was."""
 
-    def begin(self, world: World, device: torch.device) -> dict[str, Any] | None:
+    def begin(
+        self, world: World, device: torch.device, *, lazily: bool = False
+    ) -> dict[str, Any] | None:
         """What an earlier sending has left, with which this one begins; every rank calls this.
+
+        Parameters
+        ----------
+        world, device
+            This rank's place, and where it computes.
+        lazily
+            Leave tensors in their files, as :func:`.load_checkpoint` does.
 
         Raises
         ------
@@ -49,11 +79,12 @@ class Sending:
         spec = self._spec
         if not (spec.begin_with or spec.may_have_begun):
             return None
+        self._read = partial(load_checkpoint, share=(world.rank, world.size), lazily=lazily)
         found = self._found() if world.is_first else None
         # One that was taken for lost may write another while the ranks look.
         name = world.told(found[0].name if found else "", device)
         if found is None and name:
-            found = spec.folder / name, load_checkpoint(spec.folder / name)
+            found = spec.folder / name, self._read(spec.folder / name)
         if found is None:
             return None
         self.checkpoint = found[0]
@@ -68,32 +99,71 @@ class Sending:
             As :func:`.save_checkpoint`.
         """
         file = self._spec.checkpoint
+        before = None if self.checkpoint is None else folder_of(file)
         if self.checkpoint is None:
             file.parent.mkdir(parents=True, exist_ok=True)
         save_checkpoint(file, {**state, **_identity(self._spec)})
         with suppress(OSError):  # a file too many harms nobody
+            if before is not None and before != folder_of(file):
+                remove_parts(before)
             for superseded in self._superseded:
                 if superseded != file:
-                    superseded.unlink(missing_ok=True)
+                    remove_checkpoint(superseded)
             if self._spec.may_have_begun and self.checkpoint != file:
                 # Sendings that were killed have names of their own; others may be writing theirs.
                 sweep(file.with_name(PATTERN), _SECONDS_TO_WRITE)
+                sweep_parts(file.parent, _SECONDS_TO_WRITE)
         self._superseded, self.checkpoint = [], file
 
     def rewrite(self, changes: dict[str, Any]) -> None:
         """Change keys of what was trained so far."""
         assert self.checkpoint is not None  # something was
-        self.write(load_checkpoint(self.checkpoint) | changes)
+        self.write(read_alone(self.checkpoint) | changes)
+
+    def write_part(
+        self, rows: Mapping[str, Tensor], parallel: Parallel, world: World, device: torch.device
+    ) -> dict[str, Any]:
+        """Write what this rank holds of a network that is divided; all ranks call this.
+
+        Parameters
+        ----------
+        rows
+            Of each tensor, by its place in the checkpoint.
+        parallel
+            The rank's way of training.
+        world, device
+            Its place, and where it computes.
+
+        Returns
+        -------
+        dict
+            What the checkpoint, which makes the parts count, is to say of them.
+
+        Raises
+        ------
+        OSError
+            As :func:`.save_checkpoint`.
+        """
+        name = world.told(new_folder(self._spec.checkpoint) if world.is_first else "", device)
+        folder = self._spec.folder / name
+        facts = torch.zeros(parallel.parts, 2, dtype=torch.float64, device=device)
+        if parallel.writes:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = part_file(folder, world.rank)
+            save_checkpoint(file, {"rows": dict(rows)})
+            facts[world.rank, 0], facts[world.rank, 1] = file.stat().st_size, checksum(file)
+        files = [[int(size), int(crc)] for size, crc in world.sum(facts).tolist()]
+        return {KEY: {"folder": name, "files": files}}
 
     def _found(self) -> tuple[Path, dict[str, Any]] | None:
         spec = self._spec
         known = spec.folder / spec.begin_with
         if not spec.may_have_begun and is_there(known):
             self._superseded = [known]
-            return known, load_checkpoint(known)
+            return known, self._read(known)
         # Where one that is known is gone, a sending that was taken for lost has got further.
         self._superseded = checkpoints(spec.folder)
-        return furthest(self._superseded, self._is_ours)
+        return furthest(self._superseded, self._is_ours, self._read)
 
     def _is_ours(self, state: dict[str, Any]) -> bool:
         """Whether a checkpoint is of this training.
@@ -110,8 +180,8 @@ def _identity(spec: SegmentSpec) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A network without its micro-batches, of which a segment that was too large gets more."""
+    """A network without what the next sending may have otherwise."""
     if not isinstance(value, dict):
         return value
-    training = {k: v for k, v in value.get("Training", {}).items() if k != "accumulation_steps"}
+    training = {k: v for k, v in value.get("Training", {}).items() if k not in _AS_WELL}
     return {**value, "Training": training}

@@ -1,27 +1,27 @@
-"""The one training loop, for trials and members, for one GCD and for DDP."""
+"""The one training loop, for trials and members, on one GCD or on many."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.split_part import Split
-from hydragnn_flow.models import STRESS, EngineModel, build_model
+from hydragnn_flow.models import STRESS, build_model
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_in_order
 from hydragnn_flow.training.checkpoint import named_or_furthest
+from hydragnn_flow.training.checkpoint_parts import divided
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.drawn_epochs import DrawnEpoch
@@ -35,8 +35,10 @@ from hydragnn_flow.training.optimizers import (
     optimizer_state,
     scaled_learning_rate,
 )
+from hydragnn_flow.training.parallel import Parallel, parallel
+from hydragnn_flow.training.parallel.sharded import rows_here
 from hydragnn_flow.training.predict import Outputs
-from hydragnn_flow.training.predictions import KEY, Predicted, gathered, kept
+from hydragnn_flow.training.predictions import KEY, gathered, kept
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.sendings import Sending
 from hydragnn_flow.training.starting import begin_with, freeze
@@ -100,8 +102,13 @@ class Trainer:
         if self.settings.precision == "fp64":
             model = model.double()
         freeze(model, spec.frozen)
-        self.model: nn.Module = model.to(device)
-        self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.sending = Sending(spec)
+        state = self._found()
+        if state is None and spec.weights:
+            file = Path(spec.weights)
+            begin_with(file, model.to(device), self.train, self.reading, device, world)
+        self.model: nn.Module = model
+        self.parallel: Parallel = parallel(model, self.settings, world, device)
         self.loss = Loss(network, store.manifest, device)
         self.metrics = Metrics(self.loss.targets, store.manifest, spec.criterion)
         trivial = spec.trivial_errors or trivial_errors(self.train, store.manifest, spec.criterion)
@@ -123,22 +130,17 @@ class Trainer:
         """Validation predictions by the best weights of this run, on this rank alone."""
         self.graphs_per_step = self.learning_rate = 0.0
         """Mean number over all ranks, and the largest, in the last epoch that was trained in."""
-        self.sending = Sending(spec)
         self._unsaved = False
-        self._restore()
+        if state is not None:
+            self._restore(state)
+        self._draw_apart()
         if not self.progress.step:
             self.progress.batches = spec.batches
         elif self.progress.batches != spec.batches:
             self._take_steps_of(self.progress.batches)
-        self.parallel: nn.Module = self.model
         self.stand_in: Batch | None = None
         if world.size > 1:
-            # What an engine builds may leave out weights, or normalise by running means.
-            foreign = isinstance(self.model, EngineModel)
-            self.parallel = DistributedDataParallel(
-                self.model, broadcast_buffers=foreign, find_unused_parameters=foreign
-            )
-            # DDP waits for every rank, so one without graphs in a step computes this too.
+            # All ranks wait for each other, so one without graphs in a step computes this too.
             first = np.arange(min(len(self.train), _STAND_INS))
             smallest = int(self.train.atoms_of(first).argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
@@ -177,12 +179,13 @@ class Trainer:
                 train_loss = self._train_epoch(monitor)
                 start = time.monotonic()
                 outputs = Outputs()
-                val_loss, metrics = self.evaluate(
-                    self.val, lambda: self._check_stop(monitor), outputs
-                )
-                monitor.evaluated(time.monotonic() - start)
-                if self._finish_epoch(train_loss, val_loss, metrics):
-                    self._outputs = outputs
+                with self._averaged() as model:
+                    val_loss, metrics = self._evaluate(
+                        model, self.val, lambda: self._check_stop(monitor), outputs
+                    )
+                    monitor.evaluated(time.monotonic() - start)
+                    if self._finish_epoch(train_loss, val_loss, metrics):
+                        self._outputs = outputs
                 if not self.is_finished and monitor.save_is_due(within_epoch=False):
                     self._save(monitor)
             self._judge_last_weights(monitor)
@@ -197,14 +200,14 @@ class Trainer:
             mine = self._outputs.arrays()
             found = gathered(mine, self.val, steps, self.world, self.device)
             self._outputs = None
-            if found is not None:
-                self.predicted[self.val.name] = kept(found, self.val)
+            self.predicted[self.val.name] = kept(found, self.val)
         if self._unsaved:
             self._save(monitor)
 
     def leave(self) -> None:
         """End the ranks' process group; each rank can continue alone."""
-        self.parallel = self.model
+        if self.world.is_joined:
+            self.parallel = Parallel(self.model)
         self.world.leave()
 
     @property
@@ -231,24 +234,30 @@ class Trainer:
             for graphs in mine:
                 yield next(there) if len(graphs) else None
 
-    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
+    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
         """This rank's graphs of each training step, in `accumulation_steps` batches or fewer.
 
-        More where an epoch goes on with larger steps than the segment was given memory for. Close
-        the generator if you leave it before its end.
+        More where an epoch goes on with larger steps than the segment was given memory for. Ranks
+        that hold parts of the network have as many as each other, None where graphs are wanting.
+        Close the generator if you leave it before its end.
         """
+        all_alike = self.parallel.is_sharded
         most = self.settings.accumulation_steps
         most *= -(-self.progress.batches // self.spec.batches)
         mine = [
-            [piece for piece in np.array_split(step.of_rank(self.world.rank), most) if len(piece)]
+            [
+                piece
+                for piece in np.array_split(step.of_rank(self.world.rank), most)
+                if len(piece) or all_alike
+            ]
             for step in steps
         ]
-        read = self.train.batches(piece for pieces in mine for piece in pieces)
+        read = self.train.batches(piece for pieces in mine for piece in pieces if len(piece))
         with closing(on_device(read, self.device)) as there:
             for pieces in mine:
-                yield [next(there) for _ in pieces]
+                yield [next(there) if len(piece) else None for piece in pieces]
 
-    def train_step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> Tensor:
+    def train_step(self, step: Step, batch: Batch | Sequence[Batch | None] | None) -> Tensor:
         """Take one step; returns this rank's contribution to the loss.
 
         The loss stays on the device: reading it would make the host wait for every step.
@@ -267,9 +276,8 @@ class Trainer:
         split: Split,
         before_batch: Callable[[], None] = lambda: None,
         keep: Outputs | None = None,
-        model: nn.Module | None = None,
     ) -> tuple[float, dict[str, float]]:
-        """Loss and errors on a split.
+        """Loss and errors of the averaged weights on a split.
 
         In the precision of the weights, as every later prediction is, autocast or not.
 
@@ -281,10 +289,43 @@ class Trainer:
             Called before each batch; what it raises ends the evaluation.
         keep
             Takes the outputs of this rank.
-        model
-            Ready to predict; that of the averaged weights if not given.
         """
-        model = model or self.average.model()
+        with self._averaged() as model:
+            return self._evaluate(model, split, before_batch, keep)
+
+    def predict(self, split: Split, before_batch: Callable[[], None] = lambda: None) -> None:
+        """Predict a split with the best weights, and keep that in the checkpoint.
+
+        All ranks call this, when all else has been saved. The weights of the model are then these.
+
+        Parameters
+        ----------
+        split
+            What to predict.
+        before_batch
+            Called before each batch, on all ranks as often; what it raises ends the prediction.
+        """
+        self.parallel.settle()
+        self.model.load_state_dict(self.best)
+        model, outputs = self.model.eval(), Outputs()
+        steps = plan_in_order(split, self.reading, self.world.size)
+        with closing(self.batches(split, steps)) as batches, torch.no_grad():
+            for batch in batches:
+                before_batch()
+                outputs.add(self._outputs_of(model, batch))
+        found = gathered(outputs.arrays(), split, steps, self.world, self.device)
+        self.predicted[split.name] = kept(found, split)
+        if self.world.is_first:
+            self.sending.rewrite({KEY: self.predicted})
+        self.world.wait()
+
+    def _evaluate(
+        self,
+        model: nn.Module,
+        split: Split,
+        before_batch: Callable[[], None],
+        keep: Outputs | None,
+    ) -> tuple[float, dict[str, float]]:
         counts = Counts(len(split), int(split.n_atoms.sum()))
         n_terms, shape = len(self.loss.terms), self.metrics.shape
         sums = torch.zeros(n_terms + math.prod(shape), dtype=torch.float64, device=self.device)
@@ -292,83 +333,98 @@ class Trainer:
         with closing(self.batches(split, steps)) as batches, torch.no_grad():
             for batch in batches:
                 before_batch()
+                outputs = self._outputs_of(model, batch)
                 if batch is not None:
-                    outputs = model(batch)
                     sums[:n_terms] += self.loss.term_means(outputs, batch, counts, judging=True)
                     sums[n_terms:] += self.metrics.sums(outputs, batch).flatten()
-                    if keep is not None:
-                        keep.add(outputs)
+                if keep is not None:
+                    keep.add(outputs)
         sums = self.world.sum(sums)
         metrics = self.metrics.means(sums[n_terms:].view(shape))
         return float(self.loss.total(sums[:n_terms])), metrics
 
+    def _outputs_of(self, model: nn.Module, batch: Batch | None) -> dict[str, Tensor]:
+        """Outputs for a batch, without rows where this rank has none but others do."""
+        if batch is not None:
+            outputs: dict[str, Tensor] = model(batch)
+            return outputs
+        return {name: values[:0] for name, values in model(self.stand_in).items()}
+
     def save(self) -> None:
-        """Write the checkpoint, from the first rank; every rank calls this."""
+        """Write the checkpoint: the first rank, or each what it holds; every rank calls this."""
         optimizer = optimizer_state(self.optimizer, self.world)
         before, now = self.spent_before, self.spent()
+        state = {
+            "model": self.model.state_dict(),
+            "average": self.average.state_dict(),
+            "best": self.best,
+            KEY: self.predicted,
+            "optimizer": optimizer,
+            "schedule": self.schedule.state_dict(),
+            "progress": vars(self.progress),
+            "random": random_state(self.device),
+            "spent": [before.seconds + now.seconds, before.joules + now.joules],
+        }
+        if self.parallel.is_sharded:
+            state, rows = divided(state, rows_here)
+            state |= self.sending.write_part(rows, self.parallel, self.world, self.device)
         if self.world.is_first:
-            self.sending.write(
-                {
-                    "model": self.model.state_dict(),
-                    "average": self.average.state_dict(),
-                    "best": self.best,
-                    KEY: self.predicted,
-                    "optimizer": optimizer,
-                    "schedule": self.schedule.state_dict(),
-                    "progress": vars(self.progress),
-                    "random": random_state(self.device),
-                    "spent": [before.seconds + now.seconds, before.joules + now.joules],
-                }
-            )
+            self.sending.write(state)
         self.world.wait()
         self._unsaved = False
 
-    def keep_predictions(self, split: Split, predictions: Predicted) -> None:
-        """Put what the best weights predict into the checkpoint; for the first rank alone.
-
-        Parameters
-        ----------
-        split
-            What was predicted, when all else had been saved.
-        predictions
-            In its order.
-        """
-        self.predicted[split.name] = kept(predictions, split)
-        self.sending.rewrite({KEY: self.predicted})
+    @contextmanager
+    def _averaged(self) -> Iterator[nn.Module]:
+        """The model with its averaged weights."""
+        self.parallel.settle()
+        with self.average.applied() as model:
+            try:
+                yield model
+            finally:
+                self.parallel.settle()
 
     def _save(self, monitor: TrainingMonitor) -> None:
         start = time.monotonic()
         self.save()
         monitor.saved(time.monotonic() - start)
 
-    def _restore(self) -> None:
-        state = self.sending.begin(self.world, self.device)
+    def _found(self) -> dict[str, Any] | None:
+        """The checkpoint to go on from; None if there is none."""
+        # Ranks that will hold parts do not read the whole.
+        lazily = self.settings.is_sharded and self.world.size > 1
+        state = self.sending.begin(self.world, self.device, lazily=lazily)
         if state is None and self.spec.start_from is not None:
-            _, state = named_or_furthest(Path(self.spec.start_from))
-        if state is None and self.spec.weights:
-            file = Path(self.spec.weights)
-            begin_with(file, self.model, self.train, self.reading, self.device, self.world)
-            self.best = _copy(self.model.state_dict())
-        if state is not None:
-            # Read on the host, whence everything goes where it belongs: an optimiser's count of
-            # steps stays there unless a fused kernel wants it, or each step would wait to read it.
-            self.model.load_state_dict(state["model"])
-            self.average.load_state_dict(state["average"])
-            self.best = {name: value.to(self.device) for name, value in state["best"].items()}
-            for group in state["optimizer"]["param_groups"]:
-                if "fused" in group:  # as this optimiser is made, not that of the trial before it
-                    group["fused"] = self.optimizer.param_groups[0]["fused"]
-            self.optimizer.load_state_dict(state["optimizer"])
-            self.schedule.load_state_dict(state["schedule"])
-            self.progress = Progress(**state["progress"])
-            set_random_state(state["random"], self.device)
-            if self.sending.checkpoint is not None:
-                self.predicted = state[KEY]
-                self.spent_before = Spent(*state["spent"])
-            else:
-                if self.progress.epoch < self.spec.until_epoch:
-                    self.progress.leave_trial()
-                self._unsaved = True
+            _, state = named_or_furthest(Path(self.spec.start_from), lazily=lazily)
+        return state
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        # Read on the host, whence everything goes where it belongs: an optimiser's count of steps
+        # stays there unless a fused kernel wants it, or each step would wait to read it.
+        here, own = self.parallel, self.model.state_dict()
+        self.model.load_state_dict(here.placed(state["model"], own))
+        average = here.placed(state["average"]["weights"], self.average.weights)
+        self.average.load_state_dict({**state["average"], "weights": average})
+        best = here.placed(state["best"], own)
+        self.best = {name: value.to(self.device) for name, value in best.items()}
+        optimizer = here.placed_optimizer(state["optimizer"])
+        for group in optimizer["param_groups"]:
+            if "fused" in group:  # as this optimiser is made, not that of the trial before it
+                group["fused"] = self.optimizer.param_groups[0]["fused"]
+        self.optimizer.load_state_dict(optimizer)
+        self.schedule.load_state_dict(state["schedule"])
+        self.progress = Progress(**state["progress"])
+        set_random_state(state["random"], self.device)
+        if self.sending.checkpoint is not None:
+            self.predicted = state[KEY]
+            self.spent_before = Spent(*state["spent"])
+        else:
+            if self.progress.epoch < self.spec.until_epoch:
+                self.progress.leave_trial()
+            self._unsaved = True
+
+    def _draw_apart(self) -> None:
+        """Have each rank draw random numbers of its own."""
         if not self.world.is_first:
             # Ranks leave out features of their own; the first one's numbers are in the checkpoint.
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]
@@ -440,7 +496,9 @@ class Trainer:
             return progress.step / min(progress.seconds / each, 1.0)
         return max(plan.steps, progress.step + 1)
 
-    def _step(self, step: Step, batch: Batch | Sequence[Batch] | None) -> tuple[Tensor, Tensor]:
+    def _step(
+        self, step: Step, batch: Batch | Sequence[Batch | None] | None
+    ) -> tuple[Tensor, Tensor]:
         """Take a step; returns this rank's loss and the norm of the gradient."""
         batches = list(batch) if isinstance(batch, (list, tuple)) else [batch]
         self.optimizer.zero_grad()
@@ -448,18 +506,14 @@ class Trainer:
         for number, piece in enumerate(batches or [None], start=1):
             # Gradients meet those of the other ranks with the last piece, once in a step.
             alone = self.world.size > 1 and number < len(batches)
-            with self._without_exchange() if alone else nullcontext():
+            with self.parallel.without_exchange() if alone else nullcontext():
                 losses.append(self._backward(step, piece))
         # Without clipping too: the norm says whether the gradient is a number at all.
         most = self.settings.gradient_clip or math.inf
-        norm = nn.utils.clip_grad_norm_(self.weights, most)
+        norm = self.parallel.clip(most)
         self.optimizer.step()
         self.average.update()
         return torch.stack(losses).sum(), norm
-
-    def _without_exchange(self) -> AbstractContextManager[None]:
-        assert isinstance(self.parallel, DistributedDataParallel)  # there are several ranks
-        return self.parallel.no_sync()
 
     def _backward(self, step: Step, batch: Batch | None) -> Tensor:
         """Add a batch's gradient; returns its contribution to the step's loss."""
@@ -467,12 +521,11 @@ class Trainer:
         with torch.autocast(
             self.device.type, torch.bfloat16, enabled=self.settings.precision == "bf16"
         ):
-            outputs = self.parallel(mine)
+            outputs = self.parallel.outputs(mine)
         means = self.loss.term_means(outputs, mine, Counts(step.graphs, step.atoms))
         loss = self.loss.of_rank(0.0 * means if batch is None else means, self.world)
-        # DDP averages gradients over ranks; the ranks' contributions are meant to add up.
-        # Only weights are wanted: a potential's positions would get a gradient as well.
-        torch.autograd.backward(loss * self.world.size, inputs=self.weights)
+        # Gradients are averaged over ranks; the ranks' contributions are meant to add up.
+        self.parallel.backward(loss * self.world.size)
         return loss.detach()
 
     def _sync(self, monitor: TrainingMonitor) -> None:
@@ -503,7 +556,7 @@ class Trainer:
         progress.history.append([progress.epoch, train_loss, val_loss, error])
         self.schedule.observe(val_loss)
         self._unsaved = True
-        return self._compare(self.average.model(), val_loss, error, metrics)
+        return self._compare(val_loss, error, metrics)
 
     def _judge_last_weights(self, monitor: TrainingMonitor) -> None:
         """Let a member's last weights, without averaging, compete with the best averaged ones."""
@@ -512,27 +565,24 @@ class Trainer:
             return
         if self.average.decay:
             start, outputs = time.monotonic(), Outputs()
-            model = self.model.eval()
-            val_loss, metrics = self.evaluate(
-                self.val, lambda: self._check_stop(monitor), outputs, model
+            val_loss, metrics = self._evaluate(
+                self.model.eval(), self.val, lambda: self._check_stop(monitor), outputs
             )
             monitor.evaluated(time.monotonic() - start)
             error = self.criterion.of_metrics(metrics)
-            if self._compare(model, val_loss, error, metrics):
+            if self._compare(val_loss, error, metrics):
                 self._outputs = outputs
         progress.ended = progress.epoch
         self._unsaved = True
 
-    def _compare(
-        self, model: nn.Module, val_loss: float, error: float, metrics: dict[str, float]
-    ) -> bool:
-        """Keep a model's weights if they are the best so far; returns whether they are."""
+    def _compare(self, val_loss: float, error: float, metrics: dict[str, float]) -> bool:
+        """Keep the model's weights as they are now if they are the best; returns whether so."""
         progress = self.progress
         if not error < progress.best_val_error:
             return False
         progress.best_val_error, progress.best_val_loss = error, val_loss
         progress.best_epoch, progress.metrics = progress.epoch, metrics
-        self.best = _copy(model.state_dict())
+        self.best = _copy(self.model.state_dict())
         self.predicted = {}
         return True
 

@@ -200,17 +200,21 @@ def test_ranks_gather_what_each_has_predicted(
             np.testing.assert_allclose(predicted[name], values, rtol=1e-4, atol=1e-5)
 
 
-def test_a_rank_without_graphs_leaves_the_others_nothing_to_gather(alloy_store: GraphStore) -> None:
-    """It does not know what the outputs are; the first rank predicts the split by itself."""
-
+def test_a_rank_without_graphs_gathers_those_of_the_others(alloy_store: GraphStore) -> None:
     class Two(World):
         def sum(self, values: torch.Tensor) -> torch.Tensor:
             return values  # the other adds nothing
 
-    steps = plan_in_order(alloy_store["valset"], Budget(graphs=2), 2)
-    mine = {"energy": np.zeros((1, 1))}
-    found = gathered(mine, alloy_store["valset"], steps, Two(0, 2), torch.device("cpu"))
-    assert found is None
+    split = alloy_store["valset"]
+    alone = plan_in_order(split, Budget(graphs=2), 1)
+    steps = [replace(step, bounds=np.array([0, step.graphs, step.graphs])) for step in alone]
+    mine = {"energy": np.arange(float(len(split)))[:, None]}
+    device = torch.device("cpu")
+    whole = gathered(mine, split, steps, Two(0, 2), device)
+    order = np.concatenate([step.order for step in steps])
+    np.testing.assert_array_equal(whole["energy"][order], mine["energy"])
+    nothing = {"energy": np.zeros((0, 1))}
+    assert not gathered(nothing, split, steps, Two(1, 2), device)["energy"].any()
 
 
 def test_ranks_end_together_where_one_is_asked_to(

@@ -117,8 +117,8 @@ def test_noise_is_learnt_and_judged_alike(
     trainer = make_trainer(tmp_path / "t", alloy_store, **likelihood, Training__nll_beta=beta)
     plain = loss_with(alloy_store, **likelihood)
     batch = alloy_store["valset"].batch(range(len(alloy_store["valset"])))
-    with torch.no_grad():
-        outputs = trainer.average.model()(batch)
+    with torch.no_grad(), trainer.average.applied() as model:
+        outputs = model(batch)
     assert (outputs["energy_aleatoric_std"] > 0).all()
     expected = plain.total(
         plain.term_means(outputs, batch, Counts(batch.num_graphs, batch.num_nodes))

@@ -25,9 +25,11 @@ from hydragnn_flow.config.network.load import (
     write_network,
 )
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
+from hydragnn_flow.config.network.sharding import DDP, Sharding
 from hydragnn_flow.config.network.training import BatchLimits, Optimizer, Scheduler, Training
 
 __all__ = [
+    "DDP",
     "ENGINES",
     "MPNN_TYPES",
     "Activation",
@@ -43,6 +45,7 @@ __all__ = [
     "Optimizer",
     "OutputHeads",
     "Scheduler",
+    "Sharding",
     "Training",
     "VariablesOfInterest",
     "branched_heads",

@@ -14,6 +14,7 @@ from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.network.architecture import GPS, Architecture, CommonArchitecture
 from hydragnn_flow.config.network.engines import ENGINES, EngineArchitecture, engine_of
 from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, drop_unused
+from hydragnn_flow.config.network.sharding import Sharding
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
@@ -31,6 +32,12 @@ _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
         "factor": ("type", ("ReduceLROnPlateau",)),
         "patience": ("type", ("ReduceLROnPlateau",)),
         "min_lr": ("type", ("ReduceLROnPlateau", "cosine")),
+    },
+    Sharding: {
+        "group": ("strategy", ("HYBRID_SHARD",)),
+        "prefetch": ("strategy", ("FULL_SHARD", "HYBRID_SHARD")),
+        "reshard_after_forward": ("strategy", ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")),
+        "limit_all_gathers": ("strategy", ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")),
     },
 }
 
@@ -118,11 +125,13 @@ class NetworkConfig(Section):
 
     def effective(self) -> NetworkConfig:
         """The same network, with the default for every key that it does not read."""
-        training, scheduler = self.Training, self.Training.Scheduler
+        training = self.Training
         sections = {
-            "Optimizer": _as_read(training.Optimizer),
-            "Scheduler": None if scheduler is None else _as_read(scheduler),
+            name: None if section is None else _as_read(section)
+            for name, section in _sections(training).items()
         }
+        if training.is_sharded:
+            sections["ddp"] = None
         return self.model_copy(
             update={
                 "Architecture": _reset(self.Architecture, self._unread),
@@ -132,15 +141,16 @@ class NetworkConfig(Section):
 
     def unread_keys(self) -> set[str]:
         """Dotted paths of keys that are given and not read with these values of the others."""
-        training, scheduler = self.Training, self.Training.Scheduler
+        training = self.Training
         unread = {
             f"Architecture.{key}" for key in self._unread & self.Architecture.model_fields_set
         }
-        sections = {"Training": training, "Training.Optimizer": training.Optimizer}
-        if scheduler is not None:
-            sections["Training.Scheduler"] = scheduler
-        for place, section in sections.items():
-            unread |= {f"{place}.{key}" for key in _unread(section) & section.model_fields_set}
+        places = {f"Training.{name}": section for name, section in _sections(training).items()}
+        for place, section in {"Training": training, **places}.items():
+            if section is not None:
+                unread |= {f"{place}.{key}" for key in _unread(section) & section.model_fields_set}
+        if training.is_sharded and training.ddp is not None:
+            unread |= {f"Training.ddp.{key}" for key in training.ddp.model_fields_set}
         return unread
 
     @property
@@ -260,6 +270,11 @@ class EngineNetwork(NetworkConfig):
         return f"{self.engine} {mpnn_type}".rstrip()
 
 
+def _sections(training: Training) -> dict[str, Section | None]:
+    """Sections of `Training` some of whose keys are read with some values of others."""
+    return {name: getattr(training, name) for name in ("Optimizer", "Scheduler", "sharding", "ddp")}
+
+
 def _as_read(section: _Section) -> _Section:
     """A section with the keys that its others leave unread at their defaults."""
     return _reset(section, _unread(section))
@@ -267,7 +282,7 @@ def _as_read(section: _Section) -> _Section:
 
 def _unread(section: Section) -> set[str]:
     """Keys that the others of a section leave unread."""
-    conditions = _READ_WITH[type(section)].items()
+    conditions = _READ_WITH.get(type(section), {}).items()
     return {k for k, (key, read) in conditions if getattr(section, key) not in read}
 
 

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, NODE_BUDGET, drop_unused
+from hydragnn_flow.config.network.sharding import DDP, Sharding
 
 # HydraGNN's other names of the precisions.
 _PRECISIONS = {
@@ -179,6 +180,10 @@ class Training(Section):
     being kept in memory."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Precision of training. ``bf16`` keeps the weights in fp32 and uses torch's autocast."""
+    sharding: Sharding | None = None
+    """What of the network each GCD holds. All of it if not given."""
+    ddp: DDP | None = None
+    """How GCDs that all hold the network exchange its gradient."""
 
     unused = IGNORED["Training"]
 
@@ -200,6 +205,25 @@ class Training(Section):
             name = values["precision"].lower()
             values = values | {"precision": _PRECISIONS.get(name, name)}
         return values
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether several GCDs would each hold a part of the network."""
+        return self.sharding is not None and self.sharding.is_sharded
+
+    @model_validator(mode="after")
+    def _divided_in_one_way(self) -> Training:
+        if self.is_sharded and self.Optimizer.use_zero_redundancy:
+            raise ValueError(
+                "sharding.strategy divides the optimiser's state already; remove "
+                "Optimizer.use_zero_redundancy"
+            )
+        if self.ddp is not None and self.ddp.static_graph and self.accumulation_steps > 1:
+            raise ValueError(
+                "ddp.static_graph does not go with accumulation_steps, whose first micro-batches "
+                "exchange no gradient; remove one of them"
+            )
+        return self
 
     @model_validator(mode="after")
     def _root_of_a_whole_step(self) -> Training:

@@ -1,0 +1,209 @@
+"""Parts of a checkpoint: the rows of its tensors that each rank holds, in a file of its own.
+
+The checkpoint names the folder of its parts, with the size and checksum of each, and has a tensor
+without numbers (device ``meta``) where one is divided among them. So it is written last, and makes
+the parts count. torch's own distributed checkpoints are pickles in part, in the files and between
+the ranks, and could run code where they are read.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hydragnn_flow.errors import InputError
+
+KEY = "parts"
+"""Of a checkpoint: where its parts are."""
+SUFFIX = ".parts"
+_CHUNK = 2**24
+
+
+class Rows:
+    """A tensor whose rows are divided among the parts of a checkpoint; a slice of it is read.
+
+    Parameters
+    ----------
+    pieces
+        The rows of each part, one after the other, in memory or mapped from a file.
+    """
+
+    def __init__(self, pieces: list[Tensor]) -> None:
+        self.pieces = pieces
+        rows = sum(len(piece) for piece in pieces)
+        self.shape = torch.Size((rows, *pieces[0].shape[1:]))
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        first, last, _ = rows.indices(self.shape[0])
+        found, begin = [], 0
+        for piece in self.pieces:
+            end = begin + len(piece)
+            if begin < last and end > first:
+                found.append(piece[max(first - begin, 0) : last - begin])
+            begin = end
+        return torch.cat(found) if found else self.pieces[0][:0]
+
+
+def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, dict[str, Tensor]]:
+    """A checkpoint's content without the tensors that are divided, and a rank's rows of these.
+
+    Parameters
+    ----------
+    state
+        Nested mappings and lists of tensors and plain values.
+    piece
+        The rows that a rank has of a tensor; None if it has all.
+
+    Returns
+    -------
+    state, rows
+        The rows by the place of their tensor in the state.
+    """
+    found: dict[str, Tensor] = {}
+
+    def visit(place: str, value: Any) -> Any:
+        if isinstance(value, Tensor) and (rows := piece(value)) is not None:
+            found[place] = rows
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+        return value
+
+    return _mapped(state, visit), found
+
+
+def joined(
+    state: Any, folder: Path, remedy: str, share: tuple[int, int] = (0, 1), *, lazily: bool = False
+) -> Any:
+    """A checkpoint's content with the tensors that are divided among its parts.
+
+    Parameters
+    ----------
+    state
+        The checkpoint; one without parts comes back as it is.
+    folder
+        Where it is.
+    remedy
+        What whoever reads it can do where it cannot be read.
+    share
+        Number of this reader, and how many there are, who check some of the parts each.
+    lazily
+        Leave these tensors as :class:`Rows` in files that are mapped.
+
+    Raises
+    ------
+    InputError
+        If a part is missing, or another than was written.
+    """
+    if KEY not in state:
+        return state
+    parts = _open(folder / state[KEY]["folder"], state[KEY]["files"], remedy, share)
+
+    def visit(place: str, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_meta:
+            rows = Rows([part[place] for part in parts])
+            return rows if lazily else rows[:].clone()
+        return value
+
+    state = _mapped(state, visit)
+    if not lazily:
+        del state[KEY]
+    return state
+
+
+def new_folder(checkpoint: Path) -> str:
+    """A name for the parts of a checkpoint that no other has."""
+    return f"{checkpoint.stem}-{uuid.uuid4().hex[:12]}{SUFFIX}"
+
+
+def part_file(folder: Path, part: int) -> Path:
+    """The file of a rank."""
+    return folder / f"part-{part:05d}.pt"
+
+
+def checksum(file: Path) -> int:
+    """CRC-32 of a file's content."""
+    crc = 0
+    with file.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            crc = zlib.crc32(chunk, crc)
+    return crc
+
+
+def folder_of(checkpoint: Path) -> Path | None:
+    """The folder of a checkpoint's parts; None if it has none."""
+    if not any(_folders(checkpoint.parent)):  # most have none, and reading each would take long
+        return None
+    try:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
+        return checkpoint.parent / str(state[KEY]["folder"])
+    except Exception:  # damaged, or without parts
+        return None
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Take away a checkpoint, and then its parts."""
+    parts = folder_of(checkpoint)
+    checkpoint.unlink(missing_ok=True)
+    if parts is not None:
+        remove_parts(parts)
+
+
+def remove_parts(parts: Path) -> None:
+    """Take away a folder of parts that no checkpoint names any more."""
+    shutil.rmtree(parts, ignore_errors=True)
+
+
+def sweep_parts(folder: Path, seconds: float) -> None:
+    """Take away parts that no checkpoint of a folder names, left by writers that were killed.
+
+    Parameters
+    ----------
+    folder
+        Of a trial or member.
+    seconds
+        Time since the last change of those that are deleted [s].
+    """
+    with suppress(OSError):
+        named = {folder_of(checkpoint) for checkpoint in folder.glob("checkpoint*.pt")}
+        for parts in _folders(folder):
+            if parts not in named and time.time() - parts.stat().st_mtime >= seconds:
+                remove_parts(parts)
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    return folder.glob(f"*{SUFFIX}")
+
+
+def _open(
+    folder: Path, files: list[list[int]], remedy: str, share: tuple[int, int]
+) -> list[Mapping[str, Tensor]]:
+    parts = []
+    mine, readers = share
+    for number, (size, crc) in enumerate(files):
+        file = part_file(folder, number)
+        try:
+            is_mine = number % readers == mine
+            if file.stat().st_size != size or (is_mine and checksum(file) != crc):
+                raise InputError(f"{file}: is not the part that was written; {remedy}")
+            part = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except OSError as error:
+            raise InputError(f"{file}: cannot be read ({error.strerror}); {remedy}") from None
+        parts.append(part["rows"])
+    return parts
+
+
+def _mapped(state: Any, visit: Callable[[str, Any], Any], place: str = "") -> Any:
+    if isinstance(state, Mapping):
+        return {key: _mapped(value, visit, f"{place}/{key}") for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        values = (_mapped(value, visit, f"{place}/{number}") for number, value in enumerate(state))
+        return type(state)(values)
+    return visit(place, state)

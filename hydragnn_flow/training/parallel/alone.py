@@ -1,0 +1,96 @@
+"""Training by one rank, and what all ways of training have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.training.checkpoint_parts import Rows
+
+
+class Parallel:
+    """Training of a network by one rank, which holds all of it and exchanges nothing.
+
+    Parameters
+    ----------
+    model
+        The network, on its device.
+    """
+
+    is_sharded = False
+    """Whether this rank holds a part of the network alone."""
+    parts = 1
+    """Parts into which each replica of the network is divided."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.weights = [weight for weight in model.parameters() if weight.requires_grad]
+        """Parameters that are trained, as far as this rank holds them."""
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank's part of the network belongs into a checkpoint."""
+        return True
+
+    def outputs(self, batch: Any) -> dict[str, Tensor]:
+        """Outputs of the network for a batch to train on; all ranks call this."""
+        found: dict[str, Tensor] = self.model(batch)
+        return found
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of this rank's loss, and exchange it with the other ranks."""
+        # Only weights are wanted: a potential's positions would get a gradient as well.
+        torch.autograd.backward(loss, inputs=self.weights)
+
+    def without_exchange(self) -> AbstractContextManager[None]:
+        """Gradients within this context are added up on each rank, and not exchanged yet."""
+        return nullcontext()
+
+    def clip(self, most: float) -> Tensor:
+        """Shorten the gradient to a norm; returns the norm that it had."""
+        return nn.utils.clip_grad_norm_(self.weights, most)
+
+    def settle(self) -> None:
+        """Let no rank hold more than its part, before weights are changed by hand."""
+
+    def placed(self, values: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What this rank holds of some whole tensors.
+
+        Parameters
+        ----------
+        values
+            By name; of a checkpoint, either in memory or still in its files.
+        like
+            Tensors that this rank holds parts of, for those of the values that are divided so.
+        """
+        return {
+            name: self.part(value, like[name]) if name in like else whole(value)
+            for name, value in values.items()
+        }
+
+    def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """State of an optimiser of :attr:`weights`, of a checkpoint, as this rank holds it."""
+        placed = {
+            number: {
+                name: self.part(value, self.weights[number])
+                if getattr(value, "shape", None) == self.weights[number].shape
+                else whole(value)
+                for name, value in values.items()
+            }
+            for number, values in state["state"].items()
+        }
+        return {**state, "state": placed}
+
+    def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
+        """What this rank holds of a whole tensor that is divided as another is."""
+        found: Tensor = whole(value)
+        return found
+
+
+def whole(value: Any) -> Any:
+    """All rows of a tensor, wherever they are; other values as they are."""
+    return value[:] if isinstance(value, Rows) else value

@@ -1,0 +1,51 @@
+"""Choice of the way in which ranks train a network."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from hydragnn_flow.config.network import DDP, Training
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import EngineModel
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.parallel.alone import Parallel
+from hydragnn_flow.training.parallel.replicated import Replicated
+from hydragnn_flow.training.parallel.sharded import Sharded
+
+
+def parallel(model: nn.Module, settings: Training, world: World, device: torch.device) -> Parallel:
+    """The way in which the ranks of a segment train its network.
+
+    Parameters
+    ----------
+    model
+        The network, with all of its parameters.
+    settings
+        Whose `sharding` and `ddp` say how.
+    world
+        This process's place among the ranks.
+    device
+        Where to compute; the network is there afterwards.
+
+    Raises
+    ------
+    InputError
+        If the network cannot be divided so, or not among so many ranks.
+    """
+    if world.size == 1:
+        return Parallel(model.to(device))
+    foreign = isinstance(model, EngineModel)
+    if settings.sharding is None or not settings.sharding.is_sharded:
+        accumulates = settings.accumulation_steps > 1
+        ddp = settings.ddp or DDP()
+        return Replicated(model.to(device), ddp, accumulates=accumulates, foreign=foreign)
+    if foreign:
+        raise InputError(
+            "network: Training.sharding.strategy: a network of an engine may leave weights out of "
+            "a step, or normalise by running means, which fully_shard does not know of; write "
+            "NO_SHARD"
+        )
+    if wrong := settings.sharding.wrong_width(world.size):
+        raise InputError(f"network: {wrong}")
+    return Sharded(model, settings.sharding, world, device)

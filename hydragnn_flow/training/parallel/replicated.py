@@ -1,0 +1,54 @@
+"""Training by ranks that all hold the whole network (DDP)."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from hydragnn_flow.config.network import DDP
+from hydragnn_flow.training.parallel.alone import Parallel
+
+
+class Replicated(Parallel):
+    """Training of a network of which all ranks hold all, and exchange the gradient.
+
+    Parameters
+    ----------
+    model
+        The network, on its device.
+    settings
+        `Training.ddp`.
+    accumulates
+        Whether steps are computed in several micro-batches.
+    foreign
+        Whether the network may leave out weights in a step, or normalise by running means.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: DDP, *, accumulates: bool, foreign: bool
+    ) -> None:
+        super().__init__(model)
+        self._ddp = DistributedDataParallel(
+            model,
+            broadcast_buffers=foreign,
+            find_unused_parameters=foreign,
+            bucket_cap_mb=settings.bucket_cap_mb,
+            gradient_as_bucket_view=settings.gradient_as_bucket_view,
+            # A step that was too large for a GCD may be computed in micro-batches after all.
+            static_graph=settings.static_graph and not accumulates,
+        )
+        if settings.comm_hook == "bf16":
+            self._ddp.register_comm_hook(None, bf16_compress_hook)
+
+    def outputs(self, batch: Any) -> dict[str, Tensor]:
+        """See :meth:`Parallel.outputs`."""
+        found: dict[str, Tensor] = self._ddp(batch)
+        return found
+
+    def without_exchange(self) -> AbstractContextManager[None]:
+        """See :meth:`Parallel.without_exchange`."""
+        return self._ddp.no_sync()

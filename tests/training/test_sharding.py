@@ -1,0 +1,342 @@
+"""Sharding: a network of which each rank holds a part trains as one that is whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sharding_rank
+import torch
+from ddp_rank import train_on
+from hypothesis import given
+from hypothesis import strategies as st
+from segment_cases import make_spec, network_with
+from torch import nn
+
+from hydragnn_flow.config import load_network
+from hydragnn_flow.config.network import MPNN_TYPES
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.training.checkpoint import FILE, copy_checkpoint, load_checkpoint
+from hydragnn_flow.training.checkpoint_parts import Rows, remove_checkpoint, sweep_parts
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.parallel import parallel
+from hydragnn_flow.training.trainer import Trainer
+
+PROPERTY = {
+    "Architecture__enable_interatomic_potential": False,
+    "Architecture__output_heads": {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},
+    "Variables_of_interest__type": ["graph"],
+}
+
+
+def sharded(strategy: str, *, potential: bool = True, **changes: Any) -> dict[str, Any]:
+    sharding = {"strategy": strategy}
+    if strategy == "HYBRID_SHARD":
+        sharding["group"] = 2
+    kind = {} if potential else PROPERTY
+    given = {"Training__batch_size": 5, "Training__sharding": sharding, **kind}
+    return network_with(**given | changes)
+
+
+NETWORKS = {
+    "full": sharded("FULL_SHARD"),
+    "full, property": sharded("FULL_SHARD", potential=False),
+    "gradients": sharded("SHARD_GRAD_OP", Architecture__mpnn_type="PAINN"),
+    "gradients, property": sharded("SHARD_GRAD_OP", potential=False),
+    "hybrid": sharded("HYBRID_SHARD", Architecture__mpnn_type="EGNN"),
+    "hybrid, property": sharded("HYBRID_SHARD", potential=False, Architecture__mpnn_type="PNA"),
+    "no prefetch": sharded(
+        "FULL_SHARD",
+        potential=False,
+        Training__sharding={"strategy": "FULL_SHARD", "prefetch": "none"},
+    ),
+    "halves": sharded(
+        "FULL_SHARD",
+        potential=False,
+        Training__sharding={"strategy": "FULL_SHARD", "reshard_after_forward": 2},
+    ),
+    "recomputed": sharded("FULL_SHARD", potential=False, Training__conv_checkpointing=True),
+    "recomputed potential": sharded("FULL_SHARD", Training__conv_checkpointing=True),
+    "in micro-batches": sharded("FULL_SHARD", Training__accumulation_steps=2),
+    "rmse": sharded("FULL_SHARD", Training__loss_function_type="rmse"),
+    "LAMB": sharded("FULL_SHARD", Training__Optimizer__type="FusedLAMB"),
+    "SGD, clipped": sharded(
+        "FULL_SHARD", Training__Optimizer__type="SGD", Training__gradient_clip=0.1
+    ),
+    "no average": sharded("SHARD_GRAD_OP", Training__ema_decay=0.0),
+    "fp64": sharded("FULL_SHARD", Training__precision="fp64"),
+    # more ranks than graphs in a step
+    "one by one": sharded("FULL_SHARD", potential=False, Training__batch_size=1),
+}
+TYPES = {
+    f"{mpnn_type}, {strategy}, {kind}": sharded(
+        strategy, potential=kind == "potential", Architecture__mpnn_type=mpnn_type
+    )
+    for mpnn_type, properties in MPNN_TYPES.items()
+    for kind in ("property", "potential")
+    for strategy in ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
+    if kind == "property" or properties.properties.lengths != "never"
+}
+
+
+def on_ranks(
+    size: int, networks: dict[str, Any], folder: Path, store: GraphStore, seconds: float = 240.0
+) -> dict[str, list[dict[str, Any]]]:
+    """Answers of all ranks by network, each of which has a folder of its name."""
+    specs = {
+        name: make_spec(folder / name, store, 1, network=network).to_dict()
+        for name, network in networks.items()
+    }
+    (meeting := folder / f"ranks-{size}").mkdir()
+    (meeting / "specs.json").write_text(json.dumps(specs))
+    script = Path(__file__).with_name("sharding_rank.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, meeting, str(rank), str(size), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    outputs = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * size
+    answers = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return {name: [answer[name] for answer in answers] for name in networks}
+
+
+def check_equal(
+    name: str, network: dict[str, Any], ranks: list[dict[str, Any]], folder: Path, store: GraphStore
+) -> None:
+    training = {k: v for k, v in network["Training"].items() if k != "sharding"}
+    spec = make_spec(folder / "alone", store, 1, network={**network, "Training": training})
+    alone = sharding_rank.train(spec.to_dict(), World())
+    for rank in ranks:
+        np.testing.assert_allclose(rank["losses"], alone["losses"], rtol=1e-5, err_msg=name)
+        assert rank["val_loss"] == pytest.approx(alone["val_loss"], rel=1e-5)
+        assert rank["metrics"] == pytest.approx(alone["metrics"], rel=1e-5)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sharded")
+
+
+@pytest.fixture(scope="module")
+def on_four_ranks(folder: Path, alloy_store: GraphStore) -> dict[str, list[dict[str, Any]]]:
+    return on_ranks(4, NETWORKS, folder, alloy_store)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_four_parts_train_as_the_whole(
+    tmp_path: Path, on_four_ranks: dict[str, Any], name: str, alloy_store: GraphStore
+) -> None:
+    check_equal(name, NETWORKS[name], on_four_ranks[name], tmp_path, alloy_store)
+
+
+@pytest.mark.slow
+def test_every_type_trains_in_parts(tmp_path: Path, alloy_store: GraphStore) -> None:
+    found = on_ranks(4, TYPES, tmp_path, alloy_store, seconds=900.0)
+    for number, (name, network) in enumerate(TYPES.items()):
+        (alone := tmp_path / f"alone-{number}").mkdir()
+        check_equal(name, network, found[name], alone, alloy_store)
+
+
+def test_ranks_hold_their_part(on_four_ranks: dict[str, Any]) -> None:
+    """Rows are divided, so that a rank may hold a row more of each parameter than others."""
+    for name, parts in (("full", 4), ("gradients", 4), ("hybrid", 2)):
+        ranks = [rank["held"] for rank in on_four_ranks[name]]
+        for kind in ("parameters", "gradients", "optimiser"):
+            numbers = [held[kind] for held in ranks]
+            assert sum(numbers) % (4 // parts) == 0
+            whole = sum(numbers) * parts // 4
+            assert max(numbers) <= 1.15 * whole / parts
+        assert ranks[0]["optimiser"] == 2 * ranks[0]["parameters"]
+
+
+def test_a_checkpoint_in_parts_is_read_as_a_whole_one(
+    folder: Path, on_four_ranks: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    assert on_four_ranks
+    state = load_checkpoint(folder / "full" / FILE)
+    assert "parts" not in state
+    assert not any(value.is_meta for value in state["model"].values())
+
+
+CONTINUED = ("full", "full, property", "hybrid")
+
+
+@pytest.fixture(scope="module")
+def goes_on_alone(
+    tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore
+) -> dict[str, list[float]]:
+    """Losses of one process that has never stopped."""
+    found = {}
+    for name in CONTINUED:
+        folder = tmp_path_factory.mktemp("alone")
+        spec = make_spec(folder, alloy_store, 1, network=NETWORKS[name])
+        trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
+        train_on(trainer, World())
+        found[name] = train_on(trainer, World())
+    return found
+
+
+def other_strategies(network: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The same network, trained otherwise."""
+    strategies = {"by parts": "SHARD_GRAD_OP", "by replicas": "NO_SHARD", "by halves": "FULL_SHARD"}
+    return {
+        how: {**network, "Training": {**network["Training"], "sharding": {"strategy": strategy}}}
+        for how, strategy in strategies.items()
+    }
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_any_width_and_strategy_continues_it(
+    tmp_path: Path,
+    folder: Path,
+    on_four_ranks: dict[str, Any],
+    goes_on_alone: dict[str, list[float]],
+    alloy_store: GraphStore,
+    size: int,
+) -> None:
+    assert on_four_ranks
+    networks = {}
+    for name in CONTINUED:
+        for how, network in other_strategies(NETWORKS[name]).items():
+            networks[f"{name} {how}"] = network
+            shutil.copytree(folder / name, tmp_path / f"{name} {how}")
+    if size == 1:
+        found = {
+            name: [
+                sharding_rank.train(
+                    make_spec(tmp_path / name, alloy_store, 1, network=network).to_dict(), World()
+                )
+            ]
+            for name, network in networks.items()
+        }
+    else:
+        found = on_ranks(size, networks, tmp_path, alloy_store)
+    for name in CONTINUED:
+        for how in other_strategies(NETWORKS[name]):
+            for rank in found[f"{name} {how}"]:
+                np.testing.assert_allclose(rank["losses"], goes_on_alone[name], rtol=1e-5)
+
+
+def test_a_checkpoint_without_a_part_is_refused(
+    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
+) -> None:
+    assert on_four_ranks
+    for damage, words in (
+        ("gone", "cannot be read"),
+        ("short", "not the part"),
+        ("other", "not the part"),
+    ):
+        copy = tmp_path / damage
+        shutil.copytree(folder / "full", copy)
+        (parts,) = copy.glob("*.parts")
+        part = parts / "part-00002.pt"
+        if damage == "gone":
+            part.unlink()
+        elif damage == "short":
+            part.write_bytes(part.read_bytes()[:-10])
+        else:
+            content = bytearray(part.read_bytes())
+            content[len(content) // 2] ^= 1
+            part.write_bytes(bytes(content))
+        with pytest.raises(InputError, match=words) as error:
+            load_checkpoint(copy / FILE)
+        assert "part-00002.pt" in str(error.value)
+
+
+def test_a_checkpoint_goes_with_its_parts(
+    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
+) -> None:
+    assert on_four_ranks
+    shutil.copytree(folder / "full", tmp_path / "t")
+    copy_checkpoint(tmp_path / "t" / FILE, tmp_path / "copy.pt")
+    assert "parts" not in torch.load(tmp_path / "copy.pt", weights_only=True)
+    remove_checkpoint(tmp_path / "t" / FILE)
+    assert [*(tmp_path / "t").iterdir()] == []
+
+
+def test_parts_that_no_checkpoint_names_are_swept(
+    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
+) -> None:
+    assert on_four_ranks
+    shutil.copytree(folder / "full", tmp_path / "t")
+    (named,) = (tmp_path / "t").glob("*.parts")
+    shutil.copytree(named, tmp_path / "t" / "checkpoint-0123.parts")
+    sweep_parts(tmp_path / "t", 3600.0)
+    assert len([*(tmp_path / "t").glob("*.parts")]) == 2
+    sweep_parts(tmp_path / "t", 0.0)
+    assert [*(tmp_path / "t").glob("*.parts")] == [named]
+
+
+@given(
+    rows=st.integers(0, 40),
+    parts=st.integers(1, 9),
+    others=st.integers(1, 9),
+)
+def test_rows_are_those_of_the_whole(rows: int, parts: int, others: int) -> None:
+    """However many ranks have written them, and however many read them."""
+    whole = torch.arange(3.0 * rows).reshape(rows, 3)
+    divided = Rows(list(_pieces(whole, parts)))
+    assert divided.shape == whole.shape
+    again = [
+        divided[first : first + max(1, -(-rows // others))]
+        for first in range(0, rows, max(1, -(-rows // others)))
+    ]
+    torch.testing.assert_close(torch.cat([*again, whole[:0]]), whole, rtol=0, atol=0)
+
+
+def _pieces(whole: torch.Tensor, parts: int) -> Iterator[torch.Tensor]:
+    each = -(-len(whole) // parts)
+    for part in range(parts):
+        yield whole[part * each : (part + 1) * each]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "gcds", "words"),
+    [
+        ({"strategy": "HYBRID_SHARD"}, 4, "needs group"),
+        ({"strategy": "HYBRID_SHARD", "group": 3}, 4, "group = 3 does not divide 4 GCDs"),
+        (
+            {"strategy": "FULL_SHARD", "reshard_after_forward": 3},
+            4,
+            "reshard_after_forward = 3 does not divide the 4 GCDs",
+        ),
+        ({"strategy": "FULL_SHARD", "reshard_after_forward": False}, 4, "SHARD_GRAD_OP"),
+        ({"strategy": "SHARD_GRAD_OP", "reshard_after_forward": True}, 4, "FULL_SHARD"),
+        ({"strategy": "FULL_SHARD", "prefetch": "backward_post"}, 4, "backward_pre"),
+        ({"strategy": "FULL_SHARD", "limit_all_gathers": False}, 4, "limit_all_gathers"),
+        ({"strategy": "FULL"}, 4, "FULL_SHARD"),
+    ],
+)
+def test_a_strategy_that_cannot_be_is_refused(
+    sharding: dict[str, Any], gcds: int, words: str, alloy_store: GraphStore
+) -> None:
+    with pytest.raises(InputError, match=words):
+        network = load_network(network_with(Training__sharding=sharding))
+        parallel(nn.Linear(1, 1), network.Training, World(0, gcds), torch.device("cpu"))
+
+
+def test_what_divides_already_is_not_divided_again() -> None:
+    with pytest.raises(InputError, match="use_zero_redundancy"):
+        load_network(sharded("FULL_SHARD", Training__Optimizer__use_zero_redundancy=True))
+    with pytest.raises(InputError, match="static_graph"):
+        load_network(
+            network_with(Training__ddp={"static_graph": True}, Training__accumulation_steps=2)
+        )
+
+
+def test_one_gcd_has_all_of_it(tmp_path: Path, alloy_store: GraphStore) -> None:
+    spec = make_spec(tmp_path / "t", alloy_store, 1, network=NETWORKS["hybrid"])
+    trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
+    assert not trainer.parallel.is_sharded
