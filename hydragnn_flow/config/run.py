@@ -92,7 +92,7 @@ class ResourcesConfig(Section):
     """`resources`: what a trial or member gets of the machine."""
 
     gcds: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """GCDs of a trial, over which it trains by DDP. ``auto`` gives it one, and more where GCDs
+    """GCDs of a trial, over which it trains together. ``auto`` gives it one, and more where GCDs
     would idle otherwise and its steps are large enough. The number of GCDs changes its time, not
     its result, except with ``batch_per_gcd``. ``search.space`` may vary it by the path
     ``Resources.gcds``. Members have what ``auto`` gives."""

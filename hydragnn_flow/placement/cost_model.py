@@ -307,7 +307,7 @@ class CostModel:
         )
         factor = math.exp(off / total)
         guess = self._guess.steps.expect(self._step_case(kind, work, width))
-        net = _net_bytes(work, width) / GIB
+        net = _net_bytes(work) / GIB
         return Estimate(
             seconds=width * total,
             low=width * total / factor,
@@ -498,14 +498,9 @@ def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, li
     }
 
 
-def _net_bytes(work: Work, width: int) -> float:
-    """Memory of a GCD, as counted, without the process [B].
-
-    Several GCDs that all hold the network exchange gradients from buckets, which used to be a copy
-    of them and are a margin now.
-    """
-    copies = COPIES_OF_WEIGHTS + (1 if width > work.parts else 0)
-    held = copies * work.parameter_bytes / work.parts + work.gathered_bytes
+def _net_bytes(work: Work) -> float:
+    """Memory of a GCD, as counted, without the process [B]."""
+    held = COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
     return work.activation_bytes + held
 
 

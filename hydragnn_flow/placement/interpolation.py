@@ -30,6 +30,8 @@ TOLERANCE = 0.2
 """Where not told otherwise; experience corrects times by more than that."""
 _AGAIN_AFTER = 1.25
 _REACH = 4.0
+# Fields of the work that are counted; the others say how GCDs divide a network.
+_COUNTED = 5
 _RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
@@ -86,7 +88,7 @@ class _Family:
     def add(self, sizes: list[float], work: Work) -> None:
         """Learn from a network that was counted."""
         self._sizes.append(sizes)
-        self._logs.append([math.log1p(value) for value in astuple(work)])
+        self._logs.append([math.log1p(value) for value in astuple(work)[:_COUNTED]])
         if len(self._sizes) >= max(FEWEST, _AGAIN_AFTER * self._fitted):
             self._fitted = len(self._sizes)
             fit = _Fit(np.array(self._sizes), np.array(self._logs))

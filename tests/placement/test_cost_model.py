@@ -93,9 +93,12 @@ def test_memory_is_that_of_process_step_and_copies_of_the_weights() -> None:
     estimate = model.estimate("PNA", work, steps=1)
     assert estimate.uncorrected_memory_gib == pytest.approx(0.5 + 2 + 5 * 0.5)
     assert 1.2 < (estimate.memory_gib - 0.5) / (2 + 5 * 0.5) < 1.6
-    # The buckets from which several GCDs exchange gradients.
+    # Gradients live in the buckets from which several GCDs exchange them.
     wide = model.estimate("PNA", work, 1, 2)
-    assert wide.uncorrected_memory_gib == pytest.approx(0.5 + 2 + 6 * 0.5)
+    assert wide.uncorrected_memory_gib == estimate.uncorrected_memory_gib
+    divided = replace(work, parts=4, gathers=2, gathered_bytes=0.25 * 2**30)
+    four = model.estimate("PNA", divided, 1, 4)
+    assert four.uncorrected_memory_gib == pytest.approx(0.5 + 2 + 5 * 0.5 / 4 + 0.25)
 
 
 @settings(deadline=None)
@@ -306,6 +309,21 @@ def test_gcds_divide_the_computing_alone() -> None:
     assert step(1) == pytest.approx(8 + 1, rel=2e-4)
     assert step(4) == pytest.approx(8 / 4 + 1 + 2 * 3 / 4 * 0.1, rel=2e-4)
     assert step(8) == pytest.approx(8 / 8 + 1 + 2 * 7 / 8 * 1.0, rel=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("parts", "gathers", "width", "times"),
+    [
+        (1, 0, 1, 0.0),
+        (1, 0, 4, 2 * 3 / 4),  # the sum of gradients
+        (4, 1, 4, 2 * 3 / 4),  # gathered once, and scattered
+        (4, 2, 4, 3 * 3 / 4),
+        (4, 2, 8, 3 * 3 / 4 + 2 * 1 / 2 / 4),  # and the sum over two groups, of parts
+    ],
+)
+def test_bytes_that_a_gcd_sends(parts: int, gathers: int, width: int, times: float) -> None:
+    work = Work(1, 1, 1, 0, parameter_bytes=8.0, parts=parts, gathers=gathers)
+    assert work.exchanged_bytes(width) == pytest.approx(times * 8.0)
 
 
 def test_what_several_gcds_lose_is_learned() -> None:

@@ -25,6 +25,7 @@ def write_campaign(
     space: dict[str, Any] | None = None,
     member_epochs: int = 1,
     architecture: dict[str, Any] | None = None,
+    training: dict[str, Any] | None = None,
     structures: int = 32,
     atoms: int = 8,
     mode: str = "memory",
@@ -38,8 +39,8 @@ def write_campaign(
         In place of :data:`SPACE`.
     member_epochs
         By which members are trained further.
-    architecture
-        Keys of `Architecture` to set.
+    architecture, training
+        Keys of `Architecture` and `Training` to set.
     structures, atoms
         How many there are, half of them to train on, and atoms of each.
     mode
@@ -50,7 +51,9 @@ def write_campaign(
     network = CONFIG["network"] | {
         "Architecture": CONFIG["network"]["Architecture"] | (architecture or {}),
         # Every step has a structure for each of four ranks of a trial.
-        "Training": CONFIG["network"]["Training"] | {"num_epoch": epochs, "batch_size": 4},
+        "Training": CONFIG["network"]["Training"]
+        | {"num_epoch": epochs, "batch_size": 4}
+        | (training or {}),
     }
     source = {"format": "emt_alloys", "structures": structures, "atoms": [atoms, atoms]}
     return write_config(

@@ -66,17 +66,34 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
 
 def test_the_workflow_gives_the_numbers_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
     # Every step has two structures for each of four ranks, which are on two nodes.
-    space = SPACE | {"Resources.gcds": {"choices": [1, 4]}, "Training.batch_size": {"choices": [8]}}
+    space = SPACE | {
+        "Resources.gcds": {"choices": [1, 4]},
+        "Training.batch_size": {"choices": [8]},
+        "Training.sharding.strategy": {"choices": ["NO_SHARD", "FULL_SHARD", "HYBRID_SHARD"]},
+    }
+    training = {"sharding": {"group": 2}}
     for name in ("gangs", "alone"):
         (tmp_path / name).mkdir()
         # Suggestions that do not depend on the order in which trials end.
-        write_campaign(tmp_path / name, 8, 6, space=space, sampler="random", member_epochs=4)
+        write_campaign(
+            *(tmp_path / name, 8, 6),
+            space=space,
+            training=training,
+            sampler="random",
+            member_epochs=4,
+        )
     site = write_site(tmp_path, gcds=2)
     gangs = Campaign(cluster, tmp_path / "gangs/small.yaml", site)
     gangs.start(workflow=True)
     gangs.finish()
     wide = [result for result in gangs.results() if len(result.gcds) > 1]
     assert wide, "no gang"
+    strategies = {
+        trial.parameters["Training.sharding.strategy"]
+        for trial in gangs.trials()
+        if trial.parameters["Resources.gcds"] > 1
+    }
+    assert len(strategies) > 1
     for gang in wide:
         assert len({node for node, _ in places_of(gang)}) == 2
         assert len(gang.gcds) == 4

@@ -29,7 +29,9 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
     """A campaign of single trials and gangs on two blocks of two nodes."""
     space = SPACE | {"Resources.gcds": {"choices": [1, GANG]}}
     enqueue = [{"Resources.gcds": width} for width in WIDTHS]
-    config = write_campaign(folder, TRIALS, EPOCHS, space=space, enqueue=enqueue)
+    # Each GCD of the gang has a part of the network, and writes a part of the checkpoint.
+    training = {"sharding": {"strategy": "FULL_SHARD"}}
+    config = write_campaign(folder, TRIALS, EPOCHS, space=space, enqueue=enqueue, training=training)
     campaign = Campaign(cluster, config, write_site(folder, gcds=GCDS_OF_A_NODE))
     campaign.start()
     return campaign

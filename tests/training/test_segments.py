@@ -16,12 +16,10 @@ from ase.build import bulk
 from segment_cases import NETWORK, make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphSplit, GraphStore, atoms_to_graph, write_store
+from hydragnn_flow.data import GraphStore, atoms_to_graph, write_store
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training import runner
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predict import (
-    outputs_of,
     predict_batches,
     restore_model,
     split_batches,
@@ -147,18 +145,18 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
 ) -> None:
     """Once for each epoch, and not again for what is kept; nor where the best was found before."""
     passes: Counter[str] = Counter()
-    evaluate = Trainer.evaluate
+    evaluate, predict = Trainer._evaluate, Trainer.predict
 
-    def counted(self: Trainer, split: GraphSplit, *more: Any) -> Any:
+    def counted(*arguments: Any) -> Any:
         passes["evaluated"] += 1
-        return evaluate(self, split, *more)
+        return evaluate(*arguments)
 
-    def predicted(*arguments: Any) -> Any:
+    def predicted(*arguments: Any) -> None:
         passes["predicted"] += 1
-        return outputs_of(*arguments)
+        predict(*arguments)
 
-    monkeypatch.setattr(Trainer, "evaluate", counted)
-    monkeypatch.setattr(runner, "outputs_of", predicted)
+    monkeypatch.setattr(Trainer, "_evaluate", counted)
+    monkeypatch.setattr(Trainer, "predict", predicted)
     spec = make_spec(tmp_path / "it", alloy_store, 3)
     first = run_segment(spec)
     assert passes == {"evaluated": 3}
