@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("data", "search", "segment"),
     ("config", "placement", "tasks"),
     ("locks", "processes", "retries"),
-    ("errors", "files", "garbage", "lazy", "log", "signals", "versions"),
+    ("energy_counters", "errors", "files", "garbage", "lazy", "log", "signals", "versions"),
 )
 """Rooms from the top floor to the ground."""
 

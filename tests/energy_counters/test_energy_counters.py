@@ -1,0 +1,225 @@
+"""Counters of energy that are files, and those that the vendors' packages read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from counter_trees import PmCounters, pci, zone
+
+from hydragnn_flow.energy_counters import (
+    NodeMeter,
+    amd_counter,
+    cray,
+    cray_accelerator,
+    cray_counter,
+    intel_counter,
+    rapl_counters,
+)
+from hydragnn_flow.energy_counters.intel import intel_counters
+from hydragnn_flow.energy_counters.vendors import package_counter
+
+DIES = [f"0000:{bus:02x}:00.0" for bus in (0xC1, 0xC6, 0xC9, 0xCE, 0xD1, 0xD6, 0xD9, 0xDE)]
+"""Of a node of Frontier, in the order of the bus."""
+
+
+def test_sockets_are_counted_and_their_parts_are_not(tmp_path: Path) -> None:
+    for name in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1", "intel-rapl-mmio:0"):
+        zone(tmp_path, name, 5_000_000)
+    assert [counter() for counter in rapl_counters(tmp_path)] == [5.0, 5.0]
+
+
+def test_a_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
+    socket = zone(tmp_path, "intel-rapl:0", 9_000_000, largest=10_000_000)
+    (counter,) = rapl_counters(tmp_path)
+    before = counter()
+    (socket / "energy_uj").write_text("2000000\n")
+    assert counter() - before == 3.0
+    (socket / "energy_uj").write_text("2500000\n")
+    assert counter() - before == 3.5
+
+
+@pytest.mark.parametrize(
+    ("counted", "counters", "dies"),
+    [
+        ([True], [0], 1),
+        ([True] * 4, [0, 1, 2, 3], 1),  # MI210, MI300
+        ([True, False] * 4, [0, 0, 2, 2, 4, 4, 6, 6], 2),  # MI250X
+        ([False, True] * 2, [1, 1, 3, 3], 2),
+    ],
+)
+def test_dies_of_a_package_have_one_counter(
+    counted: list[bool], counters: list[int], dies: int
+) -> None:
+    found = [package_counter(counted, die) for die in range(len(counted))]
+    assert found == [(counter, dies) for counter in counters]
+
+
+@pytest.mark.parametrize(
+    "counted", [[False], [False] * 8, [True, True, False, False], [True, True, False]]
+)
+def test_dies_that_do_not_say_who_counts_are_not_counted(counted: list[bool]) -> None:
+    with pytest.raises(ValueError, match="it is unknown which die"):
+        package_counter(counted, 0)
+
+
+def test_each_die_of_a_package_is_charged_with_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    """AMD SMI as on a node of two MI250X, in another order than the bus has."""
+    places = ["0000:ce:00.0", "0000:c1:00.0", "0000:c9:00.0", "0000:c6:00.0"]
+    used = {"0000:c1:00.0": 1000, "0000:c6:00.0": 0, "0000:c9:00.0": 5000, "0000:ce:00.0": 0}
+    smi = SimpleNamespace(
+        amdsmi_init=lambda: None,
+        amdsmi_get_processor_handles=lambda: places,
+        amdsmi_get_gpu_device_bdf=str.upper,
+        amdsmi_get_energy_count=lambda place: {
+            "energy_accumulator": used[place],
+            "counter_resolution": 15.3,
+        },
+    )
+    monkeypatch.setitem(sys.modules, "amdsmi", smi)
+    dies = {bus: amd_counter(f"0000:{bus:02x}:00.") for bus in (0xC1, 0xC6, 0xC9, 0xCE)}
+    before = {bus: counter() for bus, counter in dies.items()}
+    used["0000:c1:00.0"] += 2_000_000
+    spent = {bus: counter() - before[bus] for bus, counter in dies.items()}
+    assert spent == pytest.approx({0xC1: 15.3, 0xC6: 15.3, 0xC9: 0.0, 0xCE: 0.0})
+
+
+def frontier(root: Path, vendor: str = "0x1002") -> PmCounters:
+    """A node with the dies of four MI250X, and a graphics device for its console."""
+    for address in DIES:
+        pci(root, address, vendor)
+    pci(root, "0000:03:00.0", "0x1a03", "0x2000")
+    joules = {f"accel{n}_energy": 1000 * (n + 1) for n in range(4)}
+    return PmCounters(root, joules | {"energy": 90_000, "cpu_energy": 7_000, "memory_energy": 900})
+
+
+def test_a_die_is_charged_with_half_of_the_accelerator_it_is_in(tmp_path: Path) -> None:
+    node = frontier(tmp_path)
+    counters = [cray_accelerator(die[:-1], tmp_path) for die in DIES]
+    before = [counter() for counter in counters if counter]
+    node.set(accel0_energy=1500, accel3_energy=4100)
+    after = [counter() for counter in counters if counter]
+    spent = [b - a for a, b in zip(before, after, strict=True)]
+    assert spent == [250.0, 250.0, 0.0, 0.0, 0.0, 0.0, 50.0, 50.0]
+    assert sum(spent) == 600, "what the accelerators used, and all of it"
+
+
+def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+    addresses = [f"0000:{bus:02x}:00.0" for bus in range(12)]
+    for address in addresses:
+        pci(tmp_path, address)
+    PmCounters(tmp_path, {f"accel{n}_energy": 100 + n for n in range(12)})
+    counters = [cray_accelerator(address, tmp_path) for address in addresses]
+    assert [counter() for counter in counters if counter] == [100 + n for n in range(12)]
+
+
+def test_an_accelerator_whose_counter_is_not_known_is_not_counted(tmp_path: Path) -> None:
+    node = frontier(tmp_path)
+    assert cray_accelerator("0000:03:00.", tmp_path) is None, "one device, four counters"
+    assert cray_accelerator("0000:aa:00.", tmp_path) is None, "no such device"
+    node.set(accel0_energy=0)
+    assert cray_accelerator(DIES[0], tmp_path) is None, "as where nothing is counted"
+    for number in (1, 2, 3):
+        (node.folder / f"accel{number}_energy").unlink()
+    node.set(accel0_energy=5)
+    assert cray_accelerator(DIES[0], tmp_path / "absent") is None
+
+
+def test_a_cray_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
+    node = PmCounters(tmp_path, {"energy": 5_000})
+    counter = cray_counter("energy", tmp_path)
+    assert counter is not None
+    before = counter()
+    node.set(energy=5_200)
+    assert counter() - before == 200
+    node.set(energy=30)  # its controller was started again
+    assert counter() - before == 230
+
+
+def test_a_cray_counter_that_stands_still_counts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial that seems to need no energy would be taken for the best."""
+    node = PmCounters(tmp_path, {"energy": 5_000})
+    counter = cray_counter("energy", tmp_path)
+    assert counter is not None
+    now = 1_000.0
+    monkeypatch.setattr(cray.time, "monotonic", lambda: now)
+    node.set()
+    assert counter() == 5_000
+    now += 0.5
+    assert counter() == 5_000
+    now += 5.0
+    with pytest.raises(OSError, match="no longer updated"):
+        counter()
+
+
+@pytest.mark.parametrize("text", ["", "724 W 7810213855886 us", "many J", "12 J"])
+def test_a_file_that_shows_no_joules_is_no_counter(tmp_path: Path, text: str) -> None:
+    node = PmCounters(tmp_path, {"energy": 1})
+    (node.folder / "energy").write_text(f"{text}\n")
+    assert (cray_counter("energy", tmp_path) is not None) == (text == "12 J")
+
+
+def card(root: Path, number: int, address: str, sensors: dict[str, dict[str, int]]) -> Path:
+    """A GPU of Intel's: files by sensor, which are numbered in any order."""
+    device = root / "devices" / address
+    device.mkdir(parents=True)
+    folder = root / f"class/drm/card{number}"
+    folder.mkdir(parents=True)
+    (folder / "device").symlink_to(device)
+    (root / f"class/drm/card{number}-DP-1").mkdir()
+    for position, (name, files) in enumerate(sensors.items()):
+        sensor = device / f"hwmon/hwmon{9 - position}"
+        sensor.mkdir(parents=True)
+        (sensor / "name").write_text(f"{name}\n")
+        for file, value in files.items():
+            (sensor / file).write_text(f"{value}\n")
+    return folder
+
+
+def test_tiles_with_counters_of_their_own_are_charged_with_those(tmp_path: Path) -> None:
+    """Cards are in the order of the bus, whatever the kernel has numbered them."""
+    for number, address, own in ((1, "0000:18:00.0", 0), (0, "0000:6c:00.0", 10)):
+        tiles = {f"i915_gt{n}": {"energy1_input": 1_000_000 * (own + n)} for n in (1, 0)}
+        card(tmp_path, number, address, {**tiles, "i915": {"energy1_input": 99_000_000}})
+    counters = [intel_counter(mask, tmp_path) for mask in ("0", "1", "2", "3", "1.0", "0.1")]
+    assert [counter() for counter in counters if counter] == [0, 1, 10, 11, 10, 1]
+    assert [counter() for counter in intel_counters(tmp_path)] == [99, 99]
+    assert intel_counter("4", tmp_path) is None and intel_counter("1.2", tmp_path) is None
+
+
+def test_tiles_without_counters_are_charged_with_a_part_of_their_card(tmp_path: Path) -> None:
+    of_xe = card(tmp_path, 0, "0000:18:00.0", {"xe": {"energy2_input": 8_000_000}})
+    of_i915 = card(tmp_path, 1, "0000:19:00.0", {"i915": {"energy1_input": 6_000_000}})
+    for tile in (0, 1):
+        (of_xe / f"device/tile{tile}").mkdir()
+    (of_i915 / "gt/gt0").mkdir(parents=True)
+    counters = [intel_counter(mask, tmp_path) for mask in ("", "1", "2")]
+    assert [counter() for counter in counters if counter] == [4, 4, 6]
+    assert intel_counter("0", tmp_path / "absent") is None
+
+
+def test_the_counter_of_a_node_is_preferred_to_those_of_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_SYS", str(tmp_path))
+    assert NodeMeter().read() is None
+    socket = zone(tmp_path / "class/powercap", "intel-rapl:0", 0)
+    zone(tmp_path / "class/powercap", "intel-rapl:1", 0)
+    gpu = card(tmp_path, 0, "0000:18:00.0", {"xe": {"energy1_input": 0}})
+    meter = NodeMeter()
+    (socket / "energy_uj").write_text("3000000")
+    (gpu / "device/hwmon/hwmon9/energy1_input").write_text("4000000")
+    reading = meter.read()
+    assert reading is not None and (reading.joules, reading.counters) == (7.0, "hwmon + RAPL")
+    assert 0 <= reading.seconds < 60
+    node = PmCounters(tmp_path, {"energy": 100, "accel0_energy": 50})
+    meter = NodeMeter()
+    node.set(energy=130, accel0_energy=75)
+    reading = meter.read()
+    assert reading is not None and (reading.joules, reading.counters) == (30.0, "pm_counters")
+    (node.folder / "energy").unlink()
+    assert meter.read() is None
