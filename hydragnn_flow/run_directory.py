@@ -280,7 +280,14 @@ class RunDirectory:
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
             return
         shutil.rmtree(self.path / "parsl", ignore_errors=True)
-        for name in (CONFIG, "driver.json", "driver.lock", "driver.log", "workers.json"):
+        for name in (
+            CONFIG,
+            "driver.json",
+            "driver.lock",
+            "driver.log",
+            "workers.json",
+            "energy.json",
+        ):
             (self.path / name).unlink(missing_ok=True)
         if remove and not any(self.path.iterdir()):
             self.path.rmdir()

@@ -41,19 +41,23 @@ class NodeMeter:
         self._counters = [counter for of in found.values() for counter in of]
         self._names = " + ".join(found)
         self._began = time.monotonic()
-        self._first = [counter() for counter in self._counters]
+        self._first = self._now()
 
     def read(self) -> Reading | None:
         """What was used so far; None if nothing counts it, or no longer."""
+        now, seconds = self._now(), time.monotonic() - self._began
         if not self._counters:
             return None
+        used = sum(after - before for before, after in zip(self._first, now, strict=True))
+        return Reading(used, seconds, self._names)
+
+    def _now(self) -> list[float]:
+        """What the counters show; none counts any more once one is lost."""
         try:
-            now = [counter() for counter in self._counters]
+            return [counter() for counter in self._counters]
         except Exception:  # the vendors' packages raise errors of their own
             self._counters = []
-            return None
-        used = sum(after - before for before, after in zip(self._first, now, strict=True))
-        return Reading(used, time.monotonic() - self._began, self._names)
+            return []
 
 
 def _found() -> Iterator[tuple[str, list[Counter]]]:

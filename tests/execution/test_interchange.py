@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import signal
 import time
@@ -23,7 +24,14 @@ from interchange_cases import (
 )
 from parsl.serialize import deserialize
 
-from hydragnn_flow.execution.pools.interchange import HOLD, MANAGER, MAY_BE_HELD, NeverCame
+from hydragnn_flow.energy_counters import Reading
+from hydragnn_flow.execution.pools.interchange import (
+    HOLD,
+    MANAGER,
+    MAY_BE_HELD,
+    READINGS,
+    NeverCame,
+)
 
 NODES = 400
 # Silence after which a worker pool counts as lost, and time between two heartbeats [s].
@@ -196,3 +204,24 @@ def test_worker_pools_whose_job_ends_are_told_to(tmp_path: Path) -> None:
         assert until(lambda: bool(early.poll(0)))
         assert until(lambda: set(interchange.managers()) == {"node1"})
         assert not late.poll(0)
+
+
+def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path: Path) -> None:
+    with Interchange(tmp_path, threshold=2.0) as interchange:
+        with worker_pools(interchange.port, 2) as sockets:
+            Registered(interchange, sockets)
+
+            def told(number: int, joules: int) -> dict[str, int]:
+                used = json.dumps([joules, 1.5, "RAPL"]).encode()
+                for socket in [*sockets.values()][:number]:
+                    socket.send_multipart([HEARTBEAT, used])
+                    assert pickle.loads(socket.recv()) == LIVES
+                return {name: json.loads(one)[0] for name, one in interchange.ask(READINGS).items()}
+
+            assert told(0, 0) == {}
+            assert told(2, 70) == {"node0": 70, "node1": 70}
+            assert told(1, 90) == {"node0": 90, "node1": 70}
+        assert until(lambda: not interchange.managers())
+        gone = interchange.ask(READINGS)
+        assert Reading(*json.loads(gone["node0"])) == Reading(90, 1.5, "RAPL")
+        assert interchange.ask(READINGS) == {}

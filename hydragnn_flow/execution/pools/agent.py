@@ -12,6 +12,7 @@ the node in the identifier, a node that spoils work can be identified.
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import platform
@@ -34,8 +35,9 @@ from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
 from parsl.serialize import serialize
 
-from hydragnn_flow.execution.pools.calls import BLOCK
+from hydragnn_flow.execution.pools.calls import BLOCK, POOL
 from hydragnn_flow.execution.pools.drain import in_time
+from hydragnn_flow.execution.pools.node_energy import begin_to_measure, reading
 from hydragnn_flow.execution.workers.worker import leave
 
 
@@ -86,12 +88,21 @@ class Agent(process_worker_pool.Manager):
         known = {"worker_count": self._workers, "max_capacity": self._workers}
         return {**super().create_reg_message(), **known}
 
+    @staticmethod
+    def heartbeat_to_incoming(task_incoming: Any) -> None:
+        """Give a sign of life, with what the node has used where that is counted."""
+        parts = [pickle.dumps({"type": "heartbeat"})]
+        if (used := reading()) is not None:
+            parts.append(json.dumps(used).encode())
+        task_incoming.send_multipart(parts)
+
 
 def main(arguments: Sequence[str]) -> None:
     """Be the agent of this node until the driver, or the batch job, ends."""
     options = process_worker_pool.get_arg_parser().parse_args(in_time(arguments, time.time()))
     uid = f"{platform.node()}-{uuid.uuid4().hex[:12]}"
-    os.environ |= {BLOCK: str(options.block_id), "PARSL_WORKER_POOL_ID": uid}
+    os.environ |= {BLOCK: str(options.block_id), POOL: uid}
+    begin_to_measure()
     folder = Path(options.logdir, f"block-{options.block_id}", uid)
     log_config = None
     if options.logconf in (None, "None"):

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import pickle
+from typing import NamedTuple
+
+from hydragnn_flow.energy_counters import Reading
+from hydragnn_flow.execution.pools.node_energy import reading
 
 AGENT = "hydragnn_flow.execution.pools.agent"
 """Module that a node runs in place of Parsl's worker pool."""
 BLOCK = "PARSL_WORKER_BLOCK_ID"
 """Variable with Parsl's identifier of an agent's block."""
+POOL = "PARSL_WORKER_POOL_ID"
+"""Variable with Parsl's identifier of an agent."""
 
 
 def node_of(manager: str) -> str:
@@ -16,8 +22,20 @@ def node_of(manager: str) -> str:
     return manager.rpartition("-")[0]
 
 
-def run_in_block(task: bytes) -> tuple[str, bytes]:
-    """Call a function; returns the block of this node as well, which is proved to work.
+class Answer(NamedTuple):
+    """What a function has returned, and on whose node."""
+
+    block: str
+    """Parsl's identifier of the node's block, which is proved to work."""
+    result: bytes
+    manager: str = ""
+    """Parsl's identifier of the node's agent."""
+    used: Reading | None = None
+    """What the node has used, where that is counted."""
+
+
+def run_in_block(task: bytes) -> Answer:
+    """Call a function on this node.
 
     Parameters
     ----------
@@ -26,4 +44,5 @@ def run_in_block(task: bytes) -> tuple[str, bytes]:
         serialisation, which also takes what cannot be imported, costs twenty times as much.
     """
     function, arguments = pickle.loads(task)
-    return os.environ.get(BLOCK, ""), pickle.dumps(function(*arguments))
+    result = pickle.dumps(function(*arguments))
+    return Answer(os.environ.get(BLOCK, ""), result, os.environ.get(POOL, ""), reading())

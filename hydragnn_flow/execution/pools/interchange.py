@@ -40,6 +40,8 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.calls import node_of
 from hydragnn_flow.processes import end_with_parent
 
+READINGS = "READINGS"
+"""Command that asks for what nodes have used, by worker pool, as JSON of a `Reading`."""
 HOLD = "HOLD_MANAGERS"
 """Command, before a list of worker pools that get no more tasks."""
 MANAGER = "manager"
@@ -70,6 +72,7 @@ class ManyPools(Interchange):
         # would wait for an answer as long as its batch job lasts.
         self.manager_sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._is_behind = False
+        self._readings: dict[str, bytes] = {}
         self._turned = self._emptied = self._looked = time.monotonic()
 
     def process_command(self, *arguments: Any) -> None:
@@ -82,6 +85,14 @@ class ManyPools(Interchange):
             self._hold(request[1])
             channel.send_pyobj(None)
             return
+        if request == READINGS:
+            channel.send_pyobj(self._readings)
+            # Those that have ended are told once more, and then known.
+            there = (manager.decode() for manager in self._ready_managers)
+            self._readings = {
+                name: self._readings[name] for name in there if name in self._readings
+            }
+            return
         with self._received("command_channel", request):
             super().process_command(*arguments)
 
@@ -92,7 +103,15 @@ class ManyPools(Interchange):
     def process_manager_socket_message(self, *arguments: Any) -> None:
         """Take the messages of worker pools that wait."""
         take = super().process_manager_socket_message
-        self._is_behind = not self._take(self.manager_sock, lambda: take(*arguments))
+
+        def take_one() -> None:
+            manager, message, *reading = self.manager_sock.recv_multipart()
+            if reading and manager in self._ready_managers:
+                self._readings[manager.decode()] = reading[0]
+            with self._received("manager_sock", [manager, message]):
+                take(*arguments)
+
+        self._is_behind = not self._take(self.manager_sock, take_one)
         if not self._is_behind:
             self._emptied = time.monotonic()
 
@@ -175,10 +194,13 @@ class _Received:
     """A channel whose next message has been read."""
 
     def __init__(self, channel: zmq.Socket[bytes], message: Any) -> None:
-        self._message, self.send_pyobj = message, channel.send_pyobj
+        self._message = message
+        self.send_pyobj, self.send_multipart = channel.send_pyobj, channel.send_multipart
 
     def recv_pyobj(self) -> Any:
         return self._message
+
+    recv_multipart = recv_pyobj
 
 
 def check_descriptors(site: str, nodes: int) -> None:

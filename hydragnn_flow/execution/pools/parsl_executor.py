@@ -7,6 +7,7 @@ tasks and scales executors; segments have, and need, none of it.
 from __future__ import annotations
 
 import ipaddress
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from parsl.jobs.states import TERMINAL_STATES
 from parsl.jobs.states import JobState as ParslState
 from parsl.serialize import pack_apply_message
 
+from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools import interchange
 from hydragnn_flow.execution.pools.calls import AGENT, node_of
@@ -199,6 +201,19 @@ class ParslExecutor:
             )
             for manager in self._command("MANAGERS")
         ]
+
+    def readings(self) -> dict[str, Reading]:
+        """What the nodes of worker pools have used, as they said last; some have ended since.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If none can connect any more.
+        """
+        if self._executor.interchange_proc is None:
+            return {}
+        found: dict[str, bytes] = self._command(interchange.READINGS)
+        return {manager: Reading(*json.loads(reading)) for manager, reading in found.items()}
 
     def hold(self, managers: Sequence[str]) -> None:
         """Send no more tasks to worker pools; there is no way back."""

@@ -21,11 +21,13 @@ from parsl.dataflow.rundirs import make_rundir
 from parsl.executors import HighThroughputExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
 
+from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.calls import run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
 from hydragnn_flow.execution.pools.lost_workers import results_of
+from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
@@ -46,6 +48,7 @@ from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 SECONDS_BETWEEN_CHECKS = 1.0
+SECONDS_BETWEEN_READINGS = 30.0
 # Schedulers are shared: many centres ask users for at most one query every few seconds.
 SECONDS_BETWEEN_QUESTIONS = 15.0
 # Waits shorter than this are not reported to the user.
@@ -94,6 +97,7 @@ class Pool:
                 f"'{LABEL}', a HighThroughputExecutor"
             )
         self._file = WorkersFile(directory.parent)
+        self._energy = EnergyFile(directory.parent)
         self._scheduler = scheduler_named(site.scheduler)
         self._scheduler_thread = ThreadPoolExecutor(1, thread_name_prefix="scheduler")
         first_state: State = "pending" if self._scheduler is not None else "running"
@@ -109,8 +113,9 @@ class Pool:
         self._is_scheduler_silent = False
         # Written by the threads that receive results.
         self._worked: deque[str] = deque()
+        self._used: deque[tuple[str, Reading]] = deque()
         self._lost: dict[str, tuple[str, float]] = {}
-        self._checked = self._next_question = float("-inf")
+        self._checked = self._next_question = self._energy_read = float("-inf")
         self._states: Future[dict[str, JobState]] | None = None
         self._copies: StoreCopies | None = None
         self._until_the_end = ExitStack()
@@ -152,7 +157,11 @@ class Pool:
             # yet by which it could be cancelled.
             self._scheduler_thread.shutdown(cancel_futures=True)
             blocks = self._blocks
-            steps: list[Callable[[], object]] = [blocks.cancel_all, blocks.parsl.shut_down]
+            steps: list[Callable[[], object]] = [
+                self._read_energy,
+                blocks.cancel_all,
+                blocks.parsl.shut_down,
+            ]
             if blocks.may_have_others:
                 steps.append(self._cancel_strays)
             for step in steps:
@@ -194,6 +203,14 @@ class Pool:
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
         self._file.write(self._blocks, self._bad_nodes, at_once=news)
+        if now - self._energy_read > SECONDS_BETWEEN_READINGS:
+            self._energy_read = now
+            self._read_energy()
+
+    def _read_energy(self) -> None:
+        """Put down what the nodes have used; if this is killed, what they use later is lost."""
+        told = [self._used.popleft() for _ in range(len(self._used))]
+        self._energy.record([*told, *self._blocks.parsl.readings().items()])
 
     def workers(self) -> int:
         """Workers that are connected and take tasks."""
@@ -295,10 +312,12 @@ class Pool:
     def _answered(self, answer: Future[Any], task: Future[Any]) -> None:
         error = task.exception()
         if error is None:
-            block, result = task.result()
-            self._worked.append(block)
+            back = task.result()
+            self._worked.append(back.block)
+            if back.used is not None:
+                self._used.append((back.manager, back.used))
             try:
-                answer.set_result(pickle.loads(result))
+                answer.set_result(pickle.loads(back.result))
             except Exception as unreadable:  # nobody else would ever report it
                 answer.set_exception(unreadable)
             return
