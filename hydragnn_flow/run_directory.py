@@ -38,6 +38,8 @@ _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - 
 }
 # What changes nothing in what is computed.
 _ALWAYS_FREE = {"data.path", "tensorboard"}
+# How far the search goes.
+_OF_THE_BUDGET = {"search.trials", "search.energy_kwh"}
 # What only counts when the members are trained.
 _OF_THE_FINISH = {"ensemble.aggregation", "ensemble.coverage"}
 
@@ -123,11 +125,11 @@ class RunDirectory:
         if self.has_members:
             free = {*_ALWAYS_FREE, "search.warm_start"}
             if self.is_extended(config):
-                free |= {"search.trials", *_OF_THE_ENSEMBLE}
+                free |= {*_OF_THE_BUDGET, *_OF_THE_ENSEMBLE}
             elif not self.summary.exists():
                 free |= _OF_THE_FINISH
         elif self.has_begun:
-            free = {*_ALWAYS_FREE, "search.trials", "search.warm_start", *_OF_THE_ENSEMBLE}
+            free = {*_ALWAYS_FREE, *_OF_THE_BUDGET, "search.warm_start", *_OF_THE_ENSEMBLE}
         elif self.store.exists():
             # The store has the network's neighbour lists; prepare_store compares them.
             free = {
@@ -280,14 +282,8 @@ class RunDirectory:
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
             return
         shutil.rmtree(self.path / "parsl", ignore_errors=True)
-        for name in (
-            CONFIG,
-            "driver.json",
-            "driver.lock",
-            "driver.log",
-            "workers.json",
-            "energy.json",
-        ):
+        of_drivers = ("driver.json", "driver.lock", "driver.log", "workers.json", "energy.json")
+        for name in (CONFIG, *of_drivers):
             (self.path / name).unlink(missing_ok=True)
         if remove and not any(self.path.iterdir()):
             self.path.rmdir()

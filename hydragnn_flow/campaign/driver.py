@@ -28,7 +28,7 @@ from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
-from hydragnn_flow.report.cost import cost_of
+from hydragnn_flow.report.cost import cost_of, nodes_cost, rest_watts
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
@@ -124,11 +124,15 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
     context.ledger.write(lambda: None)  # which says whether another driver is in charge
+    rest = rest_watts(directory)
+    if rest is not None:
+        context.estimator.costs.rest_watts = rest
     context.keep_costs()
     view.step("finish", 0, 2, "calibrating and testing")
     totals = {
         "wall_seconds": directory.wall_seconds(),
         **cost_of(directory.results()),
+        **nodes_cost(directory.path),
     }
     summary = finish_ensemble(directory.path, config, context.store, members, totals)
     view.step("finish", 1, 2, "writing the report")

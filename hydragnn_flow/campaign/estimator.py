@@ -226,6 +226,7 @@ class Estimator:
             memory=self._memory_ratio(result),
             together=result.together,
             width=max(1, len(result.gcds)),
+            joules=result.joules,
         )
         return taken if taken.is_sound else None
 

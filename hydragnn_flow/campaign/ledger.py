@@ -41,6 +41,8 @@ class Ledger:
         """Those of members, in the order they ended."""
         self.counts_energy = False
         """Whether the energy of any was measured."""
+        self.trial_joules = 0.0
+        """Energy of all segments of trials [J], as far as it was counted."""
 
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
         """Read what earlier drivers recorded; of trials only what those that ended are kept by.
@@ -97,6 +99,8 @@ class Ledger:
         of = self.members if result.kind == "member" else self.trials[result.number]
         of.append(result)
         self.counts_energy |= result.joules is not None
+        if result.kind == "trial":
+            self.trial_joules += result.joules or 0.0
 
     def write(self, action: Callable[[], None]) -> None:
         """Change a file of the run directory; waits for a disk that is full or gone for a while.

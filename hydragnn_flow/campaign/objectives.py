@@ -14,6 +14,7 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
 
+JOULES = "joules"
 _ON_VALIDATION = "val."
 
 
@@ -102,17 +103,35 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
         # A step that did not fit was tried again in more micro-batches.
         fitted = [result for result in results if result.status != "out_of_memory"]
         return max(result.peak_memory_gib for result in fitted)
-    if name == "joules":
-        if last.joules is None:
-            raise InputError(
-                f"search: 'joules' cannot be measured on {last.node or 'this node'}: no device or "
-                f"processor reports its energy to this user; remove it"
-            )
+    if name == JOULES:
+        check_counted("search: 'joules'", last)
         return _in_all((result.spent_joules, result.joules or 0.0) for result in results)
     seconds = _in_all(
         (result.spent_seconds, result.seconds * max(1, len(result.gcds))) for result in results
     )
     return seconds / 3600 if name == "gcd_hours" else seconds
+
+
+def check_counted(what: str, result: SegmentResult) -> None:
+    """Refuse to go on with what needs energies where they are not counted.
+
+    Parameters
+    ----------
+    what
+        Needs them, as a message begins.
+    result
+        Of a segment that went well.
+
+    Raises
+    ------
+    InputError
+        If its energy was not counted.
+    """
+    if result.joules is None:
+        raise InputError(
+            f"{what} cannot be measured on {result.node or 'this node'}: no device or processor "
+            f"reports its energy to this user; remove it"
+        )
 
 
 def _in_all(costs: Iterable[tuple[float, float]]) -> float:

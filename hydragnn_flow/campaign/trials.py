@@ -11,7 +11,7 @@ from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.failures import is_final, times_too_large
 from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
-from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
+from hydragnn_flow.campaign.objectives import check_counted, check_earlier_errors, outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
@@ -32,6 +32,8 @@ _CANDIDATES = 4
 # Segments that are ready for each GCD at work that others may join: of a few, the first ones that
 # fit none would keep those out that do.
 _LOOKED_AT, _MOST_LOOKED_AT = 1 / 8, 64
+# In a kilowatt-hour.
+_JOULES = 3.6e6
 _logger = logging.getLogger(__name__)
 
 
@@ -65,7 +67,7 @@ class TrialPhase:
         self._ready: list[Task] = []
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
-        self._has_room = False
+        self._has_room = self._is_used_up = False
         self._troubled: set[int] = set()
         self._impossible = 0
         self._results = context.ledger.trials
@@ -104,6 +106,26 @@ class TrialPhase:
             self._show()
             return search.records
 
+    @property
+    def _to_come(self) -> int:
+        """Trials that are yet to be asked for."""
+        search, used = self.context.config.search, self.context.ledger.trial_joules
+        if search.energy_kwh is not None and used >= search.energy_kwh * _JOULES:
+            return 0
+        return max(0, search.trials - self.search.asked)
+
+    def _tell_of_energy(self) -> None:
+        """Say once that the energy for trials is used up before all were asked for."""
+        search, asked = self.context.config.search, self.search.asked
+        if not self._is_used_up and not self._to_come and asked < search.trials:
+            self._is_used_up = True
+            tell(
+                _logger,
+                "search.energy_kwh = %g is used up (%.3g kWh): no more trials after %d of %d",
+                *(search.energy_kwh, self.context.ledger.trial_joules / _JOULES),
+                *(asked, search.trials),
+            )
+
     def _fill(self, dispatch: Dispatch) -> bool:
         """Give GCDs something to do, new trials where too few segments are ready.
 
@@ -114,7 +136,8 @@ class TrialPhase:
         bool
             Whether anything is left to do.
         """
-        left = max(0, self.context.config.search.trials - self.search.asked)
+        self._tell_of_energy()
+        left = self._to_come
         # Of those that are yet to be asked for, as many as the first that are ready can use.
         of_some = [self.context.shapes(task)[-1].width for task in self._ready[:_CANDIDATES]]
         each = max(of_some, default=self.context.config.gcds({}) or 1)
@@ -132,7 +155,7 @@ class TrialPhase:
         """
         if self._has_room:
             return
-        if not self._ready or self.search.asked >= self.context.config.search.trials:
+        if not self._ready or not self._to_come:
             dispatch.reshape("trial")
         if early is not None and self._ready:
             dispatch.make_way(self._ready)
@@ -163,8 +186,7 @@ class TrialPhase:
         self._kept.delete()
         if not self._ready:
             return []
-        to_come = self.context.config.search.trials - self.search.asked
-        return dispatch.begin(self._ready, self._gcds - dispatch.running, max(0, to_come))
+        return dispatch.begin(self._ready, self._gcds - dispatch.running, self._to_come)
 
     def _wanted(self, dispatch: Dispatch) -> int:
         """GCDs for which more segments are to be made ready.
@@ -187,8 +209,7 @@ class TrialPhase:
     def _gather(self, wanted: int, running: int) -> bool:
         """Make segments ready for a number of GCDs; returns whether any were made."""
         before = seen = len(self._ready)
-        nothing_left = self.search.asked >= self.context.config.search.trials
-        closing = nothing_left and not running and not self._ready
+        closing = not self._to_come and not running and not self._ready
         while wanted > 0 and (self._promote(closing) or self._ask()):
             wanted -= sum(task.width for task in self._ready[seen:])
             seen = len(self._ready)
@@ -196,7 +217,7 @@ class TrialPhase:
 
     def _ask(self) -> bool:
         """Begin a new trial, where the budget has one left."""
-        if self.search.asked >= self.context.config.search.trials:
+        if not self._to_come:
             return False
         trial = self.search.ask()
         self._queue(trial, rung=0)
@@ -272,9 +293,12 @@ class TrialPhase:
 
     def _report(self, number: int, rung: int, results: Sequence[SegmentResult]) -> Verdict:
         try:
-            outcome = outcome_of(self.context.config.search, results)
+            search, ledger = self.context.config.search, self.context.ledger
+            if search.energy_kwh is not None and not ledger.counts_energy:
+                check_counted("search.energy_kwh", results[-1])
+            outcome = outcome_of(search, results)
         except InputError as error:
-            if not self.context.ledger.counts_energy:
+            if not ledger.counts_energy:
                 raise  # before the search has spent anything on what cannot be measured
             self._fail(number, f"error: {error}")
             return "stops"

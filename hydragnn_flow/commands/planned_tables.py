@@ -11,6 +11,7 @@ from rich.table import Table
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.execution import Site
+from hydragnn_flow.placement import Power
 from hydragnn_flow.report.text import number
 from hydragnn_flow.simulation import Configuration, Simulated
 
@@ -65,8 +66,20 @@ def survey_table(found: Sequence[Configuration]) -> Table:
     return table
 
 
-def plan_table(draws: Sequence[Simulated], site: Site, config: RunConfig) -> Table:
-    """What the campaign takes, with the uncertainty of that."""
+def plan_table(
+    draws: Sequence[Simulated], site: Site, config: RunConfig, power: Power | None = None
+) -> Table:
+    """What the campaign takes, with the uncertainty of that.
+
+    Parameters
+    ----------
+    draws
+        As `Planner.simulate` returns them.
+    site, config
+        The machine and the campaign.
+    power
+        What GCDs and nodes draw, where that was measured.
+    """
     trials, size = config.search.trials, config.ensemble.size
     table = Table(
         title=f"{trials:,} trials and {size} members on {_machine(site)}, {len(draws)} simulations"
@@ -83,7 +96,13 @@ def plan_table(draws: Sequence[Simulated], site: Site, config: RunConfig) -> Tab
         ("GCDs busy", [draw.busy for draw in draws], "{:.0%}".format),
         ("batch jobs", [float(draw.batch_jobs) for draw in draws], number),
     ]
-    if site.node.watts is not None:
+    if power is not None:
+        energy = [draw.gcd_hours * power.gcd_watts / 1000 for draw in draws]
+        rows.append((r"energy of segments \[kWh]", energy, number))
+        whole = [power.joules(draw.gcd_hours, draw.node_hours) for draw in draws]
+        if known := [joules / 1000 for joules in whole if joules is not None]:
+            rows.append((r"energy of nodes, idle included \[kWh]", known, number))
+    elif site.node.watts is not None:
         energy = [hour * site.node.watts / 1000 for hour in hours]
         rows.append((r"energy of the GCDs, at most \[kWh]", energy, number))
     for name, values, told in rows:
@@ -109,6 +128,7 @@ def conclusions(
     *,
     is_calibrated: bool,
     node_hours: float | None,
+    power: Power | None = None,
 ) -> Iterator[str]:
     """Sentences that say what to ask for.
 
@@ -122,6 +142,8 @@ def conclusions(
         Whether segments of the site were measured before.
     node_hours
         What there is; not known if not given.
+    power
+        What GCDs and nodes draw, where that was measured.
     """
     _, _, longest = _percentiles([draw.makespan for draw in draws])
     _, middle, most = _percentiles([draw.node_hours for draw in draws])
@@ -149,14 +171,29 @@ def conclusions(
     yield f"twice the nodes: {gain:.0%} shorter, {extra:+.0%} node-hours" + (
         "" if gain > _WORTH else "; they do not pay"
     )
-    if site.node.watts is None:
-        yield f"energy is not known: {site.name} does not say what its GCDs draw (`watts`)"
+    yield _of_energy(site, power)
     if not is_calibrated:
         yield (
             f"no segment was ever measured on {site.name}: rates are guessed, and times may be off "
             f"by more than the percentiles say; run `hydragnn-flow site check {site.name} "
             f"--calibrate` there first"
         )
+
+
+def _of_energy(site: Site, power: Power | None) -> str:
+    """Where figures of energy come from."""
+    if power is not None:
+        measured = (
+            f"energy: {number(power.gcd_watts)} W of a GCD at work, from the "
+            f"{power.segments:,} segments on {site.name} that were counted last"
+        )
+        if power.rest_watts is None:
+            return f"{measured}; what idle GCDs and the rest of the nodes draw was not counted"
+        return f"{measured}, and {number(power.rest_watts)} W for the rest of each node"
+    unknown = f"no segment on {site.name} had its energy counted"
+    if site.node.watts is None:
+        return f"energy is not known: {unknown}, and the site does not say its `watts`"
+    return f"energy: at most, by the site's `watts`; {unknown}"
 
 
 def _jobs(seconds: float, site: Site) -> str:

@@ -162,7 +162,7 @@ def plan(
             for sentence in misfits(loaded.search.space, found):
                 say(sentence)
             drawn, on_nodes = planner.simulate(view, draws)
-    console.print(plan_table(drawn, machine, loaded))
+    console.print(plan_table(drawn, machine, loaded, planner.power))
     console.print(nodes_table(on_nodes))
     for sentence in conclusions(
         drawn,
@@ -170,6 +170,7 @@ def plan(
         machine,
         is_calibrated=planner.is_calibrated,
         node_hours=node_hours,
+        power=planner.power,
     ):
         say(sentence)
 

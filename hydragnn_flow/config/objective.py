@@ -20,6 +20,7 @@ _LIMITS = (SECONDS, "gcd_hours")
 # What is made for networks that are trained here.
 _OF_NETWORKS = (
     "budget",
+    "energy_kwh",
     "failures",
     "keep_checkpoints",
     "learning_curve",

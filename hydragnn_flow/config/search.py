@@ -86,6 +86,9 @@ class SearchConfig(Section):
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial, as in ``{peak_memory_gib: 48, gcd_hours: 2}``; ``seconds`` and ``joules``
     can be limited too. The sampler avoids configurations that would exceed a limit."""
+    energy_kwh: float | None = Field(default=None, gt=0)
+    """Energy of the segments of all trials [kWh] after which no more trials are asked for. Those
+    that have begun go on, and members are trained. By default ``trials`` alone limits them."""
     budget: TrainingBudget | None = None
     """How long a trial trains that no rung ends: ``{steps: 1000}``, or ``samples``, ``epochs`` or
     ``seconds`` instead. By default ``Training.num_epoch`` passes through the training split."""

@@ -13,6 +13,7 @@ from hydragnn_flow.placement.cost_model import (
 from hydragnn_flow.placement.fleet import Fleet, Host, Resident, Spot
 from hydragnn_flow.placement.interpolation import WorkInterpolation
 from hydragnn_flow.placement.placer import Placeable, Placement, place, too_large
+from hydragnn_flow.placement.power import Power, measured_power
 from hydragnn_flow.placement.room import Room, room_of
 from hydragnn_flow.placement.shapes import (
     SURELY_BEFORE,
@@ -33,6 +34,7 @@ __all__ = [
     "Host",
     "Placeable",
     "Placement",
+    "Power",
     "Resident",
     "Room",
     "Sharing",
@@ -41,6 +43,7 @@ __all__ = [
     "Taken",
     "Work",
     "WorkInterpolation",
+    "measured_power",
     "place",
     "room_of",
     "to_make_way",

@@ -160,6 +160,8 @@ class Taken:
     """Mean number of segments on the GCD while it was there, itself included."""
     width: int = 1
     """GCDs it had."""
+    joules: float | None = None
+    """Energy that it was charged with on all of them [J]; None if that was not counted."""
 
     @property
     def is_pack(self) -> bool:
@@ -200,6 +202,8 @@ class Experience:
     """Most memory that a process takes before it has a model [GiB]."""
     packs: dict[str, list[Taken]] = field(default_factory=dict)
     """The last segments of each type that shared their GCD, which is not forgotten for others."""
+    rest_watts: float | None = None
+    """Power of a node beside what its segments use [W], of the last campaign that counted it."""
 
     def after(self, earlier: Experience) -> Experience:
         """This, after what was seen earlier, as far as that is not the same and still counts."""
@@ -210,6 +214,7 @@ class Experience:
             [*repeats, *self.repeats][-_REPEATS:],
             min(self.process_gib, earlier.process_gib),
             _joined(earlier.packs, self.packs),
+            earlier.rest_watts if self.rest_watts is None else self.rest_watts,
         )
 
     def without(self, earlier: Experience) -> Experience:
@@ -220,6 +225,7 @@ class Experience:
             [one for one in self.repeats if one not in earlier.repeats],
             self.process_gib,
             _less(self.packs, earlier.packs),
+            self.rest_watts,
         )
 
 
@@ -246,11 +252,14 @@ class CostModel:
     ----------
     process_gib
         Memory that a process takes before it has a model [GiB], as far as that is known.
+    rest_watts
+        Power of a node beside what its segments use [W]; it is kept for later campaigns.
     """
 
     def __init__(self, gcd: Gcd, gcds_per_node: int = 1) -> None:
         self.gcd, self._gcds_per_node = gcd, gcds_per_node
         self.process_gib = gcd.process_gib
+        self.rest_watts: float | None = None
         # An accelerator computes while the next operations are started.
         self._hidden = () if gcd.launches else ((0, 1), (2, 3))
         self._seen: dict[str, deque[Taken]] = {}
@@ -378,6 +387,7 @@ class CostModel:
             list(self._repeats),
             self.process_gib,
             {kind: list(several) for kind, several in self._packs.items()},
+            self.rest_watts,
         )
 
     def recall(self, earlier: Experience) -> None:
@@ -404,6 +414,8 @@ class CostModel:
         if not self._repeats:
             self._repeats.extend(filter(math.isfinite, earlier.repeats))
         self.observe_process(earlier.process_gib / _PROCESS_MARGIN)
+        if self.rest_watts is None:
+            self.rest_watts = earlier.rest_watts
 
     def _fits(self) -> _Fits:
         """The fits, made again once enough has been seen since."""

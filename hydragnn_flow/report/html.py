@@ -17,6 +17,7 @@ from jinja2 import Environment, StrictUndefined
 from hydragnn_flow.ensemble.summary import ENSEMBLE
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
+from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
 from hydragnn_flow.report.data_card import data_card
 from hydragnn_flow.report.errors import best_single, changed, ends, explained, made_of, short_name
 from hydragnn_flow.report.failures import failures_table
@@ -110,6 +111,7 @@ def render(run: RunFiles) -> str:
         trials=as_text(tables.trials_table(_own(run))),
         failures=as_text(failures_table(run.segments)),
         cost=as_text(tables.cost_table(run.segments)) if run.segments else None,
+        energy=energy_sentences({**cost_of(run.segments), **nodes_cost(run.directory)}),
         gcd_time=as_text(gcd_time_table(spent)) if spent else None,
         shapes=as_text(shapes_table(run.segments)),
         advice=advice(spent) if spent else "",

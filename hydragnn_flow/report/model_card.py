@@ -15,6 +15,7 @@ from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.calibration_file import recalibration_of
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.cost import cost_sentence, energy_sentences
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.text import SPLITS, number
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
@@ -46,6 +47,7 @@ def model_card(run_directory: Path, name: str) -> str:
         ("Errors on the test split", _errors(summary)),
         ("Limits", _limits(manifest, summary)),
         ("Members", _members(folder, summary, networks)),
+        ("Cost of the campaign", _cost(summary)),
         ("Versions", _versions(run)),
     )
     n = len(summary["members"])
@@ -185,6 +187,15 @@ def _members(
         again = ", ".join(f"{name} on {count:,}" for name, count in counts.items())
         yield f"Later, error bars were fitted to other labelled structures: {again}. The errors"
         yield "above are those before."
+
+
+def _cost(summary: Mapping[str, Any]) -> Iterator[str]:
+    if "gcd_hours" not in summary:
+        yield "Not recorded."
+        return
+    yield cost_sentence(summary)
+    yield ""
+    yield energy_sentences(summary)
 
 
 def _versions(run: Mapping[str, Any]) -> list[str]:

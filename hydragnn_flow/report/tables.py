@@ -21,6 +21,7 @@ from hydragnn_flow.segment import SegmentResult
 BEST = 20
 """Trials the terminal shows."""
 _BAR = 20  # characters
+_COST = ("epochs", "seconds", "joules")
 
 
 def best_first(frame: pd.DataFrame) -> pd.DataFrame:
@@ -51,14 +52,16 @@ def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
     -------
     pandas.DataFrame
         ``trial``, ``state`` in words, a column per objective, a column per parameter that a trial
-        has, named by the last key of its path, ``epochs`` reached, ``seconds``, and ``reason``
-        where one has failed.
+        has, named by the last key of its path, ``epochs`` reached, ``seconds``, ``joules`` where
+        they were counted, and ``reason`` where one has failed.
     """
     ranked = best_first(frame)
     objectives = frame.attrs["objectives"]
     paths = [path for path in frame.attrs["parameters"] if ranked[path].notna().any()]
     first = ["trial", "state", *map(objective_label, objectives)]
-    last = ["epochs", "seconds", *(["reason"] if ranked["reason"].any() else [])]
+    last = [*_COST, *(["reason"] if ranked["reason"].any() else [])]
+    if ranked["joules"].isna().all():
+        last.remove("joules")
     table = ranked[["trial", "state", *value_columns(objectives), *paths, *last]]
     # A parameter of a user's own may be called as one of the other columns.
     names = short_names([*first, *last, *paths])[len(first) + len(last) :]
@@ -88,7 +91,8 @@ def best_table(frame: pd.DataFrame, console: Console, rows: int = BEST) -> Table
         console.width
     ):
         first = 2 + len(frame.attrs["objectives"])
-        parameters = shown.iloc[:, first:-2]
+        cost = sum(name in _COST for name in shown.columns[-len(_COST) :])
+        parameters = shown.iloc[:, first:-cost]
         shown = shown.drop(columns=parameters.columns)
         shown.insert(first, "parameters", [_in_words(row) for row in parameters.to_dict("records")])
         table = _terminal_table(shown, title)

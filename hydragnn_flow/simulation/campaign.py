@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.objectives import JOULES
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.campaign.view import View
@@ -21,7 +23,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.files import unsynced, write_json
 from hydragnn_flow.log import driver_log
-from hydragnn_flow.placement import WorkInterpolation
+from hydragnn_flow.placement import Power, WorkInterpolation, measured_power
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.simulation.blocks import Conditions
@@ -107,10 +109,12 @@ def simulate(
         if store is not None:
             directory.store.symlink_to(store.absolute())
         run = None if recorded is None else RecordedRun(recorded)
+        power = measured_power(CostFiles(site).read())
+        watts = simulated_watts(config, site, power) if run is None else run.gcd_watts
         with checked_store(config, directory.store, view) as data:
             if run is None:
                 return play(
-                    Stage(config, site, directory, data, view, token),
+                    Stage(config, site, directory, data, view, token, gcd_watts=watts),
                     lambda context: DrawnTruth(context.estimator, site, seed),
                     conditions=conditions,
                     seed=seed,
@@ -119,7 +123,7 @@ def simulate(
                 directory.ensemble.mkdir()
                 write_json(directory.ensemble / SELECTION, selection)
             return play(
-                Stage(run.configured(config), site, directory, data, view, token),
+                Stage(run.configured(config), site, directory, data, view, token, gcd_watts=watts),
                 lambda context: RecordedTruth(
                     run, _expected(context, run, seed), site.node.uncounted_gib
                 ),
@@ -141,6 +145,39 @@ class Stage:
     view: View
     token: str = ""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
+    gcd_watts: float | None = None
+    """Power of a GCD with segments [W]; no energy is counted if not given."""
+
+
+def simulated_watts(config: RunConfig, site: Site, power: Power | None) -> float | None:
+    """Power of a GCD with segments [W] in a simulation; None if it is neither known nor needed.
+
+    Parameters
+    ----------
+    config
+        The campaign. A search for little energy needs no more than that all GCDs draw the same.
+    site
+        The machine.
+    power
+        As measured there.
+
+    Raises
+    ------
+    InputError
+        If the campaign has a limit of energy, and it is not known what GCDs draw.
+    """
+    if power is not None:
+        return power.gcd_watts
+    if site.node.watts is not None:
+        return site.node.watts / len(site.node.gcds)
+    search = config.search
+    key = "energy_kwh" if search.energy_kwh is not None else "constraints.joules"
+    if search.energy_kwh is not None or JOULES in search.constraints:
+        raise InputError(
+            f"search.{key}: it is not known what the GCDs of {site.name} draw, as no segment there "
+            f"had its energy counted; give the site's `watts`, or leave {key} out"
+        )
+    return 1.0 if JOULES in search.objectives else None
 
 
 def play(
@@ -187,6 +224,7 @@ def play(
                 for name in judged
                 if name.startswith(_ON_VALIDATION)
             ],
+            stage.gcd_watts,
         )
         members = run_phases(context, lambda: workers)
         summary = _summary(context, workers, len(members))

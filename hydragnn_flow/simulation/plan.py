@@ -14,10 +14,10 @@ from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Site
-from hydragnn_flow.placement import Experience, WorkInterpolation
+from hydragnn_flow.placement import Experience, WorkInterpolation, measured_power
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.simulation.blocks import Conditions
-from hydragnn_flow.simulation.campaign import Simulated, Stage, play
+from hydragnn_flow.simulation.campaign import Simulated, Stage, play, simulated_watts
 from hydragnn_flow.simulation.survey import Configuration, survey
 from hydragnn_flow.simulation.truth import EstimatedTruth
 
@@ -66,6 +66,11 @@ class Planner:
         What the machine is like, beside its speed.
     seed
         Of the random numbers.
+
+    Raises
+    ------
+    InputError
+        If the campaign has a limit of energy, and it is not known what GCDs draw.
     """
 
     def __init__(
@@ -75,6 +80,9 @@ class Planner:
         self._conditions, self._seed = conditions, seed
         self._experience: list[Experience] = CostFiles(site).read()
         self._works = WorkInterpolation(_TOLERANCE, _BEYOND)
+        self.power = measured_power(self._experience)
+        """What GCDs and nodes draw, as it was measured there; None if it was not."""
+        self._watts = simulated_watts(config, site, self.power)
 
     @property
     def is_calibrated(self) -> bool:
@@ -127,7 +135,11 @@ class Planner:
         with tempfile.TemporaryDirectory() as folder:
             directory = RunDirectory(Path(folder))
             found = play(
-                Stage(self._config, site, directory, self._store, view, works=self._works),
+                Stage(
+                    *(self._config, site, directory, self._store, view),
+                    works=self._works,
+                    gcd_watts=self._watts,
+                ),
                 truth,
                 conditions=self._conditions,
                 seed=seed,

@@ -68,6 +68,13 @@ class RecordedRun:
         return config.model_copy(update={"search": search})
 
     @property
+    def gcd_watts(self) -> float | None:
+        """Power of a GCD with segments [W]; None if no energy was counted."""
+        counted = [result for result in self.results if result.joules is not None]
+        seconds = sum(r.seconds * len(r.gcds) / max(1.0, r.together) for r in counted)
+        return sum(r.joules or 0.0 for r in counted) / seconds if seconds else None
+
+    @property
     def selection(self) -> dict[str, Any] | None:
         """The recorded choice of members; None if there is none."""
         file = self.directory.ensemble / SELECTION

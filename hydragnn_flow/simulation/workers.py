@@ -65,6 +65,8 @@ class SimulatedWorkers:
         At which the clock begins [s].
     targets
         Whose errors segments report.
+    gcd_watts
+        Power of a GCD with segments [W]; no energy is counted if not given.
     """
 
     def __init__(
@@ -77,10 +79,11 @@ class SimulatedWorkers:
         seed: int,
         unix_time: float,
         targets: Sequence[str] = (),
+        gcd_watts: float | None = None,
     ) -> None:
         self._site, self._clock, self._truth, self._curves = site, clock, truth, curves
         self._conditions, self._unix_time = conditions, unix_time
-        self._targets = targets
+        self._targets, self._gcd_watts = targets, gcd_watts
         self._drawn = draws(seed, "segments")
         self.gcds = Gcds(clock, conditions.interference)
         self.blocks = Blocks(site, clock, conditions, draws(seed, "nodes"), self._lose)
@@ -246,10 +249,17 @@ class SimulatedWorkers:
             seconds=seconds,
             cpu_seconds=seconds,
             peak_memory_gib=max(0.0, cost.memory_gib - self._site.node.uncounted_gib),
+            joules=self._joules(sending),
             started=self._unix_time + began,
             ended=self._unix_time + now,
         )
         return outcome if status not in ("ok", "interrupted") else self._trained(sending, outcome)
+
+    def _joules(self, sending: _Sending) -> float | None:
+        """Energy that each rank is charged with: of a GCD that it shared for its part of it."""
+        if self._gcd_watts is None or sending.job is None:
+            return None
+        return self._gcd_watts * sending.job.done
 
     def _trained(self, sending: _Sending, outcome: TrainingOutcome) -> TrainingOutcome:
         """What a segment that has got somewhere has to show for it."""

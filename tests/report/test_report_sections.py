@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from report_cases import MANIFEST, predictions
 
-from hydragnn_flow.report.cost import cost_of
+from hydragnn_flow.energy_counters import Reading
+from hydragnn_flow.execution.pools.node_energy import EnergyFile
+from hydragnn_flow.report.cost import cost_of, cost_sentence, energy_sentences, nodes_cost
 from hydragnn_flow.report.data_card import data_card
 from hydragnn_flow.report.failures import failures_table
 from hydragnn_flow.report.tables import cost_table
@@ -88,6 +91,27 @@ def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node() -> None:
     ]
     counted = [replace(s, joules=3.6e6) for s in (*shared, gang)]
     assert cost_table(counted)["energy"][2] == "3 kWh"
+
+
+def test_what_is_known_of_the_energy_is_said(tmp_path: Path) -> None:
+    """Three hours of a node, 1.2 kW while two segments of half a kilowatt-hour are at work."""
+    well = [segment(joules=1.8e6, started=1.0, ended=2.0, gcds=["0"])] * 2
+    nothing = {"joules": None, "uncounted": 0}
+    unknown = nodes_cost(tmp_path)
+    assert energy_sentences(nothing | unknown) == "Energy: nothing here counts it."
+    own = cost_of(well) | unknown
+    assert energy_sentences(own).startswith("Energy: 1 kWh in segments. What the nodes used beside")
+    EnergyFile(tmp_path).record([("a", Reading(7.2e6, 10_800.0, "NVML + RAPL"))])
+    nodes = nodes_cost(tmp_path)
+    told = energy_sentences(cost_of(well) | nodes)
+    assert told.startswith("Energy: 2 kWh of the nodes in 3 node-hours, counted by NVML + RAPL ")
+    assert "Of it 1 kWh (50.0 %) were used in segments" in told
+    partly = cost_of([*well, segment(started=1.0, ended=2.0, gcds=["0"])]) | nodes
+    assert energy_sentences(partly).endswith("In segments: 1 kWh, 1 segments not counted.")
+    assert "segments used, nothing here counts" in energy_sentences(nothing | nodes)
+    summary = {**cost_of(well), **nodes, "wall_seconds": 1.0}
+    assert cost_sentence(summary).endswith("1 kWh · 2 kWh of the nodes, idle included")
+    assert cost_sentence({**cost_of(well), "wall_seconds": 1.0}).endswith(" · 1 kWh")
 
 
 def test_the_data_card_names_what_is_known() -> None:

@@ -17,9 +17,10 @@ from rich.console import Console
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.errors import losses, made_of
 from hydragnn_flow.report.run_files import read_run
-from hydragnn_flow.report.tables import errors_frame, members_table, trials_table
+from hydragnn_flow.report.tables import best_table, errors_frame, members_table, trials_table
 from hydragnn_flow.report.text import cell, number
 from hydragnn_flow.report.trials_frame import study_frame
+from hydragnn_flow.segment import SegmentResult
 
 
 def summary_of(made: Made) -> dict:
@@ -79,6 +80,24 @@ def test_parameters_of_the_same_last_name_keep_their_paths() -> None:
         *("Training.rate", "Architecture.rate", "hidden_dim", "Own.seconds"),
         *("epochs", "seconds"),
     ]
+
+
+def test_what_trials_have_used_stands_beside_their_time() -> None:
+    study = optuna.create_study(directions=["minimize"])
+    domain = {"Architecture.a_key_of_a_long_name": IntDistribution(1, 10**9)}
+    found = {"params": dict.fromkeys(domain, 123_456_789), "distributions": domain}
+    study.add_trials([create_trial(value=value, **found) for value in (1.0, 2.0)])
+    segments = [
+        SegmentResult(kind="trial", number=n, rung=0, status="ok", seconds=4.0, joules=joules)
+        for n, joules in ((0, 30.0), (0, 12.0), (1, None))
+    ]
+    frame = study_frame(study, segments)
+    table = trials_table(frame)
+    assert list(table.columns[-3:]) == ["epochs", "seconds", "joules"]
+    assert table["joules"].iloc[0] == 42.0 and table["joules"].isna().tolist() == [False, True]
+    for width, words in ((75, "parameters"), (120, "a_key_of_a_long_name")):
+        shown = printed(best_table(frame, Console(width=width)), width=width)
+        assert "joules" in shown and words in shown
 
 
 def test_no_trials_give_an_empty_table() -> None:

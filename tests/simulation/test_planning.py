@@ -13,12 +13,15 @@ from phase_cases import NODE, SITE
 from rich.console import Console
 from typer.testing import CliRunner
 
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.cli import app
 from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_table
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
+from hydragnn_flow.placement import Experience, Power, Taken, Work
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.simulation import Conditions, Configuration, Planner, Simulated, misfits
 
@@ -120,7 +123,10 @@ def test_a_plan_says_what_it_does_not_know() -> None:
         *conclusions([TOOK] * 3, {4: TOOK, 8: halved}, JOBS, is_calibrated=False, node_hours=None)
     ]
     assert any("50% shorter, +0% node-hours" in sentence for sentence in sentences)
-    assert any("energy is not known" in sentence for sentence in sentences)
+    assert any(
+        sentence.startswith("energy is not known: no segment on fake had its energy counted, and")
+        for sentence in sentences
+    )
     assert any("no segment was ever measured" in sentence for sentence in sentences)
 
 
@@ -173,3 +179,59 @@ def test_the_energy_is_that_of_gcds_at_full_power(watts: float | None, config: R
     rows = [line for line in capture.get().splitlines() if "energy" in line]
     assert len(rows) == (watts is not None)
     assert all(line.count("8.5") == 3 for line in rows)
+
+
+@pytest.mark.parametrize("rest", [None, 500.0])
+def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(
+    rest: float | None, config: RunConfig
+) -> None:
+    """Eight GCD-hours at 250 W in four node-hours, whose rest draws 500 W."""
+    site = replace(JOBS, node=replace(NODE, watts=2125.0))
+    power = Power(250.0, 12, rest)
+    console = Console(width=120)
+    with console.capture() as capture:
+        console.print(plan_table([TOOK] * 3, site, config, power))
+    rows = [line for line in capture.get().splitlines() if "energy" in line]
+    assert len(rows) == 1 + (rest is not None)
+    assert "energy of segments [kWh]" in rows[0] and rows[0].count(" 2 ") == 3
+    assert rest is None or ("idle included" in rows[1] and rows[1].count(" 4 ") == 3)
+    where = {4: TOOK, 8: TOOK}
+    known = {"is_calibrated": True, "node_hours": None, "power": power}
+    told = [s for s in conclusions([TOOK] * 3, where, site, **known) if "energy" in s]
+    assert len(told) == 1 and "250 W of a GCD at work, from the 12 segments on fake" in told[0]
+    assert ("500 W for the rest of each node" in told[0]) == (rest is not None)
+    assert ("was not counted" in told[0]) == (rest is None)
+
+
+def counted(site: Site, watts: float) -> None:
+    """Have segments of a site on record whose GCDs have drawn so much."""
+    taken = Taken(Work(1e9, 1e9, 100, 1e6, 1e5), 10, 0.1, 2.0, 2, 0.4, joules=2.0 * watts)
+    CostFiles(site).write(Experience({"PNA": [taken]}, {}, [], 0.5))
+
+
+def test_a_plan_knows_what_segments_of_the_machine_have_used(
+    config: RunConfig, store: Path
+) -> None:
+    assert planner(config, store).power is None
+    counted(SITE, 40.0)
+    assert planner(config, store).power == Power(40.0, 1)
+
+
+def test_a_limit_of_energy_ends_planned_searches(config: RunConfig, store: Path) -> None:
+    search = config.search.model_copy(update={"energy_kwh": 1e-5})
+    limited = config.model_copy(update={"search": search})
+    with pytest.raises(InputError, match=r"search.energy_kwh: it is not known what the GCDs of"):
+        planner(limited, store)
+    counted(SITE, 40.0)
+    draws, _ = planner(limited, store).simulate(VIEW, 3)
+    assert all(sum(draw.trials.values()) < TRIALS for draw in draws)
+    draws, _ = planner(config, store).simulate(VIEW, 3)
+    assert all(sum(draw.trials.values()) == TRIALS for draw in draws)
+
+
+def test_searches_for_little_energy_can_be_planned_on_a_machine_that_was_not_measured(
+    config: RunConfig, store: Path
+) -> None:
+    search = config.search.model_copy(update={"objectives": ("val_error", "joules")})
+    draws, _ = planner(config.model_copy(update={"search": search}), store).simulate(VIEW, 3)
+    assert all(sum(draw.trials.values()) == TRIALS for draw in draws)

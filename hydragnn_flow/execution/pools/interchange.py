@@ -88,10 +88,8 @@ class ManyPools(Interchange):
         if request == READINGS:
             channel.send_pyobj(self._readings)
             # Those that have ended are told once more, and then known.
-            there = (manager.decode() for manager in self._ready_managers)
-            self._readings = {
-                name: self._readings[name] for name in there if name in self._readings
-            }
+            there = {manager.decode() for manager in self._ready_managers}
+            self._readings = {name: of for name, of in self._readings.items() if name in there}
             return
         with self._received("command_channel", request):
             super().process_command(*arguments)

@@ -1,0 +1,71 @@
+"""A limit of the energy that trials use, and of what a machine draws, which later plans know."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+from campaign_cases import TRIALS
+from phase_cases import Campaign, run, well
+
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
+
+KWH = 3.6e6
+
+
+def counted(spec: SegmentSpec) -> SegmentResult:
+    return replace(well(spec), joules=1.0 * KWH)
+
+
+def asked(context: Context) -> int:
+    return len(run(context, counted)[0])
+
+
+def test_no_more_trials_are_asked_for_once_their_energy_is_used_up(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two GCDs, so that one trial may be on its way when another ends; each takes a kWh."""
+    caplog.set_level(logging.INFO)
+    context = campaign(rungs="none", energy_kwh=2.5)
+    trials, _ = run(context, counted)
+    assert [trial.state for trial in trials] == ["complete"] * len(trials)
+    assert 3 <= len(trials) <= 4 < TRIALS
+    told = [r.getMessage() for r in caplog.records if r.levelno > logging.INFO]
+    assert [line for line in told if "search.energy_kwh = 2.5 is used up" in line] == told
+    assert len(told) == 1 and f"no more trials after {len(trials)} of {TRIALS}" in told[0]
+
+
+def test_trials_that_have_begun_go_on_to_their_last_rung(campaign: Campaign) -> None:
+    trials, pool = run(campaign(energy_kwh=0.5), counted)
+    assert 1 <= len(trials) <= 4 < TRIALS, "as many as two GCDs take at a time"
+    assert trials[0].state == "complete" and len(pool.sent) > len(trials)
+
+
+def test_a_limit_that_is_not_reached_changes_nothing(campaign: Campaign) -> None:
+    assert asked(campaign(energy_kwh=100.0)) == TRIALS
+
+
+def test_a_later_driver_knows_what_was_used(campaign: Campaign) -> None:
+    first = campaign(rungs="none", energy_kwh=2.5)
+    before = asked(first)
+    again = Context(first.config, first.site, first.directory, first.store, "", first.view)
+    later = TrialPhase(again)
+    assert later.context.ledger.trial_joules == before * KWH
+    assert later._to_come == 0
+
+
+def test_a_limit_of_what_nobody_measures_is_refused_by_the_first_result(campaign: Campaign) -> None:
+    with pytest.raises(InputError, match=r"^search.energy_kwh cannot be measured on .*remove it"):
+        run(campaign(energy_kwh=1.0), well)
+
+
+def test_a_trial_that_was_not_counted_stays_where_others_are(campaign: Campaign) -> None:
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        return well(spec) if spec.number == 3 else counted(spec)
+
+    trials, _ = run(campaign(rungs="none", energy_kwh=100.0), machine)
+    assert [trial.state for trial in trials] == ["complete"] * TRIALS
