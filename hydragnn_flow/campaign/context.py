@@ -102,6 +102,19 @@ class Context:
         """Speed and memory that each GCD has for segments."""
         return self.estimator.gcd
 
+    def to_come(self, asked: int) -> int:
+        """Trials that are yet to be asked for; none once their energy is used up.
+
+        Parameters
+        ----------
+        asked
+            Trials that have been asked for.
+        """
+        search = self.config.search
+        if search.energy_kwh is not None and self.ledger.trial_kwh >= search.energy_kwh:
+            return 0
+        return max(0, search.trials - asked)
+
     def task(
         self,
         kind: Kind,

@@ -87,7 +87,7 @@ class EarlyMembers:
         """Whether GCDs idle, few trials are undecided, and the last of them takes a while."""
         undecided = dispatch.number("trial")
         return (
-            search.asked >= self._context.config.search.trials
+            not self._context.to_come(search.asked)
             and 0 < undecided <= MOST_UNDECIDED * search.asked
             and min(dispatch.fleet.free, self._gcds - dispatch.running) > 0
             and not dispatch.is_stopping

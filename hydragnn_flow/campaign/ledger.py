@@ -15,6 +15,8 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
+_JOULES = 3.6e6
+"""In a kilowatt-hour."""
 _logger = logging.getLogger(__name__)
 
 
@@ -41,8 +43,8 @@ class Ledger:
         """Those of members, in the order they ended."""
         self.counts_energy = False
         """Whether the energy of any was measured."""
-        self.trial_joules = 0.0
-        """Energy of all segments of trials [J], as far as it was counted."""
+        self.trial_kwh = 0.0
+        """Energy of all segments of trials [kWh], as far as it was counted."""
 
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
         """Read what earlier drivers recorded; of trials only what those that ended are kept by.
@@ -100,7 +102,7 @@ class Ledger:
         of.append(result)
         self.counts_energy |= result.joules is not None
         if result.kind == "trial":
-            self.trial_joules += result.joules or 0.0
+            self.trial_kwh += (result.joules or 0.0) / _JOULES
 
     def write(self, action: Callable[[], None]) -> None:
         """Change a file of the run directory; waits for a disk that is full or gone for a while.

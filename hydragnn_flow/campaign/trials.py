@@ -32,8 +32,6 @@ _CANDIDATES = 4
 # Segments that are ready for each GCD at work that others may join: of a few, the first ones that
 # fit none would keep those out that do.
 _LOOKED_AT, _MOST_LOOKED_AT = 1 / 8, 64
-# In a kilowatt-hour.
-_JOULES = 3.6e6
 _logger = logging.getLogger(__name__)
 
 
@@ -109,10 +107,7 @@ class TrialPhase:
     @property
     def _to_come(self) -> int:
         """Trials that are yet to be asked for."""
-        search, used = self.context.config.search, self.context.ledger.trial_joules
-        if search.energy_kwh is not None and used >= search.energy_kwh * _JOULES:
-            return 0
-        return max(0, search.trials - self.search.asked)
+        return self.context.to_come(self.search.asked)
 
     def _tell_of_energy(self) -> None:
         """Say once that the energy for trials is used up before all were asked for."""
@@ -122,7 +117,7 @@ class TrialPhase:
             tell(
                 _logger,
                 "search.energy_kwh = %g is used up (%.3g kWh): no more trials after %d of %d",
-                *(search.energy_kwh, self.context.ledger.trial_joules / _JOULES),
+                *(search.energy_kwh, self.context.ledger.trial_kwh),
                 *(asked, search.trials),
             )
 

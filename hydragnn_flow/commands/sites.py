@@ -139,6 +139,8 @@ def check(
         for one in exchanges:
             if "fault" not in one:
                 say(f"{one['between']} exchange {one['gb_per_s']:.2f} GB/s")
+        if answered := [report for report in reports if "fault" not in report]:
+            say(_energy_sentence(answered))
         if networks := [one for one in calibration.get("networks", []) if "taken" in one]:
             from hydragnn_flow.campaign.calibration import learn
 
@@ -204,6 +206,15 @@ def _report_table(reports: list[dict[str, Any]]) -> Table:
             row.append(report["address"])
         table.add_row(*row)
     return table
+
+
+def _energy_sentence(reports: list[dict[str, Any]]) -> str:
+    """What counts the energy of segments and of nodes."""
+    words = []
+    for name, key in (("segments", "energy"), ("nodes", "node_energy")):
+        found = sorted({report[key] or "nothing" for report in reports})
+        words.append(f"of {name} {' or '.join(found)}")
+    return f"what counts energy: {', '.join(words)}"
 
 
 def _calibration_table(networks: Sequence[Calibrated]) -> Table:

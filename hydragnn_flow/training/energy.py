@@ -42,7 +42,9 @@ class EnergyMeter:
 
     def __init__(self, device: torch.device, fraction: Callable[[], float] = lambda: 1.0) -> None:
         self._fraction, self._joules = fraction, 0.0
-        self._counters = _counters(device)
+        self.source, self._counters = _counters(device)
+        """What counts it: `RAPL`, `NVML`, `AMD SMI`, `hwmon`, `pm_counters`; empty if nothing does.
+        """
         self._last = self._now()
         self._read = time.monotonic()
 
@@ -74,20 +76,27 @@ class EnergyMeter:
             return []
 
 
-def _counters(device: torch.device) -> list[Counter]:
+def _counters(device: torch.device) -> tuple[str, list[Counter]]:
+    """What counts the energy of a device, and its counters; nothing if it is not counted."""
     if device.type == "cpu":
-        return rapl_counters() or _one(cray_counter("cpu_energy"))
+        sockets = rapl_counters()
+        return ("RAPL", sockets) if sockets else _cray(cray_counter("cpu_energy"))
     if device.type == "xpu":
-        return _one(intel_counter(os.environ.get("ZE_AFFINITY_MASK", "")))
+        card = intel_counter(os.environ.get("ZE_AFFINITY_MASK", ""))
+        return ("hwmon", [card]) if card is not None else ("", [])
     if device.type != "cuda":
-        return []
+        return "", []
     properties: Any = torch.cuda.get_device_properties(device)
     try:
         if torch.version.hip:
-            return [amd_counter(_place(properties))]
-        return [nvidia_counter(properties.uuid)]
+            return "AMD SMI", [amd_counter(_place(properties))]
+        return "NVML", [nvidia_counter(properties.uuid)]
     except Exception:  # the vendors' packages raise errors of their own, ImportError among them
-        return _one(cray_accelerator(_place(properties)))
+        return _cray(cray_accelerator(_place(properties)))
+
+
+def _cray(counter: Counter | None) -> tuple[str, list[Counter]]:
+    return ("", []) if counter is None else ("pm_counters", [counter])
 
 
 def _place(properties: Any) -> str:
@@ -96,7 +105,3 @@ def _place(properties: Any) -> str:
         f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:"
         f"{properties.pci_device_id:02x}."
     )
-
-
-def _one(counter: Counter | None) -> list[Counter]:
-    return [] if counter is None else [counter]

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from counter_trees import PmCounters
 from trainer_cases import trainer_of
 from typer.testing import CliRunner
 
@@ -40,7 +41,11 @@ NODE = Node(
 )
 
 
-def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
+def test_every_gcd_says_what_it_has(
+    alloy_store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOST_SYS", str(tmp_path))
+    PmCounters(tmp_path, {"energy": 5, "accel0_energy": 1})
     request = {"device": "cpu", "store": str(alloy_store.path), "interface": "lo"}
     reports = run_probe(NODE, request)
     assert [report["gcd"] for report in reports] == ["0", "1"]
@@ -50,6 +55,7 @@ def test_every_gcd_says_what_it_has(alloy_store: GraphStore) -> None:
         assert report["torch"] == torch.__version__
         assert report["graphs"] == sum(len(alloy_store[name]) for name in alloy_store.splits)
         assert report["address"] == "127.0.0.1"
+        assert (report["energy"], report["node_energy"]) == ("", "pm_counters")
         trainer = psutil.Process(trainer_of(int(report["gcd"]), node=NODE).pid)
         assert 0.1 < report["start_seconds"] < time.time() - trainer.create_time()
     assert faults(site(NODE), reports, []) == []
@@ -176,6 +182,7 @@ def test_check_starts_workers_and_leaves_nothing(
     monkeypatch.setattr(check, "SECONDS", 0.0)
     ran = CliRunner().invoke(app, ["site", "check", "local", "--calibrate"])
     assert ran.exit_code == 0, ran.output
+    assert "what counts energy: of segments" in ran.output
     assert "SchNet, 16 features" in ran.output and "local is as it should be" in ran.output
     assert len([*Path(os.environ["XDG_CACHE_HOME"], "hydragnn_flow", "cost").glob("*.json")]) == 1
     assert list((tmp_path / "runs").iterdir()) == []
@@ -190,5 +197,6 @@ def test_check_of_a_wrong_site_fails_and_says_why(
     monkeypatch.setattr(GraphStore, "open", lambda path: nullcontext())
     ran = CliRunner().invoke(app, ["site", "check", "local", "--store", "missing.gs"])
     assert ran.exit_code == 1, ran.output
+    assert "what counts energy" not in ran.output
     assert "missing.gs does not exist" in ran.output.replace("\n", "")
     assert (tmp_path / "runs" / "check-local").is_dir()

@@ -12,11 +12,13 @@ import psutil
 import torch
 
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.energy_counters import NodeMeter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.worker import ask_trainer
 from hydragnn_flow.processes import ProcessDied
+from hydragnn_flow.training.energy import EnergyMeter
 
 # Enough arithmetic to see that a device computes, and computes right.
 _SIDE = 256
@@ -69,7 +71,8 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
         ``device`` and ``identity`` (its name, and what tells it from the others; None on CPUs),
         ``memory_gib``, ``cores`` (those this process may use), ``threads``, ``torch``,
         ``start_seconds`` (from the start of the process, torch and all imported), ``graphs``
-        of the store and ``address`` on the interface (None if not asked for).
+        of the store and ``address`` on the interface (None if not asked for), ``energy`` and
+        ``node_energy`` (what counts those of the GCD and of the node; empty if nothing does).
 
     Raises
     ------
@@ -79,7 +82,10 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     started = time.time() - psutil.Process().create_time()
     found = _device(request["device"])
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    of_node = NodeMeter().read()
     return found | {
+        "energy": EnergyMeter(torch.device(request["device"])).source,
+        "node_energy": "" if of_node is None else of_node.counters,
         "cores": cores,
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
