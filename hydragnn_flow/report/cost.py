@@ -72,9 +72,11 @@ def rest_watts(directory: RunDirectory) -> float | None:
     """Power of a node of a run beside what its segments use [W].
 
     None where nodes or segments are not counted, or not all of them: a driver of an earlier version
-    has counted no nodes.
+    has counted no nodes, and members of an ensemble that was set aside are no longer in the ledger.
     """
     found, own = read_node_energy(directory.path), cost_of(directory.results())
+    if any(directory.path.glob(f"{directory.ensemble.name}.*")):
+        return None
     if found is None or not found.node_seconds or own["joules"] is None or own["uncounted"]:
         return None
     rest = (found.joules - own["joules"]) / found.node_seconds

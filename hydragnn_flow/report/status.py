@@ -16,6 +16,7 @@ from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
 from hydragnn_flow.report.closing import closing_table
+from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
 from hydragnn_flow.report.forecast import predicted_end, told_end
 from hydragnn_flow.report.gcd_time import gcd_time
 from hydragnn_flow.report.gcd_time_words import utilisation_sentence
@@ -100,6 +101,9 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
         yield f"predicted end: {told_end(end, now)}"
     if (spent := gcd_time(stage.results)) is not None:
         yield utilisation_sentence(spent)
+    cost = {**cost_of(stage.results), **nodes_cost(run_directory)}
+    if cost["joules"] is not None or cost["node_joules"] is not None:
+        yield energy_sentences(cost)
 
 
 def _workers(workers: Mapping[str, Any]) -> Iterator[str]:

@@ -12,12 +12,19 @@ from report_cases import MANIFEST, predictions
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
-from hydragnn_flow.report.cost import cost_of, cost_sentence, energy_sentences, nodes_cost
+from hydragnn_flow.report.cost import (
+    cost_of,
+    cost_sentence,
+    energy_sentences,
+    nodes_cost,
+    rest_watts,
+)
 from hydragnn_flow.report.data_card import data_card
 from hydragnn_flow.report.failures import failures_table
 from hydragnn_flow.report.tables import cost_table
 from hydragnn_flow.report.target_values import targets_of
 from hydragnn_flow.report.worst import WORST, flagged_sentence, worst_structures
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
 
@@ -109,6 +116,12 @@ def test_what_is_known_of_the_energy_is_said(tmp_path: Path) -> None:
     partly = cost_of([*well, segment(started=1.0, ended=2.0, gcds=["0"])]) | nodes
     assert energy_sentences(partly).endswith("In segments: 1 kWh, 1 segments not counted.")
     assert "segments used, nothing here counts" in energy_sentences(nothing | nodes)
+    directory = RunDirectory(tmp_path)
+    assert rest_watts(directory) is None, "of no segment is the energy known"
+    directory.record([*well, segment(status="lost")])
+    assert rest_watts(directory) == pytest.approx(3.6e6 / 10_800)
+    directory.record([segment(joules=7.2e6, started=1.0, ended=2.0, gcds=["0"])])
+    assert rest_watts(directory) is None, "segments use no more than their nodes"
     summary = {**cost_of(well), **nodes, "wall_seconds": 1.0}
     assert cost_sentence(summary).endswith("1 kWh · 2 kWh of the nodes, idle included")
     assert cost_sentence({**cost_of(well), "wall_seconds": 1.0}).endswith(" · 1 kWh")

@@ -18,7 +18,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from hydragnn_flow import cli
+from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.execution import sole_driver
+from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.log import FILE
 from hydragnn_flow.report.forecast import predicted_end, told_end
@@ -70,6 +72,13 @@ def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory: Path) 
         "12 of 16 GCDs busy, 1 block running, 2 blocks in the queue since 12 min (Priority)"
     ) in text
     assert "segments ended badly there: frontier00007" in text
+
+
+def test_energy_so_far_is_told_where_it_is_counted(run_directory: Path) -> None:
+    with sole_driver(run_directory):
+        assert "Energy" not in shown(run_directory)
+        EnergyFile(run_directory).record([("a", Reading(7.2e6, 7_200.0, "pm_counters"))])
+        assert "Energy: 2 kWh of the nodes in 2 node-hours" in shown(run_directory)
 
 
 def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory: Path) -> None:
