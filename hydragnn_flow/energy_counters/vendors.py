@@ -5,7 +5,7 @@ Their functions raise errors of their own, and ImportError where a package is no
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -75,7 +75,7 @@ def _amd(smi: Any, handle: Any) -> Counter:
     return joules
 
 
-def _counts(smi: Any) -> Any:
+def _counts(smi: Any) -> Callable[[Any], bool]:
     """Says of a die whether it counts anything."""
 
     def counts(handle: Any) -> bool:
