@@ -155,11 +155,14 @@ def run(
 ) -> None:
     """Run a campaign: search, train the best as an ensemble, predict with error bars.
 
-    The same command continues a run that was stopped. With `search.objective` it calls a function.
+    The same command continues a run that was stopped. With `search.objective` it calls a function;
+    a search for `throughput`, `seconds` or `joules` alone has no ensemble.
     """
     from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
     from hydragnn_flow.report.closing import closing_table
+    from hydragnn_flow.report.tables import best_table
+    from hydragnn_flow.report.trials_frame import trials_frame
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):
@@ -174,6 +177,11 @@ def run(
     where = short(summary.run_directory)
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")
+    if summary.ensemble is None:
+        console.print(best_table(trials_frame(summary.run_directory), console, rows=5))
+        say(f"what mattered  hydragnn-flow importance {where}")
+        say(f"report         {short(summary.report)}")
+        return
     console.print(closing_table(summary.ensemble))
     say(f"predictions  {where}/predictions/")
     say(f"report       {short(summary.report)}")

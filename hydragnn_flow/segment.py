@@ -172,6 +172,14 @@ class TrainingOutcome:
     """Mean number of graphs of a step over all ranks, in the last epoch that it trained in."""
     learning_rate: float = 0.0
     """The largest in that epoch, before a schedule lowers it."""
+    steady_steps: int = 0
+    """Steps after the first five, by which its speed is judged."""
+    steady_graphs: int = 0
+    """Graphs of these steps on all ranks."""
+    steady_seconds: float = 0.0
+    """Their time, without validation and checkpoints [s]."""
+    steady_joules: float | None = None
+    """Their energy on all ranks [J]; None if a rank has no counter."""
     peak_memory_gib: float = 0.0
     joules: float | None = None
     """The segment's energy on all ranks [J]; None if a rank has no counter."""

@@ -321,6 +321,7 @@ def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
         '"metrics": {"energy_mae": 0.3, "energy_mae_per_atom": 0.01}, "seconds": 3.2, '
         '"cpu_seconds": 3.1, "steps": 54, "step_seconds": 0.05, "peak_memory_gib": 0.4, '
         '"graphs_per_step": 31.5, "learning_rate": 0.002, "batches": 2, '
+        '"steady_steps": 49, "steady_graphs": 1544, "steady_seconds": 2.4, "steady_joules": 180.0, '
         '"accumulation_steps": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, '
         '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], '
         '"checkpoint": "checkpoint-7f3a.pt", "together": 1.5, '

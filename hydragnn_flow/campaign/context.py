@@ -83,7 +83,7 @@ class Context:
             self.ledger.write(self.event_files.restore)
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
-        manifest, name = self.store.manifest, self.config.ensemble.criterion
+        manifest, name = self.store.manifest, self.config.criterion
         judged = graphs_judged(self.config, manifest)
         is_part = judged < manifest.splits[VALIDATION].graphs
         self.validation = (judged, self.config.seed) if is_part else None
@@ -162,11 +162,11 @@ class Context:
             decay=decay,
             after_epoch=done_epochs,
             batches=self.config.batches(trial.parameters) if kind == "trial" else 1,
-            bootstrap=kind == "member" and self.config.ensemble.bootstrap,
+            bootstrap=kind == "member" and self.config.members.bootstrap,
             budget=self.config.divided_budget,
             sampling=self.config.data.sampling,
             validation=self.validation,
-            criterion=self.config.ensemble.criterion,
+            criterion=self.config.criterion,
             trivial_errors=self.trivial_errors,
             run_directory=str(self.directory.path),
             token=self.token,

@@ -41,8 +41,10 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
         _prepare(config, site, directory, view, pool)
 
 
-def drive(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> dict[str, Any]:
-    """Continue a campaign to its end; returns the content of `ensemble.json`."""
+def drive(
+    config: RunConfig, site: Site, directory: RunDirectory, view: View
+) -> dict[str, Any] | None:
+    """Continue a campaign to its end; returns the content of `ensemble.json`, if there is one."""
     with _driving(directory, config, view) as token:
         with _started(site, directory) as pool:
             store = _prepare(config, site, directory, view, pool)
@@ -120,7 +122,7 @@ def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]
         yield cache(lambda: stack.enter_context(pool))
 
 
-def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
+def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | None:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
     context.ledger.write(lambda: None)  # which says whether another driver is in charge
@@ -128,6 +130,11 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any]:
     if rest is not None:
         context.estimator.costs.rest_watts = rest
     context.keep_costs()
+    if config.ensemble is None:
+        view.step("finish", 0, 1, "writing the report")
+        write_report(directory.path)
+        view.step("finish", 1, 1)
+        return None
     view.step("finish", 0, 2, "calibrating and testing")
     totals = {
         "wall_seconds": directory.wall_seconds(),

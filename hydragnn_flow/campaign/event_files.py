@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hydragnn_flow.campaign.objectives import outcome_of
+from hydragnn_flow.campaign.objectives import TooShort, outcome_of
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
@@ -152,7 +152,7 @@ class EventFiles:
             yield f"validation/{name}", error
         if of_trial:
             search = self._config.search
-            with suppress(InputError):  # energy is not measured, so the trial has no objectives
+            with suppress(InputError, TooShort):  # not measured, so the trial has no objectives
                 values = outcome_of(search, of_trial).objectives
                 yield from zip(map(_objective, search.objectives), values, strict=True)
 

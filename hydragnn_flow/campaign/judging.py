@@ -19,7 +19,8 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     """Number of graphs of the validation split by which every epoch of the run is judged.
 
     By default all of them; where epochs are parts of a budget, no more than an epoch trains on, so
-    that judging costs no more than training, but enough to tell trials apart.
+    that judging costs no more than training, but enough to tell trials apart. One, where no
+    objective is an error.
 
     Parameters
     ----------
@@ -32,6 +33,8 @@ def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     asked, budget = config.search.validation_samples, config.divided_budget
     if isinstance(asked, int):
         return min(asked, there)
+    if asked == "auto" and not config.search.judges_errors:
+        return min(1, there)  # nobody asks for its error
     if asked == "all" or budget is None:
         return there
     unit, size = budget

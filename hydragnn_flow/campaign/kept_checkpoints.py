@@ -32,8 +32,9 @@ class KeptCheckpoints:
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
         self._directory, self._config = directory, config
-        self._deletes = config.search.keep_checkpoints == "best"
-        self._most = most_of_a_type(config.ensemble.size)
+        self._has_members = config.ensemble is not None
+        self._deletes = config.search.keep_checkpoints == "best" or not self._has_members
+        self._most = most_of_a_type(config.ensemble_size)
         self._best: defaultdict[str, list[_Rank]] = defaultdict(list)
         self._needless: list[int] = []
 
@@ -64,6 +65,8 @@ class KeptCheckpoints:
         judged = [result for result in results if result.best_val_error is not None]
         if not (self._deletes and judged):
             return None
+        if not self._has_members:
+            return record.number
         found = candidate_of(self._config, record, judged[-1])
         best = self._best[found.mpnn_type]
         rank = found.feasible, -found.value, -found.trial

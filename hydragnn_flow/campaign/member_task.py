@@ -19,7 +19,7 @@ BEGUN = "begun"
 
 def member_task(context: Context, member: int, choice: Choice, trial: TrialRecord) -> Task:
     """The segment of a member, from its trial's weights or its own to its last epoch."""
-    config, folder = context.config.ensemble, member_folder(context.directory.ensemble, member)
+    config, folder = context.config.members, member_folder(context.directory.ensemble, member)
     trained, until = trained_epochs(context, trial.number), context.config.member_epochs
     results = context.ledger.members
     mine = max((result.to_epoch for result in results if result.number == member), default=0)

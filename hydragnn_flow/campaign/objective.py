@@ -78,7 +78,7 @@ def run_objective(
     with CampaignView() as view, _driving(directory, config, view) as token:
         records = _Campaign(config, site, directory, token, view).run()
     write_text(directory.path / TABLE, _table(records, config))
-    return sorted(records, key=best_first)
+    return sorted(records, key=best_first(config.search.directions[0]))
 
 
 @contextmanager

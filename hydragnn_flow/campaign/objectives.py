@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.run import CriterionName
-from hydragnn_flow.config.search import CRITERION
+from hydragnn_flow.config.search import COSTS, CRITERION, STRUCTURES, WARM_UP_STEPS
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
@@ -16,6 +16,10 @@ from hydragnn_flow.segment import SegmentResult
 
 JOULES = "joules"
 _ON_VALIDATION = "val."
+
+
+class TooShort(ValueError):
+    """A trial was over before its speed could be measured."""
 
 
 def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcome:
@@ -32,12 +36,18 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
     ------
     InputError
         If joules are asked for and no counter reported them where the last segment ran.
+    TooShort
+        If the speed of its steps is asked for, and it has taken too few.
     """
     curve = [row for result in results for row in result.history if result.status == "ok"]
     judged = 2 if config.objectives[0] == "val_loss" else 3
     limits = config.constraints
+    times = {"throughput"} if config.judges_errors else {*COSTS}
     return Outcome(
-        objectives=tuple(_value(name, results, curve) for name in config.objectives),
+        objectives=tuple(
+            _speed(name, results) if name in times else _value(name, results, curve)
+            for name in config.objectives
+        ),
         excess={name: _value(name, results, curve) - limit for name, limit in limits.items()},
         curve=[(row[0], row[judged]) for row in curve],
     )
@@ -84,6 +94,27 @@ def check_earlier_errors(
                 )
 
 
+def _speed(name: str, results: Sequence[SegmentResult]) -> float:
+    """Structures in a second, or seconds or joules of `STRUCTURES`, of steps after the first."""
+    steady = [result for result in results if result.steady_steps]
+    if not steady:
+        raise TooShort(
+            f"{name} is measured after the first {WARM_UP_STEPS} steps, and the trial has taken "
+            f"{max(result.steps for result in results)} at most; give it a larger search.budget"
+        )
+    graphs = sum(result.steady_graphs for result in steady)
+    seconds = sum(result.steady_seconds for result in steady)
+    if name == "throughput":
+        return graphs / seconds
+    if name == "seconds":
+        of_gcds = (result.steady_seconds * max(1, len(result.gcds)) for result in steady)
+        return sum(of_gcds) / graphs * STRUCTURES
+    for result in steady:
+        check_counted("search: 'joules'", result)
+    known = [result.steady_joules or 0.0 for result in steady]
+    return sum(known) / graphs * STRUCTURES
+
+
 def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:
     last = results[-1]
     if name == CRITERION:
@@ -127,7 +158,7 @@ def check_counted(what: str, result: SegmentResult) -> None:
     InputError
         If its energy was not counted.
     """
-    if result.joules is None:
+    if result.joules is None or (result.steady_steps and result.steady_joules is None):
         raise InputError(
             f"{what} cannot be measured on {result.node or 'this node'}: no device or processor "
             f"reports its energy to this user; remove it"

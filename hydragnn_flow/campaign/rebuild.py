@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import optuna
-from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from hydragnn_flow.campaign.failures import is_final
-from hydragnn_flow.campaign.objectives import outcome_of
+from hydragnn_flow.campaign.objectives import TooShort, outcome_of
 from hydragnn_flow.config import RunConfig, SearchConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there
@@ -98,7 +97,7 @@ def _begin_trials(
         study = optuna.create_study(
             study_name=STUDY,
             storage=storage,
-            directions=[StudyDirection.MINIMIZE] * len(config.objectives),
+            directions=config.directions,
         )
         add_earlier(study, config)
         first = len(study.get_trials(deepcopy=False))
@@ -170,7 +169,7 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
     # The sampler is not asked for anything.
     quick = config.search.model_copy(update={"sampler": "random"})
     so_far: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-    search = _SecondJudgement(journal, quick, config.num_epoch, config.seed, config.ensemble.size)
+    search = _SecondJudgement(journal, quick, config.num_epoch, config.seed, config.ensemble_size)
     with search:
         for result in results:
             number, rung = result.number, result.rung
@@ -181,7 +180,7 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
             if result.status == "ok" and result.best_val_error is not None:
                 try:
                     outcome = outcome_of(config.search, so_far[number])
-                except InputError as error:
+                except (InputError, TooShort) as error:
                     search.fail(number, f"error: {error}")
                     continue
                 if not all(math.isfinite(value) for value in outcome.objectives):

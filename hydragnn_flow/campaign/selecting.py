@@ -131,7 +131,7 @@ def _are_of(context: Context, selection: Selection, records: Sequence[TrialRecor
 def _chosen(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection, list[int]]:
     config, store, directory = context.config, context.store, context.directory
     criterion = Criterion.of(
-        config.network_with({}), store.manifest, context.trivial_errors, config.ensemble.criterion
+        config.network_with({}), store.manifest, context.trivial_errors, config.criterion
     )
     judged = judged_by(store[VALIDATION], context.validation)
     return choose_trials(config, records, context.ledger.trials, directory.trial, judged, criterion)
@@ -142,7 +142,7 @@ def write_selection(context: Context, selection: Selection, failed: Sequence[Fai
     folder = context.directory.ensemble
     content = {
         "version": _VERSION,
-        "strategy": context.config.ensemble.strategy,
+        "strategy": context.config.members.strategy,
         **asdict(selection),
         "failed": [asdict(member) for member in failed],
     }
@@ -156,7 +156,7 @@ def write_selection(context: Context, selection: Selection, failed: Sequence[Fai
 
 def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
     """An earlier driver's choice, where it fits the search as it is known now."""
-    file, config = context.directory.ensemble / SELECTION, context.config.ensemble
+    file, config = context.directory.ensemble / SELECTION, context.config.members
     if not is_there(file):
         return None
     try:

@@ -21,6 +21,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
 
 
 @dataclass
@@ -29,8 +30,8 @@ class CampaignSummary:
 
     run_directory: Path
     report: Path
-    ensemble: dict[str, Any]
-    """The content of `ensemble.json`."""
+    ensemble: dict[str, Any] | None
+    """The content of `ensemble.json`; None where the search is for the fastest training."""
     was_complete: bool = False
     """Whether there was nothing left to do."""
 
@@ -62,7 +63,7 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
     try:
         directory.check(config)
         _check_tensorboard(config)
-        if not directory.is_complete(config):
+        if not _is_complete(config, directory):
             _check_writable(directory.path)
             config.data.check_files()
             _check_sampler(config)
@@ -123,9 +124,11 @@ def run_campaign(
         same call continues.
     """
     directory = check_paths(config, run_directory)
-    was_complete = directory.is_complete(config)
+    was_complete = _is_complete(config, directory)
+    summary: dict[str, Any] | None = None
     if was_complete:
-        summary = read_summary(directory.path)
+        if config.ensemble is not None:
+            summary = read_summary(directory.path)
         if not directory.report.exists():
             from hydragnn_flow.report.html import write_report
 
@@ -140,6 +143,15 @@ def run_campaign(
         with _shown(view) as shown:
             summary = drive(config, site, directory, shown)
     return CampaignSummary(directory.path, directory.report, summary, was_complete)
+
+
+def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
+    """Whether there is nothing left to do."""
+    if config.ensemble is not None:
+        return directory.is_complete(config)
+    trials = read_trials(directory.path)
+    ended = sum(trial.state != "running" for trial in trials)
+    return len(trials) == ended >= config.search.trials
 
 
 @contextmanager

@@ -71,11 +71,12 @@ def checked_store(
     )
     for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)
-    _check_calibration(config, store)
+    if config.ensemble is not None:
+        _check_calibration(config.ensemble.coverage, config, store)
     _check_budget(base, store)
     _check_sampling(config, store)
     there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
-    if judged < there:
+    if judged < there and config.search.judges_errors:
         tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
     model = _checked_model(base, store, config.data.sampling)
     if config.start_from is not None:
@@ -84,9 +85,9 @@ def checked_store(
     return store
 
 
-def _check_calibration(config: RunConfig, store: GraphStore) -> None:
+def _check_calibration(coverage: float, config: RunConfig, store: GraphStore) -> None:
     """Refuse too few structures for the coverage that is asked for."""
-    split, coverage = calibration_split(store), config.ensemble.coverage
+    split = calibration_split(store)
     if len(split) >= (needed := needed_for_coverage(coverage)):
         return
     drawn = config.data.split

@@ -11,9 +11,15 @@ from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.failures import is_final, times_too_large
 from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
-from hydragnn_flow.campaign.objectives import check_counted, check_earlier_errors, outcome_of
+from hydragnn_flow.campaign.objectives import (
+    TooShort,
+    check_counted,
+    check_earlier_errors,
+    outcome_of,
+)
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
+from hydragnn_flow.config.search_checks import GCDS
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.garbage import collection_of_new
 from hydragnn_flow.log import tell
@@ -48,7 +54,7 @@ class TrialPhase:
     def __init__(self, context: Context) -> None:
         self.context = context
         config = context.config
-        check_earlier_errors(config.search, context.store.manifest, config.ensemble.criterion)
+        check_earlier_errors(config.search, context.store.manifest, config.criterion)
         remade = rebuild_study(context.directory, config)
         if remade:
             study, ledger = context.directory.journal, context.directory.segments
@@ -60,11 +66,15 @@ class TrialPhase:
             config.search,
             config.num_epoch,
             config.seed,
-            config.ensemble.size,
+            config.ensemble_size,
         )
         self._ready: list[Task] = []
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
+        # Those that share a GCD slow each other down.
+        self._times_steps = config.search.times_steps
+        if self._times_steps:
+            self._check_gcds()
         self._has_room = self._is_used_up = False
         self._troubled: set[int] = set()
         self._impossible = 0
@@ -181,7 +191,8 @@ class TrialPhase:
         self._kept.delete()
         if not self._ready:
             return []
-        return dispatch.begin(self._ready, self._gcds - dispatch.running, self._to_come)
+        free, apart = self._gcds - dispatch.running, self._times_steps
+        return dispatch.begin(self._ready, free, self._to_come, may_join=not apart)
 
     def _wanted(self, dispatch: Dispatch) -> int:
         """GCDs for which more segments are to be made ready.
@@ -195,7 +206,7 @@ class TrialPhase:
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
         is_first = not dispatch.number("trial")
-        if fleet.may_share:
+        if fleet.may_share and not self._times_steps:
             looked_at = min(max(1, int(_LOOKED_AT * dispatch.running)), _MOST_LOOKED_AT)
             small = sum(task.width == 1 for task in self._ready)
             return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
@@ -292,6 +303,9 @@ class TrialPhase:
             if search.energy_kwh is not None and not ledger.counts_energy:
                 check_counted("search.energy_kwh", results[-1])
             outcome = outcome_of(search, results)
+        except TooShort as error:
+            self._fail(number, f"error: {error}")
+            return "stops"
         except InputError as error:
             if not ledger.counts_energy:
                 raise  # before the search has spent anything on what cannot be measured
@@ -338,6 +352,18 @@ class TrialPhase:
             times = task.retries.total
             reason = f"{result.status} {times} times without getting further: {result.reason}"
             self._fail(task.spec.number, reason)
+
+    def _check_gcds(self) -> None:
+        """Refuse trials whose speed would be that on fewer GCDs than they ask for."""
+        config, there = self.context.config, self.context.site.gcds_of_a_block
+        searched = config.search.space.get(GCDS)
+        asked = searched.examples() if searched else [config.gcds({})]
+        if (most := max(int(number or 1) for number in asked)) > there:
+            key = f"search.space.{GCDS}" if searched else "resources.gcds"
+            raise InputError(
+                f"{key}: asks for {most} GCDs, and the site has {there} for a trial, so that its "
+                f"speed could not be measured; lower it, or take more nodes"
+            )
 
     def _check_records(self) -> None:
         """Refuse to begin again, or to repeat, what a lost file has forgotten."""

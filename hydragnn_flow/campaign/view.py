@@ -39,7 +39,7 @@ class View(Protocol):
         ready, waiting
             Those of the running ones that have no GCD yet, and that wait to be promoted.
         best
-            Smallest value of the first objective.
+            Best value of the first objective.
         total
             Trials the search may have.
         """

@@ -80,10 +80,9 @@ def plan_table(
     power
         What GCDs and nodes draw, where that was measured.
     """
-    trials, size = config.search.trials, config.ensemble.size
-    table = Table(
-        title=f"{trials:,} trials and {size} members on {_machine(site)}, {len(draws)} simulations"
-    )
+    planned = f"{config.search.trials:,} trials"
+    planned += f" and {config.ensemble.size} members" if config.ensemble else ""
+    table = Table(title=f"{planned} on {_machine(site)}, {len(draws)} simulations")
     table.add_column("")
     for percentile in _PERCENTILES:
         table.add_column(f"P{percentile}", justify="right")

@@ -23,8 +23,8 @@ from hydragnn_flow.config.network import (
 )
 from hydragnn_flow.config.network.architecture import GPS
 from hydragnn_flow.config.plain_yaml import PlainLoader
-from hydragnn_flow.config.search import SearchConfig
-from hydragnn_flow.config.search_checks import GCDS, check_search, completed
+from hydragnn_flow.config.search import CRITERION, WARM_UP_STEPS, SearchConfig
+from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, check_search, completed
 from hydragnn_flow.config.start_from import StartConfig, check_origin, find_origin, resolve_start
 from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.config.warm_start import absolute
@@ -115,7 +115,9 @@ class RunConfig(Section):
     network: dict[str, Any]
     """HydraGNN's JSON: written in place, or the name of a file beside this one."""
     search: SearchConfig
-    ensemble: EnsembleConfig
+    ensemble: EnsembleConfig | None = None
+    """The ensemble; left out where no objective of the search is a loss or an error, since nothing
+    would say which trials are good."""
     start_from: StartConfig | None = None
     """Trained weights that every trial begins with."""
     resources: ResourcesConfig = ResourcesConfig()
@@ -142,31 +144,68 @@ class RunConfig(Section):
         data = self.data.for_network(base)
         _check_targets(data, base)
         _check_branches(data, base)
-        if self.ensemble.size > self.search.trials:
-            raise ValueError(
-                f"ensemble.size = {self.ensemble.size} is more than search.trials = "
-                f"{self.search.trials}; lower the one or raise the other"
-            )
+        self._check_ensemble(base)
         self._check_budgets(base.Training.num_epoch)
-        if self.ensemble.aggregation == "median" and (
-            base.Architecture.enable_interatomic_potential
-        ):
+        check_search(self.search, self.network_with, self.resources.gcds)
+        self._check_batches(base)
+        return self.model_copy(update={"data": data, "search": self._search()})
+
+    def _search(self) -> SearchConfig:
+        """The search, in which a lack of memory is a result where its remedy is searched for."""
+        search = self.search
+        failures, is_given = search.failures, "out_of_memory" in search.failures.model_fields_set
+        divided = self.ensemble is not None and self.resources.batch_per_gcd
+        is_searched = ACCUMULATION in search.space or not search.judges_errors
+        if is_given or divided or not is_searched:
+            return search
+        failures = failures.model_copy(update={"out_of_memory": "record"})
+        return search.model_copy(update={"failures": failures})
+
+    def _check_ensemble(self, base: NetworkConfig) -> None:
+        """Refuse an ensemble that the search cannot give, or none where it could."""
+        ensemble, search = self.ensemble, self.search
+        objectives = " and ".join(search.objectives)
+        if ensemble is None:
+            if search.judges_errors:
+                raise ValueError(
+                    f"ensemble is missing; give it, with the epochs of its members (a search for "
+                    f"throughput, seconds or joules alone has none, this one is for {objectives})"
+                )
+            return
+        if not search.judges_errors:
+            raise ValueError(
+                f"ensemble: members are chosen by their errors, and a search for {objectives} "
+                f"measures none; remove ensemble, or begin search.objectives with {CRITERION}"
+            )
+        if ensemble.size > search.trials:
+            raise ValueError(
+                f"ensemble.size = {ensemble.size} is more than search.trials = "
+                f"{search.trials}; lower the one or raise the other"
+            )
+        if ensemble.aggregation == "median" and base.Architecture.enable_interatomic_potential:
             raise ValueError(
                 "ensemble.aggregation = median: forces would not be the gradient of the energy; "
                 "write auto, weighted or uniform"
             )
-        check_search(self.search, self.network_with, self.resources.gcds)
-        self._check_batches(base)
-        return self if data is self.data else self.model_copy(update={"data": data})
 
     def _check_budgets(self, num_epoch: int) -> None:
-        """Refuse budgets that cannot be divided into epochs, or that leave a member less to do."""
-        trials, members = self.search.budget, self.ensemble.budget
+        """Refuse budgets that cannot be divided into epochs, that leave a member less to do, or a
+        trial nothing to measure."""
+        trials = self.search.budget
+        steps = None if trials is None else trials.steps
+        if not self.search.judges_errors and steps is not None and steps <= WARM_UP_STEPS:
+            raise ValueError(
+                f"search.budget.steps = {steps}: the first {WARM_UP_STEPS} steps of a trial are "
+                f"not measured; give more, as {4 * WARM_UP_STEPS}"
+            )
         if trials is not None and trials.unit in ("steps", "samples") and trials.size < num_epoch:
             raise ValueError(
                 f"search.budget.{trials.unit} = {trials.size:g} cannot be divided into the "
                 f"Training.num_epoch = {num_epoch} epochs of a trial; lower num_epoch"
             )
+        if self.ensemble is None:
+            return
+        members = self.ensemble.budget
         unit = trials.unit if trials is not None else "epochs"
         if members is not None and members.unit != unit:
             raise ValueError(
@@ -190,6 +229,8 @@ class RunConfig(Section):
                 "resources.batch_per_gcd: with data.mode = stream every member has one GCD; write "
                 "data.mode: random, or remove batch_per_gcd"
             )
+        if self.ensemble is None:
+            return
         # What is left of an epoch on fewer GCDs is computed in parts.
         key = "Training.loss_function_type"
         varied = self.search.space.get(key)
@@ -224,6 +265,8 @@ class RunConfig(Section):
         """
         budget = self.search.budget
         epochs = None if budget is None else budget.epochs
+        if self.divided_budget is not None and not self.search.judges_errors:
+            epochs = 1  # there is nothing to judge on the way
         return network_of_trial(self.network, parameters, self.data.branch_names, epochs)
 
     @property
@@ -238,7 +281,9 @@ class RunConfig(Section):
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
         """GCDs that a trial asks for; None where the placer chooses."""
         asked = parameters.get(GCDS, self.resources.gcds)
-        return None if asked == "auto" else int(asked)
+        if asked == "auto":
+            return 1 if self.search.times_steps else None
+        return int(asked)
 
     def batches(self, parameters: Mapping[str, Any]) -> int:
         """Batches in a step of a trial: of each GCD that it asks for, by ``batch_per_gcd``.
@@ -248,6 +293,22 @@ class RunConfig(Section):
         return (self.gcds(parameters) or 1) if self.resources.batch_per_gcd else 1
 
     @property
+    def criterion(self) -> CriterionName:
+        """Error by which epochs are judged."""
+        return "mae" if self.ensemble is None else self.ensemble.criterion
+
+    @property
+    def members(self) -> EnsembleConfig:
+        """`ensemble` of a search that leads to one."""
+        assert self.ensemble is not None
+        return self.ensemble
+
+    @property
+    def ensemble_size(self) -> int:
+        """Trials that the search is to find."""
+        return 1 if self.ensemble is None else self.ensemble.size
+
+    @property
     def num_epoch(self) -> int:
         """Epochs of a trial that no rung ends."""
         return self.network_with({}).Training.num_epoch
@@ -255,9 +316,9 @@ class RunConfig(Section):
     @property
     def member_epochs(self) -> int:
         """Epochs of a member in total, each as long as a trial's."""
-        members, trials = self.ensemble.budget, self.search.budget
+        members, trials = self.members.budget, self.search.budget
         if members is None:
-            return int(self.ensemble.epochs or 0)
+            return int(self.members.epochs or 0)
         if trials is None or members.epochs is not None:
             return int(members.size)
         return math.ceil(round(members.size * self.num_epoch / trials.size, 6))

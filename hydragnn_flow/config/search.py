@@ -22,9 +22,25 @@ else:
     SamplerName = Literal[tuple(SAMPLERS)]
 CRITERION = "val_error"
 LOSSES = ("val_loss", "train_loss")
-COSTS = ("seconds", "joules")
+COSTS = ("throughput", "seconds", "joules")
+MAXIMISED = ("throughput",)
+"""Objectives of which more is better."""
 MOST_OBJECTIVES = 3
+STRUCTURES = 1000
+"""Structures whose training `seconds` and `joules` are of, where no error is an objective."""
+WARM_UP_STEPS = 5
+"""Steps at the beginning of a segment that are not measured: kernels are chosen, memory is
+allocated, ranks find out in which order gradients come."""
 LIMITS = ("peak_memory_gib", "seconds", "gcd_hours", "joules")
+
+
+Direction = Literal["minimize", "maximize"]
+"""Of an objective, as Optuna calls it."""
+
+
+def direction_of(objective: str) -> Direction:
+    """Whether less or more of an objective is better."""
+    return "maximize" if objective in MAXIMISED else "minimize"
 
 
 class Patience(Section):
@@ -57,7 +73,9 @@ class Failures(Section):
     """Treatment of a loss that is no longer finite."""
     out_of_memory: Literal["resize", "retry", "record"] = "resize"
     """Treatment of a segment that runs out of memory. ``resize`` trains the segment again with
-    twice as many micro-batches, which takes less memory and gives the same gradient."""
+    twice as many micro-batches, which takes less memory and gives the same gradient. The default is
+    ``record`` where the space varies ``Training.accumulation_steps`` or no objective is a loss or
+    an error: there the lack of memory is the result."""
     lost: Literal["retry", "record"] = "retry"
     """Treatment of a segment that ends in any other way: its worker, node or job was lost, or an
     error occurred."""
@@ -76,13 +94,16 @@ class SearchConfig(Section):
     the process is ready. ``auto`` is ``batched_tpe`` beyond 2,000 trials (those of ``warm_start``
     included), with several objectives, and with constraints."""
     objectives: tuple[str, ...] = (CRITERION,)
-    """Quantities to minimise, at most three: ``val_error``, ``val_loss``, ``train_loss``,
-    ``val.TARGET``, ``seconds``, ``joules``. ``val_error`` is the error of all targets on the
-    validation split as ``ensemble.criterion`` says, ``val_loss`` the loss there. ``val.TARGET`` is
-    the mean absolute validation error of one target, per atom if the target is a sum over atoms, as
-    a total energy is. With several objectives rungs judge by the first, which must be a loss or an
-    error, and the result is a Pareto front. If neither loss is an objective, the space may vary the
-    loss and its weights."""
+    """What trials are judged by, at most three of ``val_error``, ``val_loss``, ``train_loss``,
+    ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. ``val_error`` is the error of all
+    targets on the validation split as ``ensemble.criterion`` says, ``val_loss`` the loss there.
+    ``val.TARGET`` is the mean absolute validation error of one target, per atom if the target is a
+    sum over atoms, as a total energy is. ``throughput`` is the number of structures that a trial
+    trains on in a second, after its first steps; more is better, of all others less. With several
+    objectives rungs judge by the first, and the result is a Pareto front. If there is a loss or an
+    error, it comes first. ``throughput``, ``seconds`` and ``joules`` alone search for the fastest
+    training, without an ensemble. If neither loss is an objective, the space may vary the loss and
+    its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial, as in ``{peak_memory_gib: 48, gcd_hours: 2}``; ``seconds`` and ``joules``
     can be limited too. The sampler avoids configurations that would exceed a limit."""
@@ -96,7 +117,8 @@ class SearchConfig(Section):
     """Structures of the validation split by which epochs are judged, drawn once by the run's seed.
     ``auto`` means all of them, except with a ``budget`` in ``steps``, ``samples`` or ``seconds``:
     then as many as an epoch trains on (by the network as it is, without the space), but 1,000 at
-    least; with ``seconds`` 10,000. A member predicts the whole split when its training ends."""
+    least; with ``seconds`` 10,000. Where no objective is a loss or an error, it means one. A member
+    predicts the whole split when its training ends."""
     min_epochs: int = Field(default=2, ge=1)
     """Epochs of training before the first rung; with a ``budget``, parts of it."""
     reduction_factor: int = Field(default=3, ge=2)
@@ -163,10 +185,11 @@ class SearchConfig(Section):
                 raise ValueError(f"{name!r} is not an objective{hint}")
             if name in objectives[:i]:
                 raise ValueError(f"{name!r} is given twice; remove one")
-        if objectives[0] in COSTS:
+        errors = [name for name in objectives if name not in COSTS]
+        if errors and objectives[0] in COSTS:
             raise ValueError(
-                f"the first is {objectives[0]!r}, but rungs judge by the first; begin with an "
-                f"error, as {CRITERION}"
+                f"the first is {objectives[0]!r}, but rungs judge by the first; begin with "
+                f"{errors[0]}"
             )
         return objectives
 
@@ -222,6 +245,11 @@ class SearchConfig(Section):
                 f"pruner knows one objective, as Optuna's do, but there are "
                 f"{len(self.objectives)}; remove it, rungs judge by the first"
             )
+        if self.patience is not None and not self.judges_errors:
+            raise ValueError(
+                f"patience waits for a smaller error, but the objectives are "
+                f"{' and '.join(self.objectives)}; remove it"
+            )
         if self.learning_curve is not None and self.objectives[0] not in (CRITERION, "val_loss"):
             raise ValueError(
                 f"learning_curve predicts {CRITERION} or val_loss, but the first objective is "
@@ -256,6 +284,21 @@ class SearchConfig(Section):
                         f"{place}: {name} does not exist while {other} = {values[other]!r}; "
                         f"remove it"
                     )
+
+    @property
+    def judges_errors(self) -> bool:
+        """Whether an objective is a loss or an error; otherwise all are costs of training."""
+        return any(name not in COSTS for name in self.objectives)
+
+    @property
+    def times_steps(self) -> bool:
+        """Whether trials are compared by the time of their steps, so that nothing may change it."""
+        return "throughput" in self.objectives or not self.judges_errors
+
+    @property
+    def directions(self) -> tuple[Direction, ...]:
+        """Whether less or more of each objective is better."""
+        return tuple(map(direction_of, self.objectives))
 
     def rung_epochs(self, num_epoch: int) -> tuple[int, ...]:
         """Epochs at which a trial is judged; the last is ``num_epoch``.

@@ -26,6 +26,7 @@ NetworkWith = Callable[[Mapping[str, Any]], NetworkConfig]
 # A trial's resources are searched like its network, though they do not belong to it.
 RESOURCES = "Resources"
 GCDS = f"{RESOURCES}.gcds"
+ACCUMULATION = "Training.accumulation_steps"
 
 # The store is built once for all trials from these, so no trial may change them.
 _FIXED_BY_THE_STORE = (
@@ -87,6 +88,12 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
         raise ValueError(
             f"search.brackets = {search.brackets}, but there are {len(rungs)} rungs, at epochs "
             f"{', '.join(map(str, rungs))}; lower it"
+        )
+    both = {"throughput", "seconds"} <= {*search.objectives}
+    if both and not search.judges_errors and GCDS not in search.space:
+        raise ValueError(
+            f"search.objectives: with as many GCDs for all trials, throughput and seconds say the "
+            f"same; remove one, or let search.space vary {GCDS}"
         )
     loss = next((name for name in search.objectives if name in LOSSES), None)
     for name in search.space:

@@ -72,7 +72,7 @@ def choose_trials(
     InputError
         If fewer trials than members finished.
     """
-    size = config.ensemble.size
+    size = config.members.size
     last = {
         number: result
         for number, of_trial in results.items()
@@ -98,13 +98,13 @@ def choose_trials(
     residuals: Mapping[int, Floats] = {}
     shares: Floats = np.ones(0)
     missing: list[int] = []
-    if config.ensemble.strategy == "greedy":
+    if config.members.strategy == "greedy":
         best = [candidate.trial for candidate in best_first(candidates)[:_MOST_TRIALS]]
         # One after the other: together they may be large.
         predicted = ((trial, _predicted(folder(trial), last[trial], split)) for trial in best)
         residuals, shares, missing = _residuals(predicted, split, criterion)
     selection = select_members(
-        config.ensemble.strategy, size, candidates, residuals, shares, criterion.power
+        config.members.strategy, size, candidates, residuals, shares, criterion.power
     )
     return Selection(selection.chosen, selection.reserve[: _RESERVE * size]), missing
 

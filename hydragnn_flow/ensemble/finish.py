@@ -92,10 +92,10 @@ def finish_ensemble(
         The content of `ensemble.json`, which is written last.
     """
     folder = run_directory / FOLDER
-    coverage = config.ensemble.coverage
+    coverage = config.members.coverage
     loaded = [load_member(folder, member.member, store.manifest) for member in members]
     models, kept = tuple(model for model, _ in loaded), [found for _, found in loaded]
-    network, name = config.network_with({}), config.ensemble.criterion
+    network, name = config.network_with({}), config.criterion
     trivial = trivial_errors(store["trainset"], store.manifest, name)
     criterion = Criterion.of(network, store.manifest, trivial, name)
     split = calibration_split(store)
@@ -113,7 +113,7 @@ def finish_ensemble(
         split.n_atoms,
         split.branch,
         fold,
-        config.ensemble.aggregation,
+        config.members.aggregation,
         median=not network.Architecture.enable_interatomic_potential,
     )
     weights = combined.weights

@@ -15,7 +15,7 @@ _LEAST_TRIALS = 3
 
 
 def predicted_end(stage: Stage, now: float) -> float | None:
-    """When the members will be trained, as Unix time [s]; None if too little is known.
+    """When the search and its members are done, as Unix time [s]; None if too little is known.
 
     The rest of the search goes on at the rate of this driver so far. Members take as long for an
     epoch as the best trials did, once one has ended as long as that, and keep all GCDs busy that
@@ -32,7 +32,7 @@ def predicted_end(stage: Stage, now: float) -> float | None:
     if stage.phase == "calibration":
         return now
     gcds = len({place for result in stage.results for place in result.places})
-    members = _member_seconds(stage)
+    members = _member_seconds(stage) if stage.has_members else 0.0
     if stage.phase not in ("search", "members") or not gcds or members is None:
         return None
     if stage.phase == "search":

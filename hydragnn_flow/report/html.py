@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 from jinja2 import Environment, StrictUndefined
 
+from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.ensemble.summary import ENSEMBLE
 from hydragnn_flow.files import write_text
 from hydragnn_flow.report import figures, tables
@@ -79,7 +80,8 @@ def render(run: RunFiles) -> str:
     """The page as text."""
     targets = test_targets(run)
     objective = run.config.search.objectives[0]
-    coverage = run.ensemble["coverage"] if run.ensemble else run.config.ensemble.coverage
+    asked = run.config.ensemble.coverage if run.config.ensemble else 0.0
+    coverage = run.ensemble["coverage"] if run.ensemble else asked
     environment = Environment(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -96,6 +98,7 @@ def render(run: RunFiles) -> str:
         script=script,
         script_digest=digest,
         objective=objective_label(objective),
+        better="lower" if direction_of(objective) == "minimize" else "higher",
         missing=missing(run, targets),
         facts=facts(run),
         coverage=f"{coverage * 100:g} %",
@@ -157,7 +160,9 @@ def pictures(
         drawn, marks = figures.optimisation_history(own, trial_types, chosen)
         label = objective_label(run.config.search.objectives[0])
         found["history"] = [embed(drawn, f"Every trial's {label} against its number", marks)]
-    search = figures.search_figures(run.study, run.trials, run.segments, run.config.rungs)
+    # Where nobody asks for errors, a structure is all that they are measured on.
+    segments = run.segments if run.config.search.judges_errors else []
+    search = figures.search_figures(run.study, run.trials, segments, run.config.rungs)
     found |= {name: [embed(drawn, text)] for name, (drawn, text) in search.items()}
     if (curves := figures.member_curves(run.segments, members)) is not None:
         found["members"] = [embed(curves, "Validation loss of the members against the epoch")]
@@ -212,6 +217,8 @@ def missing(run: RunFiles, targets: list[TargetValues]) -> list[str]:
         sentences.append(f"The search is still going: {ended} of {planned} trials have ended.")
     if not run.segments:
         sentences.append("No segment has finished, so there are no curves and no timeline.")
+    if run.config.ensemble is None:
+        return sentences
     if run.ensemble is None:
         sentences.append("The ensemble is not finished: its accuracy on the test split follows.")
     if not targets:

@@ -76,7 +76,7 @@ def read_run(directory: Path) -> RunFiles:
     segments = list(RunDirectory(directory).results())
     study = find_study(directory)
     if study is None:
-        study = optuna.create_study(directions=["minimize"] * len(objectives))
+        study = optuna.create_study(directions=config.search.directions)
     return RunFiles(
         directory=directory,
         config=config,

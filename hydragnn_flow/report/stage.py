@@ -41,6 +41,8 @@ class Stage:
     """Numbers of the members that are trained to their end."""
     failed: list[int]
     """Numbers of the members that failed for good; trials next in line take their place."""
+    has_members: bool = True
+    """Whether the search leads to an ensemble."""
 
     @property
     def counts(self) -> Counter[str]:
@@ -87,9 +89,10 @@ def stage_of(run_directory: Path) -> Stage:
     over = planned and len(trials) >= planned
     phase: Phase = "search"
     calls_a_function = "objective" in (values.get("search") or {})
-    if directory.summary.exists() or (calls_a_function and over and not searching):
+    has_members = not calls_a_function and values.get("ensemble", {}) is not None
+    if directory.summary.exists() or (not has_members and over and not searching):
         phase = "finished"
-    elif calls_a_function:
+    elif calls_a_function or (trials and not has_members):
         phase = "search"
     elif (begun or ends or over) and not searching:
         phase = "calibration" if size and len(trained) >= size else "members"
@@ -107,6 +110,7 @@ def stage_of(run_directory: Path) -> Stage:
         begun,
         trained,
         failed,
+        has_members,
     )
 
 

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hydragnn_flow.config.network import read_json
+from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
@@ -44,7 +45,8 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     is_simulated = RunDirectory(run_directory).simulated.exists()
     shown: list[RenderableType] = [Text(SIMULATED_RUN)] if is_simulated else []
     shown += [Text(f"phase: {stage}"), _trials(run_directory, stage, best)]
-    if found := best_errors(run_directory, stage.results):
+    # Where nobody asks for errors, a structure is all that they are measured on.
+    if stage.has_members and (found := best_errors(run_directory, stage.results)):
         shown.append(Text(f"smallest validation errors: {', '.join(found)}"))
     shown += map(Text, _failures(stage.results))
     if stage.phase == "finished":
@@ -58,12 +60,14 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
 def _trials(run_directory: Path, stage: Stage, best: int) -> Table:
     epochs = {r.number: r.to_epoch for r in stage.results if r.kind == "trial" and r.status == "ok"}
     states = ", ".join(f"{n} {state}" for state, n in sorted(stage.counts.items())) or "none yet"
-    objective = objective_label((objectives_of(run_directory) or ["val_error"])[0])
+    first = (objectives_of(run_directory) or ["val_error"])[0]
     planned = f" of {stage.planned_trials:,} planned" if stage.planned_trials else ""
     title = f"trials{planned}: {states}"
-    table = Table("trial", "state", objective, "epochs", title=title, title_justify="left")
+    table = Table(
+        "trial", "state", Text(objective_label(first)), "epochs", title=title, title_justify="left"
+    )
     judged = [r for r in stage.trials if r.value is not None and r.state != "failed"]
-    for record in sorted(judged, key=best_first)[:best]:
+    for record in sorted(judged, key=best_first(direction_of(first)))[:best]:
         table.add_row(
             str(record.number),
             told_state(record),

@@ -15,7 +15,7 @@ from hydragnn_flow.report.cost import cost_of, energy
 from hydragnn_flow.report.errors import data_set_rows, error_rows, target_labels
 from hydragnn_flow.report.importance import FEW_TRIALS, MANY
 from hydragnn_flow.report.text import cell, number, objective_label, percent
-from hydragnn_flow.report.trials_frame import value_columns
+from hydragnn_flow.report.trials_frame import signs, value_columns
 from hydragnn_flow.segment import SegmentResult
 
 BEST = 20
@@ -36,7 +36,7 @@ def best_first(frame: pd.DataFrame) -> pd.DataFrame:
         keys["feasible"] = ~frame["feasible"]
     if "pareto" in frame:
         keys["pareto"] = ~frame["pareto"]
-    keys["value"], keys["trial"] = frame[columns[0]], frame["trial"]
+    keys["value"], keys["trial"] = signs(frame)[0] * frame[columns[0]], frame["trial"]
     return frame.loc[keys.sort_values(list(keys.columns)).index]
 
 

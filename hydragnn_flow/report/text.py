@@ -51,6 +51,7 @@ def objective_label(name: str) -> str:
         "val_error": "validation error",
         "val_loss": "validation loss",
         "train_loss": "training loss",
+        "throughput": "throughput [structures/s]",
         "seconds": "training time [s]",
         "joules": "energy [J]",
     }

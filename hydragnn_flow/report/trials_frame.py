@@ -12,6 +12,7 @@ import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 
+from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory, objectives_of
@@ -35,11 +36,10 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     pandas.DataFrame
         ``trial``; ``state``: ``complete``, ``pruned``, ``failed``, ``running``, or ``waiting`` to
         be promoted; ``reason`` of a failure; ``origin`` of a trial that another study made;
-        ``value`` of the objective, smaller being better, and of a trial that did not reach its end
-        that of its last rung; a column per parameter, named by its dotted path, empty where
-        its condition did not hold; from the ledger ``rung`` reached, ``epochs``, ``seconds`` of
-        training, the most ``gcds`` that trained it at a time, ``joules`` where they were counted,
-        ``started`` and ``ended``.
+        ``value`` of the objective, and of a trial that did not reach its end that of its last rung;
+        a column per parameter, named by its dotted path, empty where its condition did not hold;
+        from the ledger ``rung`` reached, ``epochs``, ``seconds`` of training, the most ``gcds``
+        that trained it at a time, ``joules`` where they were counted, ``started`` and ``ended``.
 
         With several objectives there is a column ``value.<objective>`` each, and ``pareto``:
         whether no other trial is better in all of them. Under constraints there are ``feasible``
@@ -154,11 +154,17 @@ def value_columns(objectives: Sequence[str]) -> list[str]:
     return ["value"] if len(objectives) == 1 else [f"value.{name}" for name in objectives]
 
 
+def signs(frame: pd.DataFrame) -> list[float]:
+    """By what to multiply each objective so that less is better."""
+    ways = map(direction_of, frame.attrs["objectives"])
+    return [-1.0 if way == "maximize" else 1.0 for way in ways]
+
+
 def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
     """The trials that can be compared, best first, as TPE ranks them.
 
     Complete trials by their value, then the pruned ones: who trained longer comes first, at the
-    same epoch who had the smaller value. Last those that broke a constraint, the least so first.
+    same epoch who had the better value. Last those that broke a constraint, the least so first.
 
     Returns
     -------
@@ -172,7 +178,7 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
             "violation": ended.get("violation", 0.0),
             "pruned": ended["state"] == "pruned",
             "epochs": -ended["epochs"].where(ended["state"] == "pruned", 0).fillna(0).astype(int),
-            "value": ended[column],
+            "value": signs(frame)[objective] * ended[column],
         }
     )
     order = keys.sort_values(list(keys.columns), kind="stable").index

@@ -83,8 +83,12 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
             f"search.warm_start: {path} has {len(study.directions)} objectives, and this search "
             f"has {len(config.objectives)}; remove it"
         )
-    if any(direction != optuna.study.StudyDirection.MINIMIZE for direction in study.directions):
-        raise InputError(f"search.warm_start: {path} maximises its objective; remove it")
+    for name, direction, wanted in zip(
+        config.objectives, study.directions, config.directions, strict=True
+    ):
+        if direction.name.lower() != wanted:
+            verb = "maximises" if wanted == "minimize" else "minimises"
+            raise InputError(f"search.warm_start: {path} {verb} its {name}; remove it")
     objectives = study.user_attrs.get(BEGUN, list(config.objectives))
     if objectives != list(config.objectives):
         raise InputError(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from optuna.trial import FrozenTrial, TrialState
+
+from hydragnn_flow.config.search import Direction
 
 REASON = "reason"
 FIXED = "fixed_params"
@@ -47,9 +49,17 @@ class TrialRecord:
     """Whether, though running, it waits at a rung to be promoted."""
 
 
-def best_first(record: TrialRecord) -> tuple[bool, bool, float, int]:
-    """Key to sort by: the smallest value first, after all that kept the limits what did not."""
-    return record.value is None, not record.feasible, record.value or 0.0, record.number
+def best_first(
+    direction: Direction = "minimize",
+) -> Callable[[TrialRecord], tuple[bool, bool, float, int]]:
+    """Key to sort by: the best value first, after all that kept the limits what did not."""
+    sign = -1.0 if direction == "maximize" else 1.0
+
+    def key(record: TrialRecord) -> tuple[bool, bool, float, int]:
+        value = sign * (record.value or 0.0)
+        return record.value is None, not record.feasible, value, record.number
+
+    return key
 
 
 @dataclass(frozen=True)
@@ -59,7 +69,7 @@ class Outcome:
     Attributes
     ----------
     objectives
-        A value for each objective of the search, smaller being better.
+        A value for each objective of the search.
     excess
         By how much each constrained quantity is above its limit; at most zero if it is kept.
     curve

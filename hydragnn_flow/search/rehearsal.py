@@ -6,7 +6,6 @@ import warnings
 
 import optuna
 from optuna.samplers import RandomSampler
-from optuna.study import StudyDirection
 from optuna.trial import TrialState
 
 from hydragnn_flow.config import SearchConfig
@@ -38,9 +37,7 @@ def rehearse(config: SearchConfig) -> None:
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     objectives = len(config.objectives)
-    study = optuna.create_study(
-        directions=[StudyDirection.MINIMIZE] * objectives, sampler=RandomSampler(seed=0)
-    )
+    study = optuna.create_study(directions=config.directions, sampler=RandomSampler(seed=0))
 
     def run(number: int) -> None:
         trial = study.ask()

@@ -7,7 +7,6 @@ from pathlib import Path
 from types import TracebackType
 
 import optuna
-from optuna.study import StudyDirection
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's alone to set
 from optuna.trial import FrozenTrial, TrialState
 
@@ -76,7 +75,7 @@ class Search:
         self.rungs = Rungs(config, num_epoch, self._study, ensemble_size)
         self._count: Counter[TrialWord] = Counter()
         self.best: float | None = None
-        """Smallest value of the first objective reported so far."""
+        """Best value of the first objective reported so far."""
         for trial in own(trials):
             self._restore(trial)
 
@@ -92,7 +91,7 @@ class Search:
             study = optuna.create_study(
                 study_name=STUDY,
                 storage=self._storage,
-                directions=[StudyDirection.MINIMIZE] * len(self.config.objectives),
+                directions=self.config.directions,
             )
             add_earlier(study, self.config)
         if self.config.rungs == "promotion" and PROMOTES not in study.user_attrs:
@@ -263,7 +262,8 @@ class Search:
         self._count[WORDS[state]] += 1
 
     def _update_best(self, value: float) -> None:
-        self.best = value if self.best is None else min(self.best, value)
+        better = max if self.config.directions[0] == "maximize" else min
+        self.best = value if self.best is None else better(self.best, value)
 
     def _trial(self, number: int) -> FrozenTrial:
         storage = self._storage

@@ -248,7 +248,7 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
         batch = max(1, search.trials // _FITS)
         sampler = {"type": "batched_tpe", "batch_size": batch} if batch > 1 else "batched_tpe"
         search = search.model_copy(update={"sampler": sampler})
-    if ensemble.strategy == "greedy" and not keeps_selection:
+    if ensemble is not None and ensemble.strategy == "greedy" and not keeps_selection:
         ensemble = ensemble.model_copy(update={"strategy": "top"})
     # Event files of what was never trained would be taken for the real ones.
     changes = {"search": search, "ensemble": ensemble, "tensorboard": False}

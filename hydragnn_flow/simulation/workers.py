@@ -8,7 +8,9 @@ from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
+from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.execution import Rank, Site
 from hydragnn_flow.execution.workers.gang import ANOTHER_RANK
 from hydragnn_flow.placement import Host, Spot
@@ -272,6 +274,8 @@ class SimulatedWorkers:
         since = self._since.setdefault(name, math.floor(sending.from_epoch))
         best = min(range(since, epochs), key=errors.__getitem__, default=None)
         slower = outcome.seconds / max(job.done - cost.launch_seconds, 1e-9)
+        taken = round((reached - sending.from_epoch) * cost.steps)
+        each = cost.step_seconds * sending.stretch * slower
         if reached > 0:
             leave_checkpoint(spec)
         return replace(
@@ -288,7 +292,18 @@ class SimulatedWorkers:
             if best is None
             else {f"{target}_mae": errors[best] for target in self._targets},
             checkpoint=spec.checkpoint.name if reached > 0 else "",
-            steps=round((reached - sending.from_epoch) * cost.steps),
-            step_seconds=cost.step_seconds * sending.stretch * slower,
+            steps=taken,
+            step_seconds=each,
             graphs_per_step=cost.graphs_per_step,
+            **_steady(taken, cost, each),
         )
+
+
+def _steady(steps: int, cost: Cost, each: float) -> dict[str, Any]:
+    """What a segment measures of its steps after the first ones."""
+    counted = max(0, steps - WARM_UP_STEPS)
+    return {
+        "steady_steps": counted,
+        "steady_graphs": round(counted * cost.graphs_per_step),
+        "steady_seconds": counted * each,
+    }

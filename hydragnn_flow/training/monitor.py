@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.steady import Steady
 
 SECONDS_BETWEEN_SYNCS = 1.0
 # A checkpoint may cost this fraction of the training time it protects.
@@ -59,6 +60,8 @@ class TrainingMonitor:
         taken [s]: by then it does not hang. 0 before the first synchronisation.
     seconds_between_syncs
         Most time of the steps between two synchronisations, about [s]; it is a second at most.
+    joules
+        Energy of this rank so far [J]; None if nothing counts it.
     """
 
     def __init__(
@@ -70,6 +73,7 @@ class TrainingMonitor:
         seconds_between_saves: float = 0.0,
         alive: Callable[[float], None] = lambda longest_step: None,
         seconds_between_syncs: float = math.inf,
+        joules: Callable[[], float | None] = lambda: None,
     ) -> None:
         self.world, self.device, self.deadline = world, device, deadline
         self.should_stop, self.alive = should_stop, alive
@@ -87,6 +91,10 @@ class TrainingMonitor:
         self.gcd_seconds = 0.0
         """Their time on all GCDs together, the same on every rank [s]."""
         self._first = self._stepping = (0, 0.0)
+        self._graphs = 0
+        self.steady = Steady(joules)
+        """What the steps took after the first few."""
+        self.steady.resume()
 
     @property
     def step_seconds(self) -> float:
@@ -99,10 +107,14 @@ class TrainingMonitor:
         self.alive(self._slowest_step)
         return self._agreed if self.world.size > 1 else self._reason()
 
-    def record(self, loss: Tensor, norm: Tensor) -> None:
-        """Keep this rank's loss of a step and the norm of the gradient, to be read later."""
+    def record(self, loss: Tensor, norm: Tensor, graphs: int = 0) -> None:
+        """Keep this rank's loss of a step and the norm of the gradient, to be read later.
+
+        ``graphs`` is the number of graphs of the step, on all ranks together.
+        """
         self._losses.append(loss)
         self._norms.append(norm)
+        self._graphs += graphs
 
     @property
     def sync_is_due(self) -> bool:
@@ -152,6 +164,8 @@ class TrainingMonitor:
         self.gcd_seconds += n * seconds * self.world.size
         between = min(SECONDS_BETWEEN_SYNCS, self._seconds_between_syncs)
         self._steps_between_syncs = max(1, int(between / max(seconds, 1e-6)))
+        if (left := self.steady.until_begin) is not None:
+            self._steps_between_syncs = min(self._steps_between_syncs, left)
         self._synced = time.monotonic()
         self._losses, self._norms = [], []
         losses, norms = values[:n], values[n:]
@@ -166,14 +180,18 @@ class TrainingMonitor:
         """Record how long an evaluation took; the next step's time begins now."""
         self._slowest_evaluation = max(self._slowest_evaluation, seconds)
         self._synced = time.monotonic()
+        self.steady.resume()
 
     def saved(self, seconds: float) -> None:
         """Record how long writing the checkpoint took."""
         self._save_seconds = max(self._save_seconds, seconds)
         self._synced = self._saved = time.monotonic()
+        self.steady.resume()
 
     def _count(self, steps: int, seconds: float) -> None:
         self.steps += steps
+        self.steady.count(steps, self._graphs, seconds)
+        self._graphs = 0
         if not self._first[0]:
             self._first = (steps, seconds)
         else:

@@ -92,7 +92,7 @@ def run_segment(
             spent_seconds=trainer.spent_before.seconds,
             spent_joules=trainer.spent_before.joules,
         )
-        trainer.run(is_over, alive)
+        trainer.run(is_over, alive, meter.joules)
         # A worker predicts as it has trained; the driver, on a login node, should not.
         # Members predict whole splits, for their weights; of trials what they are judged by. Of the
         # validation split it is known, unless the best weights are those of a process that was
@@ -143,6 +143,10 @@ def _with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcom
             step_seconds=trainer.monitor.step_seconds,
             graphs_per_step=trainer.graphs_per_step,
             learning_rate=trainer.learning_rate,
+            steady_steps=trainer.monitor.steady.steps,
+            steady_graphs=trainer.monitor.steady.graphs,
+            steady_seconds=trainer.monitor.steady.seconds,
+            steady_joules=trainer.monitor.steady.joules,
         )
     if progress.best_epoch:
         outcome = replace(

@@ -149,6 +149,7 @@ class Trainer:
         self,
         should_stop: Callable[[], bool] = lambda: False,
         alive: Callable[[float], None] = lambda longest_step: None,
+        joules: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Train up to the segment's last epoch, or until early stopping ends it.
 
@@ -157,8 +158,8 @@ class Trainer:
         should_stop
             Asked before every step, with several ranks about every second; when it says yes the
             segment ends with a checkpoint.
-        alive
-            As :class:`TrainingMonitor` takes it.
+        alive, joules
+            As :class:`TrainingMonitor` takes them.
 
         Raises
         ------
@@ -173,6 +174,7 @@ class Trainer:
             seconds_between_saves=self.spec.site_gcds / SAVES_PER_SECOND,
             alive=alive,
             seconds_between_syncs=each / self.world.size / _LOOKS,
+            joules=joules,
         )
         try:
             while not self.is_finished:
@@ -473,7 +475,7 @@ class Trainer:
                 rate = self.schedule.rate(progress.epoch, progress.step, self._steps_of(plan))
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
-                monitor.record(*self._step(step, pieces))
+                monitor.record(*self._step(step, pieces), step.graphs)
                 progress.step += 1
                 progress.drawn = step.drawn
                 self._unsaved = True

@@ -29,10 +29,6 @@ def merged(results: Sequence[SegmentResult]) -> SegmentResult:
     """
     bad = [result for result in results if result.status != "ok"]
     home = results[0].node
-    joules = [
-        result.joules for result in results if result.status == "ok" or result.joules is not None
-    ]
-    known = [value for value in joules if value is not None]
     return replace(
         min(bad, key=_rank_of_blame) if bad else results[0],
         node=home,
@@ -42,9 +38,17 @@ def merged(results: Sequence[SegmentResult]) -> SegmentResult:
             for gcd in result.gcds
         ],
         cpu_seconds=sum(result.cpu_seconds for result in results),
-        joules=sum(known) if known and len(known) == len(joules) else None,
+        joules=_energy(results, "joules"),
+        steady_joules=_energy(results, "steady_joules"),
         peak_memory_gib=max(result.peak_memory_gib for result in results),
     )
+
+
+def _energy(results: Sequence[SegmentResult], name: str) -> float | None:
+    joules = [(result.status, getattr(result, name)) for result in results]
+    counted = [value for status, value in joules if status == "ok" or value is not None]
+    known = [value for value in counted if value is not None]
+    return sum(known) if known and len(known) == len(counted) else None
 
 
 def _rank_of_blame(result: SegmentResult) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib as mpl
 import numpy as np
@@ -39,7 +39,7 @@ from hydragnn_flow.report.style import (
 )
 from hydragnn_flow.report.tables import short_names
 from hydragnn_flow.report.text import objective_label, percent
-from hydragnn_flow.report.trials_frame import ranking, value_columns
+from hydragnn_flow.report.trials_frame import ranking, signs, value_columns
 from hydragnn_flow.segment import SegmentResult
 
 # More lines than this hide each other; the best are always among those drawn.
@@ -112,7 +112,7 @@ def optimisation_history(
     ----------
     frame
         See :func:`hydragnn_flow.report.trials_frame.trials_frame`. A trial that failed without a
-        value is drawn on the upper edge.
+        value is drawn on the edge where the worst are.
     types
         Message-passing type of each trial, by number.
     members
@@ -128,14 +128,14 @@ def optimisation_history(
             "feasible": frame.get("feasible", True),
         }
     )
-    known = np.isfinite(shown["value"])
+    known, falls = np.isfinite(shown["value"]), signs(frame)[0] > 0
     figure = new_figure(9.4, 4.2)
     axes = figure.add_subplot()
     palette = colours(types.values())
     thin = crowded(len(frame), 100)
     complete = shown[known & (shown["state"] == "complete") & shown["feasible"]]
     if len(complete):
-        best = complete["value"].cummin()
+        best = complete["value"].cummin() if falls else complete["value"].cummax()
         ends = [*complete["trial"], frame["trial"].max()]
         axes.step(ends, [*best, best.iloc[-1]], where="post", color=SOFT, lw=1.6, zorder=2)
     lost = ~known & ~shown["state"].isin(["running", "waiting"])
@@ -147,7 +147,7 @@ def optimisation_history(
             colour = palette.get(kind, SOFT)
             axes.scatter(
                 alike["trial"],
-                alike["value"] if transform is axes.transData else np.ones(len(alike)),
+                alike["value"] if transform is axes.transData else np.full(len(alike), falls),
                 transform=transform,
                 marker=marker,
                 s=size * thin,
@@ -180,7 +180,8 @@ def optimisation_history(
     if len(chosen):
         keys.append(_key("in the ensemble", marker="o", ms=11, mfc="none", mec=INK, ls="none"))
     legend_above(figure, keys)
-    found = shown[known].nsmallest(_MOST_MARKS, "value").sort_index()
+    ranked = shown[known].sort_values("value", ascending=falls, kind="stable")
+    found = ranked.head(_MOST_MARKS).sort_index()
     numbers = [f"trial {number}" for number in found["trial"]]
     return figure, Marks(axes, found["trial"].to_numpy(), found["value"].to_numpy(), numbers)
 
@@ -317,7 +318,9 @@ def pareto_front(frame: pd.DataFrame) -> Figure:
         axes.scatter(within[x], within[y], s=size, color=PALE, alpha=0.55, lw=0, zorder=2)
         axes.scatter(beyond[x], beyond[y], s=size, color=ORANGE, marker="x", lw=1, zorder=2)
         if len(columns) == 2:
-            axes.step(front[x], front[y], where="post", color=BLUE, lw=1.4, zorder=3)
+            # Of what the front surpasses, this is the edge.
+            where: Literal["post", "pre"] = "post" if signs(frame)[0] > 0 else "pre"
+            axes.step(front[x], front[y], where=where, color=BLUE, lw=1.4, zorder=3)
         axes.scatter(front[x], front[y], s=46, color=BLUE, ec="white", lw=0.8, zorder=4)
         value_axis(axes, "x", complete[x].to_numpy(np.float64))
         value_axis(axes, "y", complete[y].to_numpy(np.float64))

@@ -137,6 +137,7 @@ class Rungs:
             brackets = min(config.brackets or len(rungs), len(rungs))
             self._shares = bracket_shares(len(rungs), brackets, config.reduction_factor)
         self._config, self._num_epoch = config, num_epoch
+        self._maximises = config.directions[0] == "maximize"
         self._study, self._size = study, ensemble_size
         self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
         self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
@@ -171,7 +172,7 @@ class Rungs:
         number, rung
             Trial, and position of the rung in its `epochs`.
         value
-            Of the trial's best weights so far; smaller is better, never NaN.
+            Of the first objective so far, as the trial's best weights have it; never NaN.
         curve
             ``[(epoch, value), ...]`` so far, for the rules that ask how the value has fallen.
 
@@ -186,7 +187,7 @@ class Rungs:
             return "complete"
         if self._passed.get(number, -1) >= rung:
             return "goes_on"
-        if self._gives_up(number, value, curve):
+        if self._gives_up(number, self._cost(value), curve):
             self._wait_no_longer(number)
             return "stops"
         if self._config.rungs == "promotion":
@@ -264,9 +265,13 @@ class Rungs:
         if math.isnan(value):
             raise ValueError(f"trial {number} reported NaN; a trial that diverged has failed")
         ranking = self._rankings[self.bracket(number)][rung]
-        ranking.enter(number, value)
-        self._lead(number, value)
+        ranking.enter(number, self._cost(value))
+        self._lead(number, self._cost(value))
         return ranking
+
+    def _cost(self, value: float) -> float:
+        """A value as it is ranked, smaller being better."""
+        return -value if self._maximises else value
 
     def _lead(self, number: int, value: float) -> None:
         for i, (other_value, other) in enumerate(self._leaders):
