@@ -60,8 +60,8 @@ def importance(
         bool,
         typer.Option(
             "--shap",
-            help="Add by how much each moves a trial in the ranking (Shapley values of a random "
-            "forest); needs the extra `shap`.",
+            help="Add by how much each moves a trial in the ranking, or its throughput, seconds or "
+            "joules (Shapley values of a random forest); needs the extra `shap`.",
         ),
     ] = False,
 ) -> None:
@@ -71,7 +71,7 @@ def importance(
     among the trials that have it; pruned trials count by how far they came.
     """
     from hydragnn_flow.report.importance import parameter_importance
-    from hydragnn_flow.report.tables import importance_table
+    from hydragnn_flow.report.tables import importance_table, shapley_sentences
     from hydragnn_flow.report.trials_frame import study_frame_of
 
     with using(run_dir):
@@ -85,9 +85,9 @@ def importance(
             say(str(error))  # pruned trials have a value of the first objective alone
             continue
         console.print(importance_table(found, f"What {objective} depends on"))
-        r2 = found.attrs.get("r2")
-        if r2 is not None:
-            say(f"the forest behind the last column explains {r2:.0%} of the ranking (R²)")
+        if shap:
+            for sentence in shapley_sentences(found):
+                say(sentence)
 
 
 @app.command()

@@ -38,7 +38,8 @@ class ObjectiveSearch(SearchConfig):
     """Budget of a trial that no rung ends, in whatever unit the function counts. The first rung is
     ``min_epochs``."""
     objectives: tuple[str, ...] = ("value",)
-    """Names of the quantities to minimise, at most three. ``seconds`` is measured."""
+    """Names of the quantities to minimise, at most three; ``throughput`` is maximised. ``seconds``
+    is measured."""
 
     @model_validator(mode="after")
     def _of_functions(self) -> ObjectiveSearch:

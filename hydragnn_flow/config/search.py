@@ -145,7 +145,8 @@ class SearchConfig(Section):
     keep_checkpoints: Literal["all", "best"] = "all"
     """Trials whose checkpoints stay on disk. ``best``: when a trial has ended, only if it may yet
     become a member, as one of the best 64 of its message-passing type (or three times
-    ``ensemble.size``, if that is more). Members are then chosen among those."""
+    ``ensemble.size``, if that is more). Members are then chosen among those. Where there is no
+    ensemble, none are kept."""
     warm_start: tuple[Path, ...] = ()
     """Earlier searches to learn from: run directories or Optuna journals. The sampler learns from
     their trials; ``trials`` does not count them."""

@@ -14,6 +14,7 @@ from optuna.importance import PedAnovaImportanceEvaluator
 from optuna.study import Study
 from optuna.trial import FrozenTrial
 
+from hydragnn_flow.config.search import COSTS
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.trials_frame import ranking
 
@@ -42,7 +43,8 @@ def parameter_importance(
     the best trials and its values in all of them, each parameter by itself. A
     conditional parameter is compared among the trials that have it, and counts by their fraction of
     both groups (Hasegawa et al., arXiv:2601.20800). Trials are ranked as TPE ranks them, so that
-    the many that a rung ended are counted too.
+    the many that a rung ended are counted too. By throughput, seconds or joules those that ran out
+    of memory come last.
 
     Parameters
     ----------
@@ -61,20 +63,25 @@ def parameter_importance(
         ``parameter``, ``importance`` (fractions that add up to 1; all zero if nothing mattered),
         ``trials`` that have it, the most important first. With ``shap`` also ``shap``: by how
         much the parameter moves a trial's place in the ranking on average, in fractions of the
-        ranking's length; ``attrs["r2"]`` says how much of the ranking the model behind it
-        explains, if there are trials enough to tell.
+        ranking's length, and ``attrs["of"]``: ``ranking``. For throughput, seconds and joules by
+        how much it changes these, in fractions of them; ``attrs["of"]`` is then their name.
+        ``attrs["r2"]`` says how much of either the model behind it explains, if there are trials
+        enough to tell.
 
     Raises
     ------
     InputError
         If there are too few trials, or the packages that ``shap`` needs are not installed.
     """
-    order = ranking(frame, objective)
+    order, name = ranking(frame, objective), frame.attrs["objectives"][objective]
     if len(order) < FEWEST:
         raise InputError(
-            f"importance: {len(order)} trials have a value of "
-            f"{frame.attrs['objectives'][objective]}, and at least {FEWEST} are needed"
+            f"importance: {len(order)} trials have a value of {name}, and at least {FEWEST} are "
+            f"needed"
         )
+    if name in COSTS:
+        failed = frame["reason"].str.startswith("out_of_memory") & (frame["state"] == "failed")
+        order = pd.concat([order, pd.Series(np.nan, index=frame.index[failed])])
     numbers = [int(number) for number in frame.loc[order.index, "trial"]]
     place = {number: float(i) for i, number in enumerate(numbers)}
     every = study.get_trials(deepcopy=False)
@@ -96,7 +103,12 @@ def parameter_importance(
         }
     )
     if shap:
-        table["shap"], r2 = _shapley(frame.loc[order.index], names)
+        places = (np.arange(len(order)) + 0.5) / len(order)
+        is_cost = name in COSTS and bool((order.dropna() > 0).all())
+        outputs = np.log(_with_worst(order)) if is_cost else places
+        moved, r2 = _shapley(frame.loc[order.index], names, outputs)
+        table["shap"] = np.expm1(moved) if is_cost else moved
+        table.attrs["of"] = name if is_cost else "ranking"
         if r2 is not None:
             table.attrs["r2"] = r2
     order_by = ["importance", "parameter"]
@@ -118,8 +130,16 @@ class _Ranked(Study):
         return self.ended
 
 
-def _shapley(ordered: pd.DataFrame, names: Sequence[str]) -> tuple[list[float], float | None]:
-    """Mean absolute Shapley values of a forest that predicts the place, and its R².
+def _with_worst(order: pd.Series[float]) -> NDArray[np.float64]:
+    """Values of trials, the best first; those that have none count as the worst that has one."""
+    known = order.dropna()
+    return np.array(order.fillna(known.iloc[-1]), dtype=np.float64)
+
+
+def _shapley(
+    ordered: pd.DataFrame, names: Sequence[str], outputs: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], float | None]:
+    """Mean absolute Shapley values of a forest that predicts the outputs of trials, and its R².
 
     Lundberg et al., Nature Machine Intelligence 2 (2020) 56, doi:10.1038/s42256-019-0138-9.
     """
@@ -132,8 +152,7 @@ def _shapley(ordered: pd.DataFrame, names: Sequence[str]) -> tuple[list[float], 
         ) from None
 
     inputs, owners = _numbers(ordered, names)
-    places = (np.arange(len(ordered)) + 0.5) / len(ordered)
-    # Leaves of several trials: places are noisy, and shallow trees are explained faster.
+    # Leaves of several trials: outputs are noisy, and shallow trees are explained faster.
     forest = RandomForestRegressor(
         n_estimators=100,
         min_samples_leaf=max(1, min(20, len(ordered) // 50)),
@@ -141,13 +160,14 @@ def _shapley(ordered: pd.DataFrame, names: Sequence[str]) -> tuple[list[float], 
         random_state=0,
         n_jobs=1,
     )
-    forest.fit(inputs, places)
+    forest.fit(inputs, outputs)
     random = np.random.default_rng(0)
     explained = random.permutation(len(ordered))[:_MOST_EXPLAINED]
     found = np.asarray(shap.TreeExplainer(forest).shap_values(inputs[explained]))
     # A parameter's columns move a trial together, so they are added before the sign is dropped.
-    moved = [np.abs(found[:, owners == i].sum(axis=1)).mean() for i in range(len(names))]
-    return [float(value) for value in moved], getattr(forest, "oob_score_", None)
+    each = [np.abs(found[:, owners == i].sum(axis=1)).mean() for i in range(len(names))]
+    moved: NDArray[np.float64] = np.array(each)
+    return moved, getattr(forest, "oob_score_", None)
 
 
 def _numbers(

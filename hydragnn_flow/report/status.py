@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -63,9 +64,8 @@ def _trials(run_directory: Path, stage: Stage, best: int) -> Table:
     first = (objectives_of(run_directory) or ["val_error"])[0]
     planned = f" of {stage.planned_trials:,} planned" if stage.planned_trials else ""
     title = f"trials{planned}: {states}"
-    table = Table(
-        "trial", "state", Text(objective_label(first)), "epochs", title=title, title_justify="left"
-    )
+    shown = escape(objective_label(first))
+    table = Table("trial", "state", shown, "epochs", title=title, title_justify="left")
     judged = [r for r in stage.trials if r.value is not None and r.state != "failed"]
     for record in sorted(judged, key=best_first(direction_of(first)))[:best]:
         table.add_row(

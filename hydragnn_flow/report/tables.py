@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -154,6 +154,19 @@ def importance_table(importance: pd.DataFrame, title: str) -> Table:
             *([percent(row["shap"])] if "shap" in row else []),
         )
     return table
+
+
+def shapley_sentences(importance: pd.DataFrame) -> Iterator[str]:
+    """What Shapley values say: which parameter matters most, and how far they can be believed."""
+    of = importance.attrs["of"]
+    names = short_names(list(importance["parameter"]))
+    most = int(importance["shap"].to_numpy().argmax())
+    moves = "a trial in the ranking" if of == "ranking" else of
+    by = percent(float(importance["shap"].iloc[most]))
+    yield f"by the last column {names[most]} matters most: it moves {moves} by {by} on average"
+    if (r2 := importance.attrs.get("r2")) is not None:
+        explained = f"{r2:.0%} of" if r2 > 0 else "nothing of"
+        yield f"the forest behind it explains {explained} the {of} (R²)"
 
 
 def errors_frame(summary: Mapping[str, Any]) -> pd.DataFrame:

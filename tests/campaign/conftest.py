@@ -18,6 +18,7 @@ from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.search import COSTS
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.placement import Work, WorkInterpolation
 from hydragnn_flow.report.progress import CampaignView
@@ -58,7 +59,7 @@ def _count_once(counted: dict[str, Work], monkeypatch: pytest.MonkeyPatch) -> No
 def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
     """A campaign's context, with changes to the network's `Training`, `resources` and `search`.
 
-    Called again, that of the next driver.
+    Called again, that of the next driver. A search for costs alone has no ensemble.
     """
 
     def start(
@@ -70,6 +71,8 @@ def campaign(tmp_path: Path, store: GraphStore) -> Campaign:
         values["search"] |= search
         values["network"]["Training"] |= training or {}
         values["resources"] = resources or {}
+        if {*search.get("objectives", ["val_error"])} <= {*COSTS}:
+            del values["ensemble"]
         config = RunConfig.model_validate(values)
         directory = RunDirectory(tmp_path / "run")
         directory.record_start(config)

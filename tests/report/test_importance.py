@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
 import optuna
 import pandas as pd
 import pytest
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import TrialState, create_trial
 from search_cases import DROPOUT, RADIAL, RATE, TYPE, WIDTH, made_study
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.importance import parameter_importance
+from hydragnn_flow.report.tables import shapley_sentences
 from hydragnn_flow.report.trials_frame import study_frame
+from hydragnn_flow.search.records import REASON
 
 
 def importance_of(made: tuple[optuna.Study, list], objective: int = 0, **how: bool) -> pd.DataFrame:
@@ -75,3 +80,62 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shap", None)
     with pytest.raises(InputError, match=r"pip install 'hydragnn_flow\[shap\]'"):
         importance_of(made_study(20), shap=True)
+
+
+def timed_study(objective: str, seed: int = 0) -> tuple[optuna.Study, pd.DataFrame]:
+    """Strategies: the precision doubles what a step takes, and large batches find no memory."""
+    random = np.random.default_rng(seed)
+    maximised = objective == "throughput"
+    study = optuna.create_study(direction="maximize" if maximised else "minimize")
+    domains = {
+        "Training.precision": CategoricalDistribution(["fp32", "fp64"]),
+        "Training.conv_checkpointing": CategoricalDistribution([False, True]),
+        "Training.batch_size": CategoricalDistribution([8, 16, 512]),
+    }
+    for _ in range(60):
+        chosen = {
+            name: domain.choices[int(random.integers(len(domain.choices)))]
+            for name, domain in domains.items()
+        }
+        cost = 2.0 if chosen["Training.precision"] == "fp64" else 1.0
+        cost *= 1.2 if chosen["Training.conv_checkpointing"] else 1.0
+        cost *= float(np.exp(0.02 * random.normal()))
+        lacks = chosen["Training.batch_size"] == 512
+        study.add_trial(
+            create_trial(
+                state=TrialState.FAIL if lacks else TrialState.COMPLETE,
+                params=chosen,
+                distributions=domains,
+                value=None if lacks else 100.0 / cost if maximised else cost,
+                user_attrs={REASON: "out_of_memory: 9 GiB"} if lacks else {},
+            )
+        )
+    return study, study_frame(study, [], [objective])
+
+
+@pytest.mark.parametrize("objective", ["throughput", "seconds"])
+def test_what_makes_a_strategy_fast_is_found(objective: str) -> None:
+    pytest.importorskip("shap")
+    study, frame = timed_study(objective)
+    found = parameter_importance(study, frame, shap=True)
+    moved = dict(zip(found["parameter"], found["shap"], strict=True))
+    assert found.attrs["of"] == objective
+    assert max(moved, key=moved.__getitem__) == "Training.precision"
+    # Half of the trials at twice the cost: each is √2 from the middle, less what failed.
+    assert 0.15 < moved["Training.precision"] < 0.45
+    assert moved["Training.conv_checkpointing"] < 0.15
+    (first, second) = shapley_sentences(found)
+    assert f"precision matters most: it moves {objective} by" in first
+    assert f"of the {objective} (R²)" in second
+
+
+def test_a_strategy_without_memory_is_the_worst() -> None:
+    """Otherwise nobody would learn that the batch decides whether anything runs at all."""
+    study, frame = timed_study("throughput")
+    found = parameter_importance(study, frame).set_index("parameter")
+    assert (found["trials"] == 60).all()
+    complete = frame[frame["state"] == "complete"]
+    complete.attrs = frame.attrs
+    without = parameter_importance(study, complete).set_index("parameter")
+    batch = "Training.batch_size"
+    assert found.loc[batch, "importance"] > without.loc[batch, "importance"]

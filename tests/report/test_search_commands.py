@@ -116,6 +116,7 @@ def test_importance_with_shapley_values(command: Command, finished: Made) -> Non
     said = command("importance", finished.directory, "--shap", width=80)
     assert "SHAP" in said
     assert "…" not in said
+    assert "matters most: it moves a trial in the ranking by" in said
     assert "explains" not in said  # too few trials to tell
 
 

@@ -12,12 +12,14 @@ from search_cases import RADIAL, RUNGS, made_study
 from hydragnn_flow.report.figures.search import (
     importance_bars,
     learning_curves,
+    optimisation_history,
     pareto_front,
     rung_curves,
     search_figures,
 )
 from hydragnn_flow.report.importance import parameter_importance
 from hydragnn_flow.report.pictures import elements, embed
+from hydragnn_flow.report.tables import best_first
 from hydragnn_flow.report.trials_frame import ranking, study_frame
 
 
@@ -133,3 +135,21 @@ def test_the_report_gets_what_there_is_data_for() -> None:
         study, segments = made_study(count, objectives)
         frame = study_frame(study, segments)
         assert list(search_figures(study, frame, segments, RUNGS)) == names
+
+
+def test_of_throughput_more_is_better() -> None:
+    """In the table, in the history and on the edge of the front."""
+    study = optuna.create_study(directions=["maximize", "minimize"])
+    values = [(10.0, 3.0), (30.0, 9.0), (20.0, 2.0), (5.0, 1.0), (25.0, 9.5)]
+    study.add_trials([create_trial(values=[*both]) for both in values])
+    study.add_trial(create_trial(state=TrialState.FAIL))
+    frame = study_frame(study, [], ["throughput", "joules"])
+    assert list(best_first(frame)["trial"]) == [1, 2, 3, 4, 0, 5]
+    history, _ = optimisation_history(frame, {})
+    best = history.axes[0].lines[0].get_ydata()
+    assert list(best) == [10.0, 30.0, 30.0, 30.0, 30.0, 30.0]
+    failed = [dots.get_offsets() for dots in history.axes[0].collections][-2]
+    assert failed.tolist() == [[5.0, 0.0]], "on the edge where the worst are"
+    (edge,) = pareto_front(frame).axes[0].lines
+    assert list(edge.get_xdata()) == [5.0, 20.0, 30.0]
+    assert edge.get_drawstyle() == "steps-pre"

@@ -242,3 +242,26 @@ def test_a_simulated_campaign_has_the_steps_of_its_budget(
         else:
             seconds = sum(r.steps * r.step_seconds * len(r.gcds) for r in of_trial)
             assert seconds == pytest.approx(300, rel=0.02)
+
+
+def test_a_search_for_the_fastest_training_can_be_planned(
+    config: RunConfig, store: Path, tmp_path: Path
+) -> None:
+    """It has no members, and trials of few steps on GCDs of their own."""
+    values = config.model_dump(mode="json", exclude_unset=True, exclude={"ensemble"})
+    values["search"] |= {"objectives": ["throughput"], "budget": {"steps": 20}, "rungs": "none"}
+    found = simulate(
+        RunConfig.model_validate(values),
+        replace(SITE, node=GPU),
+        tmp_path / "run",
+        CampaignView(Console(quiet=True)),
+        store=store,
+        conditions=Conditions(),
+    )
+    assert found.trials == {"complete": TRIALS}
+    assert found.members == 0
+    ended = results(tmp_path / "run")
+    assert {result.together for result in ended} == {1.0}
+    assert {result.steady_steps for result in ended} == {15}
+    assert all(trial.value and trial.value > 0 for trial in read_trials(tmp_path / "run"))
+    write_report(tmp_path / "run")

@@ -1,0 +1,179 @@
+"""Searches for the fastest training: what is measured, and what is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from campaign_cases import TRIALS
+from driver_cases import PATIENCE, command_on_two_cores
+from phase_cases import Campaign, FakePool, badly, change_gcd, run, well
+
+from hydragnn_flow import trials_frame
+from hydragnn_flow.campaign.driver import _finish
+from hydragnn_flow.campaign.phases import run_phases
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.stage import stage_of
+from hydragnn_flow.report.status import status_table
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.training.checkpoint import checkpoints
+
+ALONE: dict[str, Any] = {
+    "objectives": ["throughput"],
+    "budget": {"steps": 20},
+    "sampler": "random",
+    "space": {
+        "Training.precision": {"choices": ["fp32", "bf16", "fp64"]},
+        "Training.accumulation_steps": {"choices": [1, 2, 4]},
+    },
+}
+
+
+def timed(spec: SegmentSpec, **changes: Any) -> SegmentResult:
+    """A segment whose fifteen steady steps took 1, 2, … seconds."""
+    measured = {
+        "steps": 20,
+        "steady_steps": 15,
+        "steady_graphs": 60,
+        "steady_seconds": 1.0 + spec.number,
+        "gcds": ["0"],
+    }
+    return replace(well(spec), **{**measured, **changes})
+
+
+def test_the_fastest_is_found_and_nothing_follows(campaign: Campaign) -> None:
+    context = campaign(**ALONE)
+    pool = FakePool(timed)
+    assert run_phases(context, lambda: pool) == []
+    assert {spec.kind for spec in pool.sent} == {"trial"}
+    assert {spec.validation for spec in pool.sent} == {(1, 3)}, "of no use, so one structure"
+    assert {spec.until_epoch for spec in pool.sent} == {1}
+    assert _finish(context, []) is None
+    assert context.directory.report.exists() and not context.directory.summary.exists()
+    frame = trials_frame(context.directory.path)
+    assert list(frame["value"]) == [60 / (1 + number) for number in range(TRIALS)]
+    stage = stage_of(context.directory.path)
+    assert (stage.phase, stage.has_members) == ("finished", False)
+    status_table(context.directory.path)
+    assert not any(checkpoints(context.directory.trial(number)) for number in range(TRIALS)), (
+        "no member can come of them"
+    )
+
+
+def test_a_strategy_that_finds_no_memory_is_a_result(campaign: Campaign) -> None:
+    """It is not made another strategy by dividing its steps."""
+    tries: Counter[int] = Counter()
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        tries[spec.number] += 1
+        return badly(spec, "out_of_memory") if spec.number == 1 else timed(spec)
+
+    trials, _ = run(campaign(**ALONE), machine)
+    assert trials[1].state == "failed"
+    assert trials[1].reason.startswith("out_of_memory")
+    assert set(tries.values()) == {1}
+
+
+def test_nothing_shares_a_gcd_with_what_is_timed(campaign: Campaign) -> None:
+    context = campaign(**ALONE)
+    change_gcd(context, most_segments=8)
+    _, pool = run(context, timed)
+    spots = Counter((node, rank.gcd) for rank, node in pool.placed)
+    assert set(spots) == {("node0", 0), ("node0", 1)}
+    results = [*context.directory.results()]
+    assert {result.together for result in results} == {1.0}
+
+
+@pytest.mark.parametrize(
+    ("objective", "value"), [("throughput", 40.0), ("seconds", 50.0), ("joules", 300.0)]
+)
+def test_segments_of_a_trial_count_together(
+    campaign: Campaign, objective: str, value: float
+) -> None:
+    """Costs are those of a thousand structures, and of all GCDs."""
+    tries: Counter[int] = Counter()
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        tries[spec.number] += 1
+        if tries[spec.number] == 1:
+            result = timed(spec, steady_seconds=1.0, steady_graphs=20, steady_joules=10.0)
+            return replace(result, status="interrupted", gcds=["0", "1"])
+        if tries[spec.number] == 2:  # over before its first steps were
+            result = timed(spec, steady_steps=0, steady_seconds=0.0, steady_graphs=0)
+            return replace(result, status="interrupted", gcds=["0", "1"])
+        both = ["0", "1"]
+        return timed(spec, steady_seconds=1.0, steady_graphs=60, steady_joules=14.0, gcds=both)
+
+    changes = {**ALONE, "objectives": [objective], "trials": 1}
+    trials, _ = run(campaign(resources={"gcds": 1}, **changes), machine)
+    expected = {"throughput": 80 / 2, "seconds": 1000 * 4 / 80, "joules": 1000 * 24 / 80}
+    assert expected[objective] == value
+    assert trials[0].value == pytest.approx(value)
+
+
+def test_a_limit_is_that_of_the_whole_trial(campaign: Campaign) -> None:
+    changes = {**ALONE, "objectives": ["seconds"], "constraints": {"seconds": 2.0}}
+    trials, _ = run(campaign(**changes), lambda spec: timed(spec, seconds=1.0 + spec.number))
+    assert [trial.feasible for trial in trials] == [n < 2 for n in range(TRIALS)]
+    assert trials[0].value == pytest.approx(1000 / 60)
+
+
+def test_too_few_steps_are_said(campaign: Campaign) -> None:
+    changes = {**ALONE, "budget": {"samples": 12}}
+    context = campaign(**changes)
+    pool = FakePool(lambda spec: timed(spec, steps=3, steady_steps=0))
+    with pytest.raises(InputError) as error:
+        run_phases(context, lambda: pool)
+    said = str(error.value)
+    assert f"none of {TRIALS} trials came to an end" in said
+    assert "after the first 5 steps, and the trial has taken 3" in said
+
+
+def test_energy_that_nobody_counts_is_refused(campaign: Campaign) -> None:
+    with pytest.raises(InputError, match="'joules' cannot be measured"):
+        run(campaign(**{**ALONE, "objectives": ["joules"]}), timed)
+
+
+def test_more_gcds_than_there_are_cannot_be_timed(campaign: Campaign) -> None:
+    space = {**ALONE["space"], "Resources.gcds": {"choices": [1, 4]}}
+    with pytest.raises(InputError, match=r"space.Resources.gcds: asks for 4 GCDs.*has 2"):
+        run(campaign(**{**ALONE, "space": space}), timed)
+    with pytest.raises(InputError, match=r"resources.gcds: asks for 3 GCDs"):
+        run(campaign(resources={"gcds": 3}, **ALONE), timed)
+
+
+def test_speed_may_stand_beside_an_error(campaign: Campaign) -> None:
+    """Members follow then, and epochs are judged as ever."""
+    changes = {"objectives": ["val_error", "throughput"], "rungs": "none"}
+    trials, pool = run(campaign(**changes), timed)
+    assert all(trial.values == (1.0 + n, 60 / (1.0 + n)) for n, trial in enumerate(trials))
+    assert {spec.validation for spec in pool.sent} == {None}
+    assert {rank.world for rank, _ in pool.placed} == {1}
+
+
+def test_the_configuration_that_ships_runs(tmp_path: Path) -> None:
+    """As a user gives it, with fewer data and trials."""
+    configs = Path(__file__).parents[2] / "configs"
+    values = yaml.safe_load((configs / "strategy.yaml").read_text())
+    values["network"] = str(configs / values["network"])
+    values["data"]["source"] |= {"structures": 40, "atoms": [8, 8]}
+    values["search"] |= {"trials": 4, "budget": {"steps": 8}}
+    values["search"]["space"]["Training.batch_size"] = {"choices": [4, 8]}
+    file, log = tmp_path / "strategy.yaml", tmp_path / "log"
+    file.write_text(yaml.safe_dump(values))
+    words: list[str | Path] = ["run", file, "--run-dir", tmp_path / "run"]
+    assert command_on_two_cores(words, log).wait(PATIENCE) == 0, log.read_text()
+    frame = trials_frame(tmp_path / "run")
+    assert list(frame["state"]) == ["complete"] * 4
+    assert (frame["value"] > 0).all()
+    results = [*RunDirectory(tmp_path / "run").results()]
+    assert {result.steady_steps for result in results} == {3}
+    said = log.read_text()
+    assert "throughput [structures/s]" in said and "hydragnn-flow importance" in said
+    assert command_on_two_cores(words, log).wait(PATIENCE) == 0
+    assert "is complete; delete it to start over" in log.read_text()
