@@ -1,7 +1,10 @@
 """One network over many GCDs: each row is measured by a module of `parallel_checks`.
 
-python benchmarks/parallel.py
-python benchmarks/parallel.py --only strategy
+    python benchmarks/parallel.py
+    python benchmarks/parallel.py --only strategy
+
+On this machine's processors, with gloo. A row that has been measured by this code, or a part of
+one, is in the scratch directory and not measured again.
 """
 
 from __future__ import annotations
@@ -15,8 +18,11 @@ from parallel_checks import strategy
 from results import Line, Run, Table, table_of
 from results.code import folder_of_code
 
-MEASURES = ["benchmarks/parallel.py", "benchmarks/parallel_checks", *strategy.MEASURES]
-ROWS: dict[str, Callable[..., Iterator[Line | Table]]] = {strategy.ROW: strategy.measured}
+CHECKS = {check.ROW: check for check in (strategy,)}
+MEASURES = sorted({"benchmarks/parallel.py"}.union(*(check.MEASURES for check in CHECKS.values())))
+ROWS: dict[str, Callable[..., Iterator[Line | Table]]] = {
+    name: check.measured for name, check in CHECKS.items()
+}
 
 
 def main(
@@ -31,10 +37,10 @@ def main(
     if unknown := set(only or []) - set(ROWS):
         raise typer.BadParameter(f"no {', '.join(unknown)}; there are {', '.join(ROWS)}")
     run = Run("parallel", MEASURES, ["optuna", "torch", "torch-geometric"], quick=quick)
-    folder = folder_of_code(scratch, MEASURES, quick=quick)
     lines: list[Line] = []
     tables: list[Table] = []
     for name in only or ROWS:
+        folder = folder_of_code(scratch, CHECKS[name].MEASURES, quick=quick)
         for found in ROWS[name](folder, quick=quick):
             (lines if isinstance(found, Line) else tables).append(found)  # type: ignore[arg-type]
     result = run.end([table_of(lines, "parallel"), *tables])

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +42,7 @@ from hydragnn_flow.training.trainer import Trainer
 
 ROW = "strategy"
 MEASURES = [
+    "benchmarks/parallel_checks/strategy.py",
     "hydragnn_flow/report/importance.py",
     "hydragnn_flow/search",
     "hydragnn_flow/training",
@@ -162,7 +164,7 @@ def judged(table: Measured, config: RunConfig, folder: Path, seeds: int) -> Iter
         is_ours = name == "auto"
         what = f"best of {config.search.trials} trials of {len(table.rounds)}, {name}"
         yield Line(
-            *(ROW, f"{what}: CPU time over that of the best", float(np.median(over)), ""),
+            *(ROW, f"{what}: CPU time over the best's", float(np.median(over)), ""),
             at_most=_WITHIN if is_ours else None,
             spread=(over[0], over[-1]),
         )
@@ -264,6 +266,8 @@ def _work(
     with joined(rank, PROCESSES, FileStore(shared, PROCESSES), "cpu") as world:
         data = GraphStore.open(store, "memory")
         for number, network in enumerate(networks):
+            if rank == 0 and number % max(1, len(networks) // 10) == 0:
+                print(f"strategies: {number}/{len(networks)}", file=sys.stderr, flush=True)
             spec = SegmentSpec(
                 kind="trial",
                 number=number,
