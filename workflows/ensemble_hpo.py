@@ -50,7 +50,8 @@ def campaign(
     config = load_config(file, data=data)
     check_paths(config, run_dir)  # a wrong path is told before torch and Parsl are imported
     done = run_campaign(config, load_site(site, **options), run_dir)
-    print(f"{len(done.ensemble['members'])} members in {done.run_directory}")
+    members = done.ensemble["members"] if done.ensemble else []  # none in a search for throughput
+    print(f"{len(members)} members in {done.run_directory}")
     print(f"report: {done.report}")
 
 

@@ -91,7 +91,7 @@ def _write(directory: RunDirectory, trials: int) -> None:
 
 def _search(directory: RunDirectory, trials: int) -> Search:
     made = config(2 * trials, "random")
-    return Search(directory.journal, made.search, made.num_epoch, made.seed, made.ensemble.size)
+    return Search(directory.journal, made.search, made.num_epoch, made.seed, made.ensemble_size)
 
 
 def open_ledger(path: Path, trials: int) -> tuple[float, float, float]:

@@ -240,7 +240,7 @@ def measure_table(config: RunConfig, folder: Path, quick: bool = False) -> Measu
     networks = [config.network_values(_parameters(one)) for one in combinations]
     answers: Any = multiprocessing.get_context("spawn").SimpleQueue()
     with tempfile.TemporaryDirectory() as shared:
-        start_processes(
+        start_processes(  # type: ignore[no-untyped-call]  # torch has no types here
             _work,
             (f"{shared}/ranks", str(store), [networks[task] for task in tasks], answers),
             nprocs=PROCESSES,

@@ -72,7 +72,7 @@ def checked_store(
     for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
         tell(_logger, "%s", sentence)
     if config.ensemble is not None:
-        _check_calibration(config.ensemble.coverage, config, store)
+        _check_calibration(config, store)
     _check_budget(base, store)
     _check_sampling(config, store)
     there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
@@ -85,9 +85,9 @@ def checked_store(
     return store
 
 
-def _check_calibration(coverage: float, config: RunConfig, store: GraphStore) -> None:
+def _check_calibration(config: RunConfig, store: GraphStore) -> None:
     """Refuse too few structures for the coverage that is asked for."""
-    split = calibration_split(store)
+    split, coverage = calibration_split(store), config.members.coverage
     if len(split) >= (needed := needed_for_coverage(coverage)):
         return
     drawn = config.data.split

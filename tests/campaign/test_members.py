@@ -68,12 +68,12 @@ def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
     settings = {"failures": {"lost": "retry"}}
     context = campaign(**settings)
     trials, _ = run(context, machine)
-    trained(member_phase(context, sorted(trials, key=best_first)[:MEMBERS]), FakePool(machine))
+    trained(member_phase(context, sorted(trials, key=best_first())[:MEMBERS]), FakePool(machine))
     context.directory.journal.unlink()
     context = campaign(**settings)
     trials, _ = run(context, well)
     with pytest.raises(InputError, match=r"member 0 .* than trial 0, .* restore study.journal"):
-        member_phase(context, sorted(trials, key=best_first)[:MEMBERS])
+        member_phase(context, sorted(trials, key=best_first())[:MEMBERS])
 
 
 def test_members(campaign: Campaign) -> None:
