@@ -15,6 +15,7 @@ import pytest
 import torch
 from segment_cases import make_spec, network_with
 
+from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -273,5 +274,6 @@ def test_several_ranks_synchronise_as_often_as_one(
     """About every second; each synchronisation makes them all wait for each other."""
     clock = _Clock(monkeypatch)
     monitor = TrainingMonitor(_Alike(0, ranks), torch.device("cpu"), None, lambda: False)
-    _take_steps(monitor, clock, 0.05)
+    warm_up = [_take_steps(monitor, clock, 0.05), _take_steps(monitor, clock, 0.05)]
+    assert warm_up == [1, WARM_UP_STEPS - 1], "the steps that are measured begin with one"
     assert _take_steps(monitor, clock, 0.05) == 20
