@@ -72,6 +72,11 @@ def _without_ensemble(path: Path) -> str:
             f"{path}: is neither the directory of a run (no run.yaml) nor an exported ensemble (no "
             f"{SUMMARY}); correct the path"
         )
+    if "\nensemble: null\n" in (path / "run.yaml").read_text(encoding="utf-8", errors="replace"):
+        return (
+            f"{path}: was a search for the fastest training, which has no ensemble; name "
+            f"another run"
+        )
     begun = _folders(path / FOLDER / "members")
     if begun:
         missing = f"its {begun} members are not all trained, or not weighed and calibrated yet"

@@ -16,6 +16,7 @@ from phase_cases import Campaign, FakePool, badly, change_gcd, run, well
 from hydragnn_flow import trials_frame
 from hydragnn_flow.campaign.driver import _finish
 from hydragnn_flow.campaign.phases import run_phases
+from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.report.status import status_table
@@ -60,6 +61,8 @@ def test_the_fastest_is_found_and_nothing_follows(campaign: Campaign) -> None:
     stage = stage_of(context.directory.path)
     assert (stage.phase, stage.has_members) == ("finished", False)
     status_table(context.directory.path)
+    with pytest.raises(InputError, match="fastest training, which has no ensemble"):
+        read_summary(context.directory.path)
     assert not any(checkpoints(context.directory.trial(number)) for number in range(TRIALS)), (
         "no member can come of them"
     )
