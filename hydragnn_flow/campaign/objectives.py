@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.run import CriterionName
@@ -109,10 +110,11 @@ def _speed(name: str, results: Sequence[SegmentResult]) -> float:
     if name == "seconds":
         of_gcds = (result.steady_seconds * max(1, len(result.gcds)) for result in steady)
         return sum(of_gcds) / graphs * STRUCTURES
+    joules = 0.0
     for result in steady:
-        check_counted("search: 'joules'", result)
-    known = [result.steady_joules or 0.0 for result in steady]
-    return sum(known) / graphs * STRUCTURES
+        check_counted("search: 'joules'", replace(result, joules=result.steady_joules))
+        joules += result.steady_joules or 0.0
+    return joules / graphs * STRUCTURES
 
 
 def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:
@@ -158,7 +160,7 @@ def check_counted(what: str, result: SegmentResult) -> None:
     InputError
         If its energy was not counted.
     """
-    if result.joules is None or (result.steady_steps and result.steady_joules is None):
+    if result.joules is None:
         raise InputError(
             f"{what} cannot be measured on {result.node or 'this node'}: no device or processor "
             f"reports its energy to this user; remove it"

@@ -295,14 +295,16 @@ class SimulatedWorkers:
             steps=taken,
             step_seconds=each,
             graphs_per_step=cost.graphs_per_step,
-            **_steady(taken, cost, each),
+            **_steady(taken, cost, each, outcome),
         )
 
 
-def _steady(steps: int, cost: Cost, each: float) -> dict[str, Any]:
+def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> dict[str, Any]:
     """What a segment measures of its steps after the first ones."""
-    counted = max(0, steps - WARM_UP_STEPS)
+    counted, joules = max(0, steps - WARM_UP_STEPS), outcome.joules
+    share = counted * each / outcome.seconds if outcome.seconds else 0.0
     return {
+        "steady_joules": None if joules is None else joules * min(share, 1.0),
         "steady_steps": counted,
         "steady_graphs": round(counted * cost.graphs_per_step),
         "steady_seconds": counted * each,

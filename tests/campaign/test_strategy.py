@@ -104,13 +104,15 @@ def test_segments_of_a_trial_count_together(
     def machine(spec: SegmentSpec) -> SegmentResult:
         tries[spec.number] += 1
         if tries[spec.number] == 1:
-            result = timed(spec, steady_seconds=1.0, steady_graphs=20, steady_joules=10.0)
+            result = timed(
+                spec, steady_seconds=1.0, steady_graphs=20, joules=99.0, steady_joules=10.0
+            )
             return replace(result, status="interrupted", gcds=["0", "1"])
         if tries[spec.number] == 2:  # over before its first steps were
             result = timed(spec, steady_steps=0, steady_seconds=0.0, steady_graphs=0)
             return replace(result, status="interrupted", gcds=["0", "1"])
         both = ["0", "1"]
-        return timed(spec, steady_seconds=1.0, steady_graphs=60, steady_joules=14.0, gcds=both)
+        return timed(spec, steady_seconds=1.0, steady_joules=14.0, joules=99.0, gcds=both)
 
     changes = {**ALONE, "objectives": [objective], "trials": 1}
     trials, _ = run(campaign(resources={"gcds": 1}, **changes), machine)
