@@ -8,8 +8,9 @@ divided by the number of graphs and by the mean number of atoms of a structure o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -80,7 +81,10 @@ class Loss:
             for level, values in (("graph", of_graph), ("node", of_atom))
             if (values != 1.0).any()
         }
-        self._elements = {"graph": "graphs", "node": "atoms" if sizes is None else "graphs"}
+        self._elements: dict[str, Literal["graphs", "atoms"]] = {
+            "graph": "graphs",
+            "node": "atoms" if sizes is None else "graphs",
+        }
 
     def term_means(
         self,
@@ -102,7 +106,29 @@ class Loss:
             Leave out weights that only shape the gradient, those of the β variant, so that losses
             of different settings compare.
         """
-        means = []
+        means = [
+            values.sum().double() / (getattr(counts, elements) * values.shape[1])
+            for values, elements in self.term_values(outputs, batch, judging=judging)
+        ]
+        # DDP waits for a gradient of every parameter, those of unweighted outputs included. Forces
+        # reach none that the energy does not, and theirs would take a second derivative.
+        others = [
+            outputs[name].sum().double()
+            for name in outputs
+            if name not in self.targets and name not in ("forces", STRESS)
+        ]
+        together = torch.stack(means)
+        return together + 0.0 * torch.stack(others).sum() if others else together
+
+    def term_values(
+        self, outputs: Mapping[str, Tensor], batch: Batch, *, judging: bool = False
+    ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"]]]:
+        """Of each term the summands of its mean, and what to divide their sum by.
+
+        The summands are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. Their number is that of the
+        graphs or atoms of a global batch, for each component. Parameters are as of
+        :meth:`term_means`.
+        """
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
         for term, scale in zip(self.terms, self._scales, strict=True):
@@ -120,17 +146,7 @@ class Loss:
             weights = self._row_weights.get(term.level)
             if weights is not None and of_row is not None:
                 values = values * weights.index_select(0, of_row).to(values.dtype)
-            elements = getattr(counts, self._elements[term.level]) * scale.shape[1]
-            means.append(values.sum().double() / elements)
-        # DDP waits for a gradient of every parameter, those of unweighted outputs included. Forces
-        # reach none that the energy does not, and theirs would take a second derivative.
-        others = [
-            outputs[name].sum().double()
-            for name in outputs
-            if name not in self.targets and name not in ("forces", STRESS)
-        ]
-        together = torch.stack(means)
-        return together + 0.0 * torch.stack(others).sum() if others else together
+            yield values, self._elements[term.level]
 
     def total(self, means: Tensor) -> Tensor:
         """The loss, from the sum of all ranks' :meth:`term_means`; a scalar."""
@@ -139,15 +155,17 @@ class Loss:
     def of_rank(self, means: Tensor, world: World) -> Tensor:
         """This rank's contribution to the loss, from its :meth:`term_means`; a scalar.
 
+        Of several networks' means ``[n, n_terms]`` the loss of each ``[n]``.
+
         The contributions of all ranks add up to the loss, and their gradients to the loss's. A
         root is of the sum over ranks, so that sum is worked out first; then
         ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))`` is a sum over ranks again.
         """
         if not self.is_root:
-            return torch.dot(self._weights, means)
+            return means @ self._weights
         square = world.sum(means.detach().clone())
         weights = self._weights / square.clamp_min(_SMALLEST_SQUARE).sqrt()
-        slope = 0.5 * torch.dot(weights, means)
+        slope = 0.5 * (weights * means).sum(-1)
         return slope + slope.detach()
 
     def _residual(self, term: Term, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:

@@ -47,6 +47,8 @@ from hydragnn_flow.training.terms import check_cells
 from hydragnn_flow.training.trivial import trivial_errors
 from hydragnn_flow.training.validation import judged_by
 
+Course = Generator[tuple[Step, list[Batch | None]], None, None]
+"""Steps, with this rank's batches of each, that are to be taken one after the other."""
 # Parts of an epoch that time ends after which it is known how much of it has passed.
 _LOOKS = 20
 # Graphs among which the smallest stands in for those of a rank that has none.
@@ -130,6 +132,8 @@ class Trainer:
         """Validation predictions by the best weights of this run, on this rank alone."""
         self.graphs_per_step = self.learning_rate = 0.0
         """Mean number over all ranks, and the largest, in the last epoch that was trained in."""
+        self.taken: tuple[Tensor, Tensor] = (torch.zeros(()), torch.zeros(()))
+        """This rank's loss in the last step, and the norm of the gradient."""
         self._unsaved = False
         if state is not None:
             self._restore(state)
@@ -168,6 +172,19 @@ class Trainer:
         Stopped
             If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
+        for step, batches in self.course(should_stop, alive):
+            self.taken = self._step(step, batches)
+
+    def course(
+        self,
+        should_stop: Callable[[], bool] = lambda: False,
+        alive: Callable[[float], None] = lambda longest_step: None,
+    ) -> Course:
+        """The steps that :meth:`run` takes, for one who takes them and fills in :attr:`taken`.
+
+        Between them epochs are judged and checkpoints written; parameters and errors are those of
+        :meth:`run`.
+        """
         each = self.epochs.seconds or math.inf
         self.monitor = monitor = TrainingMonitor(
             *(self.world, self.device, self.spec.deadline, should_stop),
@@ -178,7 +195,7 @@ class Trainer:
         )
         try:
             while not self.is_finished:
-                train_loss = self._train_epoch(monitor)
+                train_loss = yield from self._train_epoch(monitor)
                 start = time.monotonic()
                 outputs = Outputs()
                 with self._averaged() as model:
@@ -446,7 +463,9 @@ class Trainer:
         plan = self.epochs.plan(0, 0, self.budget)
         return plan.graphs_per_step if self.epochs.are_drawn else len(self.train) / plan.steps
 
-    def _train_epoch(self, monitor: TrainingMonitor) -> float:
+    def _train_epoch(
+        self, monitor: TrainingMonitor
+    ) -> Generator[tuple[Step, list[Batch | None]], None, float]:
         """Train what is left of an epoch; returns the mean loss of its steps."""
         self.model.train()
         progress = self.progress
@@ -456,7 +475,7 @@ class Trainer:
         for window in plan.windows(progress.step):
             if self._time_is_up:
                 break
-            self._train_window(plan, window, monitor)
+            yield from self._train_window(plan, window, monitor)
         self._sync(monitor)
         self._check_stop(monitor)
         if progress.drawn:
@@ -466,7 +485,7 @@ class Trainer:
 
     def _train_window(
         self, plan: WholeEpoch | DrawnEpoch, steps: Sequence[Step], monitor: TrainingMonitor
-    ) -> None:
+    ) -> Course:
         """Take some steps of an epoch, or as many of them as there is time for."""
         progress = self.progress
         with closing(self.micro_batches(steps)) as batches:
@@ -475,7 +494,8 @@ class Trainer:
                 rate = self.schedule.rate(progress.epoch, progress.step, self._steps_of(plan))
                 for group in self.optimizer.param_groups:
                     group["lr"] = rate
-                monitor.record(*self._step(step, pieces), step.graphs)
+                yield step, pieces
+                monitor.record(*self.taken, step.graphs)
                 progress.step += 1
                 progress.drawn = step.drawn
                 self._unsaved = True

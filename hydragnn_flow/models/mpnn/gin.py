@@ -30,9 +30,13 @@ class GINConvolution(nn.Module):
 
     def forward(self, nodes: Tensor, features: NeighbourSums, geometry: Geometry) -> Tensor:
         """New node features [n_atoms, width]."""
-        total = (1.0 + self.epsilon) * nodes + self.scale * features.sum(nodes)
+        total = self.own(nodes) + self.scale * features.sum(nodes)
         new: Tensor = self.perceptron(total)
         return new
+
+    def own(self, nodes: Tensor) -> Tensor:
+        """(1 + ε) times the atom's features [n_atoms, width]."""
+        return (1.0 + self.epsilon) * nodes
 
 
 class GIN(MessagePassing):

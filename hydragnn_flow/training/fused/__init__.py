@@ -1,0 +1,5 @@
+"""Fused members: trainings of one shape in one process, with their weights behind one another."""
+
+from hydragnn_flow.training.fused.trainer import FusedTrainer
+
+__all__ = ["FusedTrainer"]

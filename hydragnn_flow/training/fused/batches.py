@@ -1,0 +1,164 @@
+"""Fused batches: the batches of several trainings one behind the other, each filled up to a size.
+
+A member's own graphs come first. Atoms, edges and graphs that stand for nothing follow them, so
+that every member has as many rows as any other. They are of no graph that counts, and no edge leads
+from one of them to an atom that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch_geometric.data import Batch, Data
+
+from hydragnn_flow.data.store.manifest import Key
+from hydragnn_flow.training.batching import Step
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class FusedBatch:
+    """A batch of several members.
+
+    Attributes
+    ----------
+    batch
+        All their graphs.
+    counts
+        Graphs and atoms of each member's step, [members] float64.
+    counted
+        One for a graph or an atom that counts and zero for others, [members, n, 1].
+    """
+
+    batch: Batch
+    counts: Mapping[Literal["graphs", "atoms"], Tensor]
+    counted: Mapping[Literal["graph", "node"], Tensor]
+
+    def to(self, device: torch.device) -> FusedBatch:
+        """The same on a device."""
+        return FusedBatch(
+            self.batch.to(device),
+            {name: value.to(device) for name, value in self.counts.items()},
+            {name: value.to(device) for name, value in self.counted.items()},
+        )
+
+
+class _Filled:
+    """Rows of several members, each filled up to the same number.
+
+    Parameters
+    ----------
+    own
+        Rows that each member has, [members].
+    size
+        Rows that each is to have.
+    """
+
+    def __init__(self, own: Ints, size: int) -> None:
+        self.own, self.size, self.members = own, size, len(own)
+        places = np.arange(size)
+        self.is_own = places < own[:, None]
+        """Which rows are a member's own, bool [members, size]."""
+        first = np.cumsum(own) - own
+        # What stands for nothing repeats the first row of all, whose values are in order.
+        self.rows = np.where(self.is_own, first[:, None] + places, 0).reshape(-1)
+        """Row of the batch without filling that each repeats, [members * size]."""
+
+    @property
+    def first(self) -> Ints:
+        """Place of each member's first row, [members]."""
+        return np.arange(self.members) * self.size
+
+    def moved(self, of: Ints, owner: Ints) -> Ints:
+        """Places of rows of the batch without filling, whose members are known."""
+        before = np.cumsum(self.own) - self.own
+        places: Ints = of - before[owner] + self.first[owner]
+        return places
+
+
+def fused(
+    batch: Batch, steps: Sequence[Step], keys: Mapping[str, Key], beyond: float
+) -> FusedBatch:
+    """Fill up the batch of several members' steps.
+
+    Parameters
+    ----------
+    batch
+        The graphs of the first member, then those of the second, and so on.
+    steps
+        Of each member.
+    keys
+        What the store knows of the batch's keys.
+    beyond
+        Length [Å] of edges that stand for nothing, so that their messages are zero where messages
+        fade: many may reach one atom.
+    """
+    graphs = np.array([step.graphs for step in steps])
+    ptr = batch.ptr.numpy()
+    ends = np.cumsum(graphs)
+    atoms = np.diff(ptr[ends], prepend=0)
+    owner_of_atom = np.repeat(np.arange(len(steps)), atoms)
+    edge_index = batch.edge_index.numpy()
+    owner_of_edge = owner_of_atom[edge_index[0]]
+    edges = np.bincount(owner_of_edge, minlength=len(steps))
+
+    # One graph at least stands for nothing, and each of those has an atom at least.
+    of_graphs = _Filled(graphs, int(graphs.max()) + 1)
+    spare = of_graphs.size - graphs
+    of_atoms = _Filled(atoms, int((atoms + spare).max()))
+    of_edges = _Filled(edges, int(edges.max()))
+
+    # Each of these graphs has one atom, and a member's last has all that are left.
+    sizes = np.ones(of_graphs.is_own.shape, np.int64)
+    sizes[of_graphs.is_own] = np.diff(ptr)
+    sizes[:, -1] += of_atoms.size - sizes.sum(axis=1)
+    sizes = sizes.reshape(-1)
+
+    levels = {"node": of_atoms, "edge": of_edges, "graph": of_graphs}
+    filled = Batch(_base_cls=Data)
+    for name, key in keys.items():
+        level = "node" if key.node else "edge" if key.edge else "graph"
+        if name not in batch or name == "edge_index" or (level == "graph" and key.rows is None):
+            continue
+        filled[name] = _repeated(batch[name], key, levels[level].rows, level)
+    # From atoms that stand for nothing to themselves, as many to each, in the order of the atoms.
+    place = np.arange(of_edges.size) - edges[:, None]
+    spread = place * (of_atoms.size - atoms)[:, None] // np.maximum(of_edges.size - edges, 1)[:, None]
+    to_itself = (of_atoms.first + atoms)[:, None] + spread
+    is_own = of_edges.is_own.reshape(-1)
+    index = np.stack([to_itself.reshape(-1)] * 2)
+    index[:, is_own] = of_atoms.moved(edge_index, owner_of_edge)
+    filled.edge_index = torch.from_numpy(index)
+    shifts = batch.edge_shifts.numpy()[of_edges.rows]
+    shifts[~is_own] = (beyond, 0.0, 0.0)
+    filled.edge_shifts = torch.from_numpy(shifts)
+    filled.batch = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes))
+    filled.ptr = torch.from_numpy(np.concatenate([[0], np.cumsum(sizes)]))
+    filled._num_graphs = len(sizes)
+    return FusedBatch(
+        filled,
+        {"graphs": _numbers(graphs), "atoms": _numbers(atoms)},
+        {
+            "graph": torch.from_numpy(of_graphs.is_own[..., None].astype(np.float32)),
+            "node": torch.from_numpy(of_atoms.is_own[..., None].astype(np.float32)),
+        },
+    )
+
+
+def _repeated(values: Tensor, key: Key, rows: Ints, level: str) -> Tensor:
+    """Values of a key in some rows; of graphs, all rows that each has."""
+    if level == "graph" and key.rows != 1:
+        each = np.arange(key.rows or 0)
+        rows = (rows[:, None] * (key.rows or 0) + each).reshape(-1)
+    return values.index_select(key.dim, torch.from_numpy(rows))
+
+
+def _numbers(values: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float64))

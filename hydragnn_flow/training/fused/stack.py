@@ -1,0 +1,208 @@
+"""The weights of several trainings in one matrix, and the steps that all of them take at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from hydragnn_flow.models.stacked import StackedNetwork
+from hydragnn_flow.training.averaging import Average
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.fused.batches import FusedBatch
+from hydragnn_flow.training.losses import Loss
+
+OPTIMIZERS = ("AdamW", "Adam", "SGD")
+"""Optimisers whose steps are taken for all members at once."""
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+# As of torch's clip_grad_norm_.
+_SMALLEST_NORM = 1e-6
+
+
+class Member(Protocol):
+    """A training: what of it the stack takes over, and gives back."""
+
+    model: nn.Module
+    weights: list[nn.Parameter]
+    """Those that are trained."""
+    optimizer: torch.optim.Optimizer
+    average: Average
+    loss: Loss
+    most_norm: float
+    """Largest norm of a step's gradient."""
+
+
+class Stack:
+    """Weights, averages and optimiser states of several trainings, [members, n] each.
+
+    Parameters
+    ----------
+    members
+        Trainings of networks of one shape.
+
+    Raises
+    ------
+    InputError
+        If the networks have layers that cannot be stacked.
+    """
+
+    def __init__(self, members: Sequence[Member]) -> None:
+        self.members = list(members)
+        model = members[0].model
+        self._loss = members[0].loss
+        named = [dict(member.model.named_parameters()) for member in members]
+        names = [name for name, weight in named[0].items() if weight.requires_grad]
+        self._network = StackedNetwork(model, len(self.members)).train()
+        self._weights = _rows([[each[name] for name in names] for each in named])
+        self._averages = _rows([_averages(member, names) for member in self.members])
+        self._steps = [_steps_taken(member.optimizer) for member in self.members]
+        moments = () if isinstance(members[0].optimizer, torch.optim.SGD) else _MOMENTS
+        self._moments = [_rows([_moment(each, moment) for each in members]) for moment in moments]
+        self._leaves: list[Tensor] = []
+        at = 0
+        for name in names:
+            shape = named[0][name].shape
+            leaf = self._weights[:, at : at + shape.numel()].view(-1, *shape)
+            self._leaves.append(leaf.requires_grad_())
+            at += shape.numel()
+        frozen = {
+            name: torch.stack([each[name].detach() for each in named])
+            for name, weight in named[0].items()
+            if not weight.requires_grad
+        }
+        self._network.put(dict(zip(names, self._leaves, strict=True)) | frozen)
+        self._names = names
+
+    def gradient(self, batch: FusedBatch) -> tuple[Tensor, Tensor]:
+        """Losses of the members [members], float64, and their gradients [members, n]."""
+        losses = self.losses(batch)
+        # Each member's loss depends on its own weights alone.
+        parts = torch.autograd.grad(losses.sum(), self._leaves, allow_unused=True)
+        flat = [
+            torch.zeros_like(leaf).flatten(1) if part is None else part.flatten(1)
+            for part, leaf in zip(parts, self._leaves, strict=True)
+        ]
+        return losses.detach(), torch.cat(flat, dim=1)
+
+    def losses(self, batch: FusedBatch) -> Tensor:
+        """Losses of the members on the batches of each, [members] float64."""
+        outputs = self._network(batch.batch)
+        means = []
+        found = self._loss.term_values(outputs, batch.batch)
+        for term, (values, elements) in zip(self._loss.terms, found, strict=True):
+            rows = values.view(len(self.members), -1, values.shape[1])
+            counted = batch.counted[term.level]
+            sums = (rows * counted.to(rows.dtype)).sum((1, 2))
+            means.append(sums.double() / (batch.counts[elements] * values.shape[1]))
+        return self._loss.of_rank(torch.stack(means, dim=1), World())
+
+    @torch.no_grad()
+    def step(self, batch: FusedBatch) -> tuple[Tensor, Tensor]:
+        """Take a step of every member; losses and norms of the gradients, [members] each.
+
+        A member's learning rate is that of its optimiser. Nothing has changed where there is not
+        enough memory.
+        """
+        with torch.enable_grad():
+            losses, gradient = self.gradient(batch)
+        norms = torch.linalg.vector_norm(gradient, dim=1)
+        most = self._columns([[member.most_norm for member in self.members]])[0]
+        clipped = gradient * (most / (norms[:, None] + _SMALLEST_NORM)).clamp(max=1.0)
+        new, moments = self._stepped(clipped)
+        # From here on nothing asks for more memory.
+        self._weights.copy_(new)
+        self._moments = moments
+        self._steps = [number + 1 for number in self._steps]
+        averaged = [
+            member.average.weight_of_a_step() if member.average.decay else 1.0
+            for member in self.members
+        ]
+        self._averages.lerp_(new, self._columns([averaged])[0])
+        return losses, norms
+
+    def _stepped(self, gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Weights and moments after a step, by the formulas of torch's optimisers."""
+        groups = [member.optimizer.param_groups[0] for member in self.members]
+        kind = type(self.members[0].optimizer).__name__
+        weights = self._weights.detach()
+        rates = [group["lr"] for group in groups]
+        decays = [group["weight_decay"] for group in groups]
+        if kind == "AdamW":
+            kept = [1 - rate * decay for rate, decay in zip(rates, decays, strict=True)]
+            weights = weights * self._columns([kept])[0]
+        elif any(decays):
+            gradient = gradient + self._columns([decays])[0] * weights
+        if kind == "SGD":
+            return weights - self._columns([rates])[0] * gradient, []
+        betas, steps = [group["betas"] for group in groups], [n + 1 for n in self._steps]
+        first, second, own, size, root, eps = self._columns(
+            [
+                [1 - b for b, _ in betas],
+                [b for _, b in betas],
+                [1 - b for _, b in betas],
+                [-lr / (1 - b**n) for lr, (b, _), n in zip(rates, betas, steps, strict=True)],
+                [(1 - b**n) ** -0.5 for (_, b), n in zip(betas, steps, strict=True)],
+                [group["eps"] for group in groups],
+            ]
+        )
+        means = self._moments[0].lerp(gradient, first)
+        squares = torch.addcmul(self._moments[1] * second, gradient, gradient * own)
+        step = means * size / (squares.sqrt() * root + eps)
+        return weights + step, [means, squares]
+
+    @torch.no_grad()
+    def give_back(self, row: int) -> None:
+        """Put what a member has become into its training."""
+        member = self.members[row]
+        weights = self._pieces(self._weights[row], member)
+        torch._foreach_copy_([weight.detach() for weight in member.weights], weights)
+        if member.average.decay:
+            averages = self._pieces(self._averages[row], member)
+            torch._foreach_copy_(_averages(member, self._names), averages)
+        if not self._moments or not self._steps[row]:
+            return
+        first, second = (self._pieces(moments[row], member) for moments in self._moments)
+        is_fused = bool(member.optimizer.param_groups[0].get("fused"))
+        for weight, one, two in zip(member.weights, first, second, strict=True):
+            where = weight.device if is_fused else torch.device("cpu")
+            member.optimizer.state[weight] = {
+                "step": torch.tensor(float(self._steps[row]), device=where),
+                "exp_avg": one.clone(),
+                "exp_avg_sq": two.clone(),
+            }
+
+    def _pieces(self, row: Tensor, member: Member) -> list[Tensor]:
+        """A row of numbers as tensors of the shapes of the weights."""
+        sizes = [weight.numel() for weight in member.weights]
+        parts = row.split(sizes)
+        return [part.view_as(weight) for part, weight in zip(parts, member.weights, strict=True)]
+
+    def _columns(self, rows: list[list[float]]) -> tuple[Tensor, ...]:
+        """Numbers of each member, [members, 1] each, in the precision of the weights."""
+        like = self._weights
+        columns = torch.tensor(rows, dtype=like.dtype, device=like.device).unsqueeze(2)
+        return columns.unbind(0)
+
+
+def _rows(tensors: Sequence[Sequence[Tensor]]) -> Tensor:
+    """The tensors of each member as a row of numbers, [members, n]."""
+    return torch.stack([torch.cat([one.detach().flatten() for one in each]) for each in tensors])
+
+
+def _steps_taken(optimizer: torch.optim.Optimizer) -> int:
+    states = list(optimizer.state.values())
+    return int(states[0]["step"]) if states and "step" in states[0] else 0
+
+
+def _moment(member: Member, name: str) -> list[Tensor]:
+    """A moment of the gradient of each weight; zero before the first step."""
+    state = member.optimizer.state
+    return [state[w][name] if w in state else torch.zeros_like(w) for w in member.weights]
+
+
+def _averages(member: Member, names: Sequence[str]) -> list[Tensor]:
+    """The averaged weights of these names; without an average the weights themselves."""
+    weights = member.average.weights or dict(member.model.named_parameters())
+    return [weights[name] for name in names]
