@@ -26,6 +26,9 @@ Status = Literal[
 ]
 VERSION = 5
 """Version of a line of `segments.jsonl`."""
+APART = "goes on separately: "
+"""Beginning of the reason of a segment that was trained fused with others, and ends so as to go on
+without them."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
 """Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
 
@@ -187,6 +190,9 @@ class TrainingOutcome:
     """Time of each GCD [s] that led to the checkpoint the segment began with, including the work of
     lost segments, which have no ``seconds``."""
     spent_joules: float = 0.0
+    fused: int = 1
+    """Segments that were trained fused with each other, itself included. Its times and its energy
+    are its share of theirs, its peak of memory is that of all of them."""
     started: float = 0.0
     """Unix time [s]."""
     ended: float = 0.0

@@ -13,7 +13,7 @@ operations, and the same graphs for all networks.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from torch_geometric.nn import GraphNorm
 
 from hydragnn_flow.config.network import HydraNetwork, NetworkConfig
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.geometry import Geometry, sum_by
+from hydragnn_flow.models.geometry import sum_by
 from hydragnn_flow.models.kernels.spline import Interpolation, KnotRows, Knots
 from hydragnn_flow.models.mpnn.gin import GINConvolution
 from hydragnn_flow.models.mpnn.painn import Filter
@@ -67,10 +67,15 @@ class StackedNetwork(nn.Module):
             if kind in _STACKED:
                 # The copy keeps what else it holds; only what it computes is another.
                 layer.__class__ = _STACKED[kind]
-                layer.members = members  # type: ignore[assignment]
+                layer.members = members
             if isinstance(layer, StackedKnots):
                 layer.lengths = layer.lengths.repeat(members, 1)
         self.network.register_parameter("precision", precision)
+
+    def is_turned(self, name: str) -> bool:
+        """Whether a weight is transposed here."""
+        layer, attribute = self._places[name]
+        return isinstance(layer, StackedLinear) and attribute == "weight"
 
     def put(self, weights: Mapping[str, Tensor]) -> None:
         """Compute with weights [members, …] from now on, by their names in the network."""
@@ -86,9 +91,9 @@ class StackedNetwork(nn.Module):
 
 def refusal(network: NetworkConfig) -> str:
     """Why networks of this kind cannot be stacked, in a few words; empty if they can."""
-    architecture = network.Architecture
     if not isinstance(network, HydraNetwork):
         return "networks of an engine cannot be fused"
+    architecture = network.Architecture
     if architecture.mpnn_type not in STACKABLE:
         return (
             f"networks of the type {architecture.mpnn_type} cannot be fused, only "
@@ -100,18 +105,20 @@ def refusal(network: NetworkConfig) -> str:
 
 
 class StackedLinear(nn.Linear):
-    """A linear layer of each network: weight [members, outputs, inputs]."""
+    """A linear layer of each network: weight [members, inputs, outputs].
+
+    The other way round than in ``nn.Linear``: so the gradient comes in the weight's own order.
+    """
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
         """From [members * n, …, inputs] to [members * n, …, outputs]."""
         rows = input.reshape(self.members, -1, input.shape[-1])
-        weight = self.weight.transpose(1, 2)
         if self.bias is None:
-            values = torch.bmm(rows, weight)
+            values = torch.bmm(rows, self.weight)
         else:
-            values = torch.baddbmm(self.bias[:, None], rows, weight)
+            values = torch.baddbmm(self.bias[:, None], rows, self.weight)
         return values.view(*input.shape[:-1], values.shape[-1])
 
 
@@ -165,10 +172,12 @@ class StackedGraphNorm(GraphNorm):  # type: ignore[misc]  # without types
         out = x - self._of_rows(mean, self.mean_scale)
         deviation = (sum_by(out.square(), batch, batch_size) / counts + self.eps).sqrt()
         scaled = self._of_rows(out, self.weight) / deviation.index_select(0, batch)
-        return (scaled.view(self.members, -1, x.shape[1]) + self.bias[:, None]).view_as(x)
+        moved: Tensor = scaled.view(self.members, -1, x.shape[1]) + self.bias[:, None]
+        return moved.view_as(x)
 
     def _of_rows(self, rows: Tensor, factors: Tensor) -> Tensor:
-        return (rows.view(self.members, -1, rows.shape[1]) * factors[:, None]).view_as(rows)
+        scaled: Tensor = rows.view(self.members, -1, rows.shape[1]) * factors[:, None]
+        return scaled.view_as(rows)
 
 
 class StackedPReLU(nn.PReLU):

@@ -17,10 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch_geometric.data import Batch, Data
 
+from hydragnn_flow.data import Manifest
 from hydragnn_flow.data.store.manifest import Key
 from hydragnn_flow.training.batching import Step
 
 Ints = NDArray[np.int64]
+# Keys that networks read, beside those of graphs, which all have as many rows.
+_OF_ATOMS, _OF_EDGES = ("x", "pos", "pe"), ("edge_attr", "rel_pe")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class FusedBatch:
 
     batch: Batch
     counts: Mapping[Literal["graphs", "atoms"], Tensor]
-    counted: Mapping[Literal["graph", "node"], Tensor]
+    counted: Mapping[str, Tensor]
 
     def to(self, device: torch.device) -> FusedBatch:
         """The same on a device."""
@@ -83,9 +86,7 @@ class _Filled:
         return places
 
 
-def fused(
-    batch: Batch, steps: Sequence[Step], keys: Mapping[str, Key], beyond: float
-) -> FusedBatch:
+def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float) -> FusedBatch:
     """Fill up the batch of several members' steps.
 
     Parameters
@@ -94,8 +95,8 @@ def fused(
         The graphs of the first member, then those of the second, and so on.
     steps
         Of each member.
-    keys
-        What the store knows of the batch's keys.
+    manifest
+        Of the store; says which keys are of atoms, edges or graphs.
     beyond
         Length [Å] of edges that stand for nothing, so that their messages are zero where messages
         fade: many may reach one atom.
@@ -116,21 +117,21 @@ def fused(
     of_edges = _Filled(edges, int(edges.max()))
 
     # Each of these graphs has one atom, and a member's last has all that are left.
-    sizes = np.ones(of_graphs.is_own.shape, np.int64)
-    sizes[of_graphs.is_own] = np.diff(ptr)
-    sizes[:, -1] += of_atoms.size - sizes.sum(axis=1)
-    sizes = sizes.reshape(-1)
+    by_member = np.ones(of_graphs.is_own.shape, np.int64)
+    by_member[of_graphs.is_own] = np.diff(ptr)
+    by_member[:, -1] += of_atoms.size - by_member.sum(axis=1)
+    sizes: Ints = by_member.reshape(-1)
 
     levels = {"node": of_atoms, "edge": of_edges, "graph": of_graphs}
     filled = Batch(_base_cls=Data)
-    for name, key in keys.items():
-        level = "node" if key.node else "edge" if key.edge else "graph"
-        if name not in batch or name == "edge_index" or (level == "graph" and key.rows is None):
-            continue
-        filled[name] = _repeated(batch[name], key, levels[level].rows, level)
+    for name, key in manifest.keys.items():
+        level = _level(name, manifest)
+        if level is not None and name in batch:
+            filled[name] = _repeated(batch[name], key, levels[level].rows, level)
     # From atoms that stand for nothing to themselves, as many to each, in the order of the atoms.
     place = np.arange(of_edges.size) - edges[:, None]
-    spread = place * (of_atoms.size - atoms)[:, None] // np.maximum(of_edges.size - edges, 1)[:, None]
+    left_atoms, left_edges = of_atoms.size - atoms, np.maximum(of_edges.size - edges, 1)
+    spread = place * left_atoms[:, None] // left_edges[:, None]
     to_itself = (of_atoms.first + atoms)[:, None] + spread
     is_own = of_edges.is_own.reshape(-1)
     index = np.stack([to_itself.reshape(-1)] * 2)
@@ -152,12 +153,25 @@ def fused(
     )
 
 
+def _level(name: str, manifest: Manifest) -> str | None:
+    """What a key has rows of; None for one that no network reads."""
+    key, target = manifest.keys[name], manifest.targets.get(name)
+    if target is not None:
+        return target.level
+    # Where all graphs have as many edges as atoms, or one of them, numbers of rows do not tell.
+    if name in _OF_EDGES:
+        return "edge"
+    if name in _OF_ATOMS:
+        return "node"
+    return None if key.rows is None or "index" in name else "graph"
+
+
 def _repeated(values: Tensor, key: Key, rows: Ints, level: str) -> Tensor:
     """Values of a key in some rows; of graphs, all rows that each has."""
     if level == "graph" and key.rows != 1:
         each = np.arange(key.rows or 0)
         rows = (rows[:, None] * (key.rows or 0) + each).reshape(-1)
-    return values.index_select(key.dim, torch.from_numpy(rows))
+    return torch.from_numpy(values.numpy().take(rows, axis=key.dim))
 
 
 def _numbers(values: NDArray[Any]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -50,30 +50,22 @@ class Stack:
 
     def __init__(self, members: Sequence[Member]) -> None:
         self.members = list(members)
-        model = members[0].model
         self._loss = members[0].loss
+        self._network = StackedNetwork(members[0].model, len(members)).train()
         named = [dict(member.model.named_parameters()) for member in members]
-        names = [name for name, weight in named[0].items() if weight.requires_grad]
-        self._network = StackedNetwork(model, len(self.members)).train()
-        self._weights = _rows([[each[name] for name in names] for each in named])
-        self._averages = _rows([_averages(member, names) for member in self.members])
-        self._steps = [_steps_taken(member.optimizer) for member in self.members]
+        trained = _trained(named[0])
+        self._layout = layout = _Layout(self._network, trained)
+        self._weights = layout.rows([each.values() for each in map(_trained, named)])
+        self._averages = layout.rows([_averages(member, [*trained]) for member in members])
+        self._steps = [_steps_taken(member.optimizer) for member in members]
         moments = () if isinstance(members[0].optimizer, torch.optim.SGD) else _MOMENTS
-        self._moments = [_rows([_moment(each, moment) for each in members]) for moment in moments]
-        self._leaves: list[Tensor] = []
-        at = 0
-        for name in names:
-            shape = named[0][name].shape
-            leaf = self._weights[:, at : at + shape.numel()].view(-1, *shape)
-            self._leaves.append(leaf.requires_grad_())
-            at += shape.numel()
-        frozen = {
-            name: torch.stack([each[name].detach() for each in named])
-            for name, weight in named[0].items()
-            if not weight.requires_grad
-        }
-        self._network.put(dict(zip(names, self._leaves, strict=True)) | frozen)
-        self._names = names
+        self._moments = [layout.rows([_moment(each, name) for each in members]) for name in moments]
+        self._leaves = [leaf.requires_grad_() for leaf in layout.leaves(self._weights)]
+        self._network.put(dict(zip(trained, self._leaves, strict=True)))
+        if fixed := {name: one for name, one in named[0].items() if name not in trained}:
+            others = _Layout(self._network, fixed)
+            kept = others.rows([[each[name] for name in fixed] for each in named])
+            self._network.put(dict(zip(fixed, others.leaves(kept), strict=True)))
 
     def gradient(self, batch: FusedBatch) -> tuple[Tensor, Tensor]:
         """Losses of the members [members], float64, and their gradients [members, n]."""
@@ -155,29 +147,26 @@ class Stack:
     @torch.no_grad()
     def give_back(self, row: int) -> None:
         """Put what a member has become into its training."""
-        member = self.members[row]
-        weights = self._pieces(self._weights[row], member)
-        torch._foreach_copy_([weight.detach() for weight in member.weights], weights)
+        member, layout = self.members[row], self._layout
+        weights = [weight.detach() for weight in member.weights]
+        torch._foreach_copy_(weights, layout.tensors(self._weights[row]))
         if member.average.decay:
-            averages = self._pieces(self._averages[row], member)
-            torch._foreach_copy_(_averages(member, self._names), averages)
+            averages = _averages(member, layout.names)
+            torch._foreach_copy_(averages, layout.tensors(self._averages[row]))
         if not self._moments or not self._steps[row]:
             return
-        first, second = (self._pieces(moments[row], member) for moments in self._moments)
+        moments = [layout.tensors(moment[row]) for moment in self._moments]
         is_fused = bool(member.optimizer.param_groups[0].get("fused"))
-        for weight, one, two in zip(member.weights, first, second, strict=True):
+        for place, weight in enumerate(member.weights):
+            # Where torch's optimisers have it: a fused one on the device.
             where = weight.device if is_fused else torch.device("cpu")
             member.optimizer.state[weight] = {
                 "step": torch.tensor(float(self._steps[row]), device=where),
-                "exp_avg": one.clone(),
-                "exp_avg_sq": two.clone(),
+                **{
+                    name: moment[place].clone(memory_format=torch.contiguous_format)
+                    for name, moment in zip(_MOMENTS, moments, strict=True)
+                },
             }
-
-    def _pieces(self, row: Tensor, member: Member) -> list[Tensor]:
-        """A row of numbers as tensors of the shapes of the weights."""
-        sizes = [weight.numel() for weight in member.weights]
-        parts = row.split(sizes)
-        return [part.view_as(weight) for part, weight in zip(parts, member.weights, strict=True)]
 
     def _columns(self, rows: list[list[float]]) -> tuple[Tensor, ...]:
         """Numbers of each member, [members, 1] each, in the precision of the weights."""
@@ -186,9 +175,50 @@ class Stack:
         return columns.unbind(0)
 
 
-def _rows(tensors: Sequence[Sequence[Tensor]]) -> Tensor:
-    """The tensors of each member as a row of numbers, [members, n]."""
-    return torch.stack([torch.cat([one.detach().flatten() for one in each]) for each in tensors])
+class _Layout:
+    """Where the weights of a network lie in a row of numbers.
+
+    Parameters
+    ----------
+    network
+        What computes with them; it wants some transposed.
+    weights
+        By their names.
+    """
+
+    def __init__(self, network: StackedNetwork, weights: Mapping[str, Tensor]) -> None:
+        self.names = list(weights)
+        self._turned = [network.is_turned(name) for name in weights]
+        self._shapes = [
+            weight.t().shape if turned else weight.shape
+            for weight, turned in zip(weights.values(), self._turned, strict=True)
+        ]
+        self._sizes = [shape.numel() for shape in self._shapes]
+
+    def rows(self, members: Sequence[Iterable[Tensor]]) -> Tensor:
+        """The weights of each member, or others of their shapes, as a row [members, n]."""
+        return torch.stack([torch.cat([*self._flat(tensors)]) for tensors in members])
+
+    def leaves(self, rows: Tensor) -> list[Tensor]:
+        """Each weight of all members [members, …], which shares its memory with the rows."""
+        parts = torch.split(rows, self._sizes, dim=1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def tensors(self, row: Tensor) -> list[Tensor]:
+        """The weights in one member's row."""
+        leaves = self.leaves(row[None])
+        return [
+            leaf[0].t() if turned else leaf[0]
+            for leaf, turned in zip(leaves, self._turned, strict=True)
+        ]
+
+    def _flat(self, tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+        for tensor, turned in zip(tensors, self._turned, strict=True):
+            yield (tensor.t() if turned else tensor).detach().flatten()
+
+
+def _trained(named: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    return {name: weight for name, weight in named.items() if weight.requires_grad}
 
 
 def _steps_taken(optimizer: torch.optim.Optimizer) -> int:

@@ -116,7 +116,7 @@ class FusedTrainer:
     device
         Where to compute.
     spent
-        As :class:`.Trainer` takes it, of each member.
+        As :class:`.Trainer` takes it, of a member by its place.
 
     Raises
     ------
@@ -129,7 +129,7 @@ class FusedTrainer:
         specs: Sequence[SegmentSpec],
         store: GraphStore,
         device: torch.device,
-        spent: Callable[[], Spent] = Spent,
+        spent: Callable[[int], Spent] = lambda place: Spent(),
     ) -> None:
         if reason := refusal_together(specs):
             raise InputError(f"{_named(specs)}: {reason}; train them separately")
@@ -138,11 +138,16 @@ class FusedTrainer:
         """Why members that are left go on separately; empty while they do not."""
         self.probe: Probe | None = None
         """What the probe has found."""
-        self.members = [FusedMember(spec, store, device, spent) for spec in specs]
+        self.members = [
+            FusedMember(spec, store, device, partial(spent, place))
+            for place, spec in enumerate(specs)
+        ]
         for place, member in enumerate(self.members):
             member.bring_up_to_date = partial(self._give_back, place)
         self.ended: dict[int, Exception | None] = {}
         """How members have ended, by their place: well, or with an exception."""
+        self.seconds = [0.0] * len(specs)
+        """Each member's share of the time so far [s]."""
         self._check_networks(specs)
         self._store = store
         encoder: Any = self.members[0].model.encoder
@@ -189,23 +194,29 @@ class FusedTrainer:
         expected = self._expected()
         self._round(self._take_apart)
         difference = self._difference(expected)
-        together = [self._round(self._take) for _ in range(_PROBED)]
-        if self.apart or difference is None or len(self._next) < 2:
+        if difference is None:
             return
-        self.probe = Probe(min(separate[1:]), min(together[1:]), difference)
         if not difference < _SAME.get(self.members[0].weights[0].dtype, 0.0):
             self.apart = f"fused losses differ from separate ones by {difference:.1g} of them"
-        elif not self.probe.pays:
+            return
+        together = [self._round(self._take) for _ in range(_PROBED)]
+        if self.apart or len(self._next) < 2:
+            return
+        self.probe = Probe(min(separate[1:]), min(together[1:]), difference)
+        if not self.probe.pays:
             ratio = self.probe.separate / self.probe.fused
             self.apart = f"fused training does not pay: {ratio:.2f} times the speed"
 
     def _round(self, take: Callable[[], None]) -> float:
         """Have every member that is left take its next step; the time that took [s]."""
-        start = self._now()
+        taking, began, start = [*self._next], time.perf_counter(), self._now()
         take()
         seconds = self._now() - start
-        for place in [*self._next]:
-            self._advance(place)
+        share = (time.perf_counter() - began) / max(len(taking), 1)
+        for place in taking:
+            self.seconds[place] += share
+            if place in self._next:
+                self._advance(place)
         return seconds
 
     def _now(self) -> float:
@@ -244,12 +255,14 @@ class FusedTrainer:
 
     def _advance(self, place: int) -> None:
         """Have a member do what lies between two steps."""
+        start = time.perf_counter()
         try:
             self._next[place], _ = next(self._courses[place])
         except StopIteration:
             self._end(place, None)
         except Exception as error:  # which is this member's alone
             self._end(place, error)
+        self.seconds[place] += time.perf_counter() - start
 
     def _end(self, place: int, error: Exception | None) -> None:
         self.ended[place] = error
@@ -280,7 +293,7 @@ class FusedTrainer:
         """The next batches of all members."""
         steps = list(self._next.values())
         batch = self.members[0].train.batch(np.concatenate([step.order for step in steps]))
-        return fused(batch, steps, self._store.manifest.keys, self._beyond).to(self.device)
+        return fused(batch, steps, self._store.manifest, self._beyond).to(self.device)
 
     def _expected(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Losses and norms of the gradients of the next steps, fused, which are not taken."""

@@ -1,0 +1,247 @@
+"""Fused trainings are those of separate ones: losses, weights, averages and optimiser states."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from data_set_cases import branches, two_level_store
+from segment_cases import make_spec, network_with
+from torch import Tensor
+
+from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.fused import FusedTrainer
+from hydragnn_flow.training.fused import trainer as fused_trainer
+from hydragnn_flow.training.predictions import KEY
+from hydragnn_flow.training.runner import run_fused, run_segment
+from hydragnn_flow.training.trainer import Trainer
+
+CPU = torch.device("cpu")
+PROPERTIES = {
+    "Architecture__enable_interatomic_potential": False,
+    "Architecture__energy_peratom_weight": 0.0,
+    "Architecture__force_weight": 0.0,
+    "Architecture__output_heads": {
+        "graph": {"dim_sharedlayers": 8, "dim_headlayers": [8]},
+        "node": {"num_headlayers": 1, "dim_headlayers": [8], "type": "mlp"},
+    },
+    "Variables_of_interest": {"output_names": ["energy", "forces"], "type": ["graph", "node"]},
+}
+# What members have of their own.
+OWN: list[dict[str, Any]] = [
+    {"Optimizer": {"learning_rate": 1e-3, "weight_decay": 0.02}, "gradient_clip": 0.5},
+    {"Optimizer": {"learning_rate": 2e-3}, "ema_decay": 0.0},
+    {"Optimizer": {"learning_rate": 5e-4, "weight_decay": 0.0}, "Scheduler": {"type": "cosine"}},
+]
+EPOCHS = 5  # of five steps
+
+Network = dict[str, Any]
+
+
+def properties(**changes: Any) -> Network:
+    return network_with(**(PROPERTIES | changes))
+
+
+def specs_of(
+    folder: Path, store: GraphStore, network: Network, *, until: int = EPOCHS, **changes: Any
+) -> list[SegmentSpec]:
+    """Segments of one shape that differ in all that they may differ in."""
+    found = []
+    folder.mkdir(exist_ok=True)
+    for number, own in enumerate(OWN):
+        mine = copy.deepcopy(network)
+        training = mine["Training"]
+        training |= {k: v for k, v in own.items() if k != "Optimizer"}
+        training["Optimizer"] = training["Optimizer"] | own["Optimizer"]
+        values = {"network": mine, "seed": 5 + number, "number": number} | changes
+        found.append(make_spec(folder / str(number), store, until, **values))
+    return found
+
+
+def separate(specs: Sequence[SegmentSpec], store: GraphStore) -> list[Trainer]:
+    trainers = [Trainer(spec, store, CPU, World()) for spec in specs]
+    for trainer in trainers:
+        trainer.run()
+    return trainers
+
+
+def fused(specs: Sequence[SegmentSpec], store: GraphStore) -> FusedTrainer:
+    trainer = FusedTrainer(specs, store, CPU)
+    trainer.run(probe=False)
+    for error in trainer.ended.values():
+        if error is not None:
+            raise error
+    return trainer
+
+
+def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
+    """All that a training has become."""
+    found = {f"model {name}": value for name, value in trainer.model.state_dict().items()}
+    found |= {f"best {name}": value for name, value in trainer.best.items()}
+    averages = trainer.average.state_dict()["weights"]
+    found |= {f"average {name}": value for name, value in averages.items()}
+    for number, state in trainer.optimizer.state_dict()["state"].items():
+        found |= {f"{name} {number}": value for name, value in state.items()}
+    return found
+
+
+def assert_same(
+    ones: Sequence[Trainer], others: Sequence[Trainer], losses: float, weights: float
+) -> None:
+    """Histories to a relative, tensors to an absolute difference."""
+    for one, other in zip(ones, others, strict=True):
+        history, expected = other.progress.history, one.progress.history
+        assert len(history) == len(expected) > 0
+        for row, wanted in zip(history, expected, strict=True):
+            assert row == pytest.approx(wanted, rel=losses), (row, wanted)
+        mine, theirs = tensors_of(other), tensors_of(one)
+        assert mine.keys() == theirs.keys()
+        for name, value in theirs.items():
+            difference = (mine[name].double() - value.double()).abs().max() if value.numel() else 0
+            assert difference <= weights, (name, float(difference))
+
+
+@pytest.mark.parametrize("kind", ["EGNN", "SchNet", "PAINN", "GIN", "SAGE"])
+@pytest.mark.parametrize("is_potential", [False, True], ids=["property", "potential"])
+def test_in_single_precision_members_are_equal_to_a_hundred_thousandth(
+    kind: str, is_potential: bool, alloy_store: GraphStore, tmp_path: Path
+) -> None:
+    if is_potential and kind in ("GIN", "SAGE"):
+        pytest.skip("these see no lengths, so they are no potentials")
+    make = network_with if is_potential else properties
+    network = make(Architecture__mpnn_type=kind)
+    alone = separate(specs_of(tmp_path / "alone", alloy_store, network), alloy_store)
+    together = fused(specs_of(tmp_path / "fused", alloy_store, network), alloy_store)
+    assert sum(trainer.monitor.steps for trainer in alone if trainer.monitor) >= 3 * 20
+    assert_same(alone, together.members, losses=1e-5, weights=1e-5)
+
+
+NETWORKS: dict[str, Network] = {
+    # In single precision these multiply the rounding of a step in those that follow: the extremes
+    # jump from one neighbour to another.
+    "PNA": properties(Architecture__mpnn_type="PNA"),
+    "PNA, lengths": network_with(Architecture__mpnn_type="PNA"),
+    "PNAPlus": network_with(Architecture__mpnn_type="PNAPlus"),
+    "PNAEq": network_with(Architecture__mpnn_type="PNAEq"),
+    "CGCNN": network_with(Architecture__mpnn_type="CGCNN"),
+    "atoms that move": properties(Architecture__mpnn_type="EGNN", Architecture__equivariance=True),
+    "graph norm, PReLU": properties(
+        Architecture__mpnn_type="GIN",
+        Architecture__normalization="graph",
+        Architecture__activation_function="prelu",
+    ),
+    "Adam, rmse": properties(
+        Training__Optimizer={"type": "Adam", "learning_rate": 1e-3, "weight_decay": 0.01},
+        Training__loss_function_type="rmse",
+    ),
+    "SGD, again in the backward pass": network_with(
+        Training__Optimizer={"type": "SGD", "learning_rate": 1e-3},
+        Training__conv_checkpointing=True,
+    ),
+    "noise of a potential": network_with(
+        Training__loss_function_type="GaussianNLLLoss", Training__nll_beta=0.5
+    ),
+    "noise, convolutions as heads": properties(
+        Training__loss_function_type="GaussianNLLLoss",
+        Architecture__output_heads={
+            "graph": {"dim_sharedlayers": 8, "dim_headlayers": [8]},
+            "node": {"num_headlayers": 2, "dim_headlayers": [8, 8], "type": "conv"},
+        },
+    ),
+    "limits of atoms": network_with(
+        Training__Batching={"mode": "node_budget", "max_nodes": 40, "max_graphs": 4}
+    ),
+    "frozen": network_with(Architecture__freeze_conv_layers=True),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_in_double_precision_members_are_the_same(
+    name: str, alloy_store: GraphStore, tmp_path: Path
+) -> None:
+    network = copy.deepcopy(NETWORKS[name])
+    network["Training"]["precision"] = "fp64"
+    # Few steps are enough: what is wrong would be so in the first.
+    alone = separate(specs_of(tmp_path / "alone", alloy_store, network, until=1), alloy_store)
+    together = fused(specs_of(tmp_path / "fused", alloy_store, network, until=1), alloy_store)
+    assert_same(alone, together.members, losses=1e-9, weights=1e-9)
+
+
+def test_attributes_encodings_and_features_of_graphs_are_those_of_the_member(
+    alloy_store: GraphStore, tmp_path: Path
+) -> None:
+    torch.manual_seed(1)
+    splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
+    for graph in (graph for graphs in splits.values() for graph in graphs):
+        lengths = torch.rand(graph.num_edges, 1)
+        graph.edge_attr = torch.cat([lengths, torch.randn(graph.num_edges, 1)], dim=1)
+        graph.graph_attr = torch.randn(3)
+    write_store(tmp_path / "store", splits, targets=alloy_store.manifest.targets, cutoff=4.0)
+    store = GraphStore.open(tmp_path / "store")
+    network = properties(
+        Architecture__mpnn_type="CGCNN",
+        Architecture__edge_features=["lengths", "other"],
+        Architecture__use_graph_attr_conditioning=True,
+        Architecture__graph_attr_conditioning_mode="film",
+        Training__precision="fp64",
+    )
+    alone = separate(specs_of(tmp_path / "alone", store, network, until=1), store)
+    together = fused(specs_of(tmp_path / "fused", store, network, until=1), store)
+    assert_same(alone, together.members, losses=1e-9, weights=1e-9)
+
+
+def test_branches_of_several_data_sets_are_those_of_the_member(tmp_path: Path) -> None:
+    store = two_level_store(tmp_path)
+    network = network_with(
+        Architecture__output_heads={"node": branches()}, Training__precision="fp64"
+    )
+    changes = {"until": 2, "sampling": "equal", "budget": ("steps", 12)}
+    alone = separate(specs_of(tmp_path / "alone", store, network, **changes), store)
+    together = fused(specs_of(tmp_path / "fused", store, network, **changes), store)
+    assert_same(alone, together.members, losses=1e-9, weights=1e-9)
+
+
+def test_a_checkpoint_of_either_kind_is_continued_by_the_other(
+    alloy_store: GraphStore, tmp_path: Path
+) -> None:
+    def run(folder: str, first: Any, second: Any) -> list[dict[str, Any]]:
+        for until, how in ((1, first), (4, second)):
+            network = properties(Architecture__mpnn_type="SAGE")
+            specs = specs_of(tmp_path / folder, alloy_store, network, until=until, kind="member")
+            outcomes = how(specs)
+            assert [outcome.status for outcome in outcomes] == ["ok"] * 3
+        return [load_checkpoint(spec.folder / outcomes[0].checkpoint) for spec in specs]
+
+    def alone(specs: Sequence[SegmentSpec]) -> list[Any]:
+        return [run_segment(spec) for spec in specs]
+
+    whole = run("alone", alone, alone)
+    for first, second in ((alone, together), (together, alone), (together, together)):
+        folder = f"{first.__name__} {second.__name__}"
+        for state, expected in zip(run(folder, first, second), whole, strict=True):
+            assert state.keys() == expected.keys()
+            assert state["progress"]["history"] == [
+                pytest.approx(row, rel=1e-5) for row in expected["progress"]["history"]
+            ]
+            for key in ("model", "best"):
+                for name, value in expected[key].items():
+                    assert torch.allclose(state[key][name], value, atol=1e-5), name
+            assert state[KEY].keys() == expected[KEY].keys()
+        one, other = (
+            next((tmp_path / where / "0").glob("*.pt")).stat().st_size
+            for where in ("alone", folder)
+        )
+        assert other == pytest.approx(one, rel=0.1)  # of one network, not of all
+
+
+def together(specs: Sequence[SegmentSpec]) -> list[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fused_trainer, "_PAYS", 1e9)
+        return run_fused(specs)
