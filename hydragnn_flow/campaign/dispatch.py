@@ -13,6 +13,7 @@ from itertools import groupby, islice
 from queue import SimpleQueue
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.fusing import Fusing
 from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.execution import Rank, merged
@@ -29,7 +30,7 @@ from hydragnn_flow.placement import (
     to_place_anew,
     widened,
 )
-from hydragnn_flow.segment import AGREED, Kind, SegmentResult
+from hydragnn_flow.segment import AGREED, APART, Kind, SegmentResult
 
 SECONDS_BETWEEN_CHECKS = 0.5
 # Least time between two records [s] where more than MANY segments run. On a large machine a hundred
@@ -107,6 +108,7 @@ class Dispatch:
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
         self._told_apart = False
+        self._fusing = Fusing(context.config, context.gcd)
 
     @property
     def running(self) -> int:
@@ -119,12 +121,17 @@ class Dispatch:
 
     def tasks(self, kind: Kind) -> list[Task]:
         """Segments at work, of trials or of members, in the order in which they were sent."""
-        return [sending.task for _, sending in self._of(kind)]
+        return [task for _, sending in self._of(kind) for task in sending.task.members]
 
     def longest(self, kind: Kind) -> float:
         """Time until the last segment, of trials or of members, is expected to end [s]."""
         now = self._clock.monotonic()
         return max((resident.remaining(now) for resident, _ in self._of(kind)), default=0.0)
+
+    @property
+    def trials_at_once(self) -> int:
+        """Trials that are worth asking for at a time for one GCD."""
+        return self._fusing.trials_at_once
 
     @property
     def is_stopping(self) -> bool:
@@ -176,6 +183,8 @@ class Dispatch:
             Whether they may share a GCD with those at work.
         """
         fleet, now = self.fleet, self._clock.monotonic()
+        process_gib = self._context.estimator.costs.process_gib
+        ready = self._fusing.together(ready, int(min(fleet.free, most)), process_gib)
         ready = self._with_some_alone(ready)
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
@@ -187,7 +196,8 @@ class Dispatch:
             self._send(placement)
         return [
             replace(task, wider=(), keeps_gcd=False) if task.wider or task.keeps_gcd else task
-            for task in rest
+            for bundle in rest
+            for task in bundle.members
         ]
 
     def stop(self, tasks: Collection[Task]) -> None:
@@ -197,7 +207,8 @@ class Dispatch:
         """
         attempts = {task.spec.attempt for task in tasks}
         for sending in self._running:
-            if sending.task.spec.attempt in attempts and not sending.is_released:
+            found = {task.spec.attempt for task in sending.task.members}
+            if found & attempts and not sending.is_released:
                 self._release(sending)
 
     def reshape(self, kind: Kind) -> None:
@@ -272,7 +283,7 @@ class Dispatch:
         parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
         sending = _Sending(task, resident, parts)
         self._running[sending] = None
-        self._number[spec.kind] += 1
+        self._number[spec.kind] += len(task.members)
         self._alone += sending.keeps_gcd
         now, number = self._clock.monotonic(), 0
         for part, (node, there) in enumerate(parts):
@@ -286,6 +297,7 @@ class Dispatch:
                     nodes=len(parts),
                     memory_gib=task.estimate.memory_gib,
                     seconds=None if left == math.inf else left,
+                    fused=tuple(other.spec for other in task.members[1:]),
                 )
                 for place, spot in enumerate(there)
             ]
@@ -310,18 +322,13 @@ class Dispatch:
         finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
         for sending, _ in finished:
             del self._running[sending]
-            self._number[sending.task.spec.kind] -= 1
+            self._number[sending.task.spec.kind] -= len(sending.task.members)
             self._alone -= sending.keeps_gcd
             if sending.is_awaited:
                 self._looked = -math.inf  # what it was stopped for comes next
         now = self._clock.monotonic()
-        ended = [
-            (
-                replace(sending.task, is_released=sending.is_released),
-                _result(sending, together, now),
-            )
-            for sending, together in finished
-        ]
+        ended = [end for sending, together in finished for end in _ends(sending, together, now)]
+        self._fusing.learn(ended)
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._judge_nodes([result for sending, _ in finished for result in sending.results])
@@ -346,7 +353,7 @@ class Dispatch:
         candidates = (
             position
             for position, task in enumerate(ready)
-            if task.spec.number % _ONE_ALONE_OF == 0 and task.width == 1
+            if task.spec.number % _ONE_ALONE_OF == 0 and task.width == 1 and not task.fused
         )
         with_some = [*ready]
         for position in islice(candidates, max(0, most - self._alone)):
@@ -426,16 +433,21 @@ def _never_came(result: SegmentResult) -> bool:
     return result.status == "interrupted" and not result.node
 
 
-def _result(sending: _Sending, together: float, now: float) -> SegmentResult:
-    results = sending.results
-    result = merged(results) if sending.is_gang else results[0]
-    if sending.is_released and result.status == "lost":
-        # A gang that was stopped while its ranks met each other; it is nobody's failure.
-        result = replace(result, status="interrupted")
-    task, sent = sending.task, sending.resident.since
-    forecast = replace(
-        task.forecast(together),
-        waited_seconds=max(0.0, sent - task.ready_since),
-        away_seconds=now - sent,
-    )
-    return result.expected(forecast)
+def _ends(sending: _Sending, together: float, now: float) -> Iterator[tuple[Task, SegmentResult]]:
+    """The segment, or those that were fused, and how each has ended."""
+    results, sent = sending.results, sending.resident.since
+    if sending.is_gang:
+        results = [merged(results)]
+    for task, result in zip(sending.task.members, results, strict=True):
+        is_released = sending.is_released
+        if is_released and result.status == "lost":
+            # A gang that was stopped while its ranks met each other; it is nobody's failure.
+            result = replace(result, status="interrupted")
+        # To go on separately is nobody's failure either.
+        is_released = is_released or result.reason.startswith(APART)
+        forecast = replace(
+            task.forecast(together),
+            waited_seconds=max(0.0, sent - task.ready_since),
+            away_seconds=now - sent,
+        )
+        yield replace(task, is_released=is_released), result.expected(forecast)

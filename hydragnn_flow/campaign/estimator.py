@@ -182,6 +182,8 @@ class Estimator:
     def learn(self, results: Sequence[SegmentResult]) -> None:
         """Correct what comes by what segments took."""
         for result in results:
+            if result.fused > 1:
+                continue  # its times and memory are those of several
             kind = self._kind(result)
             if result.status == "out_of_memory" and result.together == 1.0:
                 # It took more than there was; how much more is not known.

@@ -34,11 +34,21 @@ class Task(Placeable):
     """Whether the placer may give it more GCDs."""
     is_batch_per_gcd: bool = False
     """Whether a step has a batch of each of its GCDs, however many they are."""
+    fused: tuple[Task, ...] = ()
+    """Segments that are trained fused, in one process, where this stands for several."""
     retries: Retries = field(default_factory=Retries)
     """Failures without progress; losses are those of its node or batch job."""
 
+    @property
+    def members(self) -> tuple[Task, ...]:
+        """The segments that it stands for; itself, if it is one."""
+        return self.fused or (self,)
+
     def sent(self) -> Task:
         """The segment as it goes out, with an attempt of its own."""
+        if self.fused:
+            fused = tuple(task.sent() for task in self.fused)
+            return replace(self, spec=fused[0].spec, fused=fused)
         return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
 
     def forecast(self, together: float) -> Forecast:
@@ -87,6 +97,9 @@ class Task(Placeable):
         )
 
     def __str__(self) -> str:
+        if self.fused:
+            numbers = ", ".join(str(task.spec.number) for task in self.fused)
+            return f"{self.spec.kind}s {numbers}, fused"
         return f"{self.spec.kind} {self.spec.number}"
 
 

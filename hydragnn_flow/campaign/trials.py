@@ -202,7 +202,7 @@ class TrialPhase:
         runs, one is kept ready, so that a machine is asked for.
         """
         fleet = dispatch.fleet
-        free = min(fleet.free, self._gcds - dispatch.running)
+        free = min(fleet.free, self._gcds - dispatch.running) * dispatch.trials_at_once
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
         is_first = not dispatch.number("trial")

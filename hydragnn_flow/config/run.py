@@ -17,6 +17,7 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import (
     EngineNetwork,
     NetworkConfig,
+    fusing_refusal,
     load_network,
     network_section,
     read_json,
@@ -88,6 +89,15 @@ class EnsembleConfig(Section):
         return self
 
 
+# Paths whose values decide whether a network can be trained fused.
+_DECIDE_FUSING = (
+    "Architecture.mpnn_type",
+    "Architecture.global_attn_engine",
+    "Training.Optimizer.type",
+    "Training.precision",
+)
+
+
 class ResourcesConfig(Section):
     """`resources`: what a trial or member gets of the machine."""
 
@@ -101,6 +111,11 @@ class ResourcesConfig(Section):
     so that steps grow with the width, and the learning rate with them: with its root, and for SGD
     in proportion. It holds for members, and for trials that ask for a number of GCDs. Trials with
     ``gcds: auto`` have one batch, or they would be compared by how many GCDs were free."""
+    fused_members: int = Field(default=1, ge=1)
+    """Experimental: most trials or members that train fused in one process, each on batches of its
+    own, with a step of all of them at once. For networks too small to fill a GCD that are equal but
+    for seed, learning rate and the like. Used where fewer GCDs are free than segments are ready,
+    and where a probe shows that it pays."""
 
 
 class RunConfig(Section):
@@ -148,6 +163,7 @@ class RunConfig(Section):
         self._check_budgets(base.Training.num_epoch)
         check_search(self.search, self.network_with, self.resources.gcds)
         self._check_batches(base)
+        self._check_fused(base)
         return self.model_copy(update={"data": data, "search": self._search()})
 
     def _search(self) -> SearchConfig:
@@ -245,6 +261,20 @@ class RunConfig(Section):
                 f"which search.failures.out_of_memory = {treatment} forbids; write resize or "
                 f"remove batch_per_gcd"
             )
+
+    def _check_fused(self, base: NetworkConfig) -> None:
+        """Refuse fused members where no network of the search can be one."""
+        if self.resources.fused_members == 1:
+            return
+        reason = fusing_refusal(base)
+        if self.data.mode == "stream":
+            reason = "trainings on a store that is streamed (data.mode) cannot be fused"
+        elif self.search.budget is not None and self.search.budget.unit == "seconds":
+            reason = "epochs that end by time (search.budget.seconds) cannot be fused"
+        elif any(path in self.search.space for path in _DECIDE_FUSING):
+            return  # others of the search may be fused
+        if reason:
+            raise ValueError(f"resources.fused_members: {reason}; remove it")
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
         """The network with some dotted paths set, checked.

@@ -20,16 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import GraphNorm
 
-from hydragnn_flow.config.network import HydraNetwork, NetworkConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import sum_by
 from hydragnn_flow.models.kernels.spline import Interpolation, KnotRows, Knots
 from hydragnn_flow.models.mpnn.gin import GINConvolution
 from hydragnn_flow.models.mpnn.painn import Filter
 from hydragnn_flow.models.quiet import QuietLinear
-
-STACKABLE = ("CGCNN", "EGNN", "GIN", "PAINN", "PNA", "PNAEq", "PNAPlus", "SAGE", "SchNet")
-"""Message-passing types all of whose rows are those of atoms, edges or graphs."""
 
 
 class StackedNetwork(nn.Module):
@@ -87,21 +83,6 @@ class StackedNetwork(nn.Module):
         """Outputs of all networks, one behind the other."""
         outputs: dict[str, Tensor] = self.network(batch)
         return outputs
-
-
-def refusal(network: NetworkConfig) -> str:
-    """Why networks of this kind cannot be stacked, in a few words; empty if they can."""
-    if not isinstance(network, HydraNetwork):
-        return "networks of an engine cannot be fused"
-    architecture = network.Architecture
-    if architecture.mpnn_type not in STACKABLE:
-        return (
-            f"networks of the type {architecture.mpnn_type} cannot be fused, only "
-            f"{', '.join(STACKABLE[:-1])} and {STACKABLE[-1]}"
-        )
-    if architecture.global_attn_engine is not None:
-        return "networks with global attention cannot be fused"
-    return ""
 
 
 class StackedLinear(nn.Linear):

@@ -10,7 +10,7 @@ from hydragnn_flow.placement.cost_model import (
     Taken,
     Work,
 )
-from hydragnn_flow.placement.fleet import Fleet, Host, Resident, Spot
+from hydragnn_flow.placement.fleet import MEMORY_FRACTION, Fleet, Host, Resident, Spot
 from hydragnn_flow.placement.interpolation import WorkInterpolation
 from hydragnn_flow.placement.placer import Placeable, Placement, place, too_large
 from hydragnn_flow.placement.power import Power, measured_power
@@ -25,6 +25,7 @@ from hydragnn_flow.placement.shapes import (
 )
 
 __all__ = [
+    "MEMORY_FRACTION",
     "SURELY_BEFORE",
     "CostModel",
     "Estimate",

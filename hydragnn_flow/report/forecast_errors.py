@@ -34,9 +34,11 @@ def forecast_errors(segments: Sequence[SegmentResult]) -> ForecastErrors | None:
     Parameters
     ----------
     segments
-        Of trials and members. One that was cut short, or ended early, was not predicted.
+        Of trials and members. One that was cut short, ended early, or was trained fused with others
+        was not predicted.
     """
-    whole = [s for s in segments if s.is_whole and s.seconds > 0 and s.predicted_seconds]
+    predicted_ones = [s for s in segments if s.predicted_seconds and s.fused == 1]
+    whole = [s for s in predicted_ones if s.is_whole and s.seconds > 0]
     if not whole:
         return None
     predicted = np.array([s.predicted_seconds for s in whole], dtype=float)

@@ -252,6 +252,9 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
         ensemble = ensemble.model_copy(update={"strategy": "top"})
     # Event files of what was never trained would be taken for the real ones.
     changes = {"search": search, "ensemble": ensemble, "tensorboard": False}
+    if config.resources.fused_members > 1:
+        # What fusing gains is not known before a probe, so segments are trained separately.
+        changes["resources"] = config.resources.model_copy(update={"fused_members": 1})
     return config.model_copy(update=changes)
 
 

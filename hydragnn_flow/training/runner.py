@@ -12,7 +12,8 @@ import torch
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.files import PASSING
 from hydragnn_flow.segment import AGREED, APART, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
@@ -230,9 +231,14 @@ def _ended(outcome: TrainingOutcome, error: Exception | None, apart: str) -> Tra
         return replace(outcome, status="interrupted", reason=APART + apart if apart else str(error))
     if isinstance(error, (MemoryError, RuntimeError)) and (reason := out_of_memory(error)):
         return replace(outcome, status="out_of_memory", reason=reason)
+    if isinstance(error, StoreError):
+        return replace(outcome, status="refused", reason=str(error))
     traceback.print_exception(error)
     reason = next(iter(str(error).splitlines()), "")
-    return replace(outcome, status="error", reason=f"{type(error).__name__}: {reason}")
+    reason = f"{type(error).__name__}: {reason}"
+    if isinstance(error, OSError) and error.errno in PASSING:
+        return replace(outcome, status="interrupted", reason=f"the disk failed ({reason})")
+    return replace(outcome, status="error", reason=reason)
 
 
 def _predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[], None]) -> None:

@@ -6,6 +6,7 @@ name, unless they change nothing here or hold the value that switches the featur
 
 from hydragnn_flow.config.network.architecture import Activation, Architecture, CommonArchitecture
 from hydragnn_flow.config.network.engines import ENGINES, EngineArchitecture, engine_of
+from hydragnn_flow.config.network.fusable import fusing_refusal
 from hydragnn_flow.config.network.heads import (
     GraphHead,
     NodeHead,
@@ -50,6 +51,7 @@ __all__ = [
     "VariablesOfInterest",
     "branched_heads",
     "engine_of",
+    "fusing_refusal",
     "load_network",
     "network_section",
     "read_json",

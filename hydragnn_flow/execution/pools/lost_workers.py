@@ -37,4 +37,4 @@ def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
     else:
         reason = f"its worker was lost ({type(error).__name__}: {error})"
         outcome = TrainingOutcome.cut_short("killed", reason)
-    return [SegmentResult.of(rank.spec, outcome) for rank in ranks]
+    return [SegmentResult.of(spec, outcome) for rank in ranks for spec in rank.specs]

@@ -13,9 +13,14 @@ from typing import Any
 
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.gang import ANOTHER_RANK
-from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, Hung, TrainerProcess
+from hydragnn_flow.execution.workers.trainer_process import (
+    FUSED,
+    SECONDS_TO_BEGIN,
+    Hung,
+    TrainerProcess,
+)
 from hydragnn_flow.processes import ProcessDied
-from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, TrainingOutcome
+from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
 
 # Longest time that ranks wait for each other before they begin [s].
 SECONDS_TO_MEET = 300.0
@@ -41,10 +46,17 @@ class Rank:
     """Memory that it is expected to take there, its process included [GiB]."""
     seconds: float | None = None
     """Time after which the node is gone, from when the rank is sent [s]; none if not known."""
+    fused: tuple[SegmentSpec, ...] = ()
+    """Segments that are trained fused with it, in the same process."""
 
     def __post_init__(self) -> None:
         if self.world > 1 and not self.spec.attempt:
             raise ValueError("ranks of a gang need an attempt, by which they know each other")
+
+    @property
+    def specs(self) -> list[SegmentSpec]:
+        """Its segment, and those fused with it."""
+        return [self.spec, *self.fused]
 
     @property
     def in_gang(self) -> bool:
@@ -69,15 +81,16 @@ class RankRun:
         self._node, self._rank, self._meeting = node, rank, meeting
         left = _seconds_left(rank)
         deadline = None if left is None else time.monotonic() + left
-        self.spec = replace(rank.spec, deadline=deadline)
+        self._specs = [replace(spec, deadline=deadline) for spec in rank.specs]
+        self.spec = self._specs[0]
         self._end_by = float("inf") if deadline is None else deadline - SECONDS_TO_ANSWER
         self._called_off = ""
         self._is_released = False
         self._lock = threading.Lock()
         self._trainer: TrainerProcess | None = None
 
-    def run(self, trainer: TrainerProcess, gcd: int) -> SegmentResult:
-        """Run the rank to its end.
+    def run(self, trainer: TrainerProcess, gcd: int) -> list[SegmentResult]:
+        """Run the rank to its end; the result of its segment, and of those fused with it.
 
         Parameters
         ----------
@@ -90,16 +103,24 @@ class RankRun:
             self._trainer = trainer
             if self._is_released:
                 trainer.release(self.spec.attempt)
-        outcome = self._ask(trainer)
+        outcomes = self._ask(trainer)
         with self._lock:
             self._trainer = None
-        if self._called_off and outcome.status == "lost":
+        if self._called_off:
             # It saw the connection break before it was told why.
-            outcome = replace(outcome, status="interrupted", reason=self._called_off)
+            outcomes = [
+                replace(outcome, status="interrupted", reason=self._called_off)
+                if outcome.status == "lost"
+                else outcome
+                for outcome in outcomes
+            ]
         with suppress(OSError):  # a full disk costs the log its end, not the segment its result
             self._log(trainer.said())
         place = Place(node=socket.gethostname(), gcds=[self._node.gcds[gcd]])
-        return SegmentResult.of(self.spec, outcome, place)
+        return [
+            SegmentResult.of(spec, outcome, place)
+            for spec, outcome in zip(self._specs, outcomes, strict=True)
+        ]
 
     def stop(self) -> None:
         """Have the rank end by itself, with a checkpoint."""
@@ -121,19 +142,29 @@ class RankRun:
             if self._trainer is not None:
                 self._trainer.kill()
 
-    def _ask(self, trainer: TrainerProcess) -> TrainingOutcome:
-        """The outcome of the rank, whose process may die of it."""
+    def _ask(self, trainer: TrainerProcess) -> list[TrainingOutcome]:
+        """The outcome of each segment of the rank, whose process may die of it."""
         started = time.time()
+
+        def cut_short(status: Status, reason: str) -> list[TrainingOutcome]:
+            n = len(self._specs)
+            outcome = TrainingOutcome.cut_short(status, reason, started)
+            return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
+
         if self._called_off:
-            return TrainingOutcome.cut_short("interrupted", self._called_off, started)
+            return cut_short("interrupted", self._called_off)
         try:
-            return TrainingOutcome(**trainer.call(self._request(), SECONDS_TO_BEGIN, self._is_over))
+            answer = trainer.call(self._request(), SECONDS_TO_BEGIN, self._is_over)
         except ProcessDied as death:
             if time.monotonic() >= self._end_by and trainer.was_killed:
-                return TrainingOutcome.cut_short("interrupted", _TIME_UP, started)
+                return cut_short("interrupted", _TIME_UP)
             if self._called_off and trainer.was_killed and not isinstance(death, Hung):
-                return TrainingOutcome.cut_short("interrupted", self._called_off, started)
-            return TrainingOutcome.cut_short("killed", str(death), started)
+                return cut_short("interrupted", self._called_off)
+            return cut_short("killed", str(death))
+        if FUSED in answer:
+            return [TrainingOutcome(**outcome) for outcome in answer[FUSED]]
+        outcome = TrainingOutcome(**answer)
+        return [outcome, *cut_short(outcome.status, outcome.reason)[1:]]
 
     def _is_over(self) -> bool:
         return bool(self._called_off) or time.monotonic() >= self._end_by
@@ -144,6 +175,7 @@ class RankRun:
         meeting = None if self._meeting is None else {**self._meeting, "patience": patience}
         return {
             "spec": self.spec.to_dict(),
+            **({FUSED: [spec.to_dict() for spec in self._specs]} if self._rank.fused else {}),
             "rank": self._rank.number,
             "world": self._rank.world,
             "rendezvous": meeting,
@@ -151,11 +183,10 @@ class RankRun:
         }
 
     def _log(self, words: str) -> None:
-        """Append what the process has printed to the log of the trial or member, if anything."""
-        if words:
-            folder = self.spec.folder
-            folder.mkdir(parents=True, exist_ok=True)
-            with (folder / "log").open("a", encoding="utf-8") as log:
+        """Append what the process has printed to the log of each trial or member, if anything."""
+        for spec in self._specs if words else ():
+            spec.folder.mkdir(parents=True, exist_ok=True)
+            with (spec.folder / "log").open("a", encoding="utf-8") as log:
                 log.write(words)
 
 

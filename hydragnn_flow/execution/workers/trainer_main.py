@@ -26,6 +26,7 @@ from hydragnn_flow.execution.workers.trainer_process import (
     ALIVE,
     ARGUMENT,
     CALL,
+    FUSED,
     LAST,
     RELEASE,
     SECONDS_BETWEEN_SIGNS,
@@ -38,7 +39,7 @@ from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.runner import run_fused, run_segment
 
 IDLE = "hydragnn_flow: trainer"
 """Title of a process that has nothing to do."""
@@ -156,6 +157,7 @@ def _train(
 ) -> dict[str, Any]:
     try:
         spec = SegmentSpec.from_dict(request["spec"])
+        fused = [SegmentSpec.from_dict(values) for values in request.get(FUSED, ())]
     except InputError as error:  # this node lacks a module of the user's
         return vars(TrainingOutcome.cut_short("refused", str(error)))
     rank, size, device = request["rank"], request["world"], request["device"]
@@ -172,6 +174,16 @@ def _train(
         return vars(TrainingOutcome.cut_short(status, reason, started))
 
     try:
+        if fused:
+            outcomes = run_fused(
+                fused,
+                device=device,
+                should_stop=should_stop,
+                energy_fraction=lambda: asked.share,
+                alive=alive,
+            )
+            broken = device != "cpu" and any(each.status == "error" for each in outcomes)
+            return {FUSED: [vars(each) for each in outcomes]} | ({LAST: True} if broken else {})
         with _rendezvous(request, should_stop) as store:
             world = join(rank, size, store, device)
             outcome = run_segment(

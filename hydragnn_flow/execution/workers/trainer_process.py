@@ -24,6 +24,8 @@ from hydragnn_flow.processes import JsonProcess, ProcessDied
 
 CALL, ARGUMENT = "call", "argument"
 """Keys of a request to call a function, `module:function`, with a dict."""
+FUSED = "segments"
+"""Key of a request with the segments to train fused, and of the answer with their outcomes."""
 LAST = "last"
 """Key of an answer after which the process ends."""
 SHARE = "share"

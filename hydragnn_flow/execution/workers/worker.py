@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache
-from itertools import repeat
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -73,7 +73,8 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
     Returns
     -------
     list of SegmentResult
-        In the order of ``ranks``; a rank whose process dies has a result that says so, and one that
+        In the order of ``ranks``, of each segment that is fused with others behind them its own; a
+        rank whose process dies has a result that says so, and one that
         the node could not begin: without the store, a device, or room for processes.
     """
     spec = ranks[0].spec
@@ -84,7 +85,7 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
             if ranks[0].in_gang:
                 here = stack.enter_context(tempfile.TemporaryDirectory(prefix="hydragnn_flow-"))
         except OSError as error:
-            return [_no_room(rank, error) for rank in ranks]
+            return [result for rank in ranks for result in _no_room(rank, error)]
         runs = [RankRun(node, rank, _meeting(node, ranks, rank, here)) for rank in ranks]
         with _lock:
             _running[spec.attempt] = runs
@@ -95,7 +96,7 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
         elif is_released:
             release(spec.attempt)
         pool = stack.enter_context(ThreadPoolExecutor(len(runs)))
-        return list(pool.map(_run, repeat(node), ranks, runs))
+        return [*chain.from_iterable(pool.map(_run, repeat(node), ranks, runs))]
 
 
 def _forget(attempt: str) -> None:
@@ -204,18 +205,18 @@ def ask_trainer(
                 print(words, file=sys.stderr, end="")
 
 
-def _run(node: Node, rank: Rank, run: RankRun) -> SegmentResult:
+def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
     """Run a rank; where it ends badly, those of its gang on this node do too."""
     try:
         with trainers_of(node).lend(rank.gcd, rank.memory_gib) as (trainer, gcd):
-            result = run.run(trainer, gcd)
+            results = run.run(trainer, gcd)
     except InputError as error:
-        result = _not_begun(rank, "refused", str(error))
+        results = _not_begun(rank, "refused", str(error))
     except OSError as error:
-        result = _no_room(rank, error)
-    if rank.in_gang and result.status not in AGREED:
-        call_off(rank.spec.attempt, result.reason)
-    return result
+        results = _no_room(rank, error)
+    if rank.in_gang and results[0].status not in AGREED:
+        call_off(rank.spec.attempt, results[0].reason)
+    return results
 
 
 def leave() -> None:
@@ -277,14 +278,15 @@ def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[s
     }
 
 
-def _no_room(rank: Rank, error: OSError) -> SegmentResult:
-    """Result of a rank for which a node has no room, of files or processes.
+def _no_room(rank: Rank, error: OSError) -> list[SegmentResult]:
+    """Results of a rank for which a node has no room, of files or processes.
 
     The node spoils whatever it is sent, and must be known.
     """
     return _not_begun(rank, "error", f"{type(error).__name__}: {error}")
 
 
-def _not_begun(rank: Rank, status: Status, reason: str) -> SegmentResult:
+def _not_begun(rank: Rank, status: Status, reason: str) -> list[SegmentResult]:
     outcome = TrainingOutcome.cut_short(status, reason)
-    return SegmentResult.of(rank.spec, outcome, Place(node=socket.gethostname()))
+    place = Place(node=socket.gethostname())
+    return [SegmentResult.of(spec, outcome, place) for spec in rank.specs]

@@ -6,9 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from hydragnn_flow.models.stacked import refusal
+from hydragnn_flow.config.network import fusing_refusal
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.fused.stack import OPTIMIZERS
 
 # What each member has of its own.
 _OF_TRAINING = ("num_epoch", "gradient_clip", "ema_decay", "Scheduler", "EarlyStopping", "patience")
@@ -18,16 +17,8 @@ _SHARED = ("kind", "store", "mode", "frozen", "batches", "sampling", "validation
 
 def refusal_of(spec: SegmentSpec) -> str:
     """Why a segment cannot be trained fused with any other; empty if it can."""
-    network, training = spec.network, spec.network.Training
-    if reason := refusal(network):
+    if reason := fusing_refusal(spec.network):
         return reason
-    if training.Optimizer.type not in OPTIMIZERS:
-        kinds = f"{', '.join(OPTIMIZERS[:-1])} and {OPTIMIZERS[-1]}"
-        return f"the optimiser {training.Optimizer.type} cannot be fused, only {kinds}"
-    if training.precision == "bf16":
-        return "training in bf16 cannot be fused"
-    if training.accumulation_steps > 1:
-        return "steps of several micro-batches cannot be fused"
     if spec.mode == "stream":
         return "trainings on a store that is streamed cannot be fused"
     if spec.budget is not None and spec.budget[0] == "seconds":
@@ -55,6 +46,15 @@ def refusal_together(specs: Sequence[SegmentSpec]) -> str:
     if any(shape_of(spec) != shape_of(specs[0]) for spec in specs):
         return "segments whose networks, batches, losses or data differ cannot be fused"
     return ""
+
+
+def is_of_member(path: str) -> bool:
+    """Whether what a path into a network says may differ among segments that are fused."""
+    section, _, key = path.rpartition(".")
+    return path.startswith("Training.Scheduler.") or (
+        (section == "Training.Optimizer" and key in _OF_OPTIMIZER)
+        or (section == "Training" and key in _OF_TRAINING)
+    )
 
 
 def _without(values: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:

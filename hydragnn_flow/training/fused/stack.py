@@ -14,8 +14,6 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.fused.batches import FusedBatch
 from hydragnn_flow.training.losses import Loss
 
-OPTIMIZERS = ("AdamW", "Adam", "SGD")
-"""Optimisers whose steps are taken for all members at once."""
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # As of torch's clip_grad_norm_.
 _SMALLEST_NORM = 1e-6

@@ -177,29 +177,37 @@ class FusedTrainer:
             hardly faster, or are not the same. It costs little: its steps count.
         """
         try:
-            for place, member in enumerate(self.members):
-                self._courses[place] = member.course(should_stop, alive)
-                self._advance(place)
+            self.begin(should_stop, alive)
             if probe:
                 self._probe()
             while self._next:
-                self._round(self._take_apart if self.apart else self._take)
+                self.round(self.take_apart if self.apart else self.take)
         finally:
             for course in self._courses.values():
                 course.close()
 
+    def begin(
+        self,
+        should_stop: Callable[[], bool] = lambda: False,
+        alive: Callable[[float], None] = lambda longest_step: None,
+    ) -> None:
+        """Bring every member to its first step; parameters as of :meth:`run`."""
+        for place, member in enumerate(self.members):
+            self._courses[place] = member.course(should_stop, alive)
+            self._advance(place)
+
     def _probe(self) -> None:
         """Take steps both ways, and decide."""
-        separate = [self._round(self._take_apart) for _ in range(_PROBED)]
+        separate = [self.round(self.take_apart) for _ in range(_PROBED)]
         expected = self._expected()
-        self._round(self._take_apart)
+        self.round(self.take_apart)
         difference = self._difference(expected)
         if difference is None:
             return
         if not difference < _SAME.get(self.members[0].weights[0].dtype, 0.0):
             self.apart = f"fused losses differ from separate ones by {difference:.1g} of them"
             return
-        together = [self._round(self._take) for _ in range(_PROBED)]
+        together = [self.round(self.take) for _ in range(_PROBED)]
         if self.apart or len(self._next) < 2:
             return
         self.probe = Probe(min(separate[1:]), min(together[1:]), difference)
@@ -207,7 +215,7 @@ class FusedTrainer:
             ratio = self.probe.separate / self.probe.fused
             self.apart = f"fused training does not pay: {ratio:.2f} times the speed"
 
-    def _round(self, take: Callable[[], None]) -> float:
+    def round(self, take: Callable[[], None]) -> float:
         """Have every member that is left take its next step; the time that took [s]."""
         taking, began, start = [*self._next], time.perf_counter(), self._now()
         take()
@@ -226,7 +234,7 @@ class FusedTrainer:
         torch.get_device_module(self.device.type).synchronize(self.device)
         return time.monotonic()
 
-    def _take(self) -> None:
+    def take(self) -> None:
         """Take the next step of all members at once, or separately where that is not possible."""
         if len(self._next) > 1:
             try:
@@ -241,9 +249,9 @@ class FusedTrainer:
                     self.members[place].taken = losses[row], norms[row]
                 self._behind = set(self._rows)
                 return
-        self._take_apart()
+        self.take_apart()
 
-    def _take_apart(self) -> None:
+    def take_apart(self) -> None:
         """Take the next step of each member, one after the other."""
         self._unstack()
         for place, step in [*self._next.items()]:
