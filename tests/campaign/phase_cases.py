@@ -77,9 +77,10 @@ class FakePool:
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         task: Future[list[SegmentResult]] = Future()
         self.placed += [(rank, node) for rank in ranks]
-        self.sent += [rank.spec for rank in ranks if rank.number == 0]
+        self.sent += [spec for rank in ranks if rank.number == 0 for spec in rank.specs]
         try:
-            task.set_result([self.machine(rank.spec) for rank in ranks])
+            ends = [replace(self.machine(s), fused=len(r.specs)) for r in ranks for s in r.specs]
+            task.set_result(ends)
         except (ConnectionError, ManagerLost, WorkerLost) as error:
             task.set_exception(error)
         answer: Future[list[SegmentResult]] = Future()

@@ -1,0 +1,166 @@
+"""Segments of one shape are sent together where that is of use, and go on by themselves after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from phase_cases import Campaign, FakePool, badly, change_gcd, member_phase, run, trained, well
+
+from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.fusing import Fusing
+from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.execution import Rank
+from hydragnn_flow.segment import APART, SegmentResult, SegmentSpec
+
+ONE_SHAPE: dict[str, Any] = {
+    "space": {
+        "Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True},
+        "Training.gradient_clip": {"float": [1.0, 10.0]},
+    },
+    "rungs": "none",
+    "min_epochs": None,
+    "reduction_factor": None,
+}
+FOUR: dict[str, Any] = {"resources": {"fused_members": 4}}
+
+
+def groups(pool: FakePool) -> list[list[int]]:
+    """Numbers of the segments of each process."""
+    return [[spec.number for spec in rank.specs] for rank in pool.ranks]
+
+
+def search(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> FakePool:
+    pool = FakePool(machine)
+    TrialPhase(context).run(Dispatch(context, pool))
+    return pool
+
+
+@pytest.fixture
+def one_shape() -> dict[str, Any]:
+    return {k: v for k, v in ONE_SHAPE.items() if v is not None}
+
+
+def test_without_the_key_every_segment_has_its_process(
+    campaign: Campaign, one_shape: dict[str, Any]
+) -> None:
+    pool = search(campaign(**one_shape), well)
+    assert [len(group) for group in groups(pool)] == [1] * 6
+
+
+def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(
+    campaign: Campaign, one_shape: dict[str, Any]
+) -> None:
+    context = campaign(**FOUR, **one_shape)
+    pool = search(context, well)
+    assert sorted(number for group in groups(pool) for number in group) == [*range(6)]
+    assert max(len(group) for group in groups(pool)) > 1
+    assert max(len(group) for group in groups(pool)) <= 4
+    assert len({spec.attempt for spec in pool.sent}) == 6
+    # Each has its own result, with the forecast of itself, and nobody learns from the times.
+    results = [context.ledger.trials[number][-1] for number in range(6)]
+    assert [result.status for result in results] == ["ok"] * 6
+    assert {result.planned_epochs for result in results} == {6}
+
+
+def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(
+    campaign: Campaign, one_shape: dict[str, Any]
+) -> None:
+    widths = {**one_shape, "space": {"Architecture.hidden_dim": {"choices": [4, 8, 12, 16]}}}
+    for group in groups(search(campaign(**FOUR, **widths), well)):
+        assert len(group) == 1 or len(group) <= 4  # by chance they may be of one
+    costs = {**one_shape, "objectives": ["val_error", "seconds"]}
+    fusing = Fusing(campaign(**FOUR, **costs).config, campaign().gcd)
+    assert fusing.trials_at_once == 1
+
+
+def members(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> FakePool:
+    """Members of four trials of one shape, on one node of two GCDs."""
+    trials, _ = run(context, well)
+    pool = FakePool(machine)
+    trained(member_phase(context, trials[:4]), pool)
+    return pool
+
+
+def one_gcd(context: Any) -> Any:
+    """No two segments on one GCD."""
+    change_gcd(context, most_segments=1)
+    return context
+
+
+def test_members_share_the_free_gcds(campaign: Campaign, one_shape: dict[str, Any]) -> None:
+    pool = members(one_gcd(campaign(**FOUR, **one_shape)), well)
+    assert sorted(map(len, groups(pool))) == [2, 2]  # one process on each GCD
+    assert sorted(number for group in groups(pool) for number in group) == [0, 1, 2, 3]
+
+
+def test_one_that_fails_is_sent_again_and_the_others_have_ended(
+    campaign: Campaign, one_shape: dict[str, Any]
+) -> None:
+    fails = {1: 1}
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if spec.kind == "member" and fails.get(spec.number, 0) > 0:
+            fails[spec.number] -= 1
+            return badly(spec, "killed")
+        return well(spec)
+
+    pool = members(one_gcd(campaign(**FOUR, **one_shape)), machine)
+    sent = [spec.number for spec in pool.sent]
+    assert sorted(sent) == [0, 1, 1, 2, 3]
+    assert groups(pool)[-1] == [1]
+
+
+def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(
+    campaign: Campaign, one_shape: dict[str, Any]
+) -> None:
+    context = one_gcd(campaign(**FOUR, **one_shape))
+    trials, _ = run(context, well)
+    tried = set[str]()
+
+    class Unfit(FakePool):
+        def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+            tried.update(spec.attempt for rank in ranks if rank.fused for spec in rank.specs)
+            return super().run(ranks, node)
+
+    def machine(spec: SegmentSpec) -> SegmentResult:
+        if spec.attempt in tried:
+            return replace(badly(spec, "interrupted"), reason=f"{APART}does not pay")
+        return well(spec)
+
+    pool = Unfit(machine)
+    found = trained(member_phase(context, trials[:4]), pool)
+    sizes = [len(group) for group in groups(pool)]
+    assert max(sizes[:2]) == 2 and sum(size == 1 for size in sizes) == 4
+    assert len(found) == 4 and not any(member.reason for member in found)
+
+
+def test_no_more_are_put_together_than_fit_the_memory(
+    campaign: Campaign, one_shape: dict[str, Any]
+) -> None:
+    context = campaign(**FOUR, **one_shape)
+    phase = TrialPhase(context)
+    for _ in range(4):
+        phase._ask()
+    tasks = [
+        replace(task, estimate=replace(task.estimate, memory_gib=1.0)) for task in phase._ready
+    ]
+    fusing = Fusing(context.config, replace(context.gcd, memory_gib=2.0))
+
+    def sizes(found: Sequence[Task]) -> list[int]:
+        return [len(task.members) for task in found]
+
+    # 0.9 of 2 GiB is room for a process of 0.5 GiB and two networks of 0.5 GiB.
+    assert sizes(fusing.together(tasks, 1, 0.5)) == [2, 2]
+    (bundle, _) = fusing.together(tasks, 1, 0.5)
+    assert bundle.estimate.memory_gib == pytest.approx(1.5)
+    assert bundle.estimate.seconds == pytest.approx(sum(t.estimate.seconds for t in tasks[:2]))
+    assert sizes(fusing.together(tasks, 4, 0.5)) == [1] * 4  # a GCD for each
+    assert sizes(fusing.together(tasks, 0, 0.5)) == [1] * 4
+    whole = Fusing(context.config, replace(context.gcd, memory_gib=16.0))
+    assert sizes(whole.together(tasks, 1, 0.5)) == [4]
+    assert sizes(whole.together(tasks, 2, 0.5)) == [2, 2]
