@@ -44,13 +44,22 @@ class FusedBatch:
     counts: Mapping[Literal["graphs", "atoms"], Tensor]
     counted: Mapping[str, Tensor]
 
-    def to(self, device: torch.device) -> FusedBatch:
-        """The same on a device."""
+    def on(self, device: torch.device) -> FusedBatch:
+        """The same on a device; the host does not wait for that."""
+        if device.type == "cpu":
+            return self
         return FusedBatch(
-            self.batch.to(device),
-            {name: value.to(device) for name, value in self.counts.items()},
-            {name: value.to(device) for name, value in self.counted.items()},
+            self.batch.pin_memory().to(device, non_blocking=True),
+            {name: sent(value, device) for name, value in self.counts.items()},
+            {name: sent(value, device) for name, value in self.counted.items()},
         )
+
+
+def sent(values: Tensor, device: torch.device) -> Tensor:
+    """Numbers of the host on a device, to which they are copied while the host goes on."""
+    if device.type == "cpu":
+        return values
+    return values.pin_memory().to(device, non_blocking=True)
 
 
 class _Filled:

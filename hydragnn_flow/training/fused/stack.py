@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.fused.batches import FusedBatch
+from hydragnn_flow.training.fused.batches import FusedBatch, sent
 from hydragnn_flow.training.losses import Loss
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -56,7 +56,8 @@ class Stack:
         self._weights = layout.rows([each.values() for each in map(_trained, named)])
         self._averages = layout.rows([_averages(member, [*trained]) for member in members])
         self._steps = [_steps_taken(member.optimizer) for member in members]
-        moments = () if isinstance(members[0].optimizer, torch.optim.SGD) else _MOMENTS
+        self._kind = type(members[0].optimizer).__name__
+        moments = () if self._kind == "SGD" else _MOMENTS
         self._moments = [layout.rows([_moment(each, name) for each in members]) for name in moments]
         self._leaves = [leaf.requires_grad_() for leaf in layout.leaves(self._weights)]
         self._network.put(dict(zip(trained, self._leaves, strict=True)))
@@ -98,49 +99,55 @@ class Stack:
         with torch.enable_grad():
             losses, gradient = self.gradient(batch)
         norms = torch.linalg.vector_norm(gradient, dim=1)
-        most = self._columns([[member.most_norm for member in self.members]])[0]
+        most, *settings = self._columns(self._settings())
         clipped = gradient * (most / (norms[:, None] + _SMALLEST_NORM)).clamp(max=1.0)
-        new, moments = self._stepped(clipped)
-        # From here on nothing asks for more memory.
-        self._weights.copy_(new)
-        self._moments = moments
-        self._steps = [number + 1 for number in self._steps]
+        new, moments = self._stepped(clipped, settings)
+        # From here on nothing asks for more memory than that of some numbers.
         averaged = [
             member.average.weight_of_a_step() if member.average.decay else 1.0
             for member in self.members
         ]
-        self._averages.lerp_(new, self._columns([averaged])[0])
+        self._weights.copy_(new)
+        self._moments = moments
+        self._steps = [number + 1 for number in self._steps]
+        self._averages.lerp_(new, *self._columns([averaged]))
         return losses, norms
 
-    def _stepped(self, gradient: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Weights and moments after a step, by the formulas of torch's optimisers."""
+    def _settings(self) -> list[list[float]]:
+        """What the next step takes of each member: largest norm, then what its optimiser says."""
         groups = [member.optimizer.param_groups[0] for member in self.members]
-        kind = type(self.members[0].optimizer).__name__
-        weights = self._weights.detach()
         rates = [group["lr"] for group in groups]
         decays = [group["weight_decay"] for group in groups]
-        if kind == "AdamW":
-            kept = [1 - rate * decay for rate, decay in zip(rates, decays, strict=True)]
-            weights = weights * self._columns([kept])[0]
-        elif any(decays):
-            gradient = gradient + self._columns([decays])[0] * weights
-        if kind == "SGD":
-            return weights - self._columns([rates])[0] * gradient, []
+        if self._kind == "AdamW":
+            decays = [1 - rate * decay for rate, decay in zip(rates, decays, strict=True)]
+        settings = [[member.most_norm for member in self.members], rates, decays]
+        if self._kind == "SGD":
+            return settings
         betas, steps = [group["betas"] for group in groups], [n + 1 for n in self._steps]
-        first, second, own, size, root, eps = self._columns(
-            [
-                [1 - b for b, _ in betas],
-                [b for _, b in betas],
-                [1 - b for _, b in betas],
-                [-lr / (1 - b**n) for lr, (b, _), n in zip(rates, betas, steps, strict=True)],
-                [(1 - b**n) ** -0.5 for (_, b), n in zip(betas, steps, strict=True)],
-                [group["eps"] for group in groups],
-            ]
-        )
+        return [
+            *settings,
+            [1 - b for b, _ in betas],
+            [b for _, b in betas],
+            [1 - b for _, b in betas],
+            [-lr / (1 - b**n) for lr, (b, _), n in zip(rates, betas, steps, strict=True)],
+            [(1 - b**n) ** -0.5 for (_, b), n in zip(betas, steps, strict=True)],
+            [group["eps"] for group in groups],
+        ]
+
+    def _stepped(self, gradient: Tensor, settings: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
+        """Weights and moments after a step, by the formulas of torch's optimisers."""
+        weights = self._weights.detach()
+        rate, decay, *of_moments = settings
+        if self._kind == "AdamW":
+            weights = weights * decay
+        else:
+            gradient = torch.addcmul(gradient, weights, decay)
+        if self._kind == "SGD":
+            return torch.addcmul(weights, gradient, rate, value=-1.0), []
+        first, kept, own, size, root, eps = of_moments
         means = self._moments[0].lerp(gradient, first)
-        squares = torch.addcmul(self._moments[1] * second, gradient, gradient * own)
-        step = means * size / (squares.sqrt() * root + eps)
-        return weights + step, [means, squares]
+        squares = torch.addcmul(self._moments[1] * kept, gradient, gradient * own)
+        return weights + means * size / (squares.sqrt() * root + eps), [means, squares]
 
     @torch.no_grad()
     def give_back(self, row: int) -> None:
@@ -169,8 +176,7 @@ class Stack:
     def _columns(self, rows: list[list[float]]) -> tuple[Tensor, ...]:
         """Numbers of each member, [members, 1] each, in the precision of the weights."""
         like = self._weights
-        columns = torch.tensor(rows, dtype=like.dtype, device=like.device).unsqueeze(2)
-        return columns.unbind(0)
+        return sent(torch.tensor(rows, dtype=like.dtype), like.device).unsqueeze(2).unbind(0)
 
 
 class _Layout:

@@ -198,7 +198,7 @@ class FusedTrainer:
 
     def _probe(self) -> None:
         """Take steps both ways, and decide."""
-        separate = [self.round(self.take_apart) for _ in range(_PROBED)]
+        separate = [self.timed_round(self.take_apart) for _ in range(_PROBED)]
         expected = self._expected()
         self.round(self.take_apart)
         difference = self._difference(expected)
@@ -207,7 +207,7 @@ class FusedTrainer:
         if not difference < _SAME.get(self.members[0].weights[0].dtype, 0.0):
             self.apart = f"fused losses differ from separate ones by {difference:.1g} of them"
             return
-        together = [self.round(self.take) for _ in range(_PROBED)]
+        together = [self.timed_round(self.take) for _ in range(_PROBED)]
         if self.apart or len(self._next) < 2:
             return
         self.probe = Probe(min(separate[1:]), min(together[1:]), difference)
@@ -215,17 +215,27 @@ class FusedTrainer:
             ratio = self.probe.separate / self.probe.fused
             self.apart = f"fused training does not pay: {ratio:.2f} times the speed"
 
-    def round(self, take: Callable[[], None]) -> float:
-        """Have every member that is left take its next step; the time that took [s]."""
-        taking, began, start = [*self._next], time.perf_counter(), self._now()
+    def round(self, take: Callable[[], None]) -> None:
+        """Have every member that is left take its next step, by :meth:`take` or otherwise."""
+        taking, began = [*self._next], time.perf_counter()
         take()
-        seconds = self._now() - start
         share = (time.perf_counter() - began) / max(len(taking), 1)
         for place in taking:
             self.seconds[place] += share
             if place in self._next:
                 self._advance(place)
-        return seconds
+
+    def timed_round(self, take: Callable[[], None]) -> float:
+        """The same; returns the time of the steps alone [s], for which the host waits."""
+        times: list[float] = []
+
+        def timed() -> None:
+            start = self._now()
+            take()
+            times.append(self._now() - start)
+
+        self.round(timed)
+        return times[0]
 
     def _now(self) -> float:
         """Time of which a step's is the difference [s]."""
@@ -301,7 +311,7 @@ class FusedTrainer:
         """The next batches of all members."""
         steps = list(self._next.values())
         batch = self.members[0].train.batch(np.concatenate([step.order for step in steps]))
-        return fused(batch, steps, self._store.manifest, self._beyond).to(self.device)
+        return fused(batch, steps, self._store.manifest, self._beyond).on(self.device)
 
     def _expected(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Losses and norms of the gradients of the next steps, fused, which are not taken."""
