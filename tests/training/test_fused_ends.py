@@ -198,7 +198,10 @@ def test_a_probe_compares_and_its_steps_count(alloy_store: GraphStore, tmp_path:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"Architecture__mpnn_type": "MACE"}, "the type MACE cannot be fused, only those of CGCNN, EGNN"),
+        (
+            {"Architecture__mpnn_type": "MACE"},
+            "the type MACE cannot be fused, only those of CGCNN, EGNN",
+        ),
         ({"Architecture__mpnn_type": "DimeNet"}, "the type DimeNet cannot be fused"),
         (
             {"Architecture__global_attn_engine": "GPS", "Architecture__global_attn_heads": 2},

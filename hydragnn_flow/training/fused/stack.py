@@ -23,13 +23,16 @@ class Member(Protocol):
     """A training: what of it the stack takes over, and gives back."""
 
     model: nn.Module
-    weights: list[nn.Parameter]
-    """Those that are trained."""
     optimizer: torch.optim.Optimizer
     average: Average
     loss: Loss
     most_norm: float
     """Largest norm of a step's gradient."""
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Parameters that are trained."""
+        ...
 
 
 class Stack:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +21,6 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.segment import SegmentSpec
@@ -31,7 +31,6 @@ from hydragnn_flow.training.fused.shapes import refusal_together
 from hydragnn_flow.training.fused.stack import Stack
 from hydragnn_flow.training.loading import moved
 from hydragnn_flow.training.memory import out_of_memory
-from hydragnn_flow.training.predict import Outputs
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Course, Trainer
 
@@ -59,7 +58,12 @@ class FusedMember(Trainer):
         super().__init__(spec, store, device, World(), spent)
         self.most_norm = self.settings.gradient_clip or math.inf
 
-    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Parameters that are trained."""
+        return self.parallel.weights
+
+    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
         """Nothing: the batches of all members are made together."""
         for _ in steps:
             yield []
@@ -70,16 +74,11 @@ class FusedMember(Trainer):
         batch = moved(self.train.batch(step.of_rank(0)), self.device)
         return self._step(step, batch)
 
-    def evaluate(
-        self,
-        split: Split,
-        before_batch: Callable[[], None] = lambda: None,
-        keep: Outputs | None = None,
-        model: nn.Module | None = None,
-    ) -> tuple[float, dict[str, float]]:
-        """See :meth:`.Trainer.evaluate`."""
+    @contextmanager
+    def _averaged(self) -> Iterator[nn.Module]:
         self.bring_up_to_date()
-        return super().evaluate(split, before_batch, keep, model)
+        with super()._averaged() as model:
+            yield model
 
     def save(self) -> None:
         """See :meth:`.Trainer.save`."""
