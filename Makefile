@@ -19,7 +19,7 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 BENCH ?=
 RESULTS := docs/results
 BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over data_sets ensemble peer_search \
-	prediction search search_quality execution placement published scale
+	prediction search search_quality execution parallel placement published scale
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -99,7 +99,7 @@ benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
 benchmark-published: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaign_checks/published.py --json $(RESULTS)/published.json
 
-benchmark-forces benchmark-placement benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+benchmark-forces benchmark-parallel benchmark-placement benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)

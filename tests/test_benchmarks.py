@@ -185,6 +185,17 @@ def test_campaigns(shared_data: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_fused_members(tmp_path: Path) -> None:
+    arguments = ["--only", "fused", "--quick", "--scratch", tmp_path / "made"]
+    printed, rows, _ = run_apart("parallel.py", *arguments, "--json", tmp_path / "figures.json")
+    name = "SAGE, property, 2 graphs a step"
+    lines = [cells for cells in rows if cells[1].startswith(f"{name}:")]
+    assert [cells[-2] for cells in lines[:2]] == ["met", "met"]  # are what they are alone
+    assert lines[3][-2] == "met"  # launches, which no load changes
+    assert "Too little was measured" in printed
+
+
+@pytest.mark.slow
 def test_ensemble(shared_data: Path, tmp_path: Path) -> None:
     arguments = ["--quick", "--only", "acac", "--seeds", "1", "--data", shared_data]
     arguments += ["--scratch", tmp_path / "runs", "--json", tmp_path / "figures.json"]
