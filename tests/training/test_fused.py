@@ -17,10 +17,10 @@ from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import load_checkpoint
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.fused import FusedTrainer
+from hydragnn_flow.training.fused import FusedTrainer, run_fused
 from hydragnn_flow.training.fused import trainer as fused_trainer
 from hydragnn_flow.training.predictions import KEY
-from hydragnn_flow.training.runner import run_fused, run_segment
+from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 CPU = torch.device("cpu")

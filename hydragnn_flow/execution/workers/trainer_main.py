@@ -37,9 +37,10 @@ from hydragnn_flow.files import PASSING
 from hydragnn_flow.processes import keep_stdout
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
+from hydragnn_flow.training.fused import run_fused
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.runner import run_fused, run_segment
+from hydragnn_flow.training.runner import run_segment
 
 IDLE = "hydragnn_flow: trainer"
 """Title of a process that has nothing to do."""

@@ -7,32 +7,28 @@ begin anywhere, end before the others or diverge, and whatever it leaves can be 
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
-from torch_geometric.data import Batch
+from torch import Tensor
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
-from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.fused.batches import FusedBatch, fused
+from hydragnn_flow.training.fused.member import FusedMember
 from hydragnn_flow.training.fused.shapes import refusal_together
 from hydragnn_flow.training.fused.stack import Stack
-from hydragnn_flow.training.loading import moved
 from hydragnn_flow.training.memory import out_of_memory
 from hydragnn_flow.training.state import Spent
-from hydragnn_flow.training.trainer import Course, Trainer
+from hydragnn_flow.training.trainer import Course
 
 # Steps of every member taken alone, and then fused, before it is decided; the first of either,
 # which starts much up, is not counted.
@@ -41,49 +37,6 @@ _PROBED = 6
 _PAYS = 0.9
 # Largest difference of a member's loss that rounding can make, relative to its size.
 _SAME = {torch.float32: 1e-3, torch.float64: 1e-6}
-
-
-class FusedMember(Trainer):
-    """A training whose steps are taken with those of others; parameters as of :class:`.Trainer`."""
-
-    def __init__(
-        self,
-        spec: SegmentSpec,
-        store: GraphStore,
-        device: torch.device,
-        spent: Callable[[], Spent] = Spent,
-    ) -> None:
-        self.bring_up_to_date: Callable[[], None] = lambda: None
-        """Called before anybody looks at the weights."""
-        super().__init__(spec, store, device, World(), spent)
-        self.most_norm = self.settings.gradient_clip or math.inf
-
-    @property
-    def weights(self) -> list[nn.Parameter]:
-        """Parameters that are trained."""
-        return self.parallel.weights
-
-    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """Nothing: the batches of all members are made together."""
-        for _ in steps:
-            yield []
-
-    def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Take a step without the others; its loss and the norm of its gradient."""
-        self.model.train()
-        batch = moved(self.train.batch(step.of_rank(0)), self.device)
-        return self._step(step, batch)
-
-    @contextmanager
-    def _averaged(self) -> Iterator[nn.Module]:
-        self.bring_up_to_date()
-        with super()._averaged() as model:
-            yield model
-
-    def save(self) -> None:
-        """See :meth:`.Trainer.save`."""
-        self.bring_up_to_date()
-        super().save()
 
 
 @dataclass(frozen=True)

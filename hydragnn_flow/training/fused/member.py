@@ -1,0 +1,62 @@
+"""A training whose steps are taken with those of others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.data import Batch
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.batching import Step
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.loading import moved
+from hydragnn_flow.training.state import Spent
+from hydragnn_flow.training.trainer import Trainer
+
+
+class FusedMember(Trainer):
+    """A training whose steps are taken with those of others; parameters as of :class:`.Trainer`."""
+
+    def __init__(
+        self,
+        spec: SegmentSpec,
+        store: GraphStore,
+        device: torch.device,
+        spent: Callable[[], Spent] = Spent,
+    ) -> None:
+        self.bring_up_to_date: Callable[[], None] = lambda: None
+        """Called before anybody looks at the weights."""
+        super().__init__(spec, store, device, World(), spent)
+        self.most_norm = self.settings.gradient_clip or math.inf
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """Parameters that are trained."""
+        return self.parallel.weights
+
+    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
+        """Nothing: the batches of all members are made together."""
+        for _ in steps:
+            yield []
+
+    def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Take a step without the others; its loss and the norm of its gradient."""
+        self.model.train()
+        batch = moved(self.train.batch(step.of_rank(0)), self.device)
+        return self._step(step, batch)
+
+    @contextmanager
+    def _averaged(self) -> Iterator[nn.Module]:
+        self.bring_up_to_date()
+        with super()._averaged() as model:
+            yield model
+
+    def save(self) -> None:
+        """See :meth:`.Trainer.save`."""
+        self.bring_up_to_date()
+        super().save()

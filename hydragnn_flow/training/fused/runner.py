@@ -1,0 +1,137 @@
+"""Run several segments of one shape at once, each to its own end."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.files import PASSING
+from hydragnn_flow.segment import APART, SegmentSpec, TrainingOutcome
+from hydragnn_flow.training.energy import EnergyMeter
+from hydragnn_flow.training.fused.trainer import FusedTrainer
+from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
+from hydragnn_flow.training.monitor import Diverged, Stopped
+from hydragnn_flow.training.runner import open_store, predict_splits, with_progress
+from hydragnn_flow.training.state import Spent
+
+
+def run_fused(
+    specs: Sequence[SegmentSpec],
+    *,
+    device: torch.device | str = "cpu",
+    should_stop: Callable[[], bool] = lambda: False,
+    energy_fraction: Callable[[], float] = lambda: 1.0,
+    alive: Callable[[float], None] = lambda longest_step: None,
+) -> list[TrainingOutcome]:
+    """Train several segments of one shape at once, each as :func:`run_segment` does.
+
+    Where fused training does not pay, or cannot be, they end as interrupted ones do, with a reason
+    that begins with :data:`.APART`, and can go on separately.
+
+    Parameters
+    ----------
+    specs
+        What to train; see :func:`.shape_of` for what they must have in common.
+    device, should_stop, energy_fraction, alive
+        As of :func:`run_segment`.
+
+    Returns
+    -------
+    list of TrainingOutcome
+        In the order of ``specs``. A member that ends badly leaves the others alone.
+    """
+    device, n = torch.device(device), len(specs)
+    torch.set_num_threads(specs[0].threads)
+    started, wall, cpu = time.time(), time.perf_counter(), time.process_time()
+    meter = EnergyMeter(device, energy_fraction)
+    fused: FusedTrainer | None = None
+
+    def share(place: int) -> float:
+        """A member's part of what has been taken so far."""
+        total = time.perf_counter() - wall
+        known = [0.0] * n if fused is None else fused.seconds
+        return (known[place] + (total - sum(known)) / n) / total
+
+    def spent(place: int) -> Spent:
+        mine = share(place)
+        return Spent((time.perf_counter() - wall) * mine, (meter.joules() or 0.0) * mine)
+
+    def is_over() -> bool:
+        alive(0.0)
+        meter.poll()
+        return should_stop() or (fused is not None and bool(fused.apart))
+
+    def check_stop() -> None:
+        if is_over():
+            raise Stopped("asked to stop while it predicted")
+
+    store = open_store(specs[0].store, specs[0].mode, specs[0].scratch)
+    forget_peak_memory(device)
+    try:
+        fused = FusedTrainer(specs, store, device, spent)
+    except (InputError, MemoryError, RuntimeError) as error:
+        reason = str(error) if isinstance(error, InputError) else out_of_memory(error)
+        if reason is None:
+            raise
+        outcome = TrainingOutcome.cut_short("interrupted", APART + reason, started)
+        return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
+    outcomes = [
+        TrainingOutcome(
+            status="ok",
+            started=started,
+            from_epoch=member.progress.epoch,
+            from_step=member.progress.step,
+            spent_seconds=member.spent_before.seconds,
+            spent_joules=member.spent_before.joules,
+            fused=n,
+        )
+        for member in fused.members
+    ]
+    fused.run(is_over, alive)
+    for place, member in enumerate(fused.members):
+        failure = fused.ended[place]
+        if failure is None:
+            try:
+                predict_splits(member, store, check_stop)
+            except Exception as late:  # which is this member's alone
+                failure = late
+        outcomes[place] = _ended(outcomes[place], failure, fused.apart)
+    seconds, cpu_seconds = time.perf_counter() - wall, time.process_time() - cpu
+    shares, joules = [share(place) for place in range(n)], meter.joules()
+    return [
+        replace(
+            outcome,
+            ended=time.time(),
+            seconds=seconds * mine,
+            cpu_seconds=cpu_seconds * mine,
+            peak_memory_gib=peak_memory_gib(device),
+            joules=None if joules is None else joules * mine,
+            step_seconds=outcome.step_seconds / n,
+        )
+        for outcome, mine in zip(map(with_progress, outcomes, fused.members), shares, strict=True)
+    ]
+
+
+def _ended(outcome: TrainingOutcome, error: Exception | None, apart: str) -> TrainingOutcome:
+    """The outcome of a member that has ended."""
+    if error is None:
+        return outcome
+    if isinstance(error, Diverged):
+        return replace(outcome, status="diverged", reason=str(error))
+    if isinstance(error, Stopped):
+        return replace(outcome, status="interrupted", reason=APART + apart if apart else str(error))
+    if isinstance(error, (MemoryError, RuntimeError)) and (reason := out_of_memory(error)):
+        return replace(outcome, status="out_of_memory", reason=reason)
+    if isinstance(error, StoreError):
+        return replace(outcome, status="refused", reason=str(error))
+    traceback.print_exception(error)
+    reason = next(iter(str(error).splitlines()), "")
+    reason = f"{type(error).__name__}: {reason}"
+    if isinstance(error, OSError) and error.errno in PASSING:
+        return replace(outcome, status="interrupted", reason=f"the disk failed ({reason})")
+    return replace(outcome, status="error", reason=reason)
