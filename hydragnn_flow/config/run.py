@@ -271,6 +271,8 @@ class RunConfig(Section):
             reason = "trainings on a store that is streamed (data.mode) cannot be fused"
         elif self.search.budget is not None and self.search.budget.unit == "seconds":
             reason = "epochs that end by time (search.budget.seconds) cannot be fused"
+        elif self.search.times_steps:
+            reason = "trials whose speed is an objective (search.objectives) cannot be fused"
         elif any(path in self.search.space for path in _DECIDE_FUSING):
             return  # others of the search may be fused
         if reason:
