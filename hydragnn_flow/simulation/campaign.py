@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
@@ -251,7 +252,7 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
     if ensemble is not None and ensemble.strategy == "greedy" and not keeps_selection:
         ensemble = ensemble.model_copy(update={"strategy": "top"})
     # Event files of what was never trained would be taken for the real ones.
-    changes = {"search": search, "ensemble": ensemble, "tensorboard": False}
+    changes: dict[str, Any] = {"search": search, "ensemble": ensemble, "tensorboard": False}
     if config.resources.fused_members > 1:
         # What fusing gains is not known before a probe, so segments are trained separately.
         changes["resources"] = config.resources.model_copy(update={"fused_members": 1})

@@ -172,13 +172,14 @@ class Trainer:
         Stopped
             If ``should_stop`` said yes or the deadline has come; what was done is saved.
         """
-        for step, batches in self.course(should_stop, alive):
+        for step, batches in self.course(should_stop, alive, joules):
             self.taken = self._step(step, batches)
 
     def course(
         self,
         should_stop: Callable[[], bool] = lambda: False,
         alive: Callable[[float], None] = lambda longest_step: None,
+        joules: Callable[[], float | None] = lambda: None,
     ) -> Course:
         """The steps that :meth:`run` takes, for one who takes them and fills in :attr:`taken`.
 
