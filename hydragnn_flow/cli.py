@@ -19,6 +19,7 @@ from hydragnn_flow.commands import (
     init,
     planning,
     predict,
+    profiling,
     search,
     select,
     sites,
@@ -48,6 +49,7 @@ app.add_typer(importing.app)
 app.add_typer(init.app)
 app.add_typer(planning.app)
 app.add_typer(predict.app)
+app.add_typer(profiling.app)
 app.add_typer(search.app)
 app.add_typer(select.app)
 app.add_typer(sites.app, name="site")
@@ -202,41 +204,6 @@ def status(
         console.print(status_table(run_dir))
         for line in last_lines(run_dir, _LINES_OF_LOG) if log else ():
             say(line)
-
-
-@app.command()
-def profile(
-    run_dir: RunDir,
-    trial: Annotated[
-        int | None,
-        typer.Option("--trial", help="Trial whose network to use, not the configuration's.", min=0),
-    ] = None,
-    ranks: Annotated[
-        int, typer.Option("--ranks", help="Processes that train together by DDP.", min=1)
-    ] = 1,
-    seconds: Annotated[
-        float, typer.Option("--seconds", help="Seconds for each mode.", min=0.1)
-    ] = 5.0,
-) -> None:
-    """Say where the time of a training step goes: reading, computing, exchanging gradients.
-
-    Trains on this machine on real data, on one cached batch, and reads without training. Needs a
-    prepared store, changes nothing.
-    """
-    from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
-    from hydragnn_flow.run_directory import RunDirectory
-
-    with using(run_dir):
-        network = network_of(RunDirectory(run_dir), trial)
-        with console.status("starting") as waiting:
-            measured = profile_network(
-                network,
-                _store_of(run_dir),
-                ranks=ranks,
-                seconds=seconds,
-                say=lambda mode: waiting.update(mode),
-            )
-    console.print(profile_tables(measured))
 
 
 @app.command()

@@ -113,6 +113,10 @@ class SegmentSpec(Segment):
     """How the store is read."""
     scratch: str | None = None
     """Fast local directory of the node, for a copy of the store."""
+    profile_seconds: float = 0.0
+    """If not 0, its steps are profiled, for so long in each mode [s], and nothing is trained."""
+    traced: bool = False
+    """Whether the profile comes with a trace of some steps."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON, for another process; :meth:`from_dict` reads it."""
@@ -140,6 +144,16 @@ class SegmentSpec(Segment):
     def checkpoint(self) -> Path:
         """The file that this sending of the segment writes, and no other."""
         return self.folder / (f"checkpoint-{self.attempt}.pt" if self.attempt else "checkpoint.pt")
+
+    @property
+    def profile(self) -> Path:
+        """The file that this sending of a profile writes."""
+        return self.folder / f"profile-{self.attempt}.json"
+
+    @property
+    def trace(self) -> Path:
+        """The Chrome trace of this sending of a profile."""
+        return self.folder / f"trace-{self.attempt}.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,17 @@ from hydragnn_flow.lazy import lazily
 if TYPE_CHECKING:
     from hydragnn_flow.campaign.objective import run_objective
     from hydragnn_flow.campaign.prediction import predict_on_site
+    from hydragnn_flow.campaign.profiling import profile_on_site
+    from hydragnn_flow.campaign.scaling import scaling_study
 else:
     __getattr__, __dir__ = lazily(
-        __name__, {"predict_on_site": "prediction", "run_objective": "objective"}
+        __name__,
+        {
+            "predict_on_site": "prediction",
+            "profile_on_site": "profiling",
+            "run_objective": "objective",
+            "scaling_study": "scaling",
+        },
     )
 
 __all__ = [
@@ -20,6 +28,8 @@ __all__ = [
     "check_paths",
     "predict_on_site",
     "prepare",
+    "profile_on_site",
     "run_campaign",
     "run_objective",
+    "scaling_study",
 ]

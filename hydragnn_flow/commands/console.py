@@ -77,19 +77,21 @@ def writable(out: Path | None) -> Path | None:
     return refuse_unwritable(out, ".csv", ".parquet")
 
 
-def refuse_unwritable(out: Path | None, *suffixes: str) -> Path | None:
+def refuse_unwritable(out: Path | None, *suffixes: str, option: str = "--out") -> Path | None:
     """Refuse a file that could not be written or ends otherwise than by one of some suffixes."""
     if out is None:
         return out
     if out.suffix not in suffixes:
-        raise InputError(f"--out {out}: must end in {' or '.join(suffixes)}")
+        raise InputError(f"{option} {out}: must end in {' or '.join(suffixes)}")
     with using(out):
         if out.is_dir():
-            raise InputError(f"--out {out}: is a directory; name a file")
+            raise InputError(f"{option} {out}: is a directory; name a file")
         if not out.parent.is_dir():
-            raise InputError(f"--out {out}: there is no directory {out.parent}; make it first")
+            raise InputError(f"{option} {out}: there is no directory {out.parent}; make it first")
         if not os.access(out.parent, os.W_OK | os.X_OK):
-            raise InputError(f"--out {out}: nothing may be written in {out.parent}; choose another")
+            raise InputError(
+                f"{option} {out}: nothing may be written in {out.parent}; choose another"
+            )
     return out
 
 

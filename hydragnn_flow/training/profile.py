@@ -1,33 +1,47 @@
-"""Time of a trial's step by its parts: reading, computing, exchanging gradients."""
+"""Profile of a trial's steps: its parts, what reading and exchanging take, and a roofline."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity
+from torch.profiler import profile as torch_profile
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.models import HydraModel, Model, network_cost, probed_cost
+from hydragnn_flow.files import replacing
+from hydragnn_flow.models import HydraModel, Model, NetworkCost, network_cost, probed_cost
 from hydragnn_flow.models.space import any_finite
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.energy import EnergyMeter
+from hydragnn_flow.training.loading import reads_ahead
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
-from hydragnn_flow.training.trainer import Trainer
+from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.peaks import Peaks, measured_peaks, waited
+from hydragnn_flow.training.step_parts import Clock, MarkedTrainer, Marks, Parts, parts_of
 
-# Steps before the measurement: kernels are chosen, caches filled, memory taken.
+# Steps before a mode's first turn, in which kernels are chosen, caches filled and memory taken; and
+# before each other one, in which the batches are used up that a thread has read meanwhile.
 WARM_UP = 3
+# Turns of each mode, one mode after the other, forth and back: what else happens on the machine
+# meets them alike.
+TURNS = 8
+# Steps of a trace.
+TRACED = 5
 
-REAL, CACHED, LOADER, ALONE = (
+REAL, MARKED, CACHED, LOADER, ALONE = (
     "real data",
+    "real data, timed part by part",
     "one cached batch",
     "loader alone",
     "one cached batch, no exchange",
@@ -40,17 +54,14 @@ class Timing:
 
     Attributes
     ----------
-    mode
-        What was done.
     steps
         How many.
     seconds, cpu_seconds
-        Of a step, by the clock and of this process.
+        Of a step, by the clock and of a process; the means of all ranks.
     graphs_per_second
         Over all ranks, by the clock.
     """
 
-    mode: str
     steps: int
     seconds: float
     cpu_seconds: float
@@ -63,18 +74,29 @@ class TrainingProfile:
 
     Attributes
     ----------
-    timings
-        ``real data``: training as it is. ``one cached batch``: the same batch again and again, so
-        nothing is read. ``loader alone``: batches are read and not computed. With several ranks
-        also ``one cached batch, no exchange``: as if there were no other rank.
+    device
+        What the ranks compute on: `cpu`, `cuda` or `xpu`.
+    ranks
+        GCDs that trained together.
     graphs, atoms, edges
         In a step, over all ranks, on average.
-    flops
-        Floating-point operations of a step, over all ranks.
+    flops, bytes
+        Floating-point operations of a step, and bytes that its kernels read and write as if nothing
+        stayed in a cache, over all ranks.
     peak_memory_gib
-        Of this rank [GiB].
+        Of the first rank [GiB].
     joules_per_graph
-        While training on real data, of all this rank's counters see; None if nothing counts.
+        While training on real data, of all that the first rank's counters see; None if nothing
+        counts.
+    peaks
+        What a GCD can do, measured on all of them at a time; their mean.
+    parts
+        Of a step on real data.
+    timings
+        ``real data``: training as it is. ``real data, timed part by part``: where `parts` come
+        from. ``one cached batch``: the same batches again and again, so nothing is read. ``loader
+        alone``: batches are read and not computed. With several ranks also ``one cached batch, no
+        exchange``: as if there were no other rank.
     """
 
     device: str
@@ -84,31 +106,50 @@ class TrainingProfile:
     atoms: float
     edges: float
     flops: float
+    bytes: float
     peak_memory_gib: float
     joules_per_graph: float | None
-    timings: dict[str, Timing] = field(default_factory=dict)
+    peaks: Peaks
+    parts: Parts
+    timings: dict[str, Timing]
+
+    @property
+    def seconds(self) -> float:
+        """Time of a step as training takes it, with nothing timed within [s]."""
+        return self.timings[REAL].seconds
+
+    @property
+    def closure(self) -> float:
+        """Difference of the parts' sum from a step that is not timed part by part, as a fraction.
+
+        It is what the marks themselves take, what happens between the parts, and what changed on
+        the machine from one mode to the other.
+        """
+        return self.parts.seconds / self.seconds - 1.0
 
     @property
     def flops_per_second(self) -> float:
-        """Achieved on one cached batch, over all ranks."""
-        return self.flops / self.timings[CACHED].seconds
+        """Achieved by a GCD while it computes."""
+        return self.flops / self.ranks / self.parts.computing
 
     @property
-    def breakdown(self) -> dict[str, float]:
-        """Seconds of a step by activity; they add up to those of real data.
+    def intensity(self) -> float:
+        """Floating-point operations of the step on each byte."""
+        return self.flops / self.bytes
 
-        Reading beside computing costs nothing, so waiting is the time that real data take longer
-        than a cached batch, and no longer than reading alone takes.
-        """
-        real, cached = self.timings[REAL].seconds, self.timings[CACHED].seconds
-        alone = self.timings[ALONE].seconds if ALONE in self.timings else cached
-        waiting = min(max(real - cached, 0.0), self.timings[LOADER].seconds)
-        exchanging = min(max(cached - alone, 0.0), real - waiting)
-        return {
-            "computing": real - waiting - exchanging,
-            "exchanging gradients": exchanging,
-            "waiting for data": waiting,
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; :meth:`from_dict` reads it."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingProfile:
+        """The profile of which these are the JSON values."""
+        known = {
+            "peaks": Peaks(**values["peaks"]),
+            "parts": Parts(**values["parts"]),
+            "timings": {name: Timing(**timing) for name, timing in values["timings"].items()},
         }
+        return cls(**{**values, **known})
 
 
 def profile_training(
@@ -117,120 +158,231 @@ def profile_training(
     device: torch.device,
     world: World | None = None,
     seconds: float = 5.0,
-    say: Callable[[str], None] = lambda mode: None,
+    should_stop: Callable[[], bool] = lambda: False,
+    energy_fraction: Callable[[], float] = lambda: 1.0,
 ) -> TrainingProfile:
-    """Take the training steps of a network apart. Nothing is written.
+    """Take the training steps of a network apart. Nothing is written but a trace, if wanted.
 
     Parameters
     ----------
     spec, store, device
-        As for a segment.
+        As for a segment. Where it asks for a trace, the first rank writes a Chrome trace of some
+        steps, whole or not at all.
     world
         This process's place among the ranks; all of them call this.
     seconds
         Time for each mode.
-    say
-        Told the mode that begins.
+    should_stop
+        Asked between turns; a yes of one rank ends all.
+    energy_fraction
+        Gives the segment's part of the energy that this rank's counters see.
+
+    Raises
+    ------
+    Stopped
+        If ``should_stop`` said yes.
     """
     world = world or World()
-    trainer = Trainer(spec, store, device, world)
+    trainer = MarkedTrainer(spec, store, device, world)
     trainer.model.train()
-    work = _Work(trainer, seconds, say)
     forget_peak_memory(device)
-    meter = EnergyMeter(device)
-    timings = {REAL: work.measure(REAL, work.train(work.real()))}
-    joules = meter.joules()
-    timings[CACHED] = work.measure(CACHED, work.train(work.cached()))
-    if trainer.world.size > 1 and not trainer.parallel.is_sharded:
-        alone = work.train(work.cached(), trainer.parallel.without_exchange)
-        timings[ALONE] = work.measure(ALONE, alone)
-    timings[LOADER] = work.measure(LOADER, work.real())
+    with ExitStack() as stack:
+        work = _Work(trainer, seconds / TURNS, should_stop, energy_fraction, stack)
+        for number in range(TURNS):
+            for mode in work.modes[:: -1 if number % 2 else 1]:
+                work.turn(mode)
+        timings = {mode.name: mode.timing(world, device) for mode in work.modes}
+        peak_memory = peak_memory_gib(device)
+        if spec.traced:
+            work.trace(spec.trace)
+    world.wait()
+    peaks = measured_peaks(device, trainer.settings.precision)
+    means = world.sum(torch.tensor([peaks.flops, peaks.bytes], dtype=torch.float64, device=device))
     steps = trainer.plan(0)
     n = len(steps)
-    edges = sum(int(trainer.train.n_edges[step.order].sum()) for step in steps)
-    graphs, atoms = sum(step.graphs for step in steps), sum(step.atoms for step in steps)
-    model = trainer.model
-    per_step = {"atoms": -(-atoms // n), "edges": -(-edges // n), "graphs": -(-graphs // n)}
-    if isinstance(model, HydraModel):
-        largest = int(trainer.train.n_atoms.max())
-        cost = network_cost(model, **per_step, largest=largest, finite=any_finite(trainer.train))
-    else:
-        assert isinstance(model, Model)
-        cost = probed_cost(copy.deepcopy(model).cpu(), trainer.train, **per_step)
-    real = timings[REAL]
+    graphs = sum(step.graphs for step in steps)
+    cost = _cost_of_a_step(trainer, steps)
     return TrainingProfile(
-        device=str(device),
+        device=device.type,
         ranks=world.size,
         parameters=cost.parameters,
         graphs=graphs / n,
-        atoms=atoms / n,
-        edges=edges / n,
+        atoms=sum(step.atoms for step in steps) / n,
+        edges=sum(int(trainer.train.n_edges[step.order].sum()) for step in steps) / n,
         flops=cost.flops,
-        peak_memory_gib=peak_memory_gib(device),
-        joules_per_graph=None if joules is None else joules * n / (real.steps * graphs),
+        bytes=cost.bytes,
+        peak_memory_gib=peak_memory,
+        joules_per_graph=work.joules_per_graph,
+        peaks=Peaks(*(means / world.size).tolist()),
+        parts=work.parts(timings),
         timings=timings,
     )
 
 
-_Steps = Generator[tuple[Step, list[Batch]], None, None]
+def _cost_of_a_step(trainer: MarkedTrainer, steps: list[Step]) -> NetworkCost:
+    """What is counted of a step of mean size."""
+    n = len(steps)
+    edges = sum(int(trainer.train.n_edges[step.order].sum()) for step in steps)
+    graphs, atoms = sum(step.graphs for step in steps), sum(step.atoms for step in steps)
+    per_step = {"atoms": -(-atoms // n), "edges": -(-edges // n), "graphs": -(-graphs // n)}
+    model = trainer.model
+    if isinstance(model, HydraModel):
+        largest = int(trainer.train.n_atoms.max())
+        return network_cost(model, **per_step, largest=largest, finite=any_finite(trainer.train))
+    assert isinstance(model, Model)
+    return probed_cost(copy.deepcopy(model).cpu(), trainer.train, **per_step)
+
+
+_Batches = Generator[tuple[Step, list[Batch]], None, None]
+
+
+class _Mode:
+    """One way of going through steps, and what it has taken so far."""
+
+    def __init__(self, name: str, work: Iterator[Step]) -> None:
+        self.name, self.work = name, work
+        self.steps_of_a_turn = 0
+        """Agreed by the ranks in the first turn."""
+        self.steps = self.graphs = 0
+        self.seconds = self.cpu_seconds = 0.0
+
+    def timing(self, world: World, device: torch.device) -> Timing:
+        """Means of all ranks."""
+        mine = torch.tensor([self.seconds, self.cpu_seconds], dtype=torch.float64, device=device)
+        seconds, cpu = (world.sum(mine) / world.size).tolist()
+        return Timing(self.steps, seconds / self.steps, cpu / self.steps, self.graphs / seconds)
 
 
 class _Work:
     """The steps of a trainer, in the ways that are to be compared."""
 
-    def __init__(self, trainer: Trainer, seconds: float, say: Callable[[str], None]) -> None:
-        self.trainer, self.seconds, self.say = trainer, seconds, say
-        self.steps = trainer.plan(0)
+    def __init__(
+        self,
+        trainer: MarkedTrainer,
+        seconds: float,
+        should_stop: Callable[[], bool],
+        energy_fraction: Callable[[], float],
+        stack: ExitStack,
+    ) -> None:
+        self.trainer, self.seconds, self.should_stop = trainer, seconds, should_stop
+        self.energy_fraction = energy_fraction
+        self.world, self.device = trainer.world, trainer.device
+        self.marks = Marks(Clock(self.device))
+        self._parts: list[torch.Tensor] = []
+        self._joules: float | None = None
 
-    def real(self) -> _Steps:
+        def real() -> _Batches:
+            return stack.enter_context(closing(self._real()))
+
+        self.modes = [
+            _Mode(REAL, self._trained(real())),
+            _Mode(MARKED, self._marked(real())),
+            _Mode(CACHED, self._trained(cached := self._cached())),
+            _Mode(LOADER, (step for step, _ in real())),
+        ]
+        if self.world.size > 1:
+            self.modes.insert(3, _Mode(ALONE, self._trained(cached, trainer.without_exchange)))
+
+    @property
+    def joules_per_graph(self) -> float | None:
+        """Energy of a graph while training on real data [J]."""
+        return None if self._joules is None else self._joules / self.modes[0].graphs
+
+    def turn(self, mode: _Mode) -> None:
+        """Go on with a mode until its time is up; all ranks take the same number of steps."""
+        marking = self.trainer.marking(self.marks) if mode.name == MARKED else nullcontext()
+        with marking:
+            is_ahead = reads_ahead(self.device)
+            for _ in range(WARM_UP if is_ahead or not mode.steps else 1):
+                next(mode.work)
+            waited(self.device)
+            self.world.wait()
+            begin = len(self.marks.steps)
+            meter = EnergyMeter(self.device, self.energy_fraction)
+            wall, cpu = time.perf_counter(), time.process_time()
+            steps = graphs = 0
+            while steps < mode.steps_of_a_turn or not mode.steps_of_a_turn:
+                # Ranks agree on the time now and then; asking at each step would be measured too.
+                more = mode.steps_of_a_turn or max(steps, 1)
+                for step in itertools.islice(mode.work, more):
+                    steps, graphs = steps + 1, graphs + step.graphs
+                waited(self.device)
+                if not mode.steps_of_a_turn and not self._time_left(wall):
+                    break
+            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+        mode.steps_of_a_turn, mode.steps = steps, mode.steps + steps
+        mode.seconds, mode.cpu_seconds = mode.seconds + wall, mode.cpu_seconds + cpu
+        mode.graphs += graphs
+        if mode.name == REAL and (joules := meter.joules()) is not None:
+            self._joules = (self._joules or 0.0) + joules
+        if mode.name == MARKED:
+            self._parts.append(self.marks.seconds(begin))
+            self.marks.steps.clear()
+        self._check_stop()
+
+    def parts(self, timings: Mapping[str, Timing]) -> Parts:
+        """Parts of a step; all ranks call this."""
+        parts = parts_of(torch.cat(self._parts), self.world, self.device)
+        if self.world.size == 1 or self.trainer.exchanges_after_backward:
+            return parts
+        # What is exchanged within the passes is known only as what a step takes longer by it.
+        cached, alone = timings[CACHED].seconds, timings[ALONE].seconds
+        return Parts(parts.reading, min(alone, cached), max(cached - alone, 0.0))
+
+    def trace(self, path: Path) -> None:
+        """Write a trace of some steps of the first rank; all ranks take them."""
+        activities = [ProfilerActivity.CPU]
+        if self.device.type != "cpu":
+            activities.append(getattr(ProfilerActivity, self.device.type.upper()))
+        work = self.modes[0].work
+        for _ in range(WARM_UP):
+            next(work)
+        is_first = self.world.is_first
+        recording = torch_profile(activities=activities) if is_first else nullcontext()
+        with recording as recorded:
+            for _ in range(TRACED):
+                next(work)
+            waited(self.device)
+        if recorded is not None:
+            with replacing(path) as temporary:
+                recorded.export_chrome_trace(str(temporary))
+
+    def _real(self) -> _Batches:
         """Epoch after epoch, read as training reads."""
         for epoch in itertools.count():
             steps = self.trainer.plan(epoch)
             with closing(self.trainer.micro_batches(steps)) as batches:
                 yield from zip(steps, batches, strict=True)
 
-    def cached(self) -> Iterator[tuple[Step, list[Batch]]]:
+    def _cached(self) -> Iterator[tuple[Step, list[Batch]]]:
         """The first steps of an epoch, read once; several, so that sizes are as they vary."""
-        steps = self.steps[:8]
+        steps = self.trainer.plan(0)[:8]
         batches = list(self.trainer.micro_batches(steps))
         return itertools.cycle(list(zip(steps, batches, strict=True)))
 
-    def train(
+    def _trained(
         self,
         batches: Iterator[tuple[Step, list[Batch]]],
         around: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> _Steps:
+    ) -> Iterator[Step]:
         """Train on each batch that is asked for."""
         for step, pieces in batches:
             with around():
                 self.trainer.train_step(step, pieces)
-            yield step, pieces
+            yield step
 
-    def measure(self, mode: str, work: _Steps) -> Timing:
-        """Go on until the time is up; all ranks take the same number of steps."""
-        self.say(mode)
-        with closing(work):
-            for _ in range(WARM_UP):
-                next(work)
-            _wait(self.trainer.device)
-            wall, cpu = time.perf_counter(), time.process_time()
-            steps = graphs = 0
-            while steps == 0 or self._time_left(wall):
-                # Ranks agree on the time now and then; asking at every step would be measured too.
-                for step, _ in itertools.islice(work, max(steps, 1)):
-                    steps, graphs = steps + 1, graphs + step.graphs
-                _wait(self.trainer.device)
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        return Timing(mode, steps, wall / steps, cpu / steps, graphs / wall)
+    def _marked(self, batches: Iterator[tuple[Step, list[Batch]]]) -> Iterator[Step]:
+        """The same with marks."""
+        while True:
+            yield self.trainer.marked_step(batches)
 
     def _time_left(self, begin: float) -> bool:
         left = torch.tensor([self.seconds - (time.perf_counter() - begin)])
-        if self.trainer.world.size > 1:
-            left = self.trainer.world.sum(left.to(self.trainer.device)).cpu()
+        if self.world.size > 1:
+            left = self.world.sum(left.to(self.device)).cpu()
         return float(left) > 0
 
-
-def _wait(device: torch.device) -> None:
-    """Wait until the device has finished its work."""
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
+    def _check_stop(self) -> None:
+        asked = self.world.sum(torch.tensor([float(self.should_stop())], device=self.device))
+        if float(asked):
+            raise Stopped("asked to stop while it measured")

@@ -40,6 +40,7 @@ from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.profile_segment import profile_segment
 from hydragnn_flow.training.runner import run_segment
 
 IDLE = "hydragnn_flow: trainer"
@@ -187,7 +188,8 @@ def _train(
             return {FUSED: [vars(each) for each in outcomes]} | ({LAST: True} if broken else {})
         with _rendezvous(request, should_stop) as store:
             world = join(rank, size, store, device)
-            outcome = run_segment(
+            run = profile_segment if spec.profile_seconds else run_segment
+            outcome = run(
                 spec,
                 device=device,
                 world=world,

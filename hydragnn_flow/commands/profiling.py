@@ -1,0 +1,148 @@
+"""Commands that say where the time of a training step goes, on one GCD and over many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.box import SIMPLE
+from rich.table import Table
+
+from hydragnn_flow.commands import sites
+from hydragnn_flow.commands.console import (
+    RunDir,
+    console,
+    interruptible,
+    refuse_unwritable,
+    say,
+    short,
+    using,
+)
+from hydragnn_flow.errors import InputError
+
+app = typer.Typer()
+
+Trial = Annotated[
+    int | None,
+    typer.Option("--trial", help="Trial whose network to use, not the configuration's.", min=0),
+]
+Seconds = Annotated[float, typer.Option("--seconds", help="Seconds for each mode.", min=0.1)]
+
+
+def _trace(trace: Path | None) -> Path | None:
+    return refuse_unwritable(trace, ".json", option="--trace")
+
+
+def _widths(words: str) -> list[int]:
+    """Numbers of GCDs as in "1,2,4"."""
+    try:
+        widths = [int(word) for word in words.split(",")] if words else []
+    except ValueError:
+        raise InputError(f"--gcds {words}: give numbers with commas, as 1,2,4,8") from None
+    if any(width < 1 for width in widths):
+        raise InputError(f"--gcds {words}: numbers of GCDs begin with 1")
+    return widths
+
+
+@app.command()
+@sites.with_options
+def profile(
+    run_dir: RunDir,
+    trial: Trial = None,
+    site: sites.SiteOption = "local",
+    gcds: Annotated[
+        int,
+        typer.Option("--gcds", help="GCDs that train together, on one node or on several.", min=1),
+    ] = 1,
+    seconds: Seconds = 5.0,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            "--trace",
+            help="Write a Chrome trace (.json) of some steps of the first GCD.",
+            callback=_trace,
+            show_default=False,
+        ),
+    ] = None,
+    **options: Any,
+) -> None:
+    """Say where the time of a training step goes, and what to do about it.
+
+    Trains on GCDs of a site on real data, on cached batches and without exchanging gradients, and
+    reads without training. Needs a prepared store, changes nothing.
+    """
+    machine = sites.load(site, options)
+    from hydragnn_flow.campaign.profiling import profile_on_site
+    from hydragnn_flow.report.profile import profile_tables
+
+    with interruptible(), using(run_dir, trace), console.status("starting") as status:
+        measured, nodes = profile_on_site(
+            run_dir,
+            machine,
+            trial=trial,
+            gcds=gcds,
+            seconds=seconds,
+            trace=trace,
+            say=say,
+            waits=status.update,
+        )
+    console.print(profile_tables(measured, nodes))
+    if trace is not None:
+        say(f"trace: {short(trace)}; open it at https://ui.perfetto.dev")
+
+
+@app.command()
+@sites.with_options
+def scaling(
+    run_dir: RunDir,
+    trial: Trial = None,
+    site: sites.SiteOption = "local",
+    gcds: Annotated[
+        str,
+        typer.Option(
+            "--gcds",
+            help="Numbers of GCDs, as 1,2,4,8. Without it, powers of two up to those of a batch "
+            "job of the site.",
+            metavar="LIST",
+            callback=lambda words: words if _widths(words) else "",
+            show_default=False,
+        ),
+    ] = "",
+    seconds: Seconds = 5.0,
+    **options: Any,
+) -> None:
+    """Measure how a network trains over more and more GCDs, and say where they stop paying.
+
+    Weak scaling has a batch of each GCD, strong scaling one batch over all. Table and picture stand
+    in RUN_DIR/scaling and in the report. The same command continues a study that was stopped.
+    """
+    machine = sites.load(site, options)
+    from hydragnn_flow.campaign.scaling import scaling_study
+    from hydragnn_flow.report.progress import CampaignView
+    from hydragnn_flow.report.scaling import scaling_table, verdicts
+
+    with interruptible(), using(run_dir), CampaignView(console) as view:
+
+        def progress(done: int, total: int, note: str) -> None:
+            view.step("scaling", done, total, note)
+
+        study, picture = scaling_study(
+            run_dir,
+            machine,
+            trial=trial,
+            gcds=_widths(gcds),
+            seconds=seconds,
+            say=view.say,
+            progress=progress,
+        )
+    frame = scaling_table(study)
+    table = Table(box=SIMPLE)
+    for column in frame.columns:
+        table.add_column(column, justify="left" if column == "scaling" else "right")
+    for row in frame.itertuples(index=False, name=None):
+        table.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else str(cell) for cell in row))
+    console.print(table)
+    for sentence in verdicts(study):
+        say(sentence)
+    say(short(picture))

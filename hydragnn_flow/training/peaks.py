@@ -1,0 +1,82 @@
+"""Peaks of a device for a roofline: floating-point operations and bytes in a second, measured.
+
+The roofline model: Williams, Waterman and Patterson, Commun. ACM 52 (2009) 65,
+https://doi.org/10.1145/1498765.1498785.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+# Side of the squares that are multiplied, and numbers of an array that is read or written: far more
+# than a cache holds, little beside the memory of a GCD.
+_SIDE = {"cpu": 512}
+_LARGE_SIDE = 4096
+_NUMBERS = {"cpu": 2**23}
+_MANY_NUMBERS = 2**27
+_SECONDS, _AT_LEAST = 0.2, 3
+_DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What a GCD can do.
+
+    Attributes
+    ----------
+    flops
+        Floating-point operations of a matrix product in a second.
+    bytes
+        Read and written by ``a = b + s c`` over large arrays, in a second.
+    """
+
+    flops: float
+    bytes: float
+
+    def attainable(self, intensity: float) -> float:
+        """Floating-point operations in a second for so many of them on a byte: the roofline."""
+        return min(self.flops, intensity * self.bytes)
+
+
+def measured_peaks(device: torch.device, precision: str) -> Peaks:
+    """Multiply matrices and add arrays for half a second; the best of the tries.
+
+    Parameters
+    ----------
+    device
+        A GCD. Others that work beside it take from what they share with it.
+    precision
+        Of the products: that of `Training.precision`.
+    """
+    side = _SIDE.get(device.type, _LARGE_SIDE)
+    a, b = (torch.randn(side, side, device=device).to(_DTYPES[precision]) for _ in range(2))
+    product = torch.empty_like(a)
+    flops = 2 * side**3 / _shortest(device, lambda: torch.mm(a, b, out=product))
+    numbers = _NUMBERS.get(device.type, _MANY_NUMBERS)
+    x, y = (torch.ones(numbers, device=device) for _ in range(2))
+    total = torch.empty_like(x)
+    seconds = _shortest(device, lambda: torch.add(x, y, alpha=0.5, out=total))
+    return Peaks(flops, 3 * x.element_size() * numbers / seconds)
+
+
+def _shortest(device: torch.device, work: Callable[[], object]) -> float:
+    """The shortest time of some work [s]."""
+    work()
+    waited(device)
+    times: list[float] = []
+    while len(times) < _AT_LEAST or sum(times) < _SECONDS:
+        begin = time.perf_counter()
+        work()
+        waited(device)
+        times.append(time.perf_counter() - begin)
+    return min(times)
+
+
+def waited(device: torch.device) -> None:
+    """Wait until the device has finished its work."""
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
