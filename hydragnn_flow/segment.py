@@ -115,6 +115,8 @@ class SegmentSpec(Segment):
     """Fast local directory of the node, for a copy of the store."""
     profile_seconds: float = 0.0
     """If not 0, its steps are profiled, for so long in each mode [s], and nothing is trained."""
+    parts_only: bool = False
+    """Whether the profile is of the parts of a step, without other ways to compare them with."""
     traced: bool = False
     """Whether the profile comes with a trace of some steps."""
 

@@ -31,10 +31,10 @@ from hydragnn_flow.retries import Retries
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
-from hydragnn_flow.training.profile import TrainingProfile
+from hydragnn_flow.training.profile_result import TrainingProfile
 
-MODES = 5
-"""Ways of going through steps that a profile compares, at most."""
+# Ways of going through steps that a profile compares, and those that the parts need.
+MODES, FEWEST_MODES = 5, 2
 FOLDER = "profile"
 """Folder of the run directory that a profile writes to, and deletes."""
 SECONDS_BETWEEN_CHECKS = 0.5
@@ -228,8 +228,7 @@ class _Gang:
         retries = Retries()
         while True:
             spec = replace(spec, attempt=uuid.uuid4().hex[:12])
-            seconds = MODES * spec.profile_seconds
-            spots = self._spots(gcds, seconds)
+            spots = self._spots(gcds, _seconds(spec))
             result, nodes = self._sent(spec, spots)
             if result.status == "ok":
                 return spec, nodes
@@ -300,7 +299,7 @@ class _Gang:
         """Wait for the ranks of all nodes, which end as one."""
         left, follow_by = set(futures), math.inf
         bad: list[SegmentResult] = []
-        words = f"{gcds} GCDs take steps, for {MODES * spec.profile_seconds:.0f} s and their start"
+        words = f"{_gcds(gcds)} for {_seconds(spec):.0f} s, after a start"
         while left:
             done, left = wait(left, SECONDS_BETWEEN_CHECKS, FIRST_COMPLETED)
             self._pool.update(gcds)
@@ -319,6 +318,15 @@ class _Gang:
             if result.node and result.status in ("refused", "killed", "error"):
                 self._pool.record(result.node, spec.attempt, worked=False)
         return results
+
+
+def _seconds(spec: SegmentSpec) -> float:
+    """Time that the steps of a profile take [s]."""
+    return (FEWEST_MODES if spec.parts_only else MODES) * spec.profile_seconds
+
+
+def _gcds(count: int) -> str:
+    return "1 GCD trains" if count == 1 else f"{count} GCDs train"
 
 
 def _seen(path: Path) -> Path:

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
 from hydragnn_flow.commands import sites
 from hydragnn_flow.commands.console import (
@@ -120,7 +118,7 @@ def scaling(
     machine = sites.load(site, options)
     from hydragnn_flow.campaign.scaling import scaling_study
     from hydragnn_flow.report.progress import CampaignView
-    from hydragnn_flow.report.scaling import scaling_table, verdicts
+    from hydragnn_flow.report.scaling import scaling_grid, verdicts
 
     with interruptible(), using(run_dir), CampaignView(console) as view:
 
@@ -136,13 +134,7 @@ def scaling(
             say=view.say,
             progress=progress,
         )
-    frame = scaling_table(study)
-    table = Table(box=SIMPLE)
-    for column in frame.columns:
-        table.add_column(column, justify="left" if column == "scaling" else "right")
-    for row in frame.itertuples(index=False, name=None):
-        table.add_row(*(f"{cell:,.1f}" if isinstance(cell, float) else str(cell) for cell in row))
-    console.print(table)
+    console.print(scaling_grid(study))
     for sentence in verdicts(study):
         say(sentence)
     say(short(picture))

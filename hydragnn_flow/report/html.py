@@ -29,6 +29,7 @@ from hydragnn_flow.report.gcd_time_words import advice
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.pictures import Picture, embed
 from hydragnn_flow.report.run_files import RunFiles, read_run
+from hydragnn_flow.report.scaling import scaling_table, studies, verdicts
 from hydragnn_flow.report.target_values import TargetValues, targets_of
 from hydragnn_flow.report.text import SIMULATED_RUN, cell, number, objective_label
 from hydragnn_flow.report.trials_frame import value_columns
@@ -117,6 +118,7 @@ def render(run: RunFiles) -> str:
         energy=energy_sentences({**cost_of(run.segments), **nodes_cost(run.directory)}),
         gcd_time=as_text(gcd_time_table(spent)) if spent else None,
         shapes=as_text(shapes_table(run.segments)),
+        studies=scaling_studies(run.directory),
         advice=advice(spent) if spent else "",
         wall=f"{found['wall_seconds']:,.0f} s" if found else "",
         data=data_card(run.manifest) if run.manifest else [],
@@ -176,6 +178,19 @@ def pictures(
         drawn, marks = figures.forecast_figure(errors)
         text = "Actual against predicted time of each segment"
         found["forecasts"] = [embed(drawn, text, marks)]
+    return found
+
+
+def scaling_studies(directory: Path) -> list[tuple[str, list[str], Picture, Cells]]:
+    """What each is of, what it says, its picture and its table."""
+    found = []
+    for study in studies(directory):
+        if not any(point.profile for point in study.points):
+            continue
+        network = "the configuration" if study.trial is None else f"trial {study.trial}"
+        about = f"The network of {network} on {study.site}."
+        picture = embed(figures.scaling_figure(study), f"Scaling of the network of {network}")
+        found.append((about, verdicts(study), picture, as_text(scaling_table(study))))
     return found
 
 

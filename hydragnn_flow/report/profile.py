@@ -5,8 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hydragnn_flow.training.profile import ALONE, CACHED, TrainingProfile
-from hydragnn_flow.training.step_parts import Parts
+from hydragnn_flow.training.profile_result import ALONE, CACHED, Parts, TrainingProfile
 
 WORDS = {
     "reading": "waiting for data",

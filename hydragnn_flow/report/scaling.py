@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
+from rich.box import SIMPLE
+from rich.table import Table
 
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.report.profile import WORDS, shares
 from hydragnn_flow.report.text import number
-from hydragnn_flow.training.profile import TrainingProfile
+from hydragnn_flow.training.profile_result import TrainingProfile
 
 Kind = Literal["weak", "strong"]
 KINDS: tuple[Kind, ...] = ("weak", "strong")
@@ -28,6 +30,14 @@ FOLDER = "scaling"
 LEAST = 0.5
 """Efficiency below which GCDs do not pay: half of their time is lost."""
 _VERSION = 1
+_SHORT = {
+    "efficiency": "effic.",
+    "reading": "read",
+    "computing": "comp.",
+    "exchanging": "exch.",
+    "waiting": "wait",
+    "add up to": "sum",
+}
 
 
 @dataclass(frozen=True)
@@ -187,6 +197,21 @@ def scaling_table(study: Study) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def scaling_grid(study: Study) -> Table:
+    """The same for a terminal of 80 columns."""
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    for column in ("scaling", "GCDs", "nodes", "graphs", "ms", "graphs/s", *_SHORT.values()):
+        table.add_column(column, justify="left" if column == "scaling" else "right", no_wrap=True)
+    for row in scaling_table(study).to_dict("records"):
+        table.add_row(
+            str(row["scaling"]),
+            *(str(row[name]) for name in ("GCDs", "nodes")),
+            *(number(row[name]) for name in ("graphs", "ms", "graphs/s")),
+            *(f"{row[name]:.0f} %" for name in _SHORT),
+        )
+    return table
+
+
 def verdicts(study: Study) -> list[str]:
     """Sentences about the numbers of GCDs that pay, and what could not be measured."""
     found = [_verdict(study, kind, study.of(kind)) for kind in KINDS]
@@ -204,9 +229,10 @@ def _verdict(study: Study, kind: Kind, points: Sequence[Point]) -> str:
         if efficiency < LEAST:
             side_by_side = point.gcds / pays.gcds * pays.throughput / point.throughput
             beyond = point.nodes > 1 and pays.nodes == 1
-            what = "a second node does not pay" if beyond else f"more than {_on(pays)} do not pay"
+            verb = "does" if pays.gcds == 1 else "do"
+            more = "a second node does" if beyond else f"more than {_on(pays)} {verb}"
             return (
-                f"{kind} scaling: {what}: on {_on(point)} each GCD trains {100 * efficiency:.0f} % "
+                f"{kind} scaling: {more} not pay: on {_on(point)} each GCD trains {100 * efficiency:.0f} % "
                 f"of the graphs that it trains on {points[0].gcds}; trials side by side on "
                 f"{_on(pays)} each train {number(side_by_side)} times as many together"
             )

@@ -1,16 +1,13 @@
-"""Peaks of a device for a roofline: floating-point operations and bytes in a second, measured.
-
-The roofline model: Williams, Waterman and Patterson, Commun. ACM 52 (2009) 65,
-https://doi.org/10.1145/1498765.1498785.
-"""
+"""Peaks of a device for a roofline: floating-point operations and bytes in a second, measured."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
+
+from hydragnn_flow.training.profile_result import Peaks
 
 # Side of the squares that are multiplied, and numbers of an array that is read or written: far more
 # than a cache holds, little beside the memory of a GCD.
@@ -20,26 +17,6 @@ _NUMBERS = {"cpu": 2**23}
 _MANY_NUMBERS = 2**27
 _SECONDS, _AT_LEAST = 0.2, 3
 _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
-
-
-@dataclass(frozen=True)
-class Peaks:
-    """What a GCD can do.
-
-    Attributes
-    ----------
-    flops
-        Floating-point operations of a matrix product in a second.
-    bytes
-        Read and written by ``a = b + s c`` over large arrays, in a second.
-    """
-
-    flops: float
-    bytes: float
-
-    def attainable(self, intensity: float) -> float:
-        """Floating-point operations in a second for so many of them on a byte: the roofline."""
-        return min(self.flops, intensity * self.bytes)
 
 
 def measured_peaks(device: torch.device, precision: str) -> Peaks:

@@ -7,7 +7,6 @@ import itertools
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,129 +26,29 @@ from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.loading import reads_ahead
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.peaks import Peaks, measured_peaks, waited
-from hydragnn_flow.training.step_parts import Clock, MarkedTrainer, Marks, Parts, parts_of
+from hydragnn_flow.training.peaks import measured_peaks, waited
+from hydragnn_flow.training.profile_result import (
+    ALONE,
+    CACHED,
+    LOADER,
+    MARKED,
+    REAL,
+    Parts,
+    Peaks,
+    Timing,
+    TrainingProfile,
+)
+from hydragnn_flow.training.step_parts import Clock, MarkedTrainer, Marks, parts_of
 
-# Steps before a mode's first turn, in which kernels are chosen, caches filled and memory taken; and
-# before each other one, in which the batches are used up that a thread has read meanwhile.
+# Steps before a mode's first turn, in which kernels are chosen, caches filled and memory taken. On
+# an accelerator before each turn, in which the batches are used up that were read meanwhile.
 WARM_UP = 3
-# Turns of each mode, one mode after the other, forth and back: what else happens on the machine
-# meets them alike.
-TURNS = 8
+# Length of a turn [s]. The modes take turns, forth and back, so that whatever else happens on the
+# machine meets them alike. Where others had its cores, turns of a second made modes that do the
+# same differ by a tenth.
+SECONDS_OF_A_TURN, LEAST_TURNS = 0.25, 4
 # Steps of a trace.
 TRACED = 5
-
-REAL, MARKED, CACHED, LOADER, ALONE = (
-    "real data",
-    "real data, timed part by part",
-    "one cached batch",
-    "loader alone",
-    "one cached batch, no exchange",
-)
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One way of going through steps.
-
-    Attributes
-    ----------
-    steps
-        How many.
-    seconds, cpu_seconds
-        Of a step, by the clock and of a process; the means of all ranks.
-    graphs_per_second
-        Over all ranks, by the clock.
-    """
-
-    steps: int
-    seconds: float
-    cpu_seconds: float
-    graphs_per_second: float
-
-
-@dataclass(frozen=True)
-class TrainingProfile:
-    """A trial's steps, taken apart.
-
-    Attributes
-    ----------
-    device
-        What the ranks compute on: `cpu`, `cuda` or `xpu`.
-    ranks
-        GCDs that trained together.
-    graphs, atoms, edges
-        In a step, over all ranks, on average.
-    flops, bytes
-        Floating-point operations of a step, and bytes that its kernels read and write as if nothing
-        stayed in a cache, over all ranks.
-    peak_memory_gib
-        Of the first rank [GiB].
-    joules_per_graph
-        While training on real data, of all that the first rank's counters see; None if nothing
-        counts.
-    peaks
-        What a GCD can do, measured on all of them at a time; their mean.
-    parts
-        Of a step on real data.
-    timings
-        ``real data``: training as it is. ``real data, timed part by part``: where `parts` come
-        from. ``one cached batch``: the same batches again and again, so nothing is read. ``loader
-        alone``: batches are read and not computed. With several ranks also ``one cached batch, no
-        exchange``: as if there were no other rank.
-    """
-
-    device: str
-    ranks: int
-    parameters: int
-    graphs: float
-    atoms: float
-    edges: float
-    flops: float
-    bytes: float
-    peak_memory_gib: float
-    joules_per_graph: float | None
-    peaks: Peaks
-    parts: Parts
-    timings: dict[str, Timing]
-
-    @property
-    def seconds(self) -> float:
-        """Time of a step as training takes it, with nothing timed within [s]."""
-        return self.timings[REAL].seconds
-
-    @property
-    def closure(self) -> float:
-        """Difference of the parts' sum from a step that is not timed part by part, as a fraction.
-
-        It is what the marks themselves take, what happens between the parts, and what changed on
-        the machine from one mode to the other.
-        """
-        return self.parts.seconds / self.seconds - 1.0
-
-    @property
-    def flops_per_second(self) -> float:
-        """Achieved by a GCD while it computes."""
-        return self.flops / self.ranks / self.parts.computing
-
-    @property
-    def intensity(self) -> float:
-        """Floating-point operations of the step on each byte."""
-        return self.flops / self.bytes
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON; :meth:`from_dict` reads it."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> TrainingProfile:
-        """The profile of which these are the JSON values."""
-        known = {
-            "peaks": Peaks(**values["peaks"]),
-            "parts": Parts(**values["parts"]),
-            "timings": {name: Timing(**timing) for name, timing in values["timings"].items()},
-        }
-        return cls(**{**values, **known})
 
 
 def profile_training(
@@ -187,8 +86,9 @@ def profile_training(
     trainer.model.train()
     forget_peak_memory(device)
     with ExitStack() as stack:
-        work = _Work(trainer, seconds / TURNS, should_stop, energy_fraction, stack)
-        for number in range(TURNS):
+        turns = max(LEAST_TURNS, round(seconds / SECONDS_OF_A_TURN))
+        work = _Work(trainer, seconds / turns, should_stop, energy_fraction, stack)
+        for number in range(turns):
             for mode in work.modes[:: -1 if number % 2 else 1]:
                 work.turn(mode)
         timings = {mode.name: mode.timing(world, device) for mode in work.modes}
@@ -271,17 +171,19 @@ class _Work:
         self._parts: list[torch.Tensor] = []
         self._joules: float | None = None
 
-        def real() -> _Batches:
-            return stack.enter_context(closing(self._real()))
-
-        self.modes = [
-            _Mode(REAL, self._trained(real())),
-            _Mode(MARKED, self._marked(real())),
-            _Mode(CACHED, self._trained(cached := self._cached())),
-            _Mode(LOADER, (step for step, _ in real())),
-        ]
+        real = stack.enter_context(closing(self._real()))
+        self.modes = [_Mode(REAL, self._trained(real)), _Mode(MARKED, self._marked(real))]
+        if trainer.spec.parts_only and self._are_all_marked:
+            return
+        self.modes.append(_Mode(CACHED, self._trained(cached := self._cached())))
         if self.world.size > 1:
-            self.modes.insert(3, _Mode(ALONE, self._trained(cached, trainer.without_exchange)))
+            self.modes.append(_Mode(ALONE, self._trained(cached, trainer.without_exchange)))
+        self.modes.append(_Mode(LOADER, (step for step, _ in real)))
+
+    @property
+    def _are_all_marked(self) -> bool:
+        """Whether the marks tell all parts of a step apart."""
+        return self.world.size == 1 or self.trainer.exchanges_after_backward
 
     @property
     def joules_per_graph(self) -> float | None:
@@ -292,9 +194,9 @@ class _Work:
         """Go on with a mode until its time is up; all ranks take the same number of steps."""
         marking = self.trainer.marking(self.marks) if mode.name == MARKED else nullcontext()
         with marking:
-            is_ahead = reads_ahead(self.device)
-            for _ in range(WARM_UP if is_ahead or not mode.steps else 1):
-                next(mode.work)
+            if not mode.steps or reads_ahead(self.device):
+                for _ in range(WARM_UP):
+                    next(mode.work)
             waited(self.device)
             self.world.wait()
             begin = len(self.marks.steps)
@@ -323,7 +225,7 @@ class _Work:
     def parts(self, timings: Mapping[str, Timing]) -> Parts:
         """Parts of a step; all ranks call this."""
         parts = parts_of(torch.cat(self._parts), self.world, self.device)
-        if self.world.size == 1 or self.trainer.exchanges_after_backward:
+        if self._are_all_marked:
             return parts
         # What is exchanged within the passes is known only as what a step takes longer by it.
         cached, alone = timings[CACHED].seconds, timings[ALONE].seconds

@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,37 +25,11 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.profile_result import Parts
 from hydragnn_flow.training.trainer import Trainer
 
 Moment = Any
 """A time on the host [s]; of an accelerator an event on the stream that computes."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """Seconds of a step by what a GCD does, the mean over ranks and steps.
-
-    Attributes
-    ----------
-    reading
-        Until its graphs are there. What a thread reads beside the computing takes no time here.
-    computing
-        Forward, backward and update, up to the last gradient and after the exchange.
-    exchanging
-        Sums of gradients on the way while nothing is left to compute.
-    waiting
-        For ranks that have their gradients later.
-    """
-
-    reading: float = 0.0
-    computing: float = 0.0
-    exchanging: float = 0.0
-    waiting: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Their sum."""
-        return self.reading + self.computing + self.exchanging + self.waiting
 
 
 class Clock:
@@ -206,9 +179,20 @@ def parts_of(seconds: Tensor, world: World, device: torch.device) -> Parts:
     """
     ranks = torch.zeros(world.size, *seconds.shape, dtype=torch.float64, device=device)
     ranks[world.rank] = seconds.to(device)
-    ranks = world.sum(ranks).cpu()
-    reading, computing, exposed = ranks[:, ~ranks.isnan().any(-1).any(0)].unbind(-1)
-    if world.size == 1:
+    return divided(world.sum(ranks).cpu())
+
+
+def divided(seconds: Tensor) -> Parts:
+    """Parts of a step, of what each rank did in each step.
+
+    Parameters
+    ----------
+    seconds
+        As :meth:`Marks.seconds` has them, of all ranks [s], [n_ranks, n_steps, 3].
+    """
+    known = ~seconds.isnan().any(-1).any(0)
+    reading, computing, exposed = seconds[:, known].unbind(-1)
+    if len(seconds) == 1:
         return Parts(float(reading.mean()), float((computing + exposed).mean()))
     exchange = exposed.amin(0)
     return Parts(
