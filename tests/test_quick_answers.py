@@ -100,6 +100,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["importance", "taken"], "run.yaml"),
     (["dashboard", "taken"], "run.yaml"),
     (["profile", "taken"], "run.yaml"),
+    (["scaling", "taken"], "run.yaml"),
     (["trials", "taken", "-o", "out.txt"], "out.txt"),
     (["predict", "taken", "x.xyz"], "neither the directory of a run"),
     (["evaluate", "taken", "x.xyz"], "neither the directory of a run"),

@@ -30,6 +30,7 @@ FOLDER = "scaling"
 LEAST = 0.5
 """Efficiency below which GCDs do not pay: half of their time is lost."""
 _VERSION = 1
+_CAPTION = "graphs and ms of a step; efficiency, shares of the step and their sum in %"
 _SHORT = {
     "efficiency": "effic.",
     "reading": "read",
@@ -199,7 +200,7 @@ def scaling_table(study: Study) -> pd.DataFrame:
 
 def scaling_grid(study: Study) -> Table:
     """The same for a terminal of 80 columns."""
-    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table = Table(box=SIMPLE, padding=0, caption=_CAPTION)
     for column in ("scaling", "GCDs", "nodes", "graphs", "ms", "graphs/s", *_SHORT.values()):
         table.add_column(column, justify="left" if column == "scaling" else "right", no_wrap=True)
     for row in scaling_table(study).to_dict("records"):
@@ -207,7 +208,7 @@ def scaling_grid(study: Study) -> Table:
             str(row["scaling"]),
             *(str(row[name]) for name in ("GCDs", "nodes")),
             *(number(row[name]) for name in ("graphs", "ms", "graphs/s")),
-            *(f"{row[name]:.0f} %" for name in _SHORT),
+            *(f"{row[name]:.0f}" for name in _SHORT),
         )
     return table
 
@@ -232,9 +233,10 @@ def _verdict(study: Study, kind: Kind, points: Sequence[Point]) -> str:
             verb = "does" if pays.gcds == 1 else "do"
             more = "a second node does" if beyond else f"more than {_on(pays)} {verb}"
             return (
-                f"{kind} scaling: {more} not pay: on {_on(point)} each GCD trains {100 * efficiency:.0f} % "
-                f"of the graphs that it trains on {points[0].gcds}; trials side by side on "
-                f"{_on(pays)} each train {number(side_by_side)} times as many together"
+                f"{kind} scaling: {more} not pay: on {_on(point)} each GCD trains "
+                f"{100 * efficiency:.0f} % of the graphs that it trains on {points[0].gcds}; "
+                f"trials side by side on {_on(pays)} each train {number(side_by_side)} times as "
+                "many together"
             )
         pays = point
     return (

@@ -1,78 +1,56 @@
-"""Where a step's time goes, measured on small networks."""
+"""What a profile says of a step, in tables and in a sentence."""
 
 from __future__ import annotations
 
 from io import StringIO
-from pathlib import Path
 
 import pytest
-import torch
-from campaign_cases import CONFIG
 from rich.console import Console
-from segment_cases import NETWORK, make_spec, network_with
+from scaling_cases import profile
 
-from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphStore
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.profile import network_of, profile_network, profile_tables
-from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import Search
-from hydragnn_flow.training.profile import ALONE, CACHED, LOADER, REAL, profile_training
+from hydragnn_flow.report.profile import answer, profile_tables, roofline, shares
+from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED, REAL, Parts
 
 
-@pytest.mark.slow  # each in processes of its own
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_every_mode_is_measured(alloy_store: GraphStore, ranks: int) -> None:
-    told: list[str] = []
-    profile = profile_network(NETWORK, alloy_store.path, ranks=ranks, seconds=0.1, say=told.append)
-    modes = [REAL, CACHED, *([ALONE] if ranks == 2 else []), LOADER]
-    assert told == modes and list(profile.timings) == modes
-    train = alloy_store["trainset"]
-    steps = -(-len(train) // 4)
-    assert profile.graphs == pytest.approx(len(train) / steps)
-    assert profile.atoms == pytest.approx(train.n_atoms.sum() / steps)
-    assert profile.edges == pytest.approx(train.n_edges.sum() / steps)
-    # Reading a batch is a part of training on it.
-    assert profile.timings[LOADER].seconds < profile.timings[REAL].seconds
-    assert all(timing.cpu_seconds > 0 for timing in profile.timings.values())
-    assert min(profile.breakdown.values()) >= 0
-    assert profile.peak_memory_gib > 0 and profile.flops_per_second > 0
-
-    text = StringIO()
-    Console(file=text, width=120).print(profile_tables(profile))
-    for words in ("waiting for data", "GFLOP/s", "peak memory", "energy", *modes):
-        assert words in text.getvalue()
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        (Parts(0.62, 0.2, 0.1, 0.08), "62 % of the step waits for data: "),
+        (Parts(0.1, 0.62, 0.2, 0.08), "62 % of the step computes: nothing to gain from I/O"),
+        (
+            Parts(0.1, 0.2, 0.62, 0.08),
+            "62 % of the step waits for gradients: larger buckets or fewer GCDs",
+        ),
+        (Parts(0.1, 0.2, 0.08, 0.62), "62 % of the step waits for other ranks: batches of more"),
+        (Parts(0.0, 0.1), "100 % of the step computes: "),
+    ],
+)
+def test_the_answer_is_about_the_largest_share(parts: Parts, said: str) -> None:
+    found = profile(parts=parts)
+    assert answer(found).startswith(said)
+    assert sum(shares(parts).values()) == pytest.approx(1.0)
 
 
-def test_more_work_is_more_operations(tmp_path: Path, alloy_store: GraphStore) -> None:
-    narrow, wide = (
-        profile_training(
-            make_spec(tmp_path / f"{width}", alloy_store, 1, network=network),
-            alloy_store,
-            torch.device("cpu"),
-            seconds=0.01,
-        )
-        for width in (12, 24)
-        for network in [network_with(Architecture__hidden_dim=width)]
+def test_the_roofline_says_what_limits_a_step() -> None:
+    found = profile(parts=Parts(0.0, 0.08, 0.02, 0.0))
+    # 0.1 FLOP on a byte at 10 GB/s; each of two GCDs does half of 16 MFLOP in 80 ms.
+    assert roofline(found) == (
+        "roofline: 0.1 FLOP on a byte; a GCD does 50 GFLOP/s or moves 10 GB/s, so bytes limit this "
+        "step to 1 GFLOP/s; achieved 0.1 GFLOP/s and 1 GB/s, 10 %"
     )
-    assert wide.flops > 2 * narrow.flops
 
 
-def test_a_trial_that_does_not_exist_is_refused(tmp_path: Path) -> None:
-    config = RunConfig.model_validate(CONFIG)
-    directory = RunDirectory(tmp_path)
-    directory.record_start(config)
-    with Search(directory.journal, config.search, config.num_epoch, config.seed) as search:
-        for _ in range(4):
-            asked = search.ask()
-        search.commit()
-    assert network_of(directory, 3) == config.network_values(asked.parameters)
-    with pytest.raises(InputError, match=r"has no trial 4; see `hydragnn-flow status`"):
-        network_of(directory, 4)
-
-
-@pytest.mark.slow
-def test_what_the_store_lacks_is_told_in_a_sentence(alloy_store: GraphStore) -> None:
-    network = network_with(Architecture__radius=9.0)
-    with pytest.raises(InputError, match=r"radius = 9.0 Å is beyond the store's neighbour lists"):
-        profile_network(network, alloy_store.path, seconds=0.1)
+def test_the_tables_show_modes_parts_and_what_they_add_up_to() -> None:
+    text = StringIO()
+    Console(file=text, width=120).print(profile_tables(profile(), nodes=2))
+    for words in (
+        *(REAL, MARKED, CACHED, ALONE, LOADER),
+        *("waiting for data", "computing", "exchanging gradients", "waiting for other ranks"),
+        "98.0 % of a step on real data",
+        "over 2 x cpu on 2 nodes",
+        "peak memory 0.500 GiB",
+        "energy: nothing here counts it",
+        "other ranks make a step 30.00 ms longer",
+        "50 % of the step computes",
+    ):
+        assert words in text.getvalue()

@@ -1,0 +1,157 @@
+"""Profiles and scaling studies on the GCDs of a site, and what is refused before any starts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from campaign_cases import CONFIG
+from driver_cases import command_of
+from pool_cases import site
+
+from hydragnn_flow.campaign import profiling
+from hydragnn_flow.campaign.profiling import profile_on_site, profile_spec
+from hydragnn_flow.campaign.scaling import scaling_study
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.scaling import Study
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import Search
+from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED, REAL
+
+pytestmark = pytest.mark.xdist_group("processes")
+
+
+def begun(folder: Path, store: GraphStore, **network: Any) -> Path:
+    """The directory of a run that is prepared, with parts of its network replaced."""
+    config = {**CONFIG, "network": json.loads(json.dumps(CONFIG["network"]))}
+    for section, values in network.items():
+        config["network"][section] |= values
+    directory = RunDirectory(folder)
+    directory.record_start(RunConfig.model_validate(config))
+    directory.store.symlink_to(store.path)
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path: Path, alloy_store: GraphStore) -> Path:
+    return begun(tmp_path / "run", alloy_store)
+
+
+@pytest.fixture
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: Any) -> None:
+        raise AssertionError("workers were started")
+
+    monkeypatch.setattr(profiling.Pool, "__enter__", started)
+
+
+def test_a_study_goes_through_the_pool_of_a_site(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    told: list[tuple[int, int]] = []
+    study, picture = scaling_study(
+        run,
+        site(gcds=2),
+        gcds=[2],
+        seconds=0.2,
+        progress=lambda done, total, note: told.append((done, total)),
+    )
+    assert (told[0], told[-1]) == ((0, 2), (2, 2))
+    assert [(point.gcds, point.batches, point.nodes) for point in study.points] == [
+        (2, 1, 1),
+        (2, 2, 1),
+    ]
+    strong, weak = (point.profile for point in study.points)
+    assert strong is not None and weak is not None
+    assert weak.graphs > 1.5 * strong.graphs > 0
+    for profile in (strong, weak):
+        assert (profile.ranks, [*profile.timings]) == (2, [REAL, MARKED])
+        parts = vars(profile.parts)
+        assert min(parts.values()) > 0 and profile.parts.seconds == sum(parts.values())
+        # The same steps, timed part by part and as a whole.
+        assert profile.parts.seconds == pytest.approx(profile.timings[MARKED].seconds, rel=0.1)
+    assert Study.read(study.path(run)) == study
+    assert picture.stat().st_size > 10_000
+    assert {path: path.read_bytes() for path in before} == before
+    assert {path.name for path in run.iterdir()} == {path.name for path in before} | {
+        "scaling",
+        "store.gs",
+    }
+
+    monkeypatch.setattr(profiling.Pool, "__enter__", None)
+    again, _ = scaling_study(run, site(gcds=2), gcds=[2], seconds=0.2)
+    assert again == study, "was measured again"
+    with pytest.raises(InputError, match="is a study of another network, or with other --seconds"):
+        scaling_study(run, site(gcds=2), gcds=[2], seconds=0.3)
+
+
+@pytest.mark.slow  # processes start twice
+def test_a_profile_begins_again_where_a_process_dies(run: Path, tmp_path: Path) -> None:
+    killed: list[psutil.Process] = []
+
+    def kill_one(note: str) -> None:
+        title = f"hydragnn_flow: trial 0 of {run / 'profile'}"
+        at_work = [p for p in psutil.process_iter() if command_of(p).startswith(title)]
+        if len(at_work) == 2 and not killed:
+            killed.append(at_work[0])
+            at_work[0].kill()
+
+    said: list[str] = []
+    profile, nodes = profile_on_site(
+        run,
+        site(gcds=2),
+        gcds=2,
+        seconds=1.0,
+        trace=tmp_path / "trace.json",
+        say=said.append,
+        waits=kill_one,
+    )
+    assert killed and "SIGKILL" in "".join(said)
+    assert nodes == 1 and [*profile.timings] == [REAL, MARKED, CACHED, ALONE, LOADER]
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert any("all_reduce" in event.get("name", "") for event in events)
+    assert not (run / "profile").exists()
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_what_a_site_lacks_is_refused_before_anything_starts(run: Path) -> None:
+    with pytest.raises(InputError, match=r"--gcds 3: site here has 2 GCDs in all, 2 on a node"):
+        profile_on_site(run, site(gcds=2), gcds=3)
+    with pytest.raises(InputError, match=r"--gcds 4: .*; ask for 1 to 2"):
+        scaling_study(run, site(gcds=2), gcds=[1, 4])
+    with pytest.raises(InputError, match="has no trial 5; see `hydragnn-flow status`"):
+        scaling_study(run, site(gcds=2), trial=5)
+    assert not (run / "scaling").exists()
+
+
+@pytest.mark.usefixtures("nothing_starts")
+def test_what_a_run_lacks_is_refused_before_anything_starts(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    wide = begun(tmp_path / "wide", alloy_store, Architecture={"radius": 9.0})
+    with pytest.raises(InputError, match=r"radius = 9.0 Å is beyond the store's neighbour lists"):
+        profile_on_site(wide, site(gcds=2))
+    bare = begun(tmp_path / "bare", alloy_store)
+    (bare / "store.gs").unlink()
+    with pytest.raises(InputError, match="store is not prepared yet; run it again first"):
+        profile_on_site(bare, site(gcds=2))
+    small = begun(tmp_path / "small", alloy_store, Training={"batch_size": 1})
+    with pytest.raises(InputError, match="a batch has 1 graphs, fewer than GCDs"):
+        scaling_study(small, site(gcds=16), gcds=[16])
+
+
+def test_a_trial_is_profiled_with_its_parameters(run: Path) -> None:
+    config = RunConfig.model_validate(CONFIG)
+    with Search(RunDirectory(run).journal, config.search, config.num_epoch, config.seed) as search:
+        for _ in range(3):
+            asked = search.ask()
+        search.commit()
+    spec = profile_spec(run, 2, site(gcds=2), 1.0)
+    assert spec.network == config.network_with(asked.parameters)
+    assert spec.network != profile_spec(run, None, site(gcds=2), 1.0).network
