@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from parallel_checks import fused, strategy
+from parallel_checks import fused, scaling, strategy
 from results import Line, Run, Table, table_of
 from results.code import folder_of_code
 
-CHECKS = {check.ROW: check for check in (fused, strategy)}
+CHECKS = {check.ROW: check for check in (fused, scaling, strategy)}
 MEASURES = sorted({"benchmarks/parallel.py"}.union(*(check.MEASURES for check in CHECKS.values())))
 ROWS: dict[str, Callable[..., Iterator[Line | Table]]] = {
     name: check.measured for name, check in CHECKS.items()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ from ensemble_cases import untrained_ensemble
 from ensemble_quality.outcome import area_of_perfect
 from model_accuracy.outcome import Outcome
 from model_accuracy.trainings import Trainings
+from parallel_checks import scaling
+from scaling_cases import study
 from search_race.quality import QUICK_SETTING
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble.measures import COVERAGES, coverage_needed, miscalibration_area
+from hydragnn_flow.training.profile_result import Parts
 
 PROGRAMS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -238,6 +242,20 @@ def test_chance_limits_the_miscalibration_area(structures: int) -> None:
         areas.append(float(miscalibration_area(held)))
     beyond = np.mean(np.array(areas) > area_of_perfect(structures))
     assert 0.02 < beyond < 0.09
+
+
+def test_parts_that_do_not_add_up_miss_the_target() -> None:
+    """The study itself is run by tests/slurm."""
+    found = study({2: 0.8}, {2: 0.9})
+    lines = list(scaling.lines_of(found))
+    assert [line.met for line in lines] == [True] * 3
+    assert [line.value for line in lines] == pytest.approx([2.0] * 3)
+    point = found.of("strong")[1]
+    assert point.profile is not None
+    off = replace(point.profile, parts=Parts(0.01, 0.04))
+    again = list(scaling.lines_of(found.with_point(replace(point, profile=off))))
+    assert [line.met for line in again] == [True, True, False]
+    assert len(scaling.table_of(found).rows) == 4
 
 
 @pytest.mark.slow

@@ -83,6 +83,25 @@ def profile_training(
     """
     world = world or World()
     trainer = MarkedTrainer(spec, store, device, world)
+    try:
+        profile = _profile(trainer, seconds, should_stop, energy_fraction)
+    except Stopped:
+        trainer.leave()
+        raise
+    # While there is a process group: later, DDP's reducer would end it as it is freed, and wait for
+    # its thread while holding the lock of Python that this thread wants (torch 2.13).
+    trainer.leave()
+    return profile
+
+
+def _profile(
+    trainer: MarkedTrainer,
+    seconds: float,
+    should_stop: Callable[[], bool],
+    energy_fraction: Callable[[], float],
+) -> TrainingProfile:
+    """As :func:`profile_training`."""
+    world, device, spec = trainer.world, trainer.device, trainer.spec
     trainer.model.train()
     forget_peak_memory(device)
     with ExitStack() as stack:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from hydragnn_flow.files import write_json
-from hydragnn_flow.segment import AGREED, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.memory import out_of_memory
 from hydragnn_flow.training.monitor import Stopped
@@ -42,8 +42,6 @@ def profile_segment(
 
     def ended(status: Status, reason: str = "") -> TrainingOutcome:
         outcome = TrainingOutcome.cut_short(status, reason, started)
-        if outcome.status in AGREED:
-            world.leave()
         return replace(outcome, cpu_seconds=time.process_time() - cpu)
 
     try:

@@ -129,7 +129,7 @@ def test_a_campaign_that_had_to_stop_says_why(
         (["site", "check", "local", "--walltime"], "--walltime"),
         (["dashboard", "{folder}", "--port", "99999"], "'--port'"),
         (["profile", "{folder}", "--gcds", "0"], "'--gcds'"),
-        (["scaling", "{folder}", "--gcds", "1;2"], "is not the directory of a run"),
+        (["scaling", "{folder}", "--gcds", "1;2"], "--gcds 1;2: give numbers with commas"),
         (["store", "foo"], "see `hydragnn-flow store --help`"),
         (["--verison"], "--version"),
     ],
