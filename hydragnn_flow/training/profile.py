@@ -5,10 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity
@@ -17,7 +16,14 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.files import replacing
-from hydragnn_flow.models import HydraModel, Model, NetworkCost, network_cost, probed_cost
+from hydragnn_flow.models import (
+    HydraModel,
+    Model,
+    NetworkCost,
+    build_model,
+    network_cost,
+    probed_cost,
+)
 from hydragnn_flow.models.space import any_finite
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Step
@@ -84,7 +90,7 @@ def profile_training(
     world = world or World()
     trainer = MarkedTrainer(spec, store, device, world)
     try:
-        profile = _profile(trainer, seconds, should_stop, energy_fraction)
+        profile = _profile(trainer, store, seconds, should_stop, energy_fraction)
     except Stopped:
         trainer.leave()
         raise
@@ -96,6 +102,7 @@ def profile_training(
 
 def _profile(
     trainer: MarkedTrainer,
+    store: GraphStore,
     seconds: float,
     should_stop: Callable[[], bool],
     energy_fraction: Callable[[], float],
@@ -107,20 +114,22 @@ def _profile(
     with ExitStack() as stack:
         turns = max(LEAST_TURNS, round(seconds / SECONDS_OF_A_TURN))
         work = _Work(trainer, seconds / turns, should_stop, energy_fraction, stack)
-        for number in range(turns):
-            for mode in work.modes[:: -1 if number % 2 else 1]:
-                work.turn(mode)
-        timings = {mode.name: mode.timing(world, device) for mode in work.modes}
+        work.take(work.modes, turns)
         peak_memory = peak_memory_gib(device)
         if spec.traced:
             work.trace(spec.trace)
+        if work.alone is not None:
+            trainer.parallel.part_ways()
+            work.take([work.alone], turns)
+            work.modes.append(work.alone)
+        timings = {mode.name: mode.timing(world, device) for mode in work.modes}
     world.wait()
     peaks = measured_peaks(device, trainer.settings.precision)
     means = world.sum(torch.tensor([peaks.flops, peaks.bytes], dtype=torch.float64, device=device))
     steps = trainer.plan(0)
     n = len(steps)
     graphs = sum(step.graphs for step in steps)
-    cost = _cost_of_a_step(trainer, steps)
+    cost = _cost_of_a_step(trainer, store, steps)
     return TrainingProfile(
         device=device.type,
         ranks=world.size,
@@ -138,7 +147,7 @@ def _profile(
     )
 
 
-def _cost_of_a_step(trainer: MarkedTrainer, steps: list[Step]) -> NetworkCost:
+def _cost_of_a_step(trainer: MarkedTrainer, store: GraphStore, steps: list[Step]) -> NetworkCost:
     """What is counted of a step of mean size."""
     n = len(steps)
     edges = sum(int(trainer.train.n_edges[step.order].sum()) for step in steps)
@@ -147,7 +156,11 @@ def _cost_of_a_step(trainer: MarkedTrainer, steps: list[Step]) -> NetworkCost:
     model = trainer.model
     if isinstance(model, HydraModel):
         largest = int(trainer.train.n_atoms.max())
-        return network_cost(model, **per_step, largest=largest, finite=any_finite(trainer.train))
+        with torch.device("meta"):  # whole, where this rank has a part of it
+            whole = build_model(trainer.spec.network, store)
+        return network_cost(
+            whole.to(model.dtype), **per_step, largest=largest, finite=any_finite(trainer.train)
+        )
     assert isinstance(model, Model)
     return probed_cost(copy.deepcopy(model).cpu(), trainer.train, **per_step)
 
@@ -158,8 +171,13 @@ _Batches = Generator[tuple[Step, list[Batch]], None, None]
 class _Mode:
     """One way of going through steps, and what it has taken so far."""
 
-    def __init__(self, name: str, work: Iterator[Step]) -> None:
-        self.name, self.work = name, work
+    def __init__(
+        self,
+        name: str,
+        work: Iterator[Step],
+        within: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self.name, self.work, self.within = name, work, within
         self.steps_of_a_turn = 0
         """Agreed by the ranks in the first turn."""
         self.steps = self.graphs = 0
@@ -191,28 +209,36 @@ class _Work:
         self._joules: float | None = None
 
         real = stack.enter_context(closing(self._real()))
-        self.modes = [_Mode(REAL, self._trained(real)), _Mode(MARKED, self._marked(real))]
+        marked = _Mode(MARKED, self._marked(real), lambda: trainer.marking(self.marks))
+        self.modes = [_Mode(REAL, self._trained(real)), marked]
+        self.alone: _Mode | None = None
+        """What is measured last, since the ranks part ways for it."""
         if trainer.spec.parts_only and self._are_all_marked:
             return
         self.modes.append(_Mode(CACHED, self._trained(cached := self._cached())))
-        if self.world.size > 1:
-            self.modes.append(_Mode(ALONE, self._trained(cached, trainer.without_exchange)))
         self.modes.append(_Mode(LOADER, (step for step, _ in real)))
+        if self.world.size > 1:
+            self.alone = _Mode(ALONE, self._trained(cached))
 
     @property
     def _are_all_marked(self) -> bool:
         """Whether the marks tell all parts of a step apart."""
-        return self.world.size == 1 or self.trainer.exchanges_after_backward
+        return not self.trainer.parallel.is_sharded
 
     @property
     def joules_per_graph(self) -> float | None:
         """Energy of a graph while training on real data [J]."""
         return None if self._joules is None else self._joules / self.modes[0].graphs
 
+    def take(self, modes: Sequence[_Mode], turns: int) -> None:
+        """Go through some modes in turns, forth and back."""
+        for number in range(turns):
+            for mode in modes[:: -1 if number % 2 else 1]:
+                self.turn(mode)
+
     def turn(self, mode: _Mode) -> None:
         """Go on with a mode until its time is up; all ranks take the same number of steps."""
-        marking = self.trainer.marking(self.marks) if mode.name == MARKED else nullcontext()
-        with marking:
+        with mode.within():
             if not mode.steps or reads_ahead(self.device):
                 for _ in range(WARM_UP):
                     next(mode.work)
@@ -281,15 +307,10 @@ class _Work:
         batches = list(self.trainer.micro_batches(steps))
         return itertools.cycle(list(zip(steps, batches, strict=True)))
 
-    def _trained(
-        self,
-        batches: Iterator[tuple[Step, list[Batch]]],
-        around: Callable[[], AbstractContextManager[Any]] = nullcontext,
-    ) -> Iterator[Step]:
+    def _trained(self, batches: Iterator[tuple[Step, list[Batch]]]) -> Iterator[Step]:
         """Train on each batch that is asked for."""
         for step, pieces in batches:
-            with around():
-                self.trainer.train_step(step, pieces)
+            self.trainer.train_step(step, pieces)
             yield step
 
     def _marked(self, batches: Iterator[tuple[Step, list[Batch]]]) -> Iterator[Step]:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.hooks import RemovableHandle
 from torch_geometric.data import Batch
 
@@ -125,24 +124,12 @@ class MarkedTrainer(Trainer):
             self.marks.exchanged()
         return loss
 
-    @property
-    def exchanges_after_backward(self) -> bool:
-        """Whether ranks exchange gradients alone, so that all of it is over with the backward pass.
-
-        Sharded weights are gathered within the passes, where no mark can tell them from computing.
-        """
-        return isinstance(self.parallel, DistributedDataParallel)
-
-    def without_exchange(self) -> AbstractContextManager[None]:
-        """Steps of a ``with`` block are taken as if there were no other ranks."""
-        return self._without_exchange()
-
     @contextmanager
     def marking(self, marks: Marks) -> Iterator[None]:
         """Mark the steps that are taken in a ``with`` block."""
         hooks: list[RemovableHandle] = [
             weight.register_post_accumulate_grad_hook(marks.gradient)  # type: ignore[no-untyped-call]  # torch has no types here
-            for weight in self.weights
+            for weight in self.parallel.weights
         ]
         self.marks = marks
         try:

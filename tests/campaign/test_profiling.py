@@ -113,10 +113,27 @@ def test_a_profile_begins_again_where_a_process_dies(run: Path, tmp_path: Path) 
         waits=kill_one,
     )
     assert killed and "SIGKILL" in "".join(said)
-    assert nodes == 1 and [*profile.timings] == [REAL, MARKED, CACHED, ALONE, LOADER]
+    assert nodes == 1 and [*profile.timings] == [REAL, MARKED, CACHED, LOADER, ALONE]
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert any("all_reduce" in event.get("name", "") for event in events)
     assert not (run / "profile").exists()
+
+
+@pytest.mark.slow  # one of ranks that hold all of the network comes first
+def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    divided = begun(
+        tmp_path / "run", alloy_store, Training={"sharding": {"strategy": "FULL_SHARD"}}
+    )
+    study, _ = scaling_study(divided, site(gcds=2), gcds=[2], seconds=1.0)
+    for profile in (point.profile for point in study.points):
+        assert profile is not None and [*profile.timings] == [REAL, MARKED, CACHED, LOADER, ALONE]
+        cached, alone = profile.timings[CACHED].seconds, profile.timings[ALONE].seconds
+        assert profile.parts.exchanging == pytest.approx(cached - alone)
+        assert profile.parts.exchanging > 0
+        assert profile.parts.computing == alone and profile.parts.waiting == 0
+        assert 0 < profile.parts.reading < profile.timings[LOADER].seconds * 20
 
 
 @pytest.mark.usefixtures("nothing_starts")

@@ -110,7 +110,7 @@ def test_marks_change_nothing_that_is_trained(tmp_path: Path, alloy_store: Graph
         else:
             for step, pieces in source:
                 trainer.train_step(step, pieces)
-        return [weight.detach() for weight in trainer.weights]
+        return [weight.detach() for weight in trainer.parallel.weights]
 
     for marked, plain in zip(trained(True), trained(False), strict=True):
         assert torch.equal(marked, plain)

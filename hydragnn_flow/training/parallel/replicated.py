@@ -52,3 +52,7 @@ class Replicated(Parallel):
     def without_exchange(self) -> AbstractContextManager[None]:
         """See :meth:`Parallel.without_exchange`."""
         return self._ddp.no_sync()
+
+    def part_ways(self) -> None:
+        """See :meth:`Parallel.part_ways`."""
+        self._ddp.require_backward_grad_sync = False

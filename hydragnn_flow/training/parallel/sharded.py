@@ -78,6 +78,13 @@ class Sharded(Parallel):
         finally:
             self._exchange(True)
 
+    def part_ways(self) -> None:
+        """See :meth:`Parallel.part_ways`; each rank holds all weights from its next step on."""
+        self._exchange(False)
+        for unit in self._units:
+            unit.set_reshard_after_forward(False, recurse=False)
+            unit.set_reshard_after_backward(False, recurse=False)
+
     def clip(self, most: float) -> Tensor:
         """See :meth:`Parallel.clip`."""
         norm = super().clip(most)
