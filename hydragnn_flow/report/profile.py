@@ -18,7 +18,7 @@ _ANSWERS = {
     "reading": "waits for data: keep the store in memory (data.mode), on the nodes' own disks, or "
     "give a step more graphs",
     "computing": "computes: nothing to gain from I/O, or from a faster network",
-    "exchanging": "waits for gradients: larger buckets or fewer GCDs",
+    "exchanging": "waits for gradients: larger buckets (Training.ddp.bucket_cap_mb) or fewer GCDs",
     "waiting": "waits for other ranks: batches of more equal size (Training.Batching), or nodes "
     "that are equally fast",
 }
@@ -72,12 +72,14 @@ def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
     parts = Table("a step's time goes into", "ms", "share")
     for name, share in shares(profile.parts).items():
         parts.add_row(WORDS[name], f"{1e3 * getattr(profile.parts, name):.2f}", f"{share:.0%}")
-    added = f"{100 * (1 + profile.closure):.1f} % of a step on real data"
+    added = f"{100 * (1 + profile.closure):.1f} % of these steps as a whole"
     parts.add_section()
     parts.add_row("together", f"{1e3 * profile.parts.seconds:.2f}", added)
     where = f"{profile.ranks} x {profile.device}" + (f" on {nodes} nodes" if nodes > 1 else "")
     joules = profile.joules_per_graph
+    whose = "processor's time of a step" if profile.device == "cpu" else "time of a step"
     facts = [
+        f"timing the parts changes the {whose} by {100 * profile.disturbance:+.1f} %",
         f"a step: {profile.graphs:.1f} graphs, {profile.atoms:,.0f} atoms, "
         f"{profile.edges:,.0f} edges over {where}; {profile.parameters:,} parameters",
         roofline(profile),

@@ -175,7 +175,7 @@ def scaling_table(study: Study) -> pd.DataFrame:
     pandas.DataFrame
         ``scaling``, ``GCDs``, ``nodes``, ``graphs`` of a step, ``ms`` of a step, ``graphs/s``,
         ``efficiency`` [%], the share of each part of the step [%], and what the parts ``add up to``
-        [% of a step that is not timed part by part].
+        [% of the same steps timed as a whole].
     """
     rows = []
     for kind in KINDS:

@@ -139,12 +139,23 @@ class TrainingProfile:
 
     @property
     def closure(self) -> float:
-        """Difference of the parts' sum from a step that is not timed part by part, as a fraction.
+        """Difference of the parts' sum from the same steps timed as a whole, as a fraction.
 
-        It is what the marks themselves take, what happens between the parts, and what changed on
-        the machine from one mode to the other.
+        The whole is taken by the host's clock around many steps, the mean of all ranks.
         """
-        return self.parts.seconds / self.seconds - 1.0
+        return self.parts.seconds / self.timings[MARKED].seconds - 1.0
+
+    @property
+    def disturbance(self) -> float:
+        """What timing the parts adds to a step, as a fraction.
+
+        Of the processor's time where that computes: others on the machine change how long a step
+        takes more than marks do. Of the time by the clock on an accelerator.
+        """
+        plain, timed = self.timings[REAL], self.timings[MARKED]
+        if self.device == "cpu":
+            return timed.cpu_seconds / plain.cpu_seconds - 1.0
+        return timed.seconds / plain.seconds - 1.0
 
     @property
     def flops_per_second(self) -> float:

@@ -19,7 +19,7 @@ from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED,
         (Parts(0.1, 0.62, 0.2, 0.08), "62 % of the step computes: nothing to gain from I/O"),
         (
             Parts(0.1, 0.2, 0.62, 0.08),
-            "62 % of the step waits for gradients: larger buckets or fewer GCDs",
+            "62 % of the step waits for gradients: larger buckets (Training.ddp.bucket_cap_mb) or",
         ),
         (Parts(0.1, 0.2, 0.08, 0.62), "62 % of the step waits for other ranks: batches of more"),
         (Parts(0.0, 0.1), "100 % of the step computes: "),
@@ -46,7 +46,8 @@ def test_the_tables_show_modes_parts_and_what_they_add_up_to() -> None:
     for words in (
         *(REAL, MARKED, CACHED, ALONE, LOADER),
         *("waiting for data", "computing", "exchanging gradients", "waiting for other ranks"),
-        "98.0 % of a step on real data",
+        "98.0 % of these steps as a whole",
+        "timing the parts changes the processor's time of a step by +2.0 %",
         "over 2 x cpu on 2 nodes",
         "peak memory 0.500 GiB",
         "energy: nothing here counts it",

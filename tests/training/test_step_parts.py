@@ -29,8 +29,8 @@ from hydragnn_flow.training.profile_result import (
 from hydragnn_flow.training.step_parts import Clock, MarkedTrainer, Marks, divided, parts_of
 
 CPU = torch.device("cpu")
-# Far more than a step or a batch of the small store takes, on a machine that others use too.
-LONG = 0.1
+# Far more than a step of the small store takes.
+LONG = 0.2
 
 
 @given(st.integers(1, 5), st.integers(1, 7), st.randoms(use_true_random=False))
@@ -69,8 +69,9 @@ def test_marks_time_what_happens_where_it_happens(tmp_path: Path, alloy_store: G
     trainer = MarkedTrainer(make_spec(tmp_path / "t", alloy_store, 1), alloy_store, CPU, World())
     trainer.model.train()
 
-    def parts(slow: str) -> dict[str, float]:
-        steps = trainer.plan(0)[:3]
+    def shortest(slow: str) -> list[float]:
+        """Reading, computing and what follows, each of the step in which it took least."""
+        steps = trainer.plan(0)[:4]
 
         def batches() -> Iterator[Any]:
             for step, pieces in zip(steps, trainer.micro_batches(steps), strict=True):
@@ -86,15 +87,15 @@ def test_marks_time_what_happens_where_it_happens(tmp_path: Path, alloy_store: G
         hook.remove()
         seconds = marks.seconds()
         assert seconds[0].isnan().all() and not seconds[1:].isnan().any()
-        return vars(parts_of(seconds, World(), CPU))
+        found = parts_of(seconds, World(), CPU)
+        assert found.exchanging == found.waiting == 0.0
+        assert found.seconds == pytest.approx(float(seconds[1:].sum(-1).mean()))
+        return seconds[1:].amin(0).tolist()
 
-    plain = parts("")
-    for slow in ("reading", "computing"):
-        found = parts(slow)
-        assert found[slow] > LONG
-        (other,) = {"reading", "computing"} - {slow}
-        assert found[other] < plain[other] + LONG
-        assert found["exchanging"] == found["waiting"] == 0.0
+    reading, computing, after = shortest("reading")
+    assert reading > LONG > computing > after
+    reading, computing, after = shortest("computing")
+    assert computing > LONG > reading > 0 < after < LONG
 
 
 def test_marks_change_nothing_that_is_trained(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -146,9 +147,8 @@ def test_a_profile_says_what_a_step_waits_for(
         )
     )
     assert profile.timings[LOADER].seconds > delays["reading"]
-    assert (profile.timings[CACHED].seconds > LONG) == (slow == "computing")
-    # The delay is most of a step, so what else the machine does is little beside it.
-    assert abs(profile.closure) < 0.5
+    assert profile.timings[CACHED].seconds > delays["computing"]
+    assert abs(profile.closure) < 0.05
     train = alloy_store["trainset"]
     steps = -(-len(train) // 4)
     assert profile.graphs == pytest.approx(len(train) / steps)
