@@ -30,7 +30,7 @@ FOLDER = "scaling"
 LEAST = 0.5
 """Efficiency below which GCDs do not pay: half of their time is lost."""
 _VERSION = 1
-_CAPTION = "graphs and ms of a step; efficiency, shares of the step and their sum in %"
+_CAPTION = "graphs and ms of a step; efficiency, shares and their sum in %"
 _SHORT = {
     "efficiency": "effic.",
     "reading": "read",
