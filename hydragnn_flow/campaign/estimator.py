@@ -19,6 +19,7 @@ from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.models import HydraModel, Model, build_model, network_cost
+from hydragnn_flow.models.heads import parameters_of_heads
 from hydragnn_flow.models.space import any_finite
 from hydragnn_flow.placement import (
     CostModel,
@@ -33,6 +34,7 @@ from hydragnn_flow.placement import (
 )
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.parallel import division_of
 from hydragnn_flow.training.sampling import drawn_size
 
 # Trials whose last segment is remembered.
@@ -51,6 +53,7 @@ _TOLD_BY_THE_BATCH = {
     "ddp",
     "num_epoch",
     "sharding",
+    "task_parallel",
 }
 
 
@@ -266,7 +269,7 @@ class Estimator:
         micro_batches = width * network.Training.accumulation_steps
         larger = self._largest_batch(Budget.of(network, batches), steps, micro_batches)
         work = replace(
-            _in_parts(work, network, width),
+            self._in_parts(work, network, width),
             # Every micro-batch starts all operations anew.
             launches=work.launches * network.Training.accumulation_steps,
             activation_bytes=work.activation_bytes * larger / micro_batches,
@@ -327,6 +330,19 @@ class Estimator:
             self._counted = of, self._another_step_work(network, steps)
         return self._counted[1]
 
+    def _in_parts(self, work: Work, network: NetworkConfig, width: int) -> Work:
+        """Work of a step on some GCDs, as the network is divided among them."""
+        division = division_of(
+            *(network, self._store.manifest, self._store[TRAIN], self._config.data.sampling),
+            width,
+        )
+        if division is None:
+            return _in_parts(work, network, width)
+        # Of the GCD that has most; as if all exchanged the gradient of as many heads.
+        most = max(map(len, division.branches)) / network.branches
+        held = work.parameter_bytes - (1 - most) * work.head_bytes
+        return replace(work, parameter_bytes=held)
+
     def _is_finite(self, model: Model) -> bool:
         """Whether graphs are not periodic, for networks that ask."""
         assert isinstance(model, HydraModel)
@@ -344,12 +360,14 @@ class Estimator:
         wide = 2 if training.precision == "fp64" else 1
 
         def count() -> Work:
+            heads = 0
             if isinstance(network, EngineNetwork):
                 self._probe = self._probe or EngineProbe(self._store.path)
                 cost = self._probe.cost(network, **batch)
             else:
                 with torch.device("meta"):
                     model = build_model(network, self._store)
+                heads = parameters_of_heads(model)
                 cost = network_cost(
                     model, **batch, largest=self._largest_graph, finite=self._is_finite(model)
                 )
@@ -359,6 +377,7 @@ class Estimator:
                 launches=cost.launches,
                 activation_bytes=cost.peak_bytes * wide,
                 parameter_bytes=4 * cost.parameters * wide,
+                head_bytes=4 * heads * wide,
             )
 
         # With the defaults: a network that has one of them is of no other family.

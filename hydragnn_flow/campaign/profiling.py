@@ -134,7 +134,7 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
         batches=config.batches(parameters),
         budget=config.divided_budget,
         sampling=config.data.sampling,
-        criterion=config.ensemble.criterion,
+        criterion=config.criterion,
         run_directory=str(directory.path / FOLDER),
         site_gcds=site.nodes * len(site.node.gcds),
         threads=site.node.cores_per_gcd,

@@ -164,6 +164,7 @@ class RunConfig(Section):
         check_search(self.search, self.network_with, self.resources.gcds)
         self._check_batches(base)
         self._check_fused(base)
+        self._check_task_parallel(base)
         return self.model_copy(update={"data": data, "search": self._search()})
 
     def _search(self) -> SearchConfig:
@@ -277,6 +278,24 @@ class RunConfig(Section):
             return  # others of the search may be fused
         if reason:
             raise ValueError(f"resources.fused_members: {reason}; remove it")
+
+    def _check_task_parallel(self, base: NetworkConfig) -> None:
+        """Refuse to divide heads that are one, or of data that cannot be dealt by data sets."""
+        key = "Training.task_parallel"
+        varied = self.search.space.get(key)
+        if True not in (base.Training.task_parallel, *(varied.examples() if varied else ())):
+            return
+        if base.branches < 2:
+            raise ValueError(
+                f"network: {key} divides the heads of several data sets among GCDs, and "
+                f"Architecture.output_heads has one branch; remove it"
+            )
+        if self.data.mode == "stream":
+            raise ValueError(
+                f"network: {key} lets each GCD compute the graphs of its data sets, and with "
+                f"data.mode = stream each reads blocks of all; write data.mode: random, or remove "
+                f"it"
+            )
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
         """The network with some dotted paths set, checked.

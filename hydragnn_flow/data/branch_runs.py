@@ -63,6 +63,10 @@ class BranchRuns:
             for branch in np.unique(self.branches)
         }
 
+    def branch_of(self, graphs: Ints) -> Ints:
+        """Branch of some graphs, by their places in the split, [n] -> [n]."""
+        return self.branches[np.searchsorted(self.bounds, graphs, side="right") - 1]
+
     def of_branch(self, branch: int) -> BranchMembers:
         """The graphs of a branch."""
         runs = np.flatnonzero(self.branches == branch)

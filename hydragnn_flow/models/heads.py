@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -63,6 +63,8 @@ class BranchedHeads(nn.Module):
         Whether each output has as many columns more, for its noise.
     """
 
+    places: Tensor | None
+
     def __init__(
         self,
         heads: Sequence[GraphHead | NodeHead],
@@ -74,9 +76,24 @@ class BranchedHeads(nn.Module):
         self.dims = tuple(dims)
         widths = [2 * dim if noise else dim for dim in dims]
         self.branches = nn.ModuleList(make_heads(head, widths, context) for head in heads)
+        # Of each branch, its place among those that are here; None if all are.
+        self.register_buffer("places", None, persistent=False)
 
     def __len__(self) -> int:
         return len(self.branches)
+
+    def keep(self, branches: Collection[int]) -> None:
+        """Let go of the heads of all other branches, whose graphs cannot be computed then.
+
+        The parameters that stay keep their names.
+        """
+        places = torch.full((len(self),), -1)
+        for place, number in enumerate(sorted(branches)):
+            places[number] = place
+        for number in range(len(self)):
+            if number not in branches:
+                self.branches[number] = nn.Identity()
+        self.places = places
 
     def forward(self, features: Tensor, geometry: Geometry, branch: Tensor | None) -> list[Tensor]:
         """Each output [n, d].
@@ -90,7 +107,9 @@ class BranchedHeads(nn.Module):
         branch
             Of each row, int64 [n]; None if there is but one.
         """
-        by_branch = [one(features, geometry) for one in self.branches]
+        if branch is not None and self.places is not None:
+            branch = self.places.index_select(0, branch)  # of a branch that is gone, -1 is refused
+        by_branch = [one(features, geometry) for one in self._here()]
         return [chosen(outputs, branch) for outputs in zip(*by_branch, strict=True)]
 
     @torch.no_grad()
@@ -107,13 +126,21 @@ class BranchedHeads(nn.Module):
 
     def _last_layers(self) -> Iterator[tuple[nn.Linear | PlaceLinear, int]]:
         """Last layers with the number of components they predict."""
-        for branch in self.branches:
-            assert isinstance(branch, BranchHeads)
+        for branch in self._here():
             for head, dim in zip(branch.heads, self.dims, strict=True):
                 assert isinstance(head, nn.Sequential)
                 last = head[-1]
                 assert isinstance(last, (nn.Linear, PlaceLinear))
                 yield last, dim
+
+    def _here(self) -> list[BranchHeads]:
+        return [branch for branch in self.branches if isinstance(branch, BranchHeads)]
+
+
+def parameters_of_heads(model: nn.Module) -> int:
+    """Number of trainable numbers in the heads of all branches."""
+    heads = (module for module in model.modules() if isinstance(module, BranchedHeads))
+    return sum(weight.numel() for one in heads for weight in one.parameters())
 
 
 class Rescale(nn.Module):

@@ -104,6 +104,8 @@ class Work:
     """Times in a step that each of these gathers the parameters."""
     gathered_bytes: float = 0.0
     """Most parameters and gradients that it holds beyond its part at a time."""
+    head_bytes: float = 0.0
+    """Those of the parameters that are of heads, and that GCDs may divide by branches."""
 
     def exchanged_bytes(self, width: int) -> float:
         """Bytes that each of some GCDs sends in a step.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ TOLERANCE = 0.2
 _AGAIN_AFTER = 1.25
 _REACH = 4.0
 # Fields of the work that are counted; the others say how GCDs divide a network.
-_COUNTED = 5
+_COUNTED = ("flops", "bytes", "launches", "activation_bytes", "parameter_bytes", "head_bytes")
 _RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
@@ -88,7 +88,7 @@ class _Family:
     def add(self, sizes: list[float], work: Work) -> None:
         """Learn from a network that was counted."""
         self._sizes.append(sizes)
-        self._logs.append([math.log1p(value) for value in astuple(work)[:_COUNTED]])
+        self._logs.append([math.log1p(getattr(work, name)) for name in _COUNTED])
         if len(self._sizes) >= max(FEWEST, _AGAIN_AFTER * self._fitted):
             self._fitted = len(self._sizes)
             fit = _Fit(np.array(self._sizes), np.array(self._logs))
@@ -98,8 +98,8 @@ class _Family:
         """The work, or None if too little is known of such networks."""
         if self._fit is None or not self._fit.covers(sizes, self._beyond):
             return None
-        flops, moved, launches, activations, parameters = self._fit(sizes).tolist()
-        return Work(flops, moved, round(launches), activations, parameters)
+        found = Work(**dict(zip(_COUNTED, self._fit(sizes).tolist(), strict=True)))
+        return replace(found, launches=round(found.launches))
 
 
 class _Fit:
@@ -133,7 +133,7 @@ class _Fit:
         return bool(np.all((self._low - far <= sizes) & (sizes <= self._high + far)))
 
     def __call__(self, sizes: Array) -> Array:
-        """The five numbers of the work."""
+        """The numbers of the work."""
         point = (sizes[None, self._columns] - self._shift) / self._scale
         work: Array = np.expm1(self._mean + (self._kernel(point) @ self._weights)[0])
         return work

@@ -12,6 +12,7 @@ epoch of a large split, or one that is a part of a budget, is planned window by 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal, Protocol
@@ -23,6 +24,8 @@ from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.errors import InputError
 
 Ints = NDArray[np.int64]
+Dealing = Callable[[Ints, Ints], Ints]
+"""Ranks that some graphs go to, from their places in the split and their costs, each [n]."""
 
 WINDOW = 16
 """Blocks among which a stream is shuffled: 16 of 4 MB, 64 MB of memory a rank."""
@@ -147,6 +150,7 @@ def plan_epoch(
     blocks: Ints | None = None,
     window: int = WINDOW,
     bootstrap: bool = False,
+    dealing: Dealing | None = None,
 ) -> list[Step]:
     """Plan the training steps of an epoch from shuffled graphs.
 
@@ -174,6 +178,8 @@ def plan_epoch(
     bootstrap
         Whether as many graphs are drawn with replacement by the seed, the same in every epoch, so
         that about 63 % of them are there at all.
+    dealing
+        Deals the graphs of a step to the ranks; not of a streamed split.
 
     Returns
     -------
@@ -192,7 +198,7 @@ def plan_epoch(
     rng = np.random.default_rng([seed, epoch])
     if blocks is None:
         there = np.repeat(np.arange(len(index)), times)
-        return _steps(index, costs, rng.permutation(there), None, world)
+        return _steps(index, costs, rng.permutation(there), None, world, dealing)
     order, number = _shuffled_blocks(rng, blocks)
     number, order = np.repeat(number, times[order]), np.repeat(order, times[order])
     when = number + window * rng.random(len(order))
@@ -201,16 +207,20 @@ def plan_epoch(
     return _steps(index, costs, *side_by_side(costs, order[turn], owner[turn], world), world)
 
 
-def plan_in_order(index: Sizes, budget: Budget, world: int) -> list[Step]:
+def plan_in_order(
+    index: Sizes, budget: Budget, world: int, dealing: Dealing | None = None
+) -> list[Step]:
     """Plan the steps of an evaluation: every graph once, unshuffled.
 
-    Each rank goes through a range of the split from its beginning to its end. A graph above the
-    budget gets its own step, whatever the budget says of such graphs.
+    Each rank goes through a range of the split from its beginning to its end, or through the graphs
+    that ``dealing`` gives it. A graph above the budget gets its own step, whatever the budget says
+    of such graphs.
     """
     costs = Costs.of(index, budget)
-    order = np.arange(len(index), dtype=np.int64)
-    owner = ranges(costs.leading, world)
-    return _steps(index, costs, *side_by_side(costs, order, owner, world), world)
+    graphs = np.arange(len(index), dtype=np.int64)
+    owner = ranges(costs.leading, world) if dealing is None else dealing(graphs, costs.leading)
+    order = np.argsort(owner, kind="stable")
+    return _steps(index, costs, *side_by_side(costs, order, owner[order], world), world)
 
 
 def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
@@ -332,7 +342,14 @@ def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[In
     return order[turn], owner[turn]
 
 
-def _steps(index: Sizes, costs: Costs, order: Ints, owner: Ints | None, world: int) -> list[Step]:
+def _steps(
+    index: Sizes,
+    costs: Costs,
+    order: Ints,
+    owner: Ints | None,
+    world: int,
+    dealing: Dealing | None = None,
+) -> list[Step]:
     """Cut a sequence of graphs into steps; deal them to the ranks if that is not done yet."""
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
@@ -341,10 +358,13 @@ def _steps(index: Sizes, costs: Costs, order: Ints, owner: Ints | None, world: i
     groups = [places[start:stop] for start, stop in pairwise(bounds)]
     groups += list(np.flatnonzero(alone)[:, None])
     groups.sort(key=lambda group: int(group[0]))
-    return [
-        dealt(index, costs, order[group], None if owner is None else owner[group], world)
-        for group in groups
-    ]
+    steps = []
+    for group in groups:
+        graphs, ranks = order[group], None if owner is None else owner[group]
+        if dealing is not None:
+            ranks = dealing(graphs, costs.leading[graphs])
+        steps.append(dealt(index, costs, graphs, ranks, world))
+    return steps
 
 
 def dealt(index: Sizes, costs: Costs, graphs: Ints, owner: Ints | None, world: int) -> Step:

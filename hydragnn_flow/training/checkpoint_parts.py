@@ -1,9 +1,10 @@
-"""Parts of a checkpoint: the rows of its tensors that each rank holds, in a file of its own.
+"""Parts of a checkpoint: what of its tensors each rank holds, in a file of its own.
 
-The checkpoint names the folder of its parts, with the size and checksum of each, and has a tensor
-without numbers (device ``meta``) where one is divided among them. So it is written last, and makes
-the parts count. torch's own distributed checkpoints are pickles in part, in the files and between
-the ranks, and could run code where they are read.
+The checkpoint names the folder of its parts, with the size and checksum of each. So it is written
+last, and makes the parts count. A part has rows of tensors, of which the checkpoint has one without
+numbers (device ``meta``), or whole tensors, which the checkpoint does not have. torch's own
+distributed checkpoints are pickles in part, in the files and between the ranks, and could run code
+where they are read.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ from torch import Tensor
 
 from hydragnn_flow.errors import InputError
 
+ROWS = "rows"
+"""Of a part: rows of tensors, by the places of these in the checkpoint."""
+OWN = "own"
+"""Of a part: tensors that it has alone, in mappings nested as the checkpoint's."""
 KEY = "parts"
 """Of a checkpoint: where its parts are."""
 SUFFIX = ".parts"
@@ -108,11 +113,14 @@ def joined(
 
     def visit(place: str, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_meta:
-            rows = Rows([part[place] for part in parts])
+            rows = Rows([part[ROWS][place] for part in parts])
             return rows if lazily else rows[:].clone()
         return value
 
     state = _mapped(state, visit)
+    for part in parts:
+        own = part.get(OWN, {})
+        state = _merged(state, own if lazily else _mapped(own, _copied))
     if not lazily:
         del state[KEY]
     return state
@@ -184,7 +192,7 @@ def _folders(folder: Path) -> Iterator[Path]:
 
 def _open(
     folder: Path, files: list[list[int]], remedy: str, share: tuple[int, int]
-) -> list[Mapping[str, Tensor]]:
+) -> list[Mapping[str, Any]]:
     parts = []
     mine, readers = share
     for number, (size, crc) in enumerate(files):
@@ -196,8 +204,18 @@ def _open(
             part = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except OSError as error:
             raise InputError(f"{file}: cannot be read ({error.strerror}); {remedy}") from None
-        parts.append(part["rows"])
+        parts.append(part)
     return parts
+
+
+def _merged(state: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Nested mappings as one; of no key both have another value than a mapping."""
+    both = {key: _merged(state[key], value) for key, value in other.items() if key in state}
+    return {**state, **other, **both}
+
+
+def _copied(place: str, value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
 
 
 def _mapped(state: Any, visit: Callable[[str, Any], Any], place: str = "") -> Any:

@@ -20,6 +20,7 @@ from hydragnn_flow.training.batching import (
     WINDOW,
     Budget,
     Costs,
+    Dealing,
     Ints,
     Sizes,
     Step,
@@ -68,6 +69,8 @@ class DrawnEpoch:
     window to itself, some blocks long, and shuffles within it."""
     seed: int = 0
     """Of this shuffling."""
+    dealing: Dealing | None = None
+    """Deals the graphs of a step to the ranks; at nearly equal cost if not given."""
 
     @property
     def steps(self) -> int:
@@ -174,6 +177,8 @@ class DrawnEpoch:
         for piece in pieces[max(0, first) : wanted]:
             mine = piece[kept[piece]]
             ranks = None if owner is None else owner[mine]
+            if self.dealing is not None:
+                ranks = self.dealing(graphs[order[mine]], costs.leading[order[mine]])
             step = dealt(part, costs, order[mine], ranks, self.world)
             # What is left of a window whose graphs were shuffled among the ranks is left out.
             drawn = place + (count if owner is not None else int(piece[-1]) + 1)

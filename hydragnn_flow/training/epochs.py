@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Budget, Step, plan_epoch
+from hydragnn_flow.training.batching import Budget, Dealing, Step, plan_epoch
 from hydragnn_flow.training.drawn_epochs import DrawnEpoch, Length
 from hydragnn_flow.training.orders import InBlocks, InTurns, Order, Shuffled
 from hydragnn_flow.training.sampling import shares_of
@@ -55,6 +55,8 @@ class Epochs:
         Number of ranks.
     branch_names
         Names of the branches, in the order of their numbers, if the store has any.
+    dealing
+        Deals the graphs of a step to the ranks; at nearly equal cost if not given.
 
     Raises
     ------
@@ -63,9 +65,15 @@ class Epochs:
     """
 
     def __init__(
-        self, spec: SegmentSpec, train: GraphSplit, world: int, branch_names: Sequence[str] = ()
+        self,
+        spec: SegmentSpec,
+        train: GraphSplit,
+        world: int,
+        branch_names: Sequence[str] = (),
+        dealing: Dealing | None = None,
     ) -> None:
         self._spec, self._train, self._world = spec, train, world
+        self._dealing = dealing
         self._blocks = train.block_bounds if train.mode == "stream" else None
         shares = None
         if spec.sampling != "proportional":
@@ -104,13 +112,17 @@ class Epochs:
             steps = plan_epoch(
                 *(train, limits, spec.seed, epoch, self._world, self._blocks),
                 bootstrap=spec.bootstrap,
+                dealing=self._dealing,
             )
             return WholeEpoch(steps)
         each = None
         if self._blocks is not None:
             each = len(train) / max(len(self._blocks) - 1, 1)
         length = self._length(epoch)
-        return DrawnEpoch(train, self._order, limits, length, start, self._world, each, spec.seed)
+        return DrawnEpoch(
+            *(train, self._order, limits, length, start, self._world, each, spec.seed),
+            dealing=self._dealing,
+        )
 
     def _length(self, epoch: int) -> Length:
         if self._spec.budget is None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hydragnn_flow.files import is_there, sweep
 from hydragnn_flow.segment import SegmentSpec
@@ -32,7 +31,6 @@ from hydragnn_flow.training.checkpoint_parts import (
     sweep_parts,
 )
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.parallel import Parallel
 
 # No checkpoint takes as long to be written, clocks that differ by minutes included.
 _SECONDS_TO_WRITE = 3600.0
@@ -40,7 +38,7 @@ _SECONDS_TO_WRITE = 3600.0
 
 # Keys of `Training` that do not change what is trained: a segment that was too large gets more
 # micro-batches, and any strategy continues what another has trained.
-_AS_WELL = {"accumulation_steps", "ddp", "sharding"}
+_AS_WELL = {"accumulation_steps", "ddp", "sharding", "task_parallel"}
 
 
 class Sending:
@@ -120,19 +118,23 @@ class Sending:
         assert self.checkpoint is not None  # something was
         self.write(read_alone(self.checkpoint) | changes)
 
-    def write_part(
-        self, rows: Mapping[str, Tensor], parallel: Parallel, world: World, device: torch.device
+    def write_parts(
+        self,
+        parts: Mapping[int, Mapping[str, Any]],
+        number: int,
+        world: World,
+        device: torch.device,
     ) -> dict[str, Any]:
         """Write what this rank holds of a network that is divided; all ranks call this.
 
         Parameters
         ----------
-        rows
-            Of each tensor, by its place in the checkpoint.
-        parallel
-            The rank's way of training.
+        parts
+            Content of the parts that this rank writes, by their numbers.
+        number
+            Of parts that all ranks write.
         world, device
-            Its place, and where it computes.
+            The rank's place, and where it computes.
 
         Returns
         -------
@@ -146,12 +148,12 @@ class Sending:
         """
         name = world.told(new_folder(self._spec.checkpoint) if world.is_first else "", device)
         folder = self._spec.folder / name
-        facts = torch.zeros(parallel.parts, 2, dtype=torch.float64, device=device)
-        if parallel.writes:
+        facts = torch.zeros(number, 2, dtype=torch.float64, device=device)
+        for part, content in parts.items():
             folder.mkdir(parents=True, exist_ok=True)
-            file = part_file(folder, world.rank)
-            save_checkpoint(file, {"rows": dict(rows)})
-            facts[world.rank, 0], facts[world.rank, 1] = file.stat().st_size, checksum(file)
+            file = part_file(folder, part)
+            save_checkpoint(file, dict(content))
+            facts[part, 0], facts[part, 1] = file.stat().st_size, checksum(file)
         files = [[int(size), int(crc)] for size, crc in world.sum(facts).tolist()]
         return {KEY: {"folder": name, "files": files}}
 

@@ -17,11 +17,11 @@ from torch_geometric.data import Batch
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.models import STRESS, build_model
+from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_in_order
 from hydragnn_flow.training.checkpoint import named_or_furthest
-from hydragnn_flow.training.checkpoint_parts import divided
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.drawn_epochs import DrawnEpoch
@@ -35,8 +35,7 @@ from hydragnn_flow.training.optimizers import (
     optimizer_state,
     scaled_learning_rate,
 )
-from hydragnn_flow.training.parallel import Parallel, parallel
-from hydragnn_flow.training.parallel.sharded import rows_here
+from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.predict import Outputs
 from hydragnn_flow.training.predictions import KEY, gathered, kept
 from hydragnn_flow.training.schedules import Schedule
@@ -95,7 +94,12 @@ class Trainer:
         self.train = store["trainset"]
         self.val: Split = judged_by(store["valset"], spec.validation)
         """What epochs are judged by."""
-        self.epochs = Epochs(spec, self.train, world.size, store.manifest.branch_names)
+        self.division = division_of(network, store.manifest, self.train, spec.sampling, world.size)
+        """Of branches among the ranks, where each has the heads of some."""
+        self.epochs = Epochs(
+            *(spec, self.train, world.size, store.manifest.branch_names),
+            dealing=None if self.division is None else self.division.step_of(self.train),
+        )
         self.budget = Budget.of(network, spec.batches)
         self.reading = _smaller(Budget.of(network), self.settings.accumulation_steps)
         """Limits of a batch that is only predicted: on one GCD, however many train."""
@@ -110,7 +114,7 @@ class Trainer:
             file = Path(spec.weights)
             begin_with(file, model.to(device), self.train, self.reading, device, world)
         self.model: nn.Module = model
-        self.parallel: Parallel = parallel(model, self.settings, world, device)
+        self.parallel: Parallel = parallel(model, self.settings, world, device, self.division)
         self.loss = Loss(network, store.manifest, device)
         self.metrics = Metrics(self.loss.targets, store.manifest, spec.criterion)
         trivial = spec.trivial_errors or trivial_errors(self.train, store.manifest, spec.criterion)
@@ -148,6 +152,9 @@ class Trainer:
             first = np.arange(min(len(self.train), _STAND_INS))
             smallest = int(self.train.atoms_of(first).argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
+            if self.division is not None:
+                group = self.division.group_of(world.rank)
+                self.stand_in[BRANCH_KEY].fill_(self.division.branches[group][0])
 
     def run(
         self,
@@ -216,7 +223,7 @@ class Trainer:
 
     def _end(self, monitor: TrainingMonitor) -> None:
         if self._outputs is not None:
-            steps = plan_in_order(self.val, self.reading, self.world.size)
+            steps = self._in_order(self.val)
             mine = self._outputs.arrays()
             found = gathered(mine, self.val, steps, self.world, self.device)
             self._outputs = None
@@ -328,7 +335,7 @@ class Trainer:
         self.parallel.settle()
         self.model.load_state_dict(self.best)
         model, outputs = self.model.eval(), Outputs()
-        steps = plan_in_order(split, self.reading, self.world.size)
+        steps = self._in_order(split)
         with closing(self.batches(split, steps)) as batches, torch.no_grad():
             for batch in batches:
                 before_batch()
@@ -349,7 +356,7 @@ class Trainer:
         counts = Counts(len(split), int(split.n_atoms.sum()))
         n_terms, shape = len(self.loss.terms), self.metrics.shape
         sums = torch.zeros(n_terms + math.prod(shape), dtype=torch.float64, device=self.device)
-        steps = plan_in_order(split, self.reading, self.world.size)
+        steps = self._in_order(split)
         with closing(self.batches(split, steps)) as batches, torch.no_grad():
             for batch in batches:
                 before_batch()
@@ -362,6 +369,11 @@ class Trainer:
         sums = self.world.sum(sums)
         metrics = self.metrics.means(sums[n_terms:].view(shape))
         return float(self.loss.total(sums[:n_terms])), metrics
+
+    def _in_order(self, split: Split) -> list[Step]:
+        """Steps through a split that is only predicted."""
+        dealing = None if self.division is None else self.division.in_order(split)
+        return plan_in_order(split, self.reading, self.world.size, dealing)
 
     def _outputs_of(self, model: nn.Module, batch: Batch | None) -> dict[str, Tensor]:
         """Outputs for a batch, without rows where this rank has none but others do."""
@@ -385,9 +397,9 @@ class Trainer:
             "random": random_state(self.device),
             "spent": [before.seconds + now.seconds, before.joules + now.joules],
         }
-        if self.parallel.is_sharded:
-            state, rows = divided(state, rows_here)
-            state |= self.sending.write_part(rows, self.parallel, self.world, self.device)
+        state, parts = self.parallel.taken_apart(state)
+        if self.parallel.files:
+            state |= self.sending.write_parts(parts, self.parallel.files, self.world, self.device)
         if self.world.is_first:
             self.sending.write(state)
         self.world.wait()
@@ -411,7 +423,8 @@ class Trainer:
     def _found(self) -> dict[str, Any] | None:
         """The checkpoint to go on from; None if there is none."""
         # Ranks that will hold parts do not read the whole.
-        lazily = self.settings.is_sharded and self.world.size > 1
+        divides = self.settings.is_sharded or self.division is not None
+        lazily = divides and self.world.size > 1
         state = self.sending.begin(self.world, self.device, lazily=lazily)
         if state is None and self.spec.start_from is not None:
             _, state = named_or_furthest(Path(self.spec.start_from), lazily=lazily)

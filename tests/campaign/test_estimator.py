@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from campaign_cases import CONFIG
+from data_set_cases import branches, two_level_store, two_levels
 from rich.console import Console
+from segment_cases import network_with
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.estimator import Estimator
@@ -378,3 +380,26 @@ def test_gcds_that_a_group_does_not_divide_are_never_given(start: Start) -> None
     assert not {4, 8} & {*context._widths(flexible)}
     with pytest.raises(InputError, match=r"group = 3 does not divide 4 GCDs"):
         task(context, 0, SCHNET | values, width=4)
+
+
+def test_gcds_have_room_for_the_heads_of_their_data_sets_alone(tmp_path: Path) -> None:
+    store = two_level_store(tmp_path)
+    heads = branches()
+    for branch in heads:
+        branch["architecture"] = {"num_headlayers": 2, "dim_headlayers": [300, 300]}
+
+    def weights(width: int, **training: Any) -> float:
+        network = network_with(
+            Architecture__output_heads={"node": heads},
+            **{f"Training__{key}": value for key, value in training.items()},
+        )
+        data = two_levels(tmp_path).model_dump(mode="json", exclude_unset=True)
+        config = RunConfig.model_validate(CONFIG | {"data": data, "network": network})
+        estimator = Estimator(config, store, GCD, "cuda")
+        _, estimate = estimator.divide(load_network(network), 1, width, [])
+        return Work(*estimate.step_work).parameter_bytes
+
+    whole = weights(2)
+    assert weights(1, task_parallel=True) == whole
+    # Nearly all of it are heads.
+    assert weights(2, task_parallel=True) == pytest.approx(whole / 2, rel=0.1)

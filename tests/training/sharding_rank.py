@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,56 @@ from hydragnn_flow.training.distributed import World, joined
 from hydragnn_flow.training.trainer import Trainer
 
 
+def on_ranks(
+    size: int, specs: dict[str, dict[str, Any]], folder: Path, seconds: float = 240.0
+) -> dict[str, list[dict[str, Any]]]:
+    """Answers of all ranks of a job that trains some segments one after the other.
+
+    Parameters
+    ----------
+    size
+        Number of ranks.
+    specs
+        By name.
+    folder
+        Where the ranks meet.
+    seconds
+        After which they give up.
+    """
+    (meeting := folder / f"ranks-{size}").mkdir()
+    (meeting / "specs.json").write_text(json.dumps(specs))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, __file__, meeting, str(rank), str(size), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(size)
+    ]
+    outputs = [rank.communicate()[0] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0] * size
+    answers = [json.loads(output.splitlines()[-1]) for output in outputs]
+    return {name: [answer[name] for answer in answers] for name in specs}
+
+
 def train(values: dict[str, Any], world: World) -> dict[str, Any]:
-    """Train from where the folder's checkpoint is, and save.
+    """Train from where the folder's checkpoint is, and save; a member predicts as well.
 
     Returns
     -------
     dict
-        Losses of the steps, loss and errors on the validation split, and the numbers that this rank
-        holds of parameters, gradients and the optimiser's state.
+        Losses of the steps, loss and errors on the validation split, predictions of it, and the
+        numbers that this rank holds of parameters, gradients and the optimiser's state.
     """
     spec = SegmentSpec.from_dict(values)
     trainer = Trainer(spec, GraphStore.open(spec.store), torch.device("cpu"), world)
     losses = train_on(trainer, world)
     val_loss, metrics = trainer.evaluate(trainer.val)
     trainer.save()
+    predicted = {}
+    if spec.kind == "member":
+        trainer.predict(trainer.val)
+        predicted = {k: v.tolist() for k, v in trainer.predicted[trainer.val.name].items()}
     weights = trainer.parallel.weights
     state = [
         value
@@ -48,6 +85,7 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
         "losses": losses,
         "val_loss": val_loss,
         "metrics": metrics,
+        "predicted": predicted,
         "held": {name: sum(map(_here, tensors)) for name, tensors in held.items()},
     }
 

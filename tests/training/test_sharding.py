@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,21 +92,7 @@ def on_ranks(
         name: make_spec(folder / name, store, 1, network=network).to_dict()
         for name, network in networks.items()
     }
-    (meeting := folder / f"ranks-{size}").mkdir()
-    (meeting / "specs.json").write_text(json.dumps(specs))
-    script = Path(__file__).with_name("sharding_rank.py")
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, script, meeting, str(rank), str(size), str(seconds)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * size
-    answers = [json.loads(output.splitlines()[-1]) for output in outputs]
-    return {name: [answer[name] for answer in answers] for name in networks}
+    return sharding_rank.on_ranks(size, specs, folder, seconds)
 
 
 def check_equal(

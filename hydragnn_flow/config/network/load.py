@@ -249,6 +249,15 @@ class EngineNetwork(NetworkConfig):
         return name
 
     @model_validator(mode="after")
+    def _heads_are_known(self) -> EngineNetwork:
+        if self.Training.task_parallel:
+            raise ValueError(
+                f"Training.task_parallel is for networks that are built here, whose heads are "
+                f"known, and engine is {self.engine}; remove it"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _keys_of_the_engine(self) -> EngineNetwork:
         self.Architecture.check(self.engine)
         return self

@@ -184,6 +184,10 @@ class Training(Section):
     """What of the network each GCD holds. All of it if not given."""
     ddp: DDP | None = None
     """How GCDs that all hold the network exchange its gradient."""
+    task_parallel: bool = False
+    """Whether each GCD holds and trains the heads of some of the data sets alone, and computes
+    their graphs. All hold the encoder. HydraGNN has it on its command line, as
+    ``--task_parallel``."""
 
     unused = IGNORED["Training"]
 
@@ -216,6 +220,16 @@ class Training(Section):
         if self.is_sharded and self.Optimizer.use_zero_redundancy:
             raise ValueError(
                 "sharding.strategy divides the optimiser's state already; remove "
+                "Optimizer.use_zero_redundancy"
+            )
+        if self.task_parallel and self.is_sharded:
+            raise ValueError(
+                "task_parallel divides the heads among GCDs, and sharding.strategy all of the "
+                "network; remove one of them"
+            )
+        if self.task_parallel and self.Optimizer.use_zero_redundancy:
+            raise ValueError(
+                "task_parallel divides the optimiser's state with the heads; remove "
                 "Optimizer.use_zero_redundancy"
             )
         if self.ddp is not None and self.ddp.static_graph and self.accumulation_steps > 1:

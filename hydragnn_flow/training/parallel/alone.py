@@ -23,18 +23,13 @@ class Parallel:
 
     is_sharded = False
     """Whether this rank holds a part of the network alone."""
-    parts = 1
-    """Parts into which each replica of the network is divided."""
+    files = 0
+    """Parts of a checkpoint that the ranks write beside the first one's file."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.weights = [weight for weight in model.parameters() if weight.requires_grad]
         """Parameters that are trained, as far as this rank holds them."""
-
-    @property
-    def writes(self) -> bool:
-        """Whether this rank's part of the network belongs into a checkpoint."""
-        return True
 
     def outputs(self, batch: Any) -> dict[str, Tensor]:
         """Outputs of the network for a batch to train on; all ranks call this."""
@@ -63,6 +58,24 @@ class Parallel:
     def settle(self) -> None:
         """Let no rank hold more than its part, before weights are changed by hand."""
 
+    def taken_apart(
+        self, state: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+        """A checkpoint's content as it is written.
+
+        Parameters
+        ----------
+        state
+            Model, best weights, average and optimiser, among others, as this rank has them.
+
+        Returns
+        -------
+        state, parts
+            What the first rank writes, and which of the :attr:`files` this rank writes, by their
+            numbers.
+        """
+        return state, {}
+
     def placed(self, values: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """What this rank holds of some whole tensors.
 
@@ -84,7 +97,7 @@ class Parallel:
             number: {
                 name: self.part(value, self.weights[number])
                 if getattr(value, "shape", None) == self.weights[number].shape
-                else whole(value)
+                else _copied(whole(value))
                 for name, value in values.items()
             }
             for number, values in state["state"].items()
@@ -100,3 +113,8 @@ class Parallel:
 def whole(value: Any) -> Any:
     """All rows of a tensor, wherever they are; other values as they are."""
     return value[:] if isinstance(value, Rows) else value
+
+
+def _copied(value: Any) -> Any:
+    """A tensor apart from the file that it may be mapped from; other values as they are."""
+    return value.clone() if isinstance(value, Tensor) else value

@@ -10,11 +10,19 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import EngineModel
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel.alone import Parallel
+from hydragnn_flow.training.parallel.division import Division
 from hydragnn_flow.training.parallel.replicated import Replicated
 from hydragnn_flow.training.parallel.sharded import Sharded
+from hydragnn_flow.training.parallel.task_parallel import TaskParallel
 
 
-def parallel(model: nn.Module, settings: Training, world: World, device: torch.device) -> Parallel:
+def parallel(
+    model: nn.Module,
+    settings: Training,
+    world: World,
+    device: torch.device,
+    division: Division | None = None,
+) -> Parallel:
     """The way in which the ranks of a segment train its network.
 
     Parameters
@@ -27,6 +35,8 @@ def parallel(model: nn.Module, settings: Training, world: World, device: torch.d
         This process's place among the ranks.
     device
         Where to compute; the network is there afterwards.
+    division
+        Of the network's branches among the ranks, where their heads are divided.
 
     Raises
     ------
@@ -36,9 +46,10 @@ def parallel(model: nn.Module, settings: Training, world: World, device: torch.d
     if world.size == 1:
         return Parallel(model.to(device))
     foreign = isinstance(model, EngineModel)
+    accumulates, ddp = settings.accumulation_steps > 1, settings.ddp or DDP()
+    if division is not None:
+        return TaskParallel(model, ddp, division, world, device, accumulates=accumulates)
     if settings.sharding is None or not settings.sharding.is_sharded:
-        accumulates = settings.accumulation_steps > 1
-        ddp = settings.ddp or DDP()
         return Replicated(model.to(device), ddp, accumulates=accumulates, foreign=foreign)
     if foreign:
         raise InputError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from hydragnn_flow.config.network import Sharding
 from hydragnn_flow.models import PropertyModel
-from hydragnn_flow.training.checkpoint_parts import Rows
+from hydragnn_flow.training.checkpoint_parts import ROWS, Rows, divided
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel.alone import Parallel
 
@@ -46,9 +47,9 @@ class Sharded(Parallel):
     def __init__(
         self, model: nn.Module, settings: Sharding, world: World, device: torch.device
     ) -> None:
-        self.parts = settings.replica(world.size)
-        self._rank, self._part = world.rank, world.rank % self.parts
-        mesh = _mesh(world.size, self.parts, device)
+        self.files = settings.replica(world.size)
+        self._rank, self._part = world.rank, world.rank % self.files
+        mesh = _mesh(world.size, self.files, device)
         self._units: list[FSDPModule] = [
             fully_shard(module, mesh=mesh, reshard_after_forward=settings.reshards)
             for module in [*_units(model), model]
@@ -58,11 +59,6 @@ class Sharded(Parallel):
                 # In place of the layer that comes next; what is there already is not gathered.
                 unit.set_modules_to_backward_prefetch([unit])
         super().__init__(model)
-
-    @property
-    def writes(self) -> bool:
-        """See :meth:`Parallel.writes`: the first replica's ranks hold all of the network."""
-        return self._rank < self.parts
 
     def backward(self, loss: Tensor) -> None:
         """See :meth:`Parallel.backward`."""
@@ -95,11 +91,18 @@ class Sharded(Parallel):
         for unit in self._units:
             unit.reshard()
 
+    def taken_apart(
+        self, state: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+        """See :meth:`Parallel.taken_apart`: the first replica's ranks write all of the network."""
+        state, rows = divided(state, _rows_here)
+        return state, {self._rank: {ROWS: rows}} if self._rank < self.files else {}
+
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
         """See :meth:`Parallel.part`."""
         if not isinstance(like, DTensor):
             return super().part(value, like)
-        rows = -(-len(like) // self.parts)
+        rows = -(-len(like) // self.files)
         mine = value[self._part * rows : (self._part + 1) * rows].to(like.device, like.dtype)
         return DTensor.from_local(
             mine.clone(),
@@ -115,7 +118,7 @@ class Sharded(Parallel):
             unit.set_requires_gradient_sync(on, recurse=False)
 
 
-def rows_here(value: Tensor) -> Tensor | None:
+def _rows_here(value: Tensor) -> Tensor | None:
     """The rows that this rank has of a tensor, on the host; None if it has all."""
     if not isinstance(value, DTensor):
         return None

@@ -1,0 +1,140 @@
+"""Division of branches among ranks: who holds the heads of which data sets, and computes them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.data import GraphSplit, Manifest
+from hydragnn_flow.data.reading.split_part import Split
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.segment import Sampling
+from hydragnn_flow.training.batching import Dealing, Ints, deal, ranges
+from hydragnn_flow.training.sampling import shares_of
+from hydragnn_flow.training.terms import atoms_per_structure
+
+_Dealing = Callable[[Ints, int], Ints]
+
+
+@dataclass(frozen=True)
+class Division:
+    """Groups of ranks, each with branches of its own.
+
+    Attributes
+    ----------
+    ranks
+        Of each group, neighbours.
+    branches
+        Of each group, in their order.
+    """
+
+    ranks: tuple[tuple[int, ...], ...]
+    branches: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, loads: Sequence[float], world: int) -> Division:
+        """The division of branches among some ranks, as evenly as it can be.
+
+        Up to as many ranks as branches are a group each: the largest branch goes to the rank that
+        has the least so far (Graham, SIAM J. Appl. Math. 17, 416 (1969)). Of more ranks each joins
+        the group of one branch whose ranks have the most to do (Adams's method of apportionment).
+
+        Parameters
+        ----------
+        loads
+            What there is to do for each branch in an epoch.
+        world
+            Number of ranks.
+        """
+        if world <= len(loads):
+            heap: list[tuple[float, int, int]] = [(0.0, 0, rank) for rank in range(world)]
+            owned: list[list[int]] = [[] for _ in range(world)]
+            for branch in sorted(range(len(loads)), key=lambda one: -loads[one]):
+                load, number, rank = heap[0]
+                owned[rank].append(branch)
+                heapq.heapreplace(heap, (load + loads[branch], number + 1, rank))
+            return cls(
+                tuple((rank,) for rank in range(world)), tuple(tuple(sorted(o)) for o in owned)
+            )
+        sizes = [1] * len(loads)
+        for _ in range(world - len(loads)):
+            busiest = max(range(len(loads)), key=lambda one: loads[one] / sizes[one])
+            sizes[busiest] += 1
+        ends = np.cumsum(sizes).tolist()
+        ranks = (tuple(range(end - size, end)) for end, size in zip(ends, sizes, strict=True))
+        return cls(tuple(ranks), tuple((branch,) for branch in range(len(loads))))
+
+    def group_of(self, rank: int) -> int:
+        """The group that a rank is in."""
+        return next(group for group, ranks in enumerate(self.ranks) if rank in ranks)
+
+    def step_of(self, split: GraphSplit) -> Dealing:
+        """Deals graphs of a training step to the ranks that have their branches."""
+
+        def dealing(graphs: Ints, costs: Ints) -> Ints:
+            return self._dealt(split.branch_runs.branch_of(graphs), costs, deal)
+
+        return dealing
+
+    def in_order(self, split: Split) -> Dealing:
+        """Deals graphs of a split to the ranks that have their branches, in ranges."""
+
+        def dealing(graphs: Ints, costs: Ints) -> Ints:
+            branch = split.branch
+            assert branch is not None  # the network, which has several, has seen to it
+            return self._dealt(branch[graphs], costs, ranges)
+
+        return dealing
+
+    def _dealt(self, branch: Ints, costs: Ints, dealing: _Dealing) -> Ints:
+        found = np.zeros(len(branch), dtype=np.int64)
+        for ranks, branches in zip(self.ranks, self.branches, strict=True):
+            mine = np.flatnonzero(np.isin(branch, branches))
+            found[mine] = ranks[0] + dealing(costs[mine], len(ranks))
+        return found
+
+
+def division_of(
+    network: NetworkConfig, manifest: Manifest, train: GraphSplit, sampling: Sampling, world: int
+) -> Division | None:
+    """The division of a network's branches that `Training.task_parallel` asks for, if it does.
+
+    By the atoms of each data set in an epoch. One rank has all branches.
+
+    Parameters
+    ----------
+    network
+        What is trained.
+    manifest, train
+        Of the store, and its training split.
+    sampling
+        As `data.sampling` has it.
+    world
+        Number of ranks.
+
+    Raises
+    ------
+    InputError
+        If there is one branch alone, or the split is streamed.
+    """
+    if not network.Training.task_parallel or world == 1:
+        return None
+    if network.branches < 2:
+        raise InputError(
+            "network: Training.task_parallel divides the branches of several data sets among GCDs, "
+            "and Architecture.output_heads has one; remove it"
+        )
+    if train.mode == "stream":
+        raise InputError(
+            "network: Training.task_parallel lets each GCD compute the graphs of its data sets, "
+            "and with data.mode = stream each reads blocks of all; write data.mode: random, or "
+            "remove it"
+        )
+    graphs = train.branch_runs.graphs
+    drawn = shares_of(sampling, graphs, manifest.branch_names) or graphs
+    sizes = atoms_per_structure(network, manifest) or [1.0] * network.branches
+    return Division.of([drawn.get(n, 0) * size for n, size in enumerate(sizes)], world)

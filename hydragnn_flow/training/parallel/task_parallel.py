@@ -1,0 +1,237 @@
+"""Training by ranks that share the encoder, and have the heads of some branches each.
+
+As HydraGNN's ``MultiTaskModelMP``. Each group of ranks holds the heads of its branches, with their
+gradients, their state in the optimiser, their average and the best of them so far, and computes the
+graphs of these branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from hydragnn_flow.config.network import DDP
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.heads import BranchedHeads
+from hydragnn_flow.training.checkpoint_parts import OWN, Rows
+from hydragnn_flow.training.distributed import PATIENCE, World
+from hydragnn_flow.training.parallel.alone import Parallel
+from hydragnn_flow.training.parallel.division import Division
+from hydragnn_flow.training.parallel.replicated import Replicated
+
+
+class TaskParallel(Parallel):
+    """Training of a network of which all ranks hold the encoder, and each some of the heads.
+
+    Parameters
+    ----------
+    model
+        The network, with all of its heads; it loses those of other ranks.
+    settings
+        `Training.ddp`, for what the ranks have in common.
+    division
+        Of the branches.
+    world
+        This process's place among the ranks.
+    device
+        Where to compute; the network is there afterwards.
+    accumulates
+        Whether steps are computed in several micro-batches.
+
+    Raises
+    ------
+    InputError
+        If a group of ranks has no parameter to train.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: DDP,
+        division: Division,
+        world: World,
+        device: torch.device,
+        *,
+        accumulates: bool,
+    ) -> None:
+        self._heads = _Heads(model)
+        self._trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
+        self._check(division)
+        self._world, self._group = world, division.group_of(world.rank)
+        self._branches = frozenset(division.branches[self._group])
+        ranks = division.ranks[self._group]
+        self._peers, self._is_first_of_group = len(ranks), world.rank == ranks[0]
+        # All ranks make all groups, in the same order.
+        groups = [dist.new_group(one, timeout=PATIENCE) for one in division.ranks if len(one) > 1]
+        self._exchange = next((g for g in groups if g != dist.GroupMember.NON_GROUP_MEMBER), None)
+        self._compresses = settings.comm_hook == "bf16"
+        self.files = len(division.ranks) - 1
+        self._heads.keep(self._branches)
+        super().__init__(model.to(device))
+        own = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+        self._numbers = [n for n, name in enumerate(self._trained) if name in own]
+        self._common = [weight for name, weight in own.items() if not self._heads.have(name)]
+        self._own = [weight for name, weight in own.items() if self._heads.have(name)]
+        everything = [*model.named_parameters(), *model.named_buffers()]
+        apart = [name for name, _ in everything if self._heads.have(name)]
+        ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
+        ignore(model, apart)
+        # Where the encoder is frozen all ranks together exchange nothing.
+        self._all = Parallel(model)
+        if self._common:
+            self._all = Replicated(model, settings, accumulates=accumulates, foreign=False)
+        self._is_last_piece = True
+
+    def outputs(self, batch: Any) -> dict[str, Tensor]:
+        """See :meth:`Parallel.outputs`."""
+        return self._all.outputs(batch)
+
+    def backward(self, loss: Tensor) -> None:
+        """See :meth:`Parallel.backward`."""
+        super().backward(loss)
+        if self._is_last_piece:
+            self._sum_over_group()
+
+    @contextmanager
+    def without_exchange(self) -> Iterator[None]:
+        """See :meth:`Parallel.without_exchange`."""
+        self._is_last_piece = False
+        try:
+            with self._all.without_exchange():
+                yield
+        finally:
+            self._is_last_piece = True
+
+    def clip(self, most: float) -> Tensor:
+        """See :meth:`Parallel.clip`; heads of all ranks are a part of the norm."""
+        device = self.weights[0].device
+        common, own = (_square(weights).to(device) for weights in (self._common, self._own))
+        # Ranks of a group have the same gradient of their heads.
+        square = common + self._world.sum(own / self._peers)
+        norm = square.sqrt().to(self.weights[0].dtype)
+        nn.utils.clip_grads_with_norm_(self.weights, most, norm)
+        return norm
+
+    def taken_apart(
+        self, state: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
+        """See :meth:`Parallel.taken_apart`; the optimiser's parameters are numbered over all."""
+        optimizer = state["optimizer"]
+        states = {self._numbers[n]: values for n, values in optimizer["state"].items()}
+        (group,) = optimizer["param_groups"]
+        groups = [{**group, "params": [*range(len(self._trained))]}]
+        whole = {**state, "optimizer": {**optimizer, "state": states, "param_groups": groups}}
+        if self._world.is_first or not self._is_first_of_group:
+            return whole, {}
+        average = state["average"]
+        own = {
+            "model": self._of_heads(state["model"]),
+            "average": {"weights": self._of_heads(average["weights"])},
+            "best": self._of_heads(state["best"]),
+            "optimizer": {
+                "state": {
+                    number: values
+                    for number, values in states.items()
+                    if self._heads.branch(self._trained[number]) is not None
+                }
+            },
+        }
+        return whole, {self._group - 1: {OWN: own}}
+
+    def placed(self, values: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """See :meth:`Parallel.placed`."""
+        here = {None, *self._branches}
+        return super().placed(
+            {k: v for k, v in values.items() if self._heads.branch(k) in here}, like
+        )
+
+    def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
+        """See :meth:`Parallel.placed_optimizer`."""
+        states = {
+            n: state["state"][number]
+            for n, number in enumerate(self._numbers)
+            if number in state["state"]
+        }
+        groups = [
+            {**group, "params": [*range(len(self._numbers))]} for group in state["param_groups"]
+        ]
+        return super().placed_optimizer({**state, "state": states, "param_groups": groups})
+
+    def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
+        """See :meth:`Parallel.part`; a copy, where the value is in a file that is mapped."""
+        return super().part(value, like).to(like.device, like.dtype, copy=True)
+
+    def _of_heads(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        return {k: v for k, v in values.items() if self._heads.branch(k) is not None}
+
+    def _sum_over_group(self) -> None:
+        """Add up the gradients of heads over the ranks that have them."""
+        gradients = [weight.grad for weight in self._own if weight.grad is not None]
+        if not gradients:
+            return
+        # As DDP, which is given losses that are multiplied by the number of ranks.
+        torch._foreach_div_(gradients, self._world.size)
+        if self._exchange is None:
+            return
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        if self._compresses:
+            flat = flat.bfloat16()
+        dist.all_reduce(flat, group=self._exchange)
+        pieces = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for gradient, piece in zip(gradients, pieces, strict=True):
+            gradient.copy_(piece.view_as(gradient))
+
+    def _check(self, division: Division) -> None:
+        trained = {self._heads.branch(name) for name in self._trained}
+        for ranks, branches in zip(division.ranks, division.branches, strict=True):
+            if not trained & {None, *branches}:
+                raise InputError(
+                    f"start_from.freeze: with Training.task_parallel it leaves nothing to train to "
+                    f"rank {ranks[0]}, which has the heads of branch "
+                    f"{', '.join(map(str, branches))}; name fewer, or remove task_parallel"
+                )
+
+
+class _Heads:
+    """The heads of a network, and what of its state is theirs.
+
+    Parameters
+    ----------
+    model
+        The network.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = {
+            name: module
+            for name, module in model.named_modules()
+            if isinstance(module, BranchedHeads)
+        }
+
+    def keep(self, branches: Collection[int]) -> None:
+        """Let go of those of all other branches."""
+        for module in self._modules.values():
+            module.keep(branches)
+
+    def have(self, name: str) -> bool:
+        """Whether a parameter or buffer is in their modules."""
+        return any(name.startswith(f"{path}.") for path in self._modules)
+
+    def branch(self, name: str) -> int | None:
+        """The branch that a parameter or buffer is of; None if it is of all."""
+        for path in self._modules:
+            if name.startswith(prefix := f"{path}.branches."):
+                return int(name.removeprefix(prefix).partition(".")[0])
+        return None
+
+
+def _square(weights: Sequence[Tensor]) -> Tensor:
+    """Sum of the squares of a gradient, float64."""
+    gradients = [weight.grad for weight in weights if weight.grad is not None]
+    return nn.utils.get_total_norm(gradients).double().square()
