@@ -108,6 +108,11 @@ class TaskParallel(Parallel):
         finally:
             self._is_last_piece = True
 
+    def part_ways(self) -> None:
+        """See :meth:`Parallel.part_ways`."""
+        self._all.part_ways()
+        self._exchange = None
+
     def clip(self, most: float) -> Tensor:
         """See :meth:`Parallel.clip`; heads of all ranks are a part of the norm."""
         device = self.weights[0].device
