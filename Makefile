@@ -19,7 +19,7 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 BENCH ?=
 RESULTS := docs/results
 BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over data_sets ensemble peer_search \
-	prediction search search_quality execution parallel placement published scale
+	prediction search search_quality execution placement published scale parallel
 
 .PHONY: help quickstart test test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -85,7 +85,7 @@ reference: $(VENV)/installed
 benchmarks: $(BENCHMARKS:%=benchmark-%)
 	$(or $(BENCH),$(BIN)/python) benchmarks/page.py
 
-benchmark-store benchmark-models: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
+benchmark-store benchmark-models benchmark-parallel: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --hydragnn $(call given,HYDRAGNN) --json $(RESULTS)/$*.json
 
 benchmark-accuracy: $(if $(BENCH),,$(VENV)/bench)
