@@ -57,6 +57,7 @@ class Replicated(Parallel):
         """See :meth:`Parallel.part_ways`."""
         self._ddp.require_backward_grad_sync = False
 
+
 def _in_bf16(state: Any, bucket: Any) -> Any:
     """torch's hook, which DDP refuses by its name on all but NCCL and XCCL; gloo sums bf16 too."""
     return bf16_compress_hook(state, bucket)
