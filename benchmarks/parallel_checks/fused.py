@@ -86,11 +86,11 @@ class Compared:
         return [one / other for one, other in zip(self.separate, self.fused, strict=True)]
 
 
-class _Launches(TorchDispatchMode):
+class _Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
     """Counts what is launched."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # as above
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -154,7 +154,7 @@ class _Turns:
         with patch.object(multilinear, "EDGES_AT_A_TIME", 10**9), _Launches() as launched:
             take()
         self._trainer.round(lambda: None)
-        return launched.counts.total()
+        return int(launched.counts.total())
 
 
 def _differences(shape: Shape, store: GraphStore, folder: Path, steps: int) -> tuple[float, float]:
