@@ -31,7 +31,10 @@ def main() -> None:
     parser.add_argument("--blocks", type=int, help="batch jobs at a time; they divide the nodes")
     options = vars(parser.parse_args())
     run, trial, seconds, site = map(options.pop, ("run", "trial", "seconds", "site"))
-    gcds = [int(width) for width in (options.pop("gcds") or "").split(",") if width]
+    try:
+        gcds = [int(width) for width in (options.pop("gcds") or "").split(",") if width]
+    except ValueError:
+        parser.error("--gcds: write whole numbers with commas between them, as 1,2,4")
     try:
         study(Path(run), trial, gcds, seconds, site, options)
     except InputError as error:

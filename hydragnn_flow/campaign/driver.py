@@ -20,6 +20,7 @@ from hydragnn_flow.campaign.starting import bring_weights
 from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.search_checks import GCDS
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Member, finish_ensemble
 from hydragnn_flow.errors import CampaignStopped, InputError
@@ -44,7 +45,14 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
 def drive(
     config: RunConfig, site: Site, directory: RunDirectory, view: View
 ) -> dict[str, Any] | None:
-    """Continue a campaign to its end; returns the content of `ensemble.json`, if there is one."""
+    """Continue a campaign to its end; returns the content of `ensemble.json`, if there is one.
+
+    Raises
+    ------
+    InputError
+        If the speed of trials is to be measured over more GCDs than the site has for one.
+    """
+    check_gcds(config, site)
     with _driving(directory, config, view) as token:
         with _started(site, directory) as pool:
             store = _prepare(config, site, directory, view, pool)
@@ -54,6 +62,26 @@ def drive(
             context = Context(config, site, directory, store, token, view, cost_files=files)
             members = run_phases(context, lambda: _with_store(pool(), directory))
         return _finish(context, members)
+
+
+def check_gcds(config: RunConfig, site: Site) -> None:
+    """Refuse trials whose speed would be that on fewer GCDs than they ask for.
+
+    Raises
+    ------
+    InputError
+        Naming the key.
+    """
+    if not config.search.times_steps:
+        return
+    searched, there = config.search.space.get(GCDS), site.gcds_of_a_block
+    asked = searched.examples() if searched else [config.gcds({})]
+    if (most := max(int(number or 1) for number in asked)) > there:
+        key = f"search.space.{GCDS}" if searched else "resources.gcds"
+        raise InputError(
+            f"{key}: asks for {most} GCDs, and the site has {there} for a trial, so that its "
+            f"speed could not be measured; lower it, or take more nodes"
+        )
 
 
 def _with_store(pool: Pool, directory: RunDirectory) -> Pool:

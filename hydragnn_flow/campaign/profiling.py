@@ -96,6 +96,9 @@ def profile_on_site(
     """
     spec = profile_spec(run, trial, site, seconds)
     check_widths([gcds], site)
+    sharding = spec.network.Training.sharding
+    if sharding is not None and (wrong := sharding.wrong_width(gcds)):
+        raise InputError(f"network: {wrong}")
     with profiler(run, site, say, waits) as measure:
         return measure(replace(spec, traced=trace is not None), gcds, trace)
 
@@ -108,6 +111,8 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
     InputError
         If the run has no such trial or no store, or they do not fit each other.
     """
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"--seconds {seconds}: must be a number above 0")
     directory, config = RunDirectory(run), read_run(run).config
     parameters: dict[str, Any] = {}
     if trial is not None:

@@ -77,9 +77,11 @@ def scaling_study(
     measured = {(one.gcds, one.batches) for one in study.points if one.profile is not None}
     left = [point for point in points if (point.gcds, point.batches) not in measured]
     most, graphs = _limits(spec)
+    sharding = spec.network.Training.sharding
     possible = []
     for point in left:
-        if fault := _impossible(point, most, graphs):
+        fault = "" if sharding is None else sharding.wrong_width(point.gcds)
+        if fault := fault or _impossible(point, most, graphs):
             study = study.with_point(replace(point, fault=fault))
         else:
             possible.append(point)

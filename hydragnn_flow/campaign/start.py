@@ -151,7 +151,8 @@ def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
         return directory.is_complete(config)
     trials = read_trials(directory.path)
     ended = sum(trial.state != "running" for trial in trials)
-    return len(trials) == ended >= config.search.trials
+    has_result = any(trial.state in ("complete", "pruned") for trial in trials)
+    return has_result and len(trials) == ended >= config.search.trials
 
 
 @contextmanager

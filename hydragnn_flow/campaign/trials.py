@@ -19,7 +19,6 @@ from hydragnn_flow.campaign.objectives import (
 )
 from hydragnn_flow.campaign.rebuild import rebuild_study
 from hydragnn_flow.campaign.task import Task, log_retry
-from hydragnn_flow.config.search_checks import GCDS
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.garbage import collection_of_new
 from hydragnn_flow.log import tell
@@ -73,8 +72,6 @@ class TrialPhase:
         self._gcds = site.nodes * len(site.node.gcds)
         # Those that share a GCD slow each other down.
         self._times_steps = config.search.times_steps
-        if self._times_steps:
-            self._check_gcds()
         self._has_room = self._is_used_up = False
         self._troubled: set[int] = set()
         self._impossible = 0
@@ -352,18 +349,6 @@ class TrialPhase:
             times = task.retries.total
             reason = f"{result.status} {times} times without getting further: {result.reason}"
             self._fail(task.spec.number, reason)
-
-    def _check_gcds(self) -> None:
-        """Refuse trials whose speed would be that on fewer GCDs than they ask for."""
-        config, there = self.context.config, self.context.site.gcds_of_a_block
-        searched = config.search.space.get(GCDS)
-        asked = searched.examples() if searched else [config.gcds({})]
-        if (most := max(int(number or 1) for number in asked)) > there:
-            key = f"search.space.{GCDS}" if searched else "resources.gcds"
-            raise InputError(
-                f"{key}: asks for {most} GCDs, and the site has {there} for a trial, so that its "
-                f"speed could not be measured; lower it, or take more nodes"
-            )
 
     def _check_records(self) -> None:
         """Refuse to begin again, or to repeat, what a lost file has forgotten."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -41,11 +42,14 @@ class NodeMeter:
         self._counters = [counter for of in found.values() for counter in of]
         self._names = " + ".join(found)
         self._began = time.monotonic()
+        self._lock = threading.Lock()
         self._first = self._now()
 
     def read(self) -> Reading | None:
         """What was used so far; None if nothing counts it, or no longer."""
-        now, seconds = self._now(), time.monotonic() - self._began
+        # Tasks end at the same time, and a counter that is read out of order seems to begin anew.
+        with self._lock:
+            now, seconds = self._now(), time.monotonic() - self._began
         if not self._counters:
             return None
         used = sum(after - before for before, after in zip(self._first, now, strict=True))

@@ -131,6 +131,8 @@ def energy_sentences(cost: Mapping[str, Any]) -> str:
         f"node-hours, counted by {', '.join(cost['counters'])} from the start of each agent to its "
         f"last sign of life."
     )
+    if own is not None and own > nodes:  # nodes of an earlier driver were not counted
+        return f"{told} In segments: {energy(own, cost['uncounted'])}, of earlier drivers too."
     if own is None:
         return f"{told} What of it the segments used, nothing here counts."
     if cost["uncounted"]:

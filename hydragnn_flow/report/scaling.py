@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,6 +31,7 @@ FOLDER = "scaling"
 LEAST = 0.5
 """Efficiency below which GCDs do not pay: half of their time is lost."""
 _VERSION = 1
+_logger = logging.getLogger(__name__)
 _CAPTION = "graphs and ms of a step; efficiency, shares and their sum in %"
 _SHORT = {
     "efficiency": "effic.",
@@ -163,8 +165,14 @@ def _point(values: Mapping[str, Any]) -> Point:
 
 
 def studies(run: Path) -> list[Study]:
-    """The studies of a run, by name."""
-    return [Study.read(path) for path in sorted((run / FOLDER).glob("*.json"))]
+    """The studies of a run, by name; files that are none are told of and passed over."""
+    found = []
+    for path in sorted((run / FOLDER).glob("*.json")):
+        try:
+            found.append(Study.read(path))
+        except InputError as error:
+            _logger.warning("%s", error)
+    return found
 
 
 def scaling_table(study: Study) -> pd.DataFrame:

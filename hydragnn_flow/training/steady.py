@@ -50,5 +50,7 @@ class Steady:
             return
         self.steps, self.graphs = self.steps + steps, self.graphs + graphs
         self.seconds += seconds
-        if self.joules is not None and now is not None and before is not None:
+        if self.joules is None or now is None or before is None:
+            self.joules = None  # a counter that is lost would make the rest look cheap
+        else:
             self.joules += now - before

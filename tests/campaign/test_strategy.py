@@ -14,7 +14,7 @@ from driver_cases import PATIENCE, command_on_two_cores
 from phase_cases import Campaign, FakePool, badly, change_gcd, run, well
 
 from hydragnn_flow import trials_frame
-from hydragnn_flow.campaign.driver import _finish
+from hydragnn_flow.campaign.driver import _finish, check_gcds
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
@@ -146,10 +146,13 @@ def test_energy_that_nobody_counts_is_refused(campaign: Campaign) -> None:
 
 def test_more_gcds_than_there_are_cannot_be_timed(campaign: Campaign) -> None:
     space = {**ALONE["space"], "Resources.gcds": {"choices": [1, 4]}}
+    searched = campaign(**{**ALONE, "space": space})
     with pytest.raises(InputError, match=r"space.Resources.gcds: asks for 4 GCDs.*has 2"):
-        run(campaign(**{**ALONE, "space": space}), timed)
+        check_gcds(searched.config, searched.site)
+    given = campaign(resources={"gcds": 3}, **ALONE)
     with pytest.raises(InputError, match=r"resources.gcds: asks for 3 GCDs"):
-        run(campaign(resources={"gcds": 3}, **ALONE), timed)
+        check_gcds(given.config, given.site)
+    check_gcds(campaign(**ALONE).config, given.site)
 
 
 def test_speed_may_stand_beside_an_error(campaign: Campaign) -> None:

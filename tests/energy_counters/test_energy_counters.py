@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from counter_trees import PmCounters, pci, zone
@@ -223,3 +227,26 @@ def test_the_counter_of_a_node_is_preferred_to_those_of_its_parts(
     assert reading is not None and (reading.joules, reading.counters) == (30.0, "pm_counters")
     (node.folder / "energy").unlink()
     assert meter.read() is None
+
+
+def test_readings_at_the_same_time_do_not_begin_a_counter_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tasks of a node end together; each reads, and the counter moves meanwhile."""
+    monkeypatch.setenv("HOST_SYS", str(tmp_path))
+    folder = tmp_path / "cray/pm_counters"
+    folder.mkdir(parents=True)
+    shown = itertools.count(1_000_000)
+    (folder / "freshness").write_text("1")
+    (folder / "energy").write_text("1000000 J 0 us")
+    meter = NodeMeter()
+
+    def read(counter: Any) -> float:
+        now = float(next(shown))
+        time.sleep(0.001)  # others read meanwhile
+        return now
+
+    monkeypatch.setattr(type(meter._counters[0]), "_read", read)
+    with ThreadPoolExecutor(8) as pool:
+        found = [*pool.map(lambda _: meter.read(), range(200))]
+    assert all(one is not None and 0 <= one.joules <= 201 for one in found)

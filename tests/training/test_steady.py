@@ -15,6 +15,7 @@ from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import TrainingMonitor
 from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.steady import Steady
 
 
 def test_what_comes_first_or_between_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,6 +50,19 @@ def test_what_comes_first_or_between_is_not_counted(monkeypatch: pytest.MonkeyPa
 def test_energy_that_nothing_counts_is_not_known() -> None:
     monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
     assert monitor.steady.joules is None
+
+
+def test_energy_of_a_counter_that_is_lost_is_not_known() -> None:
+    """What it had counted until then would make the trial look cheap."""
+    readings = iter([0.0, 0.0, 1.0, 2.0, None, None])
+    steady = Steady(lambda: next(readings))
+    steady.resume()
+    steady.count(WARM_UP_STEPS, 8, 1.0)
+    steady.count(1, 8, 1.0)
+    assert steady.joules == 1.0
+    steady.count(1, 8, 1.0)
+    steady.count(1, 8, 1.0)
+    assert (steady.steps, steady.joules) == (3, None)
 
 
 @pytest.mark.parametrize("steps", [WARM_UP_STEPS - 1, WARM_UP_STEPS, WARM_UP_STEPS + 4])

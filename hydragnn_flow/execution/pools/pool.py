@@ -158,8 +158,8 @@ class Pool:
             self._scheduler_thread.shutdown(cancel_futures=True)
             blocks = self._blocks
             steps: list[Callable[[], object]] = [
-                self._read_energy,
                 blocks.cancel_all,
+                self._read_energy,
                 blocks.parsl.shut_down,
             ]
             if blocks.may_have_others:
