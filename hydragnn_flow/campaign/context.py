@@ -143,6 +143,10 @@ class Context:
         """
         network = self.config.network_with(trial.parameters)
         sharding = network.Training.sharding
+        if width is None and self.config.data.mode == "stream" and network.Training.is_sharded:
+            # It keeps its width, and may fit no single GCD.
+            asked = self.config.gcds(trial.parameters) or 1
+            width = min(asked, self.site.nodes * len(self.site.node.gcds))
         if sharding is not None and (wrong := sharding.wrong_width(width or 1)):
             raise InputError(f"network: {wrong}")
         spec = SegmentSpec(

@@ -391,12 +391,17 @@ def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
     sharding = network.Training.sharding
     parts = 1 if sharding is None else sharding.replica(width)
     if sharding is None or parts == 1:
-        return work
+        ddp = network.Training.ddp
+        buckets = width > 1 and ddp is not None and not ddp.gradient_as_bucket_view
+        return replace(work, gathered_bytes=work.parameter_bytes) if buckets else work
     # Parameters and gradients: of a potential all, of other networks those of a layer, of the one
     # that comes next, and those outside the layers.
     units = getattr(network.Architecture, "num_conv_layers", 1) + 1
     is_whole = network.Architecture.enable_interatomic_potential or sharding.reshards is False
-    gathered = 2 * work.parameter_bytes * (1.0 if is_whole else min(1.0, 3 / units))
+    at_a_time = 1.0 if is_whole else min(1.0, 3 / units)
+    # Between micro-batches gradients are whole.
+    gradients = 1.0 if network.Training.accumulation_steps > 1 else at_a_time
+    gathered = work.parameter_bytes * (at_a_time + gradients)
     gathers = 1 if sharding.reshards is False else 2
     return replace(work, parts=parts, gathers=gathers, gathered_bytes=gathered)
 

@@ -37,7 +37,7 @@ from hydragnn_flow.training.checkpoint import (
     copy_checkpoint,
     named_or_furthest,
 )
-from hydragnn_flow.training.checkpoint_parts import remove_checkpoint
+from hydragnn_flow.training.checkpoint_parts import folder_of, remove_checkpoint
 
 # Ends that may be the member's own doing: the next in line may do better.
 _GIVEN_UP = ("error", "killed")
@@ -299,7 +299,11 @@ class MemberPhase:
             copy_checkpoint(named_or_furthest(trial_file, lazily=True)[0], file)
         elif mine != [file]:
             last = [result for result in self._of("member", member) if result.checkpoint][-1]
-            named_or_furthest(folder / last.checkpoint)[0].replace(file)
+            source = named_or_furthest(folder / last.checkpoint, lazily=True)[0]
+            if folder_of(source) is None:
+                source.replace(file)
+            else:  # one file, so that what is sealed and copied of an ensemble is all of it
+                copy_checkpoint(source, file)
         for other in mine:
             if other != file:
                 remove_checkpoint(other)

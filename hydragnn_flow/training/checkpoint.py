@@ -21,6 +21,9 @@ from hydragnn_flow.files import copy_file, is_there, patiently, replacing
 from hydragnn_flow.training.checkpoint_parts import folder_of, joined
 
 VERSION = 5
+IN_PARTS = 6
+"""Version of a checkpoint whose tensors are divided among parts, which an earlier package cannot
+read."""
 FILE = "checkpoint.pt"
 PATTERN = "checkpoint*.pt"
 """Matches the names of all checkpoints of a folder."""
@@ -112,7 +115,7 @@ def load_checkpoint(
         first = next(iter(str(error).splitlines()), type(error).__name__)
         reason = first.partition(". ")[0]
         raise InputError(f"{path}: is not a readable checkpoint ({reason}); {remedy}") from None
-    if state.get("version") != VERSION:
+    if state.get("version") not in (VERSION, IN_PARTS):
         raise InputError(
             f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}; "
             f"{remedy}"

@@ -109,7 +109,10 @@ def joined(
     """
     if KEY not in state:
         return state
-    parts = _open(folder / state[KEY]["folder"], state[KEY]["files"], remedy, share)
+    named = _named(folder, state)
+    if named is None:
+        raise InputError(f"{folder}: a checkpoint there names no folder of parts; {remedy}")
+    parts = _open(named, state[KEY]["files"], remedy, share)
 
     def visit(place: str, value: Any) -> Any:
         if isinstance(value, Tensor) and value.is_meta:
@@ -146,27 +149,49 @@ def checksum(file: Path) -> int:
 
 
 def folder_of(checkpoint: Path) -> Path | None:
-    """The folder of a checkpoint's parts; None if it has none."""
+    """The folder of a checkpoint's parts; None if it has none, is damaged, or is not there.
+
+    Raises
+    ------
+    OSError
+        If the disk does not say.
+    """
     if not any(_folders(checkpoint.parent)):  # most have none, and reading each would take long
         return None
     try:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True)
-        return checkpoint.parent / str(state[KEY]["folder"])
-    except Exception:  # damaged, or without parts
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        return _named(checkpoint.parent, state)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        raise
+    except Exception:  # damaged bytes make torch's unpickler raise whatever it stumbles over
         return None
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Take away a checkpoint, and then its parts."""
+    """Take away a checkpoint, and then its parts, unless another checkpoint names them too.
+
+    Raises
+    ------
+    OSError
+        If the disk does not let it.
+    """
     parts = folder_of(checkpoint)
     checkpoint.unlink(missing_ok=True)
-    if parts is not None:
-        remove_parts(parts)
+    remove_parts(parts)
 
 
-def remove_parts(parts: Path) -> None:
-    """Take away a folder of parts that no checkpoint names any more."""
-    shutil.rmtree(parts, ignore_errors=True)
+def remove_parts(parts: Path | None) -> None:
+    """Take away a folder of parts, unless a checkpoint beside it names it.
+
+    Raises
+    ------
+    OSError
+        If the disk does not say what checkpoints name.
+    """
+    if parts is not None and parts not in _all_named(parts.parent):
+        shutil.rmtree(parts, ignore_errors=True)
 
 
 def sweep_parts(folder: Path, seconds: float) -> None:
@@ -180,10 +205,22 @@ def sweep_parts(folder: Path, seconds: float) -> None:
         Time since the last change of those that are deleted [s].
     """
     with suppress(OSError):
-        named = {folder_of(checkpoint) for checkpoint in folder.glob("checkpoint*.pt")}
+        named = _all_named(folder)
         for parts in _folders(folder):
             if parts not in named and time.time() - parts.stat().st_mtime >= seconds:
-                remove_parts(parts)
+                shutil.rmtree(parts, ignore_errors=True)
+
+
+def _all_named(folder: Path) -> set[Path | None]:
+    return {folder_of(checkpoint) for checkpoint in folder.glob("checkpoint*.pt")}
+
+
+def _named(folder: Path, state: Mapping[str, Any]) -> Path | None:
+    """The folder of parts that a checkpoint names; never one elsewhere."""
+    name = state[KEY]["folder"] if KEY in state else None
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(SUFFIX):
+        return None
+    return folder / name
 
 
 def _folders(folder: Path) -> Iterator[Path]:

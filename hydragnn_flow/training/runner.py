@@ -76,7 +76,11 @@ def run_segment(
         return should_stop()
 
     def check_stop() -> None:
-        """All ranks call this as often, and stop together."""
+        """All ranks call this as often, and stop together; one alone need not wait for a device."""
+        if world.size == 1:
+            if is_over():
+                raise Stopped("asked to stop while it predicted")
+            return
         asked = torch.tensor(float(is_over()), device=device)
         if float(world.sum(asked)):
             raise Stopped("asked to stop while it predicted")

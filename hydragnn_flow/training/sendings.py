@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
-from hydragnn_flow.files import is_there, sweep
+from hydragnn_flow.files import is_there, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import (
+    IN_PARTS,
     PATTERN,
+    SECONDS_TO_RECOVER,
     checkpoints,
     furthest,
     load_checkpoint,
@@ -97,13 +99,15 @@ class Sending:
             As :func:`.save_checkpoint`.
         """
         file = self._spec.checkpoint
-        before = None if self.checkpoint is None else folder_of(file)
+        before = None
+        if self.checkpoint is not None:
+            with suppress(OSError):
+                before = folder_of(file)
         if self.checkpoint is None:
             file.parent.mkdir(parents=True, exist_ok=True)
         save_checkpoint(file, {**state, **_identity(self._spec)})
         with suppress(OSError):  # a file too many harms nobody
-            if before is not None and before != folder_of(file):
-                remove_parts(before)
+            remove_parts(before)
             for superseded in self._superseded:
                 if superseded != file:
                     remove_checkpoint(superseded)
@@ -150,12 +154,15 @@ class Sending:
         folder = self._spec.folder / name
         facts = torch.zeros(number, 2, dtype=torch.float64, device=device)
         for part, content in parts.items():
-            folder.mkdir(parents=True, exist_ok=True)
             file = part_file(folder, part)
+            patiently(
+                partial(folder.mkdir, parents=True, exist_ok=True), seconds=SECONDS_TO_RECOVER
+            )
             save_checkpoint(file, dict(content))
-            facts[part, 0], facts[part, 1] = file.stat().st_size, checksum(file)
+            facts[part, 0] = patiently(file.stat, seconds=SECONDS_TO_RECOVER).st_size
+            facts[part, 1] = patiently(partial(checksum, file), seconds=SECONDS_TO_RECOVER)
         files = [[int(size), int(crc)] for size, crc in world.sum(facts).tolist()]
-        return {KEY: {"folder": name, "files": files}}
+        return {"version": IN_PARTS, KEY: {"folder": name, "files": files}}
 
     def _found(self) -> tuple[Path, dict[str, Any]] | None:
         spec = self._spec

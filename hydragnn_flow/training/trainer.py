@@ -114,7 +114,13 @@ class Trainer:
             file = Path(spec.weights)
             begin_with(file, model.to(device), self.train, self.reading, device, world)
         self.model: nn.Module = model
-        self.parallel: Parallel = parallel(model, self.settings, world, device, self.division)
+        # An epoch goes on with larger steps than the segment was given memory for, where it was
+        # begun over more GCDs.
+        larger = state is not None and state["progress"]["batches"] > spec.batches
+        accumulates = self.settings.accumulation_steps > 1 or larger
+        self.parallel: Parallel = parallel(
+            model, self.settings, world, device, self.division, accumulates=accumulates
+        )
         self.loss = Loss(network, store.manifest, device)
         self.metrics = Metrics(self.loss.targets, store.manifest, spec.criterion)
         trivial = spec.trivial_errors or trivial_errors(self.train, store.manifest, spec.criterion)

@@ -21,10 +21,16 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.checkpoint import FILE, copy_checkpoint, load_checkpoint
+from hydragnn_flow.training.checkpoint import (
+    FILE,
+    copy_checkpoint,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hydragnn_flow.training.checkpoint_parts import Rows, remove_checkpoint, sweep_parts
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel import parallel
+from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 PROPERTY = {
@@ -249,6 +255,38 @@ def test_a_checkpoint_goes_with_its_parts(
     assert [*(tmp_path / "t").iterdir()] == []
 
 
+def test_a_successor_that_predicts_alone_keeps_its_predecessors_parts(
+    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    """One that ended between its last save and the end of its predictions."""
+    assert on_four_ranks
+    network = NETWORKS["full"]
+    shutil.copytree(folder / "full", tmp_path / "t")
+    (tmp_path / "t" / FILE).rename(tmp_path / "t" / "checkpoint-first.pt")
+    spec = make_spec(tmp_path / "t", alloy_store, 0, network=network, attempt="second")
+    result = run_segment(spec)
+    assert (result.status, result.checkpoint) == ("ok", "checkpoint-second.pt")
+    assert [file.name for file in (tmp_path / "t").glob("*.pt")] == ["checkpoint-second.pt"]
+    state = load_checkpoint(tmp_path / "t" / "checkpoint-second.pt")
+    assert state["predicted"].keys() == {"valset"}
+    assert not any(value.is_meta for value in state["best"].values())
+
+
+def test_a_checkpoint_names_no_folder_elsewhere(tmp_path: Path) -> None:
+    """Or to take it away would take away what it likes."""
+    victim = tmp_path / "victim.parts"
+    victim.mkdir()
+    for name in ("../victim.parts", str(victim), "victim", "sub/victim.parts"):
+        (trial := tmp_path / "trial").mkdir(exist_ok=True)
+        (trial / "mine.parts").mkdir(exist_ok=True)
+        save_checkpoint(trial / FILE, {"parts": {"folder": name, "files": [[1, 1]]}})
+        with pytest.raises(InputError, match="names no folder of parts"):
+            load_checkpoint(trial / FILE)
+        remove_checkpoint(trial / FILE)
+        sweep_parts(trial, 0.0)
+        assert victim.exists()
+
+
 def test_parts_that_no_checkpoint_names_are_swept(
     tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
 ) -> None:
@@ -313,6 +351,9 @@ def test_a_strategy_that_cannot_be_is_refused(
 def test_what_divides_already_is_not_divided_again() -> None:
     with pytest.raises(InputError, match="use_zero_redundancy"):
         load_network(sharded("FULL_SHARD", Training__Optimizer__use_zero_redundancy=True))
+    static = load_network(network_with(Training__ddp={"static_graph": True}))
+    more = load_network(static.with_accumulation(2).to_json())
+    assert (more.Training.accumulation_steps, more.Training.ddp.static_graph) == (2, False)
     with pytest.raises(InputError, match="static_graph"):
         load_network(
             network_with(Training__ddp={"static_graph": True}, Training__accumulation_steps=2)

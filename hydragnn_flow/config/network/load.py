@@ -101,7 +101,11 @@ class NetworkConfig(Section):
 
     def with_accumulation(self, steps: int) -> NetworkConfig:
         """The same network, a rank's graphs of a step taken in ``steps`` micro-batches."""
-        training = self.Training.model_copy(update={"accumulation_steps": steps})
+        changes: dict[str, Any] = {"accumulation_steps": steps}
+        if steps > 1 and self.Training.ddp is not None:
+            # The placement raises their number where memory is short, whatever DDP was told.
+            changes["ddp"] = self.Training.ddp.model_copy(update={"static_graph": False})
+        training = self.Training.model_copy(update=changes)
         return self.model_copy(update={"Training": training})
 
     @property
@@ -250,6 +254,12 @@ class EngineNetwork(NetworkConfig):
 
     @model_validator(mode="after")
     def _heads_are_known(self) -> EngineNetwork:
+        if self.Training.is_sharded:
+            raise ValueError(
+                f"Training.sharding divides networks that are built here, and engine is "
+                f"{self.engine}, whose network may leave weights out of a step or normalise by "
+                f"running means; write NO_SHARD"
+            )
         if self.Training.task_parallel:
             raise ValueError(
                 f"Training.task_parallel is for networks that are built here, whose heads are "

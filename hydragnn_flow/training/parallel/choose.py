@@ -22,6 +22,8 @@ def parallel(
     world: World,
     device: torch.device,
     division: Division | None = None,
+    *,
+    accumulates: bool = False,
 ) -> Parallel:
     """The way in which the ranks of a segment train its network.
 
@@ -37,6 +39,8 @@ def parallel(
         Where to compute; the network is there afterwards.
     division
         Of the network's branches among the ranks, where their heads are divided.
+    accumulates
+        Whether steps may be computed in several micro-batches.
 
     Raises
     ------
@@ -46,7 +50,7 @@ def parallel(
     if world.size == 1:
         return Parallel(model.to(device))
     foreign = isinstance(model, EngineModel)
-    accumulates, ddp = settings.accumulation_steps > 1, settings.ddp or DDP()
+    ddp = settings.ddp or DDP()
     if division is not None:
         return TaskParallel(model, ddp, division, world, device, accumulates=accumulates)
     if settings.sharding is None or not settings.sharding.is_sharded:
