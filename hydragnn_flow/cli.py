@@ -163,8 +163,6 @@ def run(
     from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
     from hydragnn_flow.report.closing import closing_table
-    from hydragnn_flow.report.tables import best_table
-    from hydragnn_flow.report.trials_frame import trials_frame
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):
@@ -180,6 +178,9 @@ def run(
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")
     if summary.ensemble is None:
+        from hydragnn_flow.report.tables import best_table
+        from hydragnn_flow.report.trials_frame import trials_frame
+
         console.print(best_table(trials_frame(summary.run_directory), console, rows=5))
         say(f"what mattered  hydragnn-flow importance {where}")
         say(f"report         {short(summary.report)}")

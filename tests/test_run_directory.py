@@ -328,7 +328,7 @@ def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
         '"parameters": {"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
         '"predicted_low": 2.1, "predicted_high": 4.0, "busy": 0.7, '
         '"step_work": [1e9, 2e9, 300.0, 4e8, 5e6], '
-        '"waited_seconds": 0.1, "away_seconds": 3.4, '
+        '"fused": 1, "waited_seconds": 0.1, "away_seconds": 3.4, '
         '"uncorrected_seconds": 2.0, "predicted_memory_gib": 0.7, "uncorrected_memory_gib": 0.6, '
         '"version": 5}\n'
     )

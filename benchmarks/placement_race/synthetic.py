@@ -24,7 +24,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Rank, Site
 from hydragnn_flow.files import unsynced
-from hydragnn_flow.placement import Estimate, Gcd, Sharing
+from hydragnn_flow.placement import CostModel, Estimate, Gcd, Sharing
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
@@ -113,6 +113,7 @@ class Foreseen:
 
     def __init__(self, gcd: Gcd, most_gib: float, noise: float, slower: float = 1.0) -> None:
         self.gcd, self._most, self._noise, self._slower = gcd, most_gib, noise, slower
+        self.costs = CostModel(gcd)
         self._models: dict[float, Model] = {}
 
     def model(self, network: NetworkConfig) -> Model:

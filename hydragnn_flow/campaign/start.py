@@ -21,7 +21,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.search import read_trials
 
 
 @dataclass
@@ -149,6 +148,8 @@ def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
     """Whether there is nothing left to do."""
     if config.ensemble is not None:
         return directory.is_complete(config)
+    from hydragnn_flow.search import read_trials  # which imports Optuna
+
     trials = read_trials(directory.path)
     ended = sum(trial.state != "running" for trial in trials)
     has_result = any(trial.state in ("complete", "pruned") for trial in trials)

@@ -121,10 +121,20 @@ class DrawnEpoch:
             taken, place = taken + steps, place + count
             last = place if steps else last
             if place - last >= len(self.index):
-                raise InputError(
-                    f"{self.index.name}: no graph that is drawn fits the limits of "
-                    f"Training.Batching; raise them"
-                )
+                if not self._any_fits:
+                    raise InputError(
+                        f"{self.index.name}: no graph that is drawn fits the limits of "
+                        f"Training.Batching; raise them"
+                    )
+                last = place  # by chance, or because a data set is drawn seldom
+
+    @cached_property
+    def _any_fits(self) -> bool:
+        """Whether a graph of the split can be trained on; asked for where none has come for long."""
+        graphs = np.arange(len(self.index))
+        part = _Part(self.index, graphs)
+        kept = kept_graphs(part, self.budget, Costs.of(part, self.budget), graphs)
+        return bool(kept.any())
 
     @property
     def _is_of_graphs(self) -> bool:

@@ -116,7 +116,7 @@ class Trainer:
         self.model: nn.Module = model
         # An epoch goes on with larger steps than the segment was given memory for, where it was
         # begun over more GCDs.
-        larger = state is not None and state["progress"]["batches"] > spec.batches
+        larger = state is not None and state["progress"].get("batches", 1) > spec.batches
         accumulates = self.settings.accumulation_steps > 1 or larger
         self.parallel: Parallel = parallel(
             model, self.settings, world, device, self.division, accumulates=accumulates

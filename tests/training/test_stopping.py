@@ -92,14 +92,14 @@ class Poisoned(Trainer):
     """Its weights or its gradient go bad in one step."""
 
     def train_step_of(self, number: int, what: str) -> None:
-        self.bad, self.what, self.taken = number, what, 0
+        self.bad, self.what, self.count = number, what, 0
 
     def _step(self, step: Any, batch: Any) -> Any:
-        self.taken += 1
-        if self.taken == self.bad and self.what == "loss":
+        self.count += 1
+        if self.count == self.bad and self.what == "loss":
             with torch.no_grad():
                 next(self.model.parameters()).fill_(torch.nan)
-        if self.taken == self.bad and self.what == "norm":
+        if self.count == self.bad and self.what == "norm":
             handle = next(self.model.parameters()).register_hook(lambda g: g * torch.inf)
             try:
                 return super()._step(step, batch)
@@ -133,7 +133,7 @@ def test_divergence_is_named_by_its_step(
     trainer.train_step_of(6, what)
     with pytest.raises(Diverged, match=f"^{said} in epoch 2, step 2$"):
         trainer.run()
-    assert trainer.taken == most
+    assert trainer.count == most
 
 
 @pytest.mark.parametrize("mpnn_type", ["EGNN", "SchNet"])
