@@ -130,7 +130,7 @@ class DrawnEpoch:
 
     @cached_property
     def _any_fits(self) -> bool:
-        """Whether a graph of the split can be trained on; asked for where none has come for long."""
+        """Whether a graph of the split can be trained on; asked where none has come for long."""
         graphs = np.arange(len(self.index))
         part = _Part(self.index, graphs)
         kept = kept_graphs(part, self.budget, Costs.of(part, self.budget), graphs)
