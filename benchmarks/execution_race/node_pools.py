@@ -118,9 +118,11 @@ class Nodes:
     def _take(self, node: int, task: dict[str, Any], now: float) -> None:
         from execution_race.on_node import end_at_once
 
+        from hydragnn_flow.execution.pools.calls import Answer
+
         _, (call,), _ = unpack_apply_message(task["buffer"])
         _, (kind, ranks) = pickle.loads(call)
-        answer = self._block, pickle.dumps(end_at_once(kind, ranks))
+        answer = Answer(self._block, pickle.dumps(end_at_once(kind, ranks)))
         result = {"type": "result", "task_id": task["task_id"], "result": serialize(answer)}
         seconds = self._median * random.lognormvariate(0.0, SIGMA)
         end = _End(now + seconds, task["task_id"], node, pickle.dumps(result))
