@@ -117,7 +117,6 @@ class Nodes:
 
     def _take(self, node: int, task: dict[str, Any], now: float) -> None:
         from execution_race.on_node import end_at_once
-
         from hydragnn_flow.execution.pools.calls import Answer
 
         _, (call,), _ = unpack_apply_message(task["buffer"])
