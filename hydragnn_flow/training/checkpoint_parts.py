@@ -1,9 +1,9 @@
 """Parts of a checkpoint: what of its tensors each rank holds, in a file of its own.
 
 The checkpoint names the folder of its parts, with the size and checksum of each. So it is written
-last, and makes the parts count. A part has rows of tensors, of which the checkpoint has one without
-numbers (device ``meta``), or whole tensors, which the checkpoint does not have. torch's own
-distributed checkpoints are pickles in part, in the files and between the ranks, and could run code
+last, and makes the parts count. Some tensors are divided by rows: each part has some rows, and the
+checkpoint has a tensor without numbers (device ``meta``). Others are whole in one part, and the
+checkpoint does not have them. torch's own distributed checkpoints are pickles in part, in the files and between the ranks, and could run code
 where they are read.
 """
 

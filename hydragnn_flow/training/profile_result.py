@@ -61,7 +61,7 @@ class Peaks:
     bytes: float
 
     def attainable(self, intensity: float) -> float:
-        """Floating-point operations in a second for so many of them on a byte: the roofline."""
+        """Roofline: most floating-point operations in a second at an intensity [FLOP/byte]."""
         return min(self.flops, intensity * self.bytes)
 
 

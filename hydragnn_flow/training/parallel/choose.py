@@ -45,7 +45,7 @@ def parallel(
     Raises
     ------
     InputError
-        If the network cannot be divided so, or not among so many ranks.
+        If the strategy does not fit the network or the number of ranks.
     """
     if world.size == 1:
         return Parallel(model.to(device))
