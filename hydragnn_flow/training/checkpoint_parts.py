@@ -3,8 +3,8 @@
 The checkpoint names the folder of its parts, with the size and checksum of each. So it is written
 last, and makes the parts count. Some tensors are divided by rows: each part has some rows, and the
 checkpoint has a tensor without numbers (device ``meta``). Others are whole in one part, and the
-checkpoint does not have them. torch's own distributed checkpoints are pickles in part, in the files and between the ranks, and could run code
-where they are read.
+checkpoint does not have them. torch's own distributed checkpoints are pickles in part, in the files
+and between the ranks, and could run code where they are read.
 """
 
 from __future__ import annotations
