@@ -93,8 +93,10 @@ class Ours:
         def is_over() -> bool:
             return trainer.progress.step > first and time.process_time() - start >= seconds
 
+        monitor = TrainingMonitor(trainer.world, trainer.device, None, is_over)
         with suppress(Stopped):
-            trainer._train_epoch(TrainingMonitor(trainer.world, trainer.device, None, is_over))
+            for step, batch in trainer._train_epoch(monitor):
+                trainer.taken = trainer._step(step, batch)
         return sum(step.graphs for step in trainer.plan(0)[first : trainer.progress.step])
 
     def step(self) -> None:
