@@ -8,7 +8,8 @@ device: seconds by the wall, on a CPU those of the CPU. torch's profiler counts 
 step there. *estimates* are those that placement makes of the network alone for the device of this
 machine's site, and *constants* what the measured steps say of it. *processes* are networks that
 train beside each other, as trainers do. *pieces* are the hand-written derivatives beside torch's
-own operations, forward and backward.
+own operations, forward and backward. *fused* has small networks whose steps are taken together
+beside the same ones that take them in turn.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from gpu_race import pieces, processes
-from gpu_race.report import constants, estimate_table, piece_table, process_table, step_table
+from gpu_race import fused, pieces, processes
+from gpu_race.report import (
+    constants,
+    estimate_table,
+    fused_table,
+    piece_table,
+    process_table,
+    step_table,
+)
 from gpu_race.steps import Course, Settings
 from model_race.networks import MODES, TARGETS, Case, Mode, cases
 from results import Run, Table
@@ -35,13 +43,14 @@ from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.device import this_device
 
-ROWS = ("steps", "processes", "pieces")
+ROWS = ("steps", "processes", "pieces", "fused")
 MEASURES = [
     "benchmarks/gpu.py",
     "benchmarks/gpu_race",
     "benchmarks/model_race",
     "hydragnn_flow/models",
     "hydragnn_flow/placement/cost_model.py",
+    "hydragnn_flow/training/fused",
     "hydragnn_flow/training/trainer.py",
 ]
 # Networks that train side by side: one small enough to leave a device idle, and a larger one.
@@ -93,7 +102,7 @@ def main(
             progress.update(bar, description=text)
 
         course = Course(Path(folder), place, _gcd(place), settings, hydragnn, say)
-        work = _Work(course, place, settings, quick, say)
+        work = _Work(course, place, Path(folder), settings, quick, say)
         chosen = cases(types or list(TARGETS), [mode] if mode else list(MODES))
         for row in only or ROWS:
             found, details[row] = getattr(work, row)(chosen)
@@ -121,12 +130,13 @@ class _Work:
         self,
         course: Course,
         device: torch.device,
+        folder: Path,
         settings: Settings,
         quick: bool,
         say: Callable[[str], None],
     ) -> None:
-        self._course, self._device, self._settings = course, device, settings
-        self._quick, self._say = quick, say
+        self._course, self._device, self._folder = course, device, folder
+        self._settings, self._quick, self._say = settings, quick, say
         self._left_out: list[str] = []
 
     @property
@@ -162,6 +172,11 @@ class _Work:
             )
         )
         return [piece_table(found)], [asdict(one) for one in found]
+
+    def fused(self, chosen: list[Case]) -> tuple[list[Table], Any]:
+        rounds = self._settings.rounds
+        found = list(fused.measure(self._device, self._folder, rounds, self._quick, self._say))
+        return [fused_table(found)], [asdict(one) for one in found]
 
 
 def _device(asked: str | None) -> torch.device:

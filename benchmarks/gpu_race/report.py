@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
+from parallel_checks.fused import MEMBERS, WIDTH
 from results import Cell, Number, Table
 
-from gpu_race import pieces
+from gpu_race import fused, pieces
 from gpu_race.processes import Shared
 from gpu_race.steps import OURS, THEIRS, Row
 from hydragnn_flow.placement import Gcd
@@ -118,6 +119,25 @@ def piece_table(found: Sequence[pieces.Timed]) -> Table:
     ]
     columns = ["piece", "of", "ours [ms]", "torch's own [ms]", "times as fast", "differ by"]
     return Table(columns, rows, "pieces", "Hand-written derivatives")
+
+
+def fused_table(found: Sequence[fused.Together]) -> Table:
+    """Fused members beside the same ones that train one after the other."""
+    rows: list[list[Cell]] = [
+        [
+            str(one.shape),
+            1e3 * one.turns.of(fused.SEPARATE),
+            1e3 * one.turns.of(fused.FUSED),
+            Number(*_spread(one.turns.ratio(fused.FUSED, fused.SEPARATE))),
+            f"{one.loss:.0e}",
+            f"{one.weight:.0e}",
+        ]
+        for one in found
+    ]
+    columns = ["members", "separately [ms]", "fused [ms]", "times as fast"]
+    columns += ["losses differ by", "weights by"]
+    title = f"{MEMBERS} fused members of width {WIDTH}: a step of all of them"
+    return Table(columns, rows, "fused", title)
 
 
 def _spread(ratio: tuple[float, float, float]) -> tuple[float, str, float, float]:

@@ -33,6 +33,7 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.fused import FusedTrainer
 from hydragnn_flow.training.trainer import Trainer
 
+CPU = torch.device("cpu")
 ROW = "fused"
 MEASURES = ["hydragnn_flow/models", "hydragnn_flow/training"]
 MEMBERS, WIDTH = 8, 16
@@ -102,7 +103,7 @@ class _Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's 
 def measured(folder: Path, *, quick: bool = False) -> Iterator[Line | Table]:
     """Compare every type; the lines are those of small batches, the table has all."""
     torch.set_num_threads(1)
-    store = _store(folder, quick)
+    store = write_store(folder, quick)
     batches = _BATCHES[:1] if quick else _BATCHES
     rows: list[list[Cell]] = []
     for mpnn_type in _TYPES[-1:] if quick else _TYPES:
@@ -121,8 +122,8 @@ def measured(folder: Path, *, quick: bool = False) -> Iterator[Line | Table]:
 
 def compare(shape: Shape, store: GraphStore, folder: Path, steps: int) -> Compared:
     """Train eight members both ways for some steps, then time and count others."""
-    loss, weight = _differences(shape, store, folder, steps) if steps else (0.0, 0.0)
-    trainer = FusedTrainer(_specs(shape, store, folder), store, torch.device("cpu"))
+    loss, weight = differences(shape, store, folder, steps) if steps else (0.0, 0.0)
+    trainer = FusedTrainer(specs_of(shape, store, folder), store, CPU)
     turn = _Turns(trainer)
     ways = (trainer.take_apart, trainer.take)
     found: tuple[list[float], list[float]] = ([], [])
@@ -157,13 +158,16 @@ class _Turns:
         return int(launched.counts.total())
 
 
-def _differences(shape: Shape, store: GraphStore, folder: Path, steps: int) -> tuple[float, float]:
-    specs = _specs(shape, store, folder, steps=steps)
-    together = FusedTrainer(specs, store, torch.device("cpu"))
+def differences(
+    shape: Shape, store: GraphStore, folder: Path, steps: int, device: torch.device = CPU
+) -> tuple[float, float]:
+    """Train the members both ways; largest relative difference of a loss, and of a weight."""
+    specs = specs_of(shape, store, folder, steps=steps)
+    together = FusedTrainer(specs, store, device)
     together.run(probe=False)
     loss = weight = 0.0
     for spec, member in zip(specs, together.members, strict=True):
-        alone = Trainer(spec, store, torch.device("cpu"), World())
+        alone = Trainer(spec, store, device, World())
         alone.run()
         for mine, other in zip(member.progress.history, alone.progress.history, strict=True):
             pairs = zip(mine[1:], other[1:], strict=True)
@@ -218,7 +222,8 @@ def _cells(one: Compared) -> list[Cell]:
     ]
 
 
-def _store(folder: Path, quick: bool) -> GraphStore:
+def write_store(folder: Path, quick: bool) -> GraphStore:
+    """Alloys to train on."""
     path = folder / "fused.gs"
     if path.exists():
         return GraphStore.open(path)
@@ -229,8 +234,10 @@ def _store(folder: Path, quick: bool) -> GraphStore:
     return prepare_store(DataConfig.model_validate(values), _CUTOFF, None, 0, path)
 
 
-def _specs(shape: Shape, store: GraphStore, folder: Path, steps: int = 10**6) -> list[SegmentSpec]:
-    """Members with learning rates of their own; epochs of a few steps each."""
+def specs_of(
+    shape: Shape, store: GraphStore, folder: Path, steps: int = 10**6
+) -> list[SegmentSpec]:
+    """Members with learning rates of their own, for a number of steps."""
     network = _network(shape)
     found = []
     for number in range(MEMBERS):

@@ -27,7 +27,7 @@ def test_every_table_is_printed(tmp_path: Path, device: torch.device) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())
-    names = ["steps", "estimates", "constants", "processes", "pieces"]
+    names = ["steps", "estimates", "constants", "processes", "pieces", "fused"]
     assert [table["name"] for table in found["tables"]] == names
     assert "Too little was measured" in done.stdout
     assert found["remarks"] == [
@@ -47,3 +47,5 @@ def test_every_table_is_printed(tmp_path: Path, device: torch.device) -> None:
     pieces = found["details"]["pieces"]
     assert len({one["piece"] for one in pieces}) == 10
     assert all(one["worst"] < 1e-3 for one in pieces), pieces
+    (together,) = found["details"]["fused"]
+    assert together["loss"] < 1e-4 and together["weight"] < 1e-4, together
