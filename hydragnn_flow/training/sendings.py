@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import (
@@ -36,6 +37,8 @@ from hydragnn_flow.training.distributed import World
 
 # No checkpoint takes as long to be written, clocks that differ by minutes included.
 _SECONDS_TO_WRITE = 3600.0
+# Times that ranks look for a checkpoint which they all see alike.
+_LOOKS = 4
 
 
 # Keys of `Training` that do not change what is trained: a segment that was too large gets more
@@ -80,15 +83,29 @@ class Sending:
         if not (spec.begin_with or spec.may_have_begun):
             return None
         self._read = partial(load_checkpoint, share=(world.rank, world.size), lazily=lazily)
-        found = self._found() if world.is_first else None
-        # One that was taken for lost may write another while the ranks look.
-        name = world.told(found[0].name if found else "", device)
-        if found is None and name:
-            found = spec.folder / name, self._read(spec.folder / name)
-        if found is None:
-            return None
-        self.checkpoint = found[0]
-        return found[1]
+        looks = 0
+        while True:
+            looks += 1
+            found = self._found() if world.is_first else None
+            name = world.told(found[0].name if found else "", device)
+            if not name:
+                return None
+            error: Exception | None = None
+            if found is None:
+                try:
+                    found = spec.folder / name, self._read(spec.folder / name)
+                except (InputError, OSError) as caught:
+                    error = caught
+            mine = "" if found is None else _moment(found[1])
+            differs = torch.tensor([float(mine != world.told(mine, device))], device=device)
+            if found is not None and not float(world.sum(differs)):
+                self.checkpoint, state = found
+                return state
+            # A sending that was taken for lost has written another while the ranks looked.
+            if looks == _LOOKS:
+                raise error or InputError(
+                    f"{spec.folder / name}: something else goes on writing it; end that, and go on"
+                )
 
     def write(self, state: dict[str, Any]) -> None:
         """Write the checkpoint of this sending, and take away those before it.
@@ -182,6 +199,12 @@ class Sending:
         """
         mine = _identity(self._spec)
         return all(_plain(state.get(key, value)) == _plain(value) for key, value in mine.items())
+
+
+def _moment(state: Mapping[str, Any]) -> str:
+    """How far a training had got."""
+    progress = state["progress"]
+    return f"{progress['epoch']}.{progress['step']}"
 
 
 def _identity(spec: SegmentSpec) -> dict[str, Any]:

@@ -86,13 +86,13 @@ def begin_with(
     path
         The file of the weights.
     model
-        The network, on its device.
+        The network, on the device that is to compute: on the host, if no device holds all of it.
     split
         The training split.
     budget
         Limits of a batch that is only predicted.
     device
-        Where to compute.
+        Where the ranks exchange tensors.
     world
         The ranks, all of which call this.
 
@@ -151,17 +151,18 @@ def _fit_references(
     By least squares over structures of the training split, weighted to energies per atom, the shift
     of least norm where compositions do not determine it. Elements that the data lack keep theirs.
     """
-    energies = unpack_exact(model.element_energies)
+    packed = model.element_energies
+    energies, here = unpack_exact(packed), packed.device
     branches = energies.reshape(-1, N_ELEMENTS).clone()
     # Sums over the ranks, so that all come to the same bits.
-    squares = torch.zeros(len(branches), N_ELEMENTS, N_ELEMENTS, dtype=torch.float64, device=device)
-    products = torch.zeros(len(branches), N_ELEMENTS, dtype=torch.float64, device=device)
+    squares = torch.zeros(len(branches), N_ELEMENTS, N_ELEMENTS, dtype=torch.float64, device=here)
+    products = torch.zeros(len(branches), N_ELEMENTS, dtype=torch.float64, device=here)
     was_training = model.training
     model.eval()
-    for batch in _some_of(split, budget, device, world):
+    for batch in _some_of(split, budget, here, world):
         atoms = torch.bincount(batch.batch, minlength=batch.num_graphs)[:, None].double()
         numbers = batch.x[:, model.number_column].long()
-        counts = torch.zeros(batch.num_graphs, N_ELEMENTS, dtype=torch.float64, device=device)
+        counts = torch.zeros(batch.num_graphs, N_ELEMENTS, dtype=torch.float64, device=here)
         counts.index_put_((batch.batch, numbers), torch.ones_like(numbers).double(), True)
         rest = batch.energy.reshape(-1, 1).double() - model(batch)["energy"]
         rows, rest = counts / atoms, rest / atoms
@@ -171,8 +172,9 @@ def _fit_references(
             squares[k] += rows[mine].T @ rows[mine]
             products[k] += (rows[mine].T @ rest[mine])[:, 0]
     model.train(was_training)
-    inverse = torch.linalg.pinv(world.sum(squares).cpu(), rtol=_LEAST, hermitian=True)
-    shift = torch.einsum("kij,kj->ki", inverse, world.sum(products).cpu())
+    squares, products = (world.sum(one.to(device)).cpu() for one in (squares, products))
+    inverse = torch.linalg.pinv(squares, rtol=_LEAST, hermitian=True)
+    shift = torch.einsum("kij,kj->ki", inverse, products)
     fitted = (branches.cpu() + shift).reshape(energies.shape)
     model.element_energies.copy_(fitted.view(torch.int64))
 

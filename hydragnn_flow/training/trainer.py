@@ -111,8 +111,9 @@ class Trainer:
         self.sending = Sending(spec)
         state = self._found()
         if state is None and spec.weights:
-            file = Path(spec.weights)
-            begin_with(file, model.to(device), self.train, self.reading, device, world)
+            # A device may have no memory for all of a network of which it is to hold a part.
+            whole = model if self._divides else model.to(device)
+            begin_with(Path(spec.weights), whole, self.train, self.reading, device, world)
         self.model: nn.Module = model
         # An epoch goes on with larger steps than the segment was given memory for, where it was
         # begun over more GCDs.
@@ -428,13 +429,16 @@ class Trainer:
 
     def _found(self) -> dict[str, Any] | None:
         """The checkpoint to go on from; None if there is none."""
-        # Ranks that will hold parts do not read the whole.
-        divides = self.settings.is_sharded or self.division is not None
-        lazily = divides and self.world.size > 1
+        lazily = self._divides  # ranks that will hold parts do not read the whole
         state = self.sending.begin(self.world, self.device, lazily=lazily)
         if state is None and self.spec.start_from is not None:
             _, state = named_or_furthest(Path(self.spec.start_from), lazily=lazily)
         return state
+
+    @property
+    def _divides(self) -> bool:
+        """Whether each rank is to hold a part of the network."""
+        return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
     def _restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""

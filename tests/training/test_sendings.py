@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 import torch
 from segment_cases import make_spec, network_with
+from torch import Tensor
 
 from hydragnn_flow import files
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
+from hydragnn_flow.training.sendings import Sending
 
 
 def sent(folder: Path, store: GraphStore, epochs: int, attempt: str, **more: Any) -> SegmentSpec:
@@ -192,3 +195,34 @@ def test_a_member_begins_with_what_is_left_of_its_trial(
     nothing = str(tmp_path / "none" / "checkpoint-named.pt")
     with pytest.raises(InputError, match=r"checkpoint-named\.pt: is not a readable"):
         run_segment(sent(tmp_path / "n", alloy_store, 3, "n", start_from=nothing))
+
+
+class _SecondRank(World):
+    """The second of two ranks: the first names a checkpoint, and how far that had got."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(1, 2)
+        object.__setattr__(self, "_said", iter(said))
+
+    def told(self, text: str, device: torch.device) -> str:
+        said: str = next(self._said)  # type: ignore[attr-defined]  # set above
+        return said
+
+    def sum(self, values: Tensor) -> Tensor:
+        return values
+
+
+def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    run_segment(sent(tmp_path / "t", alloy_store, 2, "a", may_have_begun=False))
+    later = sent(tmp_path / "t", alloy_store, 3, "b", may_have_begun=True)
+    name, cpu = "checkpoint-a.pt", torch.device("cpu")
+    # When the first rank looked, it was at its first epoch; it looks again.
+    state = Sending(later).begin(_SecondRank([name, "1.0", name, "2.0"]), cpu)
+    assert state is not None and state["progress"]["epoch"] == 2
+    with pytest.raises(InputError, match=r"checkpoint-a\.pt.*goes on writing it"):
+        Sending(later).begin(_SecondRank([name, "1.0"] * 9), cpu)
+    # It is gone when this rank reads it, and another is there when the first looks again.
+    state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", "1.0", name, "2.0"]), cpu)
+    assert state is not None and state["progress"]["epoch"] == 2
