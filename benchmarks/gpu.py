@@ -10,14 +10,19 @@ machine's site, and *constants* what the measured steps say of it. *processes* a
 train beside each other, as trainers do. *pieces* are the hand-written derivatives beside torch's
 own operations, forward and backward. *fused* has small networks whose steps are taken together
 beside the same ones that take them in turn.
+
+A device is lent for a time: SIGTERM ends the work after the network that is measured, and what was
+measured until then is printed and written.
 """
 
 from __future__ import annotations
 
+import signal
 import tempfile
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from threading import Event
 from typing import Annotated, Any
 
 import torch
@@ -102,9 +107,14 @@ def main(
             progress.update(bar, description=text)
 
         course = Course(Path(folder), place, _gcd(place), settings, hydragnn, say)
-        work = _Work(course, place, Path(folder), settings, quick, say)
+        ends = Event()
+        signal.signal(signal.SIGTERM, lambda *_: ends.set())
+        work = _Work(course, place, Path(folder), settings, quick, say, ends)
         chosen = cases(types or list(TARGETS), [mode] if mode else list(MODES))
         for row in only or ROWS:
+            if ends.is_set():
+                left_out.append(f"{row}: there was no time left")
+                continue
             found, details[row] = getattr(work, row)(chosen)
             tables += found
         left_out += work.left_out
@@ -134,8 +144,9 @@ class _Work:
         settings: Settings,
         quick: bool,
         say: Callable[[str], None],
+        ends: Event,
     ) -> None:
-        self._course, self._device, self._folder = course, device, folder
+        self._course, self._device, self._folder, self._ends = course, device, folder, ends
         self._settings, self._quick, self._say = settings, quick, say
         self._left_out: list[str] = []
 
@@ -146,7 +157,11 @@ class _Work:
     def steps(self, chosen: list[Case]) -> tuple[list[Table], Any]:
         rows = []
         for case in chosen:
-            self._say(f"{case.mpnn_type}, {case.mode}")
+            name = f"{case.mpnn_type}, {case.mode}"
+            if self._ends.is_set():
+                self._left_out.append(f"{name}: there was no time left")
+                continue
+            self._say(name)
             if (row := self._course.run(case)) is not None:
                 rows.append(row)
         tables = [step_table(rows), estimate_table(rows), constants(rows, _gcd(self._device))]

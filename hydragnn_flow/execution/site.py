@@ -104,7 +104,8 @@ def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
         return Gcd(
             memory_gib, 3e10, 1.8e10, 1.5e-5, process_gib=0.6, most_segments=1, launches=True
         )
-    return Gcd(memory_gib, 1e13, 1e12, launch_seconds=1e-5, process_gib=0.6, most_segments=4)
+    # One H100: `docs/benchmarks.md`, "An accelerator".
+    return Gcd(memory_gib, 1e13, 1e12, launch_seconds=4.5e-5, process_gib=0.6, most_segments=4)
 
 
 def described_node(facts: NodeOptions, interface: str | None) -> Node:
