@@ -9,7 +9,7 @@ Together they are a :class:`SegmentResult`, a line of `segments.jsonl`.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -322,3 +322,8 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
     def to_dict(self) -> dict[str, Any]:
         """Plain values of all fields."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+def trial_kwh(results: Iterable[SegmentResult]) -> float:
+    """Energy that segments of trials have used, as far as it was counted [kWh]."""
+    return sum((result.joules or 0.0) / 3.6e6 for result in results if result.kind == "trial")

@@ -13,10 +13,8 @@ from hydragnn_flow.files import patiently
 from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.log import tell
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult, trial_kwh
 
-_JOULES = 3.6e6
-"""In a kilowatt-hour."""
 _logger = logging.getLogger(__name__)
 
 
@@ -101,8 +99,7 @@ class Ledger:
         of = self.members if result.kind == "member" else self.trials[result.number]
         of.append(result)
         self.counts_energy |= result.joules is not None
-        if result.kind == "trial":
-            self.trial_kwh += (result.joules or 0.0) / _JOULES
+        self.trial_kwh += trial_kwh([result])
 
     def write(self, action: Callable[[], None]) -> None:
         """Change a file of the run directory; waits for a disk that is full or gone for a while.

@@ -21,6 +21,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import trial_kwh
 
 
 @dataclass
@@ -153,7 +154,12 @@ def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
     trials = read_trials(directory.path)
     ended = sum(trial.state != "running" for trial in trials)
     has_result = any(trial.state in ("complete", "pruned") for trial in trials)
-    return has_result and len(trials) == ended >= config.search.trials
+    if not has_result or ended < len(trials):
+        return False
+    limit = config.search.energy_kwh
+    return ended >= config.search.trials or (
+        limit is not None and trial_kwh(directory.results()) >= limit
+    )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from hydragnn_flow.report.text import number
 from hydragnn_flow.run_directory import RunDirectory, recorded
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.search.records import TrialRecord
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult, trial_kwh
 
 Phase = Literal["preparation", "search", "members", "calibration", "finished"]
 _PER_ATOM = "_mae_per_atom"
@@ -86,7 +86,8 @@ def stage_of(run_directory: Path) -> Stage:
     begun = _begun(folder)
     planned = _integer(values, "search", "trials")
     searching = any(trial.state == "running" for trial in trials)
-    over = planned and len(trials) >= planned
+    limit = (values.get("search") or {}).get("energy_kwh")
+    over = planned and (len(trials) >= planned or (limit and trial_kwh(results) >= limit))
     phase: Phase = "search"
     calls_a_function = "objective" in (values.get("search") or {})
     has_members = not calls_a_function and values.get("ensemble", {}) is not None

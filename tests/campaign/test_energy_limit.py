@@ -10,8 +10,10 @@ from campaign_cases import TRIALS
 from phase_cases import Campaign, run, well
 
 from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.start import _is_complete
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 KWH = 3.6e6
@@ -47,6 +49,19 @@ def test_trials_that_have_begun_go_on_to_their_last_rung(campaign: Campaign) -> 
 
 def test_a_limit_that_is_not_reached_changes_nothing(campaign: Campaign) -> None:
     assert asked(campaign(energy_kwh=100.0)) == TRIALS
+
+
+def test_a_search_alone_that_has_used_its_energy_is_over(campaign: Campaign) -> None:
+    """Of trials that were asked for; another limit continues it."""
+    context = campaign(rungs="none", energy_kwh=2.5, objectives=["seconds"])
+    assert not _is_complete(context.config, context.directory)
+    steady = {"steps": 20, "steady_steps": 15, "steady_graphs": 60, "steady_seconds": 1.0}
+    run(context, lambda spec: replace(counted(spec), gcds=["0"], **steady))
+    assert _is_complete(context.config, context.directory)
+    assert stage_of(context.directory.path).phase == "finished"
+    more = context.config.search.model_copy(update={"energy_kwh": 10.0})
+    further = context.config.model_copy(update={"search": more})
+    assert not _is_complete(further, context.directory)
 
 
 def test_a_later_driver_knows_what_was_used(campaign: Campaign) -> None:
