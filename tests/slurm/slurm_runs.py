@@ -17,10 +17,9 @@ from typing import Any
 
 import psutil
 from cluster import Cluster
-from driver_cases import has_checkpoint
 
 from hydragnn_flow.search import TrialRecord, read_trials
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import Kind, SegmentResult
 
 # Nothing here takes as long on an idle machine; these are for loaded ones.
 PATIENCE = 600.0
@@ -130,15 +129,15 @@ class Campaign:
         """The ended segments of a trial, in their order."""
         return [r for r in self.results() if (r.kind, r.number) == ("trial", number)]
 
-    def at_work(self) -> dict[str, dict[int, psutil.Process]]:
-        """For each node, the trials that are trained there now, and a process of each."""
+    def at_work(self, kind: Kind = "trial") -> dict[str, dict[int, psutil.Process]]:
+        """For each node, trials (or members) that are trained there now, and a process of each."""
         found: dict[str, dict[int, psutil.Process]] = {}
         for node in self.cluster.nodes:
             found[node] = {}
             for process in self.cluster.processes(node):
                 with suppress(OSError, psutil.Error):
                     named = re.fullmatch(
-                        rf"hydragnn_flow: trial (\d+) of {re.escape(str(self.path))}",
+                        rf"hydragnn_flow: {kind} (\d+) of {re.escape(str(self.path))}",
                         " ".join(process.cmdline()).strip(),
                     )
                     if named:
@@ -146,7 +145,9 @@ class Campaign:
         return found
 
     @contextmanager
-    def held(self, n_trials: int) -> Iterator[dict[str, dict[int, psutil.Process]]]:
+    def held(
+        self, number_of: int, kind: Kind = "trial"
+    ) -> Iterator[dict[str, dict[int, psutil.Process]]]:
         """Have trials at work at the same time, standing still within the ``with`` block.
 
         Each stands still as soon as it has a checkpoint: it might be done before the last begins,
@@ -154,8 +155,10 @@ class Campaign:
 
         Parameters
         ----------
-        n_trials
+        number_of
             That many, or more.
+        kind
+            Members in place of trials.
 
         Returns
         -------
@@ -165,15 +168,17 @@ class Campaign:
         held: dict[str, dict[int, psutil.Process]] = {node: {} for node in self.cluster.nodes}
 
         def are_there() -> bool:
-            for node, there in self.at_work().items():
-                for number in filter(self.trains, there.keys() - held[node].keys()):
+            for node, there in self.at_work(kind).items():
+                for number in there.keys() - held[node].keys():
+                    if not self.trains(number, kind):
+                        continue
                     with suppress(psutil.NoSuchProcess):  # it has just ended
                         there[number].suspend()
                         held[node][number] = there[number]
-            return len({number for there in held.values() for number in there}) >= n_trials
+            return len({number for there in held.values() for number in there}) >= number_of
 
         try:
-            self.wait_for(f"{n_trials} trials that train", are_there)
+            self.wait_for(f"{number_of} {kind}s that train", are_there)
             yield held
         finally:
             for there in held.values():
@@ -181,9 +186,10 @@ class Campaign:
                     with suppress(psutil.NoSuchProcess):  # it was taken away
                         process.resume()
 
-    def trains(self, number: int) -> bool:
-        """Whether a trial has a checkpoint."""
-        return has_checkpoint(self.seen, number)
+    def trains(self, number: int, kind: Kind = "trial") -> bool:
+        """Whether a trial, or a member, has a checkpoint."""
+        folder = self.seen / {"trial": "trials", "member": "ensemble/members"}[kind] / str(number)
+        return any(folder.glob("checkpoint-*.pt"))
 
     def trials(self) -> list[TrialRecord]:
         """What the study knows."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from cluster import Cluster
 from slurm_cases import SPACE, write_campaign, write_site
-from slurm_runs import Campaign, assert_nothing_lost_or_repeated
+from slurm_runs import Campaign, assert_nothing_lost_or_repeated, places_of
 
 pytestmark = pytest.mark.slurm
 
@@ -87,6 +87,30 @@ def test_a_block_that_is_cancelled_costs_its_own_segments_only(
     campaign.finish()
     assert_went_on_elsewhere(campaign, hit, set())
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
+
+
+def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Each of two members has a block, and each of its GCDs holds a part of the network."""
+    training = {"sharding": {"strategy": "FULL_SHARD"}}
+    config = write_campaign(tmp_path, 2, 2, member_epochs=EPOCHS, training=training)
+    campaign = Campaign(cluster, config, write_site(tmp_path, gcds=GANG // 2))
+    campaign.start()
+    with campaign.held(2, "member") as held:
+        node = next(node for node, there in held.items() if there)
+        (hit,) = held[node]
+        cluster.power_off(node)
+    campaign.finish()
+    ended = [result for result in campaign.results() if result.kind == "member"]
+    assert {result.status for result in ended} <= set(NO_FAULT), ended
+    first, *_, last = [result for result in ended if result.number == hit]
+    assert first.status != "ok" and last.status == "ok", ended
+    assert last.from_epoch > 0, "began again from nothing"
+    assert node not in {where for where, _ in places_of(last)}
+    (other,) = [result for result in ended if result.number != hit]
+    assert (other.status, len(other.gcds)) == ("ok", GANG), other
+    assert len({where for where, _ in places_of(other)}) == 2
 
 
 def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
