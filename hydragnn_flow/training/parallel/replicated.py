@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -11,6 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hydragnn_flow.config.network import DDP
 from hydragnn_flow.training.parallel.alone import Parallel
+
+# Whether a forward pass begins with the first rank's buffers; newer versions of torch deprecate the
+# second name.
+_KEYS = inspect.signature(DistributedDataParallel).parameters
+_OF_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KEYS else "broadcast_buffers"
 
 
 class Replicated(Parallel):
@@ -32,9 +38,10 @@ class Replicated(Parallel):
         self, model: nn.Module, settings: DDP, *, accumulates: bool, foreign: bool
     ) -> None:
         super().__init__(model)
+        exchange: dict[str, Any] = {_OF_BUFFERS: foreign}
         self._ddp = DistributedDataParallel(
             model,
-            broadcast_buffers=foreign,
+            **exchange,
             find_unused_parameters=foreign,
             bucket_cap_mb=settings.bucket_cap_mb,
             gradient_as_bucket_view=settings.gradient_as_bucket_view,
