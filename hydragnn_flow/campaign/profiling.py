@@ -262,8 +262,8 @@ class _Gang:
             fleet.update(pool.hosts())
             if spots := Room(fleet, now).take(gcds, seconds):
                 return spots
-            if fleet.free:
-                first = min(first, now)
+            # Between two batch jobs there are none, and the wait begins anew.
+            first = min(first, now) if fleet.free else math.inf
             if now - first > SECONDS_FOR_THE_OTHERS:
                 raise CampaignStopped(
                     f"of {gcds} GCDs in a batch job of site {site.name}, {fleet.free} came within "

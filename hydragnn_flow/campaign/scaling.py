@@ -136,7 +136,7 @@ def _continued(study: Study, run: Path) -> Study:
             f"{path}: is a study of another network, or with other --seconds; move it away, or "
             "give the --seconds that it was measured with"
         )
-    return before
+    return replace(before, run=study.run)
 
 
 def _limits(spec: SegmentSpec) -> tuple[int, float]:

@@ -108,8 +108,9 @@ class Study:
 
     @property
     def about(self) -> dict[str, Any]:
-        """All but the points: studies that agree in it are one."""
-        return {**asdict(replace(self, points=()))}
+        """All but the points and the name of the run, which may be moved: if it is the same, so is
+        the study."""
+        return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
         """What was measured of a kind of scaling, the narrowest first; one GCD is of both."""

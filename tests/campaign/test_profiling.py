@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,9 @@ def test_a_study_goes_through_the_pool_of_a_site(
     assert again == study, "was measured again"
     with pytest.raises(InputError, match="is a study of another network, or with other --seconds"):
         scaling_study(run, site(gcds=2), gcds=[2], seconds=0.3)
+    moved = run.rename(run.with_name("moved"))
+    again, _ = scaling_study(moved, site(gcds=2), gcds=[2], seconds=0.2)
+    assert again == replace(study, run="moved"), "was measured again"
 
 
 @pytest.mark.slow  # processes start twice
