@@ -11,19 +11,19 @@ train beside each other, as trainers do. *pieces* are the hand-written derivativ
 own operations, forward and backward. *fused* has small networks whose steps are taken together
 beside the same ones that take them in turn.
 
-A device is lent for a time: SIGTERM ends the work after the network that is measured, and what was
-measured until then is printed and written.
+A device is lent for a time: after SIGTERM nothing else is begun, no network and no row, and what
+was measured until then is printed and written.
 """
 
 from __future__ import annotations
 
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from threading import Event
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 import typer
@@ -47,12 +47,16 @@ from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.training.device import this_device
+from hydragnn_flow.training.memory import out_of_memory
 
+T = TypeVar("T")
+_NO_TIME = "there was no time left"
 ROWS = ("steps", "processes", "pieces", "fused")
 MEASURES = [
     "benchmarks/gpu.py",
     "benchmarks/gpu_race",
     "benchmarks/model_race",
+    "benchmarks/parallel_checks/fused.py",
     "hydragnn_flow/models",
     "hydragnn_flow/placement/cost_model.py",
     "hydragnn_flow/training/fused",
@@ -113,7 +117,7 @@ def main(
         chosen = cases(types or list(TARGETS), [mode] if mode else list(MODES))
         for row in only or ROWS:
             if ends.is_set():
-                left_out.append(f"{row}: there was no time left")
+                left_out.append(f"{row}: {_NO_TIME}")
                 continue
             found, details[row] = getattr(work, row)(chosen)
             tables += found
@@ -159,7 +163,7 @@ class _Work:
         for case in chosen:
             name = f"{case.mpnn_type}, {case.mode}"
             if self._ends.is_set():
-                self._left_out.append(f"{name}: there was no time left")
+                self._left_out.append(f"{name}: {_NO_TIME}")
                 continue
             self._say(name)
             if (row := self._course.run(case)) is not None:
@@ -172,6 +176,9 @@ class _Work:
         seconds = 0.1 if self._quick else 8 * self._settings.seconds
         found = []
         for case in SIDE_BY_SIDE[: 1 if self._quick else None]:
+            if self._ends.is_set():
+                self._left_out.append(f"processes, {case.mpnn_type}: {_NO_TIME}")
+                continue
             store = self._course.store(case.columns)
             try:
                 found += processes.measure(case, store, self._device, numbers, seconds, self._say)
@@ -181,17 +188,29 @@ class _Work:
 
     def pieces(self, chosen: list[Case]) -> tuple[list[Table], Any]:
         atoms = 108 if self._quick or self._device.type == "cpu" else 2048
-        found = list(
-            pieces.measure(
-                self._device, atoms, self._settings.rounds, self._settings.seconds / 4, self._say
-            )
-        )
+        rounds, seconds = self._settings.rounds, self._settings.seconds / 4
+        course = pieces.measure(self._device, atoms, rounds, seconds, self._say)
+        found = list(self._in_time("pieces", course))
         return [piece_table(found)], [asdict(one) for one in found]
 
     def fused(self, chosen: list[Case]) -> tuple[list[Table], Any]:
         rounds = self._settings.rounds
-        found = list(fused.measure(self._device, self._folder, rounds, self._quick, self._say))
+        course = fused.measure(self._device, self._folder, rounds, self._quick, self._say)
+        found = list(self._in_time("fused", course))
         return [fused_table(found)], [asdict(one) for one in found]
+
+    def _in_time(self, row: str, course: Iterator[T]) -> Iterator[T]:
+        """What is measured, until there is no time or no memory left."""
+        while not self._ends.is_set():
+            try:
+                yield next(course)
+            except StopIteration:
+                return
+            except RuntimeError as error:
+                reason = out_of_memory(error) or next(iter(str(error).splitlines()), "")
+                self._left_out.append(f"the rest of {row}: {reason}")
+                return
+        self._left_out.append(f"the rest of {row}: {_NO_TIME}")
 
 
 def _device(asked: str | None) -> torch.device:

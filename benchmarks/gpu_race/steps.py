@@ -107,10 +107,11 @@ class Course:
             ours = Ours(store, case, BATCH, self._device)
             step = 2 * _once(ours, clock)
             peak = peak_memory_gib(self._device)
-            kernels = kernels_of(ours.step, self._settings.profiled, self._device)
             sides: dict[str, Side] = {OURS: ours} | self._theirs(case, store)
             contenders = {who: self._turn(side, clock, step) for who, side in sides.items()}
             turns = take_turns(contenders, self._settings.rounds)
+            # Last, since what the profiler has begun may go on.
+            kernels = kernels_of(ours.step, self._settings.profiled, self._device)
         except (RuntimeError, InputError) as error:
             reason = out_of_memory(error) or next(iter(str(error).splitlines()), "")
             self.left_out.append(f"{name}: {reason}")

@@ -161,7 +161,7 @@ class _Turns:
 def differences(
     shape: Shape, store: GraphStore, folder: Path, steps: int, device: torch.device = CPU
 ) -> tuple[float, float]:
-    """Train the members both ways; largest relative difference of a loss, and of a weight."""
+    """Train the members both ways; largest differences of a loss, relative to it, and a weight."""
     specs = specs_of(shape, store, folder, steps=steps)
     together = FusedTrainer(specs, store, device)
     together.run(probe=False)

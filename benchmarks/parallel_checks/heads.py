@@ -100,6 +100,6 @@ def _trained(
             for _ in losses(one, _COUNTED):
                 pass
         held = sum(weight.numel() for weight in one.parallel.weights)
-        # What the loss is summed by, eight bytes a step, is this program's.
+        # With the few bytes by which this program sums the losses.
         found[name] = mine, held, traffic.bytes / _COUNTED
     return found

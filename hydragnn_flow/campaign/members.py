@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -35,12 +36,14 @@ from hydragnn_flow.training.checkpoint import (
     FILE,
     checkpoints,
     copy_checkpoint,
+    load_checkpoint,
     named_or_furthest,
 )
 from hydragnn_flow.training.checkpoint_parts import folder_of, remove_checkpoint
 
 # Ends that may be the member's own doing: the next in line may do better.
 _GIVEN_UP = ("error", "killed")
+_LOOK = partial(load_checkpoint, lazily=True)
 _logger = logging.getLogger(__name__)
 
 
@@ -296,10 +299,10 @@ class MemberPhase:
         if not any(map(is_judged, self._of("member", member))):
             # It failed before its first validation, so its trial's weights are still the best.
             trial_file = checkpoint_of_trial(self.context, trial.number)
-            copy_checkpoint(named_or_furthest(trial_file, lazily=True)[0], file)
+            copy_checkpoint(named_or_furthest(trial_file, _LOOK)[0], file)
         elif mine != [file]:
             last = [result for result in self._of("member", member) if result.checkpoint][-1]
-            source = named_or_furthest(folder / last.checkpoint, lazily=True)[0]
+            source = named_or_furthest(folder / last.checkpoint, _LOOK)[0]
             if folder_of(source) is None:
                 source.replace(file)
             else:  # one file, so that what is sealed and copied of an ensemble is all of it

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,18 +165,19 @@ def furthest(
     return found
 
 
-def named_or_furthest(path: Path, *, lazily: bool = False) -> tuple[Path, dict[str, Any]]:
+def named_or_furthest(
+    path: Path, read: Callable[[Path], dict[str, Any]] = load_checkpoint
+) -> tuple[Path, dict[str, Any]]:
     """A checkpoint that the ledger names, or where that is gone another sending's, and its content.
 
-    A sending that was taken for lost, and was not, may have replaced it by its own. ``lazily`` is
-    as :func:`load_checkpoint` takes it.
+    A sending that was taken for lost, and was not, may have replaced it by its own. ``read`` is as
+    :func:`furthest` takes it.
 
     Raises
     ------
     InputError
         If neither can be read.
     """
-    read = partial(load_checkpoint, lazily=lazily)
     found = None if is_there(path) else furthest(checkpoints(path.parent), read=read)
     return found or (path, read(path))
 

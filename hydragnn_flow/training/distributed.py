@@ -39,14 +39,15 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def told(self, text: str, device: torch.device) -> str:
-        """What the first rank has to say to all of them, in ASCII; all ranks call this."""
+    def told(self, text: str, device: torch.device, rank: int = 0) -> str:
+        """What one rank has to say to all of them; all ranks call this."""
         if self.size == 1:
             return text
-        length = int(self.sum(torch.tensor(float(len(text) * self.is_first), device=device)))
-        codes = [*text.encode("ascii")] if self.is_first else [0] * length
+        said = text.encode() if self.rank == rank else b""
+        length = int(self.sum(torch.tensor(float(len(said)), device=device)))
+        codes = [*said] or [0] * length
         codes = self.sum(torch.tensor(codes, dtype=torch.float64, device=device)).tolist()
-        return bytes(map(int, codes)).decode("ascii")
+        return bytes(map(int, codes)).decode()
 
     def wait(self) -> None:
         """Wait until every rank is here."""

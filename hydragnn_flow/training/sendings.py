@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -20,6 +21,7 @@ from hydragnn_flow.training.checkpoint import (
     checkpoints,
     furthest,
     load_checkpoint,
+    named_or_furthest,
     read_alone,
     save_checkpoint,
 )
@@ -38,7 +40,10 @@ from hydragnn_flow.training.distributed import World
 # No checkpoint takes as long to be written, clocks that differ by minutes included.
 _SECONDS_TO_WRITE = 3600.0
 # Times that ranks look for a checkpoint which they all see alike.
-_LOOKS = 4
+_LOOKS, _SECONDS_BETWEEN_LOOKS = 4, 1.0
+
+Found = tuple[Path, dict[str, Any]]
+Read = Callable[[Path], dict[str, Any]]
 
 
 # Keys of `Training` that do not change what is trained: a segment that was too large gets more
@@ -58,14 +63,15 @@ class Sending:
     def __init__(self, spec: SegmentSpec) -> None:
         self._spec = spec
         self._superseded: list[Path] = []
-        self._read: Callable[[Path], dict[str, Any]] = load_checkpoint
         self.checkpoint: Path | None = None
         """The file that has what was trained so far; none if nothing was."""
 
     def begin(
         self, world: World, device: torch.device, *, lazily: bool = False
     ) -> dict[str, Any] | None:
-        """What an earlier sending has left, with which this one begins; every rank calls this.
+        """What an earlier sending has left, or else what the segment starts from.
+
+        Every rank calls this, and all get the same.
 
         Parameters
         ----------
@@ -77,35 +83,19 @@ class Sending:
         Raises
         ------
         InputError
-            If nothing of what was left can be read.
+            If nothing of what was left can be read, by any rank.
         """
         spec = self._spec
-        if not (spec.begin_with or spec.may_have_begun):
-            return None
-        self._read = partial(load_checkpoint, share=(world.rank, world.size), lazily=lazily)
-        looks = 0
-        while True:
-            looks += 1
-            found = self._found() if world.is_first else None
-            name = world.told(found[0].name if found else "", device)
-            if not name:
-                return None
-            error: Exception | None = None
-            if found is None:
-                try:
-                    found = spec.folder / name, self._read(spec.folder / name)
-                except (InputError, OSError) as caught:
-                    error = caught
-            mine = "" if found is None else _moment(found[1])
-            differs = torch.tensor([float(mine != world.told(mine, device))], device=device)
-            if found is not None and not float(world.sum(differs)):
-                self.checkpoint, state = found
-                return state
-            # A sending that was taken for lost has written another while the ranks looked.
-            if looks == _LOOKS:
-                raise error or InputError(
-                    f"{spec.folder / name}: something else goes on writing it; end that, and go on"
-                )
+        read = partial(load_checkpoint, share=(world.rank, world.size), lazily=lazily)
+        found = None
+        if spec.begin_with or spec.may_have_begun:
+            found = _seen_alike(spec.folder, partial(self._found, read), read, world, device)
+            self.checkpoint = None if found is None else found[0]
+        if found is None and spec.start_from is not None:
+            file = Path(spec.start_from)
+            named = partial(named_or_furthest, file, read)
+            found = _seen_alike(file.parent, named, read, world, device)
+        return None if found is None else found[1]
 
     def write(self, state: dict[str, Any]) -> None:
         """Write the checkpoint of this sending, and take away those before it.
@@ -181,15 +171,15 @@ class Sending:
         files = [[int(size), int(crc)] for size, crc in world.sum(facts).tolist()]
         return {"version": IN_PARTS, KEY: {"folder": name, "files": files}}
 
-    def _found(self) -> tuple[Path, dict[str, Any]] | None:
+    def _found(self, read: Read) -> Found | None:
         spec = self._spec
         known = spec.folder / spec.begin_with
         if not spec.may_have_begun and is_there(known):
             self._superseded = [known]
-            return known, self._read(known)
+            return known, read(known)
         # Where one that is known is gone, a sending that was taken for lost has got further.
         self._superseded = checkpoints(spec.folder)
-        return furthest(self._superseded, self._is_ours, self._read)
+        return furthest(self._superseded, self._is_ours, read)
 
     def _is_ours(self, state: dict[str, Any]) -> bool:
         """Whether a checkpoint is of this training.
@@ -201,10 +191,50 @@ class Sending:
         return all(_plain(state.get(key, value)) == _plain(value) for key, value in mine.items())
 
 
+def _seen_alike(
+    folder: Path, find: Callable[[], Found | None], read: Read, world: World, device: torch.device
+) -> Found | None:
+    """What the first rank finds in a folder, and all ranks read in the same state.
+
+    A sending that was taken for lost, and was not, may replace it between their reading.
+    """
+    if world.size == 1:
+        return find()
+    looks = 0
+    while True:
+        looks += 1
+        found, fault = None, ""
+        try:
+            found = find() if world.is_first else None
+        except (InputError, OSError) as error:
+            fault = str(error)
+        name = world.told(found[0].name if found else "", device)
+        if name and not world.is_first:
+            try:
+                found = folder / name, read(folder / name)
+            except (InputError, OSError) as error:
+                fault = str(error)
+        moment = _moment(found[1]) if found else ""
+        differs = moment != world.told(moment, device)
+        marks = torch.zeros(world.size, 2, device=device)
+        marks[world.rank] = torch.tensor([float(bool(fault)), float(differs)])
+        faults, others = world.sum(marks).cpu().unbind(1)
+        if not (faults.any() or others.any()):
+            return found
+        if looks < _LOOKS:
+            time.sleep(_SECONDS_BETWEEN_LOOKS)
+        elif faults.any():
+            raise InputError(world.told(fault, device, int(faults.nonzero()[0])))
+        else:
+            raise InputError(
+                f"{folder / name}: another process goes on replacing it; end that process"
+            )
+
+
 def _moment(state: Mapping[str, Any]) -> str:
-    """How far a training had got."""
+    """How far a training had got, and what it had predicted."""
     progress = state["progress"]
-    return f"{progress['epoch']}.{progress['step']}"
+    return f"{progress['epoch']} {progress['step']} {sorted(state['predicted'])}"
 
 
 def _identity(spec: SegmentSpec) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def begin_with(
     path
         The file of the weights.
     model
-        The network, on the device that is to compute: on the host, if no device holds all of it.
+        The network, on the device that is to compute: the host, where ranks will divide it.
     split
         The training split.
     budget

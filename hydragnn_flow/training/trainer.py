@@ -21,7 +21,6 @@ from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_in_order
-from hydragnn_flow.training.checkpoint import named_or_furthest
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.drawn_epochs import DrawnEpoch
@@ -109,7 +108,7 @@ class Trainer:
             model = model.double()
         freeze(model, spec.frozen)
         self.sending = Sending(spec)
-        state = self._found()
+        state = self.sending.begin(world, device, lazily=self._divides)
         if state is None and spec.weights:
             # A device may have no memory for all of a network of which it is to hold a part.
             whole = model if self._divides else model.to(device)
@@ -427,17 +426,9 @@ class Trainer:
         self.save()
         monitor.saved(time.monotonic() - start)
 
-    def _found(self) -> dict[str, Any] | None:
-        """The checkpoint to go on from; None if there is none."""
-        lazily = self._divides  # ranks that will hold parts do not read the whole
-        state = self.sending.begin(self.world, self.device, lazily=lazily)
-        if state is None and self.spec.start_from is not None:
-            _, state = named_or_furthest(Path(self.spec.start_from), lazily=lazily)
-        return state
-
     @property
     def _divides(self) -> bool:
-        """Whether each rank is to hold a part of the network."""
+        """Whether each rank is to hold a part of the network, and not to read the whole."""
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
     def _restore(self, state: dict[str, Any]) -> None:

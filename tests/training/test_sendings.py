@@ -19,6 +19,7 @@ from hydragnn_flow import files
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training import sendings
 from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
@@ -204,7 +205,9 @@ class _SecondRank(World):
         super().__init__(1, 2)
         object.__setattr__(self, "_said", iter(said))
 
-    def told(self, text: str, device: torch.device) -> str:
+    def told(self, text: str, device: torch.device, rank: int = 0) -> str:
+        if rank:
+            return text
         said: str = next(self._said)  # type: ignore[attr-defined]  # set above
         return said
 
@@ -213,16 +216,21 @@ class _SecondRank(World):
 
 
 def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(
-    tmp_path: Path, alloy_store: GraphStore
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sendings, "_SECONDS_BETWEEN_LOOKS", 0.0)
     run_segment(sent(tmp_path / "t", alloy_store, 2, "a", may_have_begun=False))
     later = sent(tmp_path / "t", alloy_store, 3, "b", may_have_begun=True)
     name, cpu = "checkpoint-a.pt", torch.device("cpu")
+    before, now = "1 0 []", sendings._moment(load_checkpoint(later.folder / name))
     # When the first rank looked, it was at its first epoch; it looks again.
-    state = Sending(later).begin(_SecondRank([name, "1.0", name, "2.0"]), cpu)
+    state = Sending(later).begin(_SecondRank([name, before, name, now]), cpu)
     assert state is not None and state["progress"]["epoch"] == 2
-    with pytest.raises(InputError, match=r"checkpoint-a\.pt.*goes on writing it"):
-        Sending(later).begin(_SecondRank([name, "1.0"] * 9), cpu)
+    with pytest.raises(InputError, match=r"checkpoint-a\.pt: another process goes on replacing it"):
+        Sending(later).begin(_SecondRank([name, before] * 9), cpu)
     # It is gone when this rank reads it, and another is there when the first looks again.
-    state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", "1.0", name, "2.0"]), cpu)
+    state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", before, name, now]), cpu)
     assert state is not None and state["progress"]["epoch"] == 2
+    # What one rank cannot read is said by all.
+    with pytest.raises(InputError, match=r"checkpoint-0\.pt: is not a readable checkpoint"):
+        Sending(later).begin(_SecondRank(["checkpoint-0.pt", before] * 9), cpu)
