@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,6 +32,8 @@ FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
 _BEST, _FEWEST_BEST = 0.1, 5
 # Shapley values of a deep forest cost about a millisecond a trial.
 _MOST_EXPLAINED = 1000
+# Drawn from the space: points that are explained, and those that each is compared with.
+_EXPLAINED, _COMPARED = 128, 64
 
 
 def parameter_importance(
@@ -63,8 +65,10 @@ def parameter_importance(
         ``parameter``, ``importance`` (fractions that add up to 1; all zero if nothing mattered),
         ``trials`` that have it, the most important first. With ``shap`` also ``shap``: by how
         much the parameter moves a trial's place in the ranking on average, in fractions of the
-        ranking's length, and ``attrs["of"]``: ``ranking``. For throughput, seconds and joules by
-        how much it changes these, in fractions of them; ``attrs["of"]`` is then their name.
+        ranking's length, and ``attrs["of"]``: ``ranking``. For throughput,
+        seconds and joules by how much it changes these, in fractions of them; ``attrs["of"]`` is
+        then their name. The average is over the space, whatever part of it the sampler preferred;
+        where some trials lack a parameter, over the trials.
         ``attrs["r2"]`` says how much of either the model behind it explains, if there are trials
         enough to tell.
 
@@ -151,7 +155,8 @@ def _shapley(
             "--shap: needs packages that are not installed; run `pip install 'hydragnn_flow[shap]'`"
         ) from None
 
-    inputs, owners = _numbers(ordered, names)
+    domains = ordered.attrs["parameters"]
+    inputs, owners = _numbers(ordered[[*names]], domains)
     # Leaves of several trials: outputs are noisy, and shallow trees are explained faster.
     forest = RandomForestRegressor(
         n_estimators=100,
@@ -162,26 +167,54 @@ def _shapley(
     )
     forest.fit(inputs, outputs)
     random = np.random.default_rng(0)
-    explained = random.permutation(len(ordered))[:_MOST_EXPLAINED]
-    found = np.asarray(shap.TreeExplainer(forest).shap_values(inputs[explained]))
+    if ordered[[*names]].notna().all(axis=None):
+        # A sampler that has found good values tries few others: by its trials, a parameter that it
+        # has settled early would seem to matter little.
+        drawn = _drawn(ordered, names, _EXPLAINED + _COMPARED, random)
+        points = _numbers(pd.concat([ordered[[*names]], drawn]), domains)[0][len(ordered) :]
+        explainer = shap.TreeExplainer(
+            forest, data=points[_EXPLAINED:], feature_perturbation="interventional"
+        )
+        explained = points[:_EXPLAINED]
+    else:
+        explainer = shap.TreeExplainer(forest)
+        explained = inputs[random.permutation(len(ordered))[:_MOST_EXPLAINED]]
+    found = np.asarray(explainer.shap_values(explained, check_additivity=False))
     # A parameter's columns move a trial together, so they are added before the sign is dropped.
     each = [np.abs(found[:, owners == i].sum(axis=1)).mean() for i in range(len(names))]
     moved: NDArray[np.float64] = np.array(each)
     return moved, getattr(forest, "oob_score_", None)
 
 
+def _drawn(
+    ordered: pd.DataFrame, names: Sequence[str], number: int, random: np.random.Generator
+) -> pd.DataFrame:
+    """Points of the space; of choices those that some trial has."""
+    values: dict[str, Any] = {}
+    for name in names:
+        domain: dict[str, Any] = ordered.attrs["parameters"][name]
+        if "choices" in domain:
+            kinds = list(ordered[name].unique())
+            values[name] = [kinds[place] for place in random.integers(len(kinds), size=number)]
+        elif domain.get("log"):
+            low, high = np.log([domain["low"], domain["high"]])
+            values[name] = np.exp(random.uniform(low, high, number))
+        else:
+            values[name] = random.uniform(domain["low"], domain["high"], number)
+    return pd.DataFrame(values)
+
+
 def _numbers(
-    ordered: pd.DataFrame, names: Sequence[str]
+    points: pd.DataFrame, domains: Mapping[str, Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Inputs [n_trials, n_columns] for a forest, and the position in ``names`` of each column.
+    """Inputs [n_points, n_columns] for a forest, and the parameter's position of each column.
 
     Categories are one column each; a gap is below every value, so that one split sets it apart.
     """
     columns: list[NDArray[np.float64]] = []
     owners: list[int] = []
-    for i, name in enumerate(names):
-        domain: dict[str, Any] = ordered.attrs["parameters"][name]
-        values = ordered[name]
+    for i, (name, values) in enumerate(points.items()):
+        domain: dict[str, Any] = domains[str(name)]
         if "choices" in domain:
             kinds = sorted(values.dropna().unique(), key=str)
             columns += [(values == kind).fillna(False).to_numpy(float) for kind in kinds]

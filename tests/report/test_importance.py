@@ -76,6 +76,25 @@ def test_shapley_values_agree(recwarn: pytest.WarningsRecorder) -> None:
     assert found.attrs["r2"] > 0.8
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_sampler_has_settled_early_still_matters_most(seed: int) -> None:
+    """Nine of ten trials have the good value of the parameter that doubles the cost."""
+    pytest.importorskip("shap")
+    random = np.random.default_rng(seed)
+    study = optuna.create_study(direction="minimize")
+    domains = {name: CategoricalDistribution([False, True]) for name in ("settled", "open")}
+    for number in range(40):
+        chosen = {"settled": number % 10 == 0, "open": bool(random.integers(2))}
+        cost = (2.0 if chosen["settled"] else 1.0) * (1.3 if chosen["open"] else 1.0)
+        cost *= float(np.exp(0.02 * random.normal()))
+        study.add_trial(create_trial(params=chosen, distributions=domains, value=cost))
+    frame = study_frame(study, [], ["seconds"])
+    found = parameter_importance(study, frame, shap=True).set_index("parameter")["shap"]
+    # Of two values alike often each is half of the logarithm of their ratio from the middle.
+    assert found["settled"] == pytest.approx(np.sqrt(2.0) - 1, rel=0.3)
+    assert found["open"] == pytest.approx(np.sqrt(1.3) - 1, rel=0.3)
+
+
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "shap", None)
     with pytest.raises(InputError, match=r"pip install 'hydragnn_flow\[shap\]'"):

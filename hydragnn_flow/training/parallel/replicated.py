@@ -13,8 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 from hydragnn_flow.config.network import DDP
 from hydragnn_flow.training.parallel.alone import Parallel
 
-# Whether a forward pass begins with the first rank's buffers. By the first name they are those of the
-# first rank when DDP is made too, as they are anyway; newer versions of torch deprecate the second.
+# Whether a forward pass begins with the first rank's buffers. By the first name they also are those
+# of the first rank when DDP is made, which changes nothing; newer versions of torch deprecate the
+# second.
 _KEYS = inspect.signature(DistributedDataParallel).parameters
 _OF_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KEYS else "broadcast_buffers"
 
