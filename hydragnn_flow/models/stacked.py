@@ -121,7 +121,8 @@ class StackedEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Rows [members * n, width] of the numbers [members * n]."""
-        first = torch.arange(self.members, device=input.device) * self.num_embeddings
+        all_entries = self.members * self.num_embeddings
+        first = torch.arange(0, all_entries, self.num_embeddings, device=input.device)
         entries = input.view(self.members, -1) + first[:, None]
         return functional.embedding(entries.view(-1), self.weight.flatten(0, 1))
 
@@ -191,8 +192,9 @@ class StackedKnots(Knots):
     def forward(self, lengths: Tensor, factor: Tensor | None = None) -> Interpolation:
         """As that of :class:`.Knots`; the edges of a network read its own knots."""
         one = super().forward(lengths, factor)
-        knots = self.lengths.shape[0] // self.members
-        first = torch.arange(self.members, device=lengths.device) * knots
+        all_knots = self.lengths.shape[0]
+        knots = all_knots // self.members
+        first = torch.arange(0, all_knots, knots, device=lengths.device)
         start = (one.rows.start.view(self.members, -1) + first[:, None]).view(-1)
         # No edge begins in the last three knots of a network, which are beyond its last interval.
         intervals = self.intervals + knots * (self.members - 1)

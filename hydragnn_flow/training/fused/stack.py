@@ -86,10 +86,12 @@ class Stack:
         means = []
         found = self._loss.term_values(outputs, batch.batch)
         for term, (values, elements) in zip(self._loss.terms, found, strict=True):
-            rows = values.view(len(self.members), -1, values.shape[1])
+            width = values.shape[1]
+            rows = values.view(len(self.members), -1, width)
             counted = batch.counted[term.level]
             sums = (rows * counted.to(rows.dtype)).sum((1, 2))
-            means.append(sums.double() / (batch.counts[elements] * values.shape[1]))
+            count = batch.counts[elements] if width == 1 else batch.counts[elements] * width
+            means.append(sums.double() / count)
         return self._loss.of_rank(torch.stack(means, dim=1), World())
 
     @torch.no_grad()
@@ -130,7 +132,6 @@ class Stack:
         return [
             *settings,
             [1 - b for b, _ in betas],
-            [b for _, b in betas],
             [1 - b for _, b in betas],
             [-lr / (1 - b**n) for lr, (b, _), n in zip(rates, betas, steps, strict=True)],
             [(1 - b**n) ** -0.5 for (_, b), n in zip(betas, steps, strict=True)],
@@ -147,10 +148,11 @@ class Stack:
             gradient = torch.addcmul(gradient, weights, decay)
         if self._kind == "SGD":
             return torch.addcmul(weights, gradient, rate, value=-1.0), []
-        first, kept, own, size, root, eps = of_moments
+        first, second, size, root, eps = of_moments
         means = self._moments[0].lerp(gradient, first)
-        squares = torch.addcmul(self._moments[1] * kept, gradient, gradient * own)
-        return weights + means * size / (squares.sqrt() * root + eps), [means, squares]
+        squares = self._moments[1].lerp(gradient.square(), second)
+        divisor = torch.addcmul(eps, squares.sqrt(), root)
+        return torch.addcdiv(weights, means * size, divisor), [means, squares]
 
     @torch.no_grad()
     def give_back(self, row: int) -> None:
