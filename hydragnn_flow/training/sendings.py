@@ -206,13 +206,13 @@ def _seen_alike(
         found, fault = None, ""
         try:
             found = find() if world.is_first else None
-        except (InputError, OSError) as error:
+        except InputError as error:
             fault = str(error)
         name = world.told(found[0].name if found else "", device)
         if name and not world.is_first:
             try:
                 found = folder / name, read(folder / name)
-            except (InputError, OSError) as error:
+            except InputError as error:
                 fault = str(error)
         moment = _moment(found[1]) if found else ""
         differs = moment != world.told(moment, device)
