@@ -99,7 +99,7 @@ benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
 benchmark-published: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/campaign_checks/published.py --json $(RESULTS)/published.json
 
-benchmark-forces benchmark-parallel benchmark-placement benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+benchmark-forces benchmark-placement benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
 
 benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
