@@ -207,7 +207,9 @@ class _Work:
             except StopIteration:
                 return
             except RuntimeError as error:
-                reason = out_of_memory(error) or next(iter(str(error).splitlines()), "")
+                reason = out_of_memory(error)
+                if reason is None:
+                    raise
                 self._left_out.append(f"the rest of {row}: {reason}")
                 return
         self._left_out.append(f"the rest of {row}: {_NO_TIME}")

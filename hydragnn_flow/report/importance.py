@@ -16,6 +16,7 @@ from optuna.trial import FrozenTrial
 
 from hydragnn_flow.config.search import COSTS
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.space_points import even_points
 from hydragnn_flow.report.trials_frame import ranking
 
 if TYPE_CHECKING:
@@ -68,7 +69,8 @@ def parameter_importance(
         ranking's length, and ``attrs["of"]``: ``ranking``. For throughput,
         seconds and joules by how much it changes these, in fractions of them; ``attrs["of"]`` is
         then their name. The average is over the space, whatever part of it the sampler preferred;
-        where some trials lack a parameter, over the trials.
+        where some trials lack a parameter and no choice of another tells which, over the
+        trials.
         ``attrs["r2"]`` says how much of either the model behind it explains, if there are trials
         enough to tell.
 
@@ -167,41 +169,21 @@ def _shapley(
     )
     forest.fit(inputs, outputs)
     random = np.random.default_rng(0)
-    if ordered[[*names]].notna().all(axis=None):
-        # A sampler that has found good values tries few others: by its trials, a parameter that it
-        # has settled early would seem to matter little.
-        drawn = _drawn(ordered, names, _EXPLAINED + _COMPARED, random)
-        points = _numbers(pd.concat([ordered[[*names]], drawn]), domains)[0][len(ordered) :]
-        explainer = shap.TreeExplainer(
-            forest, data=points[_EXPLAINED:], feature_perturbation="interventional"
-        )
-        explained = points[:_EXPLAINED]
-    else:
+    drawn = [even_points(ordered, names, n, random) for n in (_EXPLAINED, _COMPARED)]
+    if any(points is None for points in drawn):
         explainer = shap.TreeExplainer(forest)
         explained = inputs[random.permutation(len(ordered))[:_MOST_EXPLAINED]]
+    else:
+        # A sampler that has found good values tries few others: by its trials, a parameter that it
+        # has settled early would seem to matter little.
+        points, _ = _numbers(pd.concat([ordered[[*names]], *drawn]), domains)
+        explained, compared = np.split(points[len(ordered) :], [_EXPLAINED])
+        explainer = shap.TreeExplainer(forest, data=compared, feature_perturbation="interventional")
     found = np.asarray(explainer.shap_values(explained, check_additivity=False))
     # A parameter's columns move a trial together, so they are added before the sign is dropped.
     each = [np.abs(found[:, owners == i].sum(axis=1)).mean() for i in range(len(names))]
     moved: NDArray[np.float64] = np.array(each)
     return moved, getattr(forest, "oob_score_", None)
-
-
-def _drawn(
-    ordered: pd.DataFrame, names: Sequence[str], number: int, random: np.random.Generator
-) -> pd.DataFrame:
-    """Points of the space; of choices those that some trial has."""
-    values: dict[str, Any] = {}
-    for name in names:
-        domain: dict[str, Any] = ordered.attrs["parameters"][name]
-        if "choices" in domain:
-            kinds = list(ordered[name].unique())
-            values[name] = [kinds[place] for place in random.integers(len(kinds), size=number)]
-        elif domain.get("log"):
-            low, high = np.log([domain["low"], domain["high"]])
-            values[name] = np.exp(random.uniform(low, high, number))
-        else:
-            values[name] = random.uniform(domain["low"], domain["high"], number)
-    return pd.DataFrame(values)
 
 
 def _numbers(

@@ -239,8 +239,12 @@ def _open(
             if file.stat().st_size != size or (is_mine and checksum(file) != crc):
                 raise InputError(f"{file}: is not the part that was written; {remedy}")
             part = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except InputError:
+            raise
         except OSError as error:
             raise InputError(f"{file}: cannot be read ({error.strerror}); {remedy}") from None
+        except Exception:  # what damaged bytes make of torch's unpickler
+            raise InputError(f"{file}: is not the part that was written; {remedy}") from None
         parts.append(part)
     return parts
 

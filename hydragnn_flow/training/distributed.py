@@ -43,11 +43,11 @@ class World:
         """What one rank has to say to all of them; all ranks call this."""
         if self.size == 1:
             return text
-        said = text.encode() if self.rank == rank else b""
+        said = text.encode(errors="surrogateescape") if self.rank == rank else b""
         length = int(self.sum(torch.tensor(float(len(said)), device=device)))
         codes = [*said] or [0] * length
         codes = self.sum(torch.tensor(codes, dtype=torch.float64, device=device)).tolist()
-        return bytes(map(int, codes)).decode()
+        return bytes(map(int, codes)).decode(errors="surrogateescape")
 
     def wait(self) -> None:
         """Wait until every rank is here."""

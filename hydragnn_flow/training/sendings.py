@@ -206,14 +206,14 @@ def _seen_alike(
         found, fault = None, ""
         try:
             found = find() if world.is_first else None
-        except InputError as error:
-            fault = str(error)
+        except (InputError, OSError) as error:
+            fault = _said(error)
         name = world.told(found[0].name if found else "", device)
         if name and not world.is_first:
             try:
                 found = folder / name, read(folder / name)
-            except InputError as error:
-                fault = str(error)
+            except (InputError, OSError) as error:
+                fault = _said(error)
         moment = _moment(found[1]) if found else ""
         differs = moment != world.told(moment, device)
         marks = torch.zeros(world.size, 2, device=device)
@@ -229,6 +229,10 @@ def _seen_alike(
             raise InputError(
                 f"{folder / name}: another process goes on replacing it; end that process"
             )
+
+
+def _said(error: Exception) -> str:
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
 
 def _moment(state: Mapping[str, Any]) -> str:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import numpy as np
 import optuna
 import pandas as pd
 import pytest
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState, create_trial
 from search_cases import DROPOUT, RADIAL, RATE, TYPE, WIDTH, made_study
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.importance import parameter_importance
+from hydragnn_flow.report.space_points import even_points
 from hydragnn_flow.report.tables import shapley_sentences
 from hydragnn_flow.report.trials_frame import study_frame
 from hydragnn_flow.search.records import REASON
@@ -76,23 +78,67 @@ def test_shapley_values_agree(recwarn: pytest.WarningsRecorder) -> None:
     assert found.attrs["r2"] > 0.8
 
 
+@pytest.mark.parametrize("has_condition", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_sampler_has_settled_early_still_matters_most(seed: int) -> None:
+def test_what_a_sampler_has_settled_early_still_matters_most(
+    seed: int, has_condition: bool
+) -> None:
     """Nine of ten trials have the good value of the parameter that doubles the cost."""
     pytest.importorskip("shap")
     random = np.random.default_rng(seed)
     study = optuna.create_study(direction="minimize")
-    domains = {name: CategoricalDistribution([False, True]) for name in ("settled", "open")}
+    both: dict[str, Any] = {n: CategoricalDistribution([False, True]) for n in ("settled", "open")}
+    bucket = IntDistribution(1, 100, log=True)
     for number in range(40):
-        chosen = {"settled": number % 10 == 0, "open": bool(random.integers(2))}
+        chosen: dict[str, Any] = {"settled": number % 10 == 0, "open": bool(random.integers(2))}
+        domains = dict(both)
+        if has_condition and chosen["open"]:
+            chosen["bucket"], domains["bucket"] = int(random.integers(1, 101)), bucket
         cost = (2.0 if chosen["settled"] else 1.0) * (1.3 if chosen["open"] else 1.0)
         cost *= float(np.exp(0.02 * random.normal()))
         study.add_trial(create_trial(params=chosen, distributions=domains, value=cost))
     frame = study_frame(study, [], ["seconds"])
     found = parameter_importance(study, frame, shap=True).set_index("parameter")["shap"]
     # Of two values alike often each is half of the logarithm of their ratio from the middle.
-    assert found["settled"] == pytest.approx(np.sqrt(2.0) - 1, rel=0.3)
-    assert found["open"] == pytest.approx(np.sqrt(1.3) - 1, rel=0.3)
+    assert found["settled"] == pytest.approx(np.sqrt(2.0) - 1, rel=0.15)
+    # What comes and goes with a choice shares its effect.
+    of_open = found["open"] + found.get("bucket", 0.0)
+    assert of_open == pytest.approx(np.sqrt(1.3) - 1, rel=0.3)
+
+
+def drawn_space(random: np.random.Generator) -> pd.DataFrame:
+    """Trials of a space in which `inner` goes with a choice of `outer`, and `deep` with `inner`."""
+    rows = []
+    for number in range(30):
+        row: dict[str, Any] = {"outer": "aaaaaabbbc"[number % 10]}
+        row |= {"width": int(random.integers(1, 4)), "rate": float(random.uniform(1e-4, 2e-4))}
+        row["inner"] = None if row["outer"] == "a" else bool(random.integers(2))
+        row["deep"] = float(random.uniform(0, 1)) if row["inner"] else None
+        rows.append(row)
+    trials = pd.DataFrame(rows)
+    trials.attrs["parameters"] = {
+        "outer": {"choices": ["a", "b", "c"]},
+        "width": {"low": 1, "high": 3, "log": False},
+        "rate": {"low": 1e-4, "high": 1e-2, "log": True},
+        "inner": {"choices": [False, True]},
+        "deep": {"low": 0.0, "high": 1.0, "log": False},
+    }
+    return trials
+
+
+def test_points_of_a_space_are_even_and_keep_its_conditions() -> None:
+    random = np.random.default_rng(1)
+    trials = drawn_space(random)
+    names = ["deep", "inner", "outer", "width", "rate"]
+    points = even_points(trials, names, 120, random)
+    assert points is not None and list(points.columns) == names and len(points) == 120
+    assert set(points["outer"].value_counts()) == {40}
+    assert dict(points["width"].value_counts()) == {1: 40, 2: 40, 3: 40}
+    assert np.log10(points["rate"]).mean() == pytest.approx(-3, abs=0.01)
+    assert (points["inner"].notna() == (points["outer"] != "a")).all()
+    assert (points["deep"].notna() == points["inner"].eq(True)).all()
+    trials.loc[0, "rate"] = np.nan  # whatever else is chosen
+    assert even_points(trials, names, 120, random) is None
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -231,6 +231,15 @@ def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(
     # It is gone when this rank reads it, and another is there when the first looks again.
     state = Sending(later).begin(_SecondRank(["checkpoint-0.pt", before, name, now]), cpu)
     assert state is not None and state["progress"]["epoch"] == 2
+    # So it is with the trial that a member starts from, as long as it has nothing of its own.
+    member = replace(
+        sent(tmp_path / "m", alloy_store, 3, "c", may_have_begun=True),
+        start_from=str(later.folder / name),
+    )
+    begun = Sending(member)
+    state = begun.begin(_SecondRank(["", "", name, before, name, now]), cpu)
+    assert state is not None and state["progress"]["epoch"] == 2
+    assert begun.checkpoint is None
     # What one rank cannot read is said by all.
     with pytest.raises(InputError, match=r"checkpoint-0\.pt: is not a readable checkpoint"):
         Sending(later).begin(_SecondRank(["checkpoint-0.pt", before] * 9), cpu)

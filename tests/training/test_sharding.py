@@ -258,6 +258,10 @@ def test_a_checkpoint_without_a_part_is_refused(
         with pytest.raises(InputError, match=words) as error:
             load_checkpoint(copy / FILE)
         assert "part-00002.pt" in str(error.value)
+    # A rank that does not compare this part's sum may stumble over it.
+    part.write_bytes(bytes(len(content)))
+    with pytest.raises(InputError, match=r"part-00002\.pt: is not the part that was written"):
+        load_checkpoint(copy / FILE, share=(1, 4))
 
 
 def test_a_checkpoint_goes_with_its_parts(
