@@ -95,9 +95,9 @@ class Campaign:
         self.driver.wait()
 
     def assert_queue_is_empty(self, seconds: float = 30.0) -> None:
-        """Jobs that were cancelled take a moment to leave."""
+        """Jobs that were cancelled take a moment to leave, and those of a dead node longer."""
         give_up = time.monotonic() + seconds
-        while self.cluster.squeue():
+        while any(job.state not in ("CG", "COMPLETING") for job in self.cluster.squeue()):
             assert time.monotonic() < give_up, self.cluster.ask("squeue")
             time.sleep(SECONDS_BETWEEN_CHECKS)
 

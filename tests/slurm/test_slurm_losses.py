@@ -92,25 +92,41 @@ def test_a_block_that_is_cancelled_costs_its_own_segments_only(
 def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Each of two members has a block, and each of its GCDs holds a part of the network."""
-    training = {"sharding": {"strategy": "FULL_SHARD"}}
-    config = write_campaign(tmp_path, 2, 2, member_epochs=EPOCHS, training=training)
-    campaign = Campaign(cluster, config, write_site(tmp_path, gcds=GANG // 2))
+    """Each GCD of a member holds a part of its network, and another member goes on meanwhile."""
+    # Members that would take long get several GCDs; nothing is learned, so that they end after the
+    # first epochs.
+    config = write_campaign(
+        *(tmp_path, 2, 1),
+        member_epochs=20_000,
+        space={"Architecture.num_conv_layers": {"int": [1, 2]}},
+        architecture={"hidden_dim": 32},
+        training={
+            "sharding": {"strategy": "FULL_SHARD"},
+            "batch_size": 16,
+            "EarlyStopping": True,
+            "patience": 60,
+            "Optimizer": {"type": "SGD", "learning_rate": 1e-15},
+        },
+        structures=64,
+        atoms=32,
+    )
+    campaign = Campaign(cluster, config, write_site(tmp_path, blocks=1, gcds=GANG // 2))
     campaign.start()
     with campaign.held(2, "member") as held:
         node = next(node for node, there in held.items() if there)
-        (hit,) = held[node]
+        hit = {*held[node]}
         cluster.power_off(node)
     campaign.finish()
     ended = [result for result in campaign.results() if result.kind == "member"]
     assert {result.status for result in ended} <= set(NO_FAULT), ended
-    first, *_, last = [result for result in ended if result.number == hit]
-    assert first.status != "ok" and last.status == "ok", ended
-    assert last.from_epoch > 0, "began again from nothing"
-    assert node not in {where for where, _ in places_of(last)}
-    (other,) = [result for result in ended if result.number != hit]
-    assert (other.status, len(other.gcds)) == ("ok", GANG), other
-    assert len({where for where, _ in places_of(other)}) == 2
+    for member in hit:
+        first, *_, last = [result for result in ended if result.number == member]
+        assert first.status != "ok" and last.status == "ok", ended
+        assert last.from_epoch > 0, "began again from nothing"
+        assert node not in {where for where, _ in places_of(last)}
+    whole = [result for result in ended if result.status == "ok"]
+    assert {result.number for result in whole} == {0, 1}
+    assert max(len(result.gcds) for result in ended) > 1, "none was divided"
 
 
 def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
