@@ -23,7 +23,7 @@ def even_points(
     names
         The parameters.
     number
-        Of points; of each parameter by itself they are as even as so many can be.
+        Number of points. Each parameter by itself has all its values about alike often.
     random
         Draws them.
 
