@@ -66,13 +66,11 @@ def parameter_importance(
         ``parameter``, ``importance`` (fractions that add up to 1; all zero if nothing mattered),
         ``trials`` that have it, the most important first. With ``shap`` also ``shap``: by how
         much the parameter moves a trial's place in the ranking on average, in fractions of the
-        ranking's length, and ``attrs["of"]``: ``ranking``. For throughput,
-        seconds and joules by how much it changes these, in fractions of them; ``attrs["of"]`` is
-        then their name. The average is over the space, whatever part of it the sampler preferred;
-        where some trials lack a parameter and no choice of another tells which, over the
-        trials.
-        ``attrs["r2"]`` says how much of either the model behind it explains, if there are trials
-        enough to tell.
+        ranking's length, and ``attrs["of"]``: ``ranking``. For throughput, seconds and joules by
+        how much it changes these, in fractions of them; ``attrs["of"]`` is then their name. The
+        average is over the space, whatever part of it the sampler preferred; where some trials lack
+        a parameter and no choice of another tells which, it is over the trials. ``attrs["r2"]``
+        says how much of either the model behind it explains, if there are trials enough to tell.
 
     Raises
     ------

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 def even_points(
     trials: pd.DataFrame, names: Sequence[str], number: int, random: np.random.Generator
 ) -> pd.DataFrame | None:
-    """Draw points of the space that some trials are of; of choices those that a trial has.
+    """Draw points of the space of some trials, with the choices that occur among the trials.
 
     Parameters
     ----------

@@ -30,9 +30,9 @@ class Sharding(Section):
     a layer, or not ahead of time. A potential is gathered as a whole, and has nothing to
     prefetch."""
     reshard_after_forward: StrictBool | Annotated[StrictInt, Field(ge=2)] | None = None
-    """Whether a GCD frees gathered parameters after the forward pass. With a number it keeps the
-    part that it would hold if so many GCDs held the network together. By default as the strategy
-    says. ``false`` goes with ``HYBRID_SHARD`` alone, whose groups then do as ``SHARD_GRAD_OP``."""
+    """Whether a GCD frees gathered parameters after the forward pass. With a number n it keeps the
+    part that it would hold if n GCDs held the network together. By default as the strategy says.
+    ``false`` goes with ``HYBRID_SHARD`` alone, whose groups then do as ``SHARD_GRAD_OP``."""
     limit_all_gathers: Literal[True] = True
     """Whether parameters are gathered for a layer ahead at most. ``fully_shard`` always does so."""
 
