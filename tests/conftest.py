@@ -13,17 +13,28 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadGroupScheduling
 
 if TYPE_CHECKING:
     from hydragnn_flow.data import GraphStore
 
-# How long an example takes says how loaded the machine is, and nothing of the code.
-# New examples come with every run, so a few of each property are enough; some tests ask for more.
+# How long an example takes says how loaded the machine is, and nothing of the code. The examples
+# of `fixed` are the same every time; `make test-random` looks for new ones.
 settings.register_profile(
-    "any load", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+    "fixed",
+    deadline=None,
+    derandomize=True,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("any load")
+settings.register_profile(
+    "random", settings.get_profile("fixed"), derandomize=False, max_examples=300, print_blob=True
+)
+settings.load_profile("fixed")
+# Neither do they depend on the constants in whatever modules other tests have imported.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = providers.Constants
 
 # Campaigns keep what they learn of costs in the user's cache: each test has one of its own.
 _CACHES = tempfile.TemporaryDirectory(prefix="hydragnn_flow-tests-")
