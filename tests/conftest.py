@@ -5,12 +5,15 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
@@ -46,6 +49,8 @@ os.environ["XDG_CACHE_HOME"] = f"{_CACHES.name}/session"
 
 # The two or so cores of a laptop belong to the processes under test, one thread each.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Processes that tests start, those of xdist among them, have their sets in the same order.
+os.environ.setdefault("PYTHONHASHSEED", "0")
 # readline sets these for every process that pytest starts; rich would take them for a terminal's.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -114,6 +119,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups of files take longest, so they come first."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Numbers that nobody seeded do not depend on the tests before."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Nor on which test made the fixtures that several have."""
+    pytest_runtest_setup()
 
 
 @pytest.fixture(autouse=True)

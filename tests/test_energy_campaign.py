@@ -63,6 +63,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
 
 
 def test_each_segment_is_charged_with_its_slots_part_of_the_sockets(counted: Counted) -> None:
+    assert counted.segments
     for segment in counted.segments:
         assert segment.joules is not None and len(segment.gcds) == 1
         # Counters show whole joules, ten times a second; a slot has half of them.

@@ -43,7 +43,7 @@ def test_a_node_that_loses_power_takes_its_processes_along(cluster: Cluster) -> 
     assert cluster.wait_until(lambda: any(p.name() == "sleep" for p in cluster.processes(node)))
     there = cluster.processes(node)
     cluster.power_off(node)
-    _, alive = psutil.wait_procs(there, timeout=10)
+    _, alive = psutil.wait_procs(there, timeout=60)
     assert not alive
     assert [entry.number for entry in cluster.squeue()] == [job.strip()]
     cluster.clear()
