@@ -165,7 +165,7 @@ def received(pool: Any) -> list[bytes]:
     return messages
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
     """Whether a condition comes to hold."""
     end = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < end:
