@@ -51,7 +51,7 @@ test: style
 	exit $$((tests || types))
 
 test-random: $(VENV)/installed
-	PYTHONHASHSEED=random $(BIN)/python -m pytest --hypothesis-profile=random -m hypothesis tests/$(ROOM)
+	PYTHONHASHSEED=random $(BIN)/python -m pytest --hypothesis-profile=random -m "hypothesis and not slurm and not gpu" tests/$(ROOM)
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m "slow and not slurm"
