@@ -21,12 +21,13 @@ RESULTS := docs/results
 BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over data_sets ensemble peer_search \
 	prediction search search_quality execution placement published scale parallel
 
-.PHONY: help quickstart test test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
+.PHONY: help quickstart test test-random test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
 
 help:
 	@echo "make quickstart   install, then run the whole campaign on generated data (4 minutes)"
 	@echo "make test         lint, types and tests (7 minutes)"
+	@echo "make test-random  properties with new examples; ROOM=placement those of one room"
 	@echo "make lint         lint and types alone"
 	@echo "make test-slow    campaigns killed at many moments, installations, benchmarks (9 minutes)"
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
@@ -48,6 +49,9 @@ test: style
 	$(BIN)/python -m pytest; tests=$$?; \
 	wait $$types; types=$$?; echo "mypy:"; cat $(VENV)/types.log; \
 	exit $$((tests || types))
+
+test-random: $(VENV)/installed
+	PYTHONHASHSEED=random $(BIN)/python -m pytest --hypothesis-profile=random -m "hypothesis and not slurm and not gpu" tests/$(ROOM)
 
 test-slow: $(VENV)/installed
 	$(BIN)/python -m pytest -m "slow and not slurm"

@@ -5,25 +5,39 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 import signal
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadGroupScheduling
 
 if TYPE_CHECKING:
     from hydragnn_flow.data import GraphStore
 
-# How long an example takes says how loaded the machine is, and nothing of the code.
-# New examples come with every run, so a few of each property are enough; some tests ask for more.
+# How long an example takes says how loaded the machine is, and nothing of the code. The examples
+# of `fixed` are the same every time; `make test-random` looks for new ones.
 settings.register_profile(
-    "any load", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+    "fixed",
+    deadline=None,
+    derandomize=True,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("any load")
+settings.register_profile(
+    "random", settings.get_profile("fixed"), derandomize=False, max_examples=300, print_blob=True
+)
+settings.load_profile("fixed")
+# Neither do they depend on the constants in whatever modules other tests have imported.
+if hasattr(providers, "_get_local_constants"):
+    providers._get_local_constants = providers.Constants
 
 # Campaigns keep what they learn of costs in the user's cache: each test has one of its own.
 _CACHES = tempfile.TemporaryDirectory(prefix="hydragnn_flow-tests-")
@@ -35,6 +49,8 @@ os.environ["XDG_CACHE_HOME"] = f"{_CACHES.name}/session"
 
 # The two or so cores of a laptop belong to the processes under test, one thread each.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Processes that tests start, those of xdist among them, have their sets in the same order.
+os.environ.setdefault("PYTHONHASHSEED", "0")
 # readline sets these for every process that pytest starts; rich would take them for a terminal's.
 for name in ("COLUMNS", "LINES"):
     os.environ.pop(name, None)
@@ -103,6 +119,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Groups of files take longest, so they come first."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Numbers that nobody seeded do not depend on the tests before."""
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call() -> None:
+    """Nor on which test made the fixtures that several have."""
+    pytest_runtest_setup()
 
 
 @pytest.fixture(autouse=True)

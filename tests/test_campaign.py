@@ -82,7 +82,7 @@ def finished(interrupted: Started) -> Path:
 def test_interrupted_it_cleans_up_and_says_how_to_go_on(interrupted: Started) -> None:
     assert interrupted.code == 130
     assert "continues from here" in interrupted.log.read_text()
-    assert not still_there(interrupted.family, seconds=30)
+    assert not still_there(interrupted.family, seconds=60)
 
 
 def test_no_process_outlives_a_killed_driver_for_long(killed: Started) -> None:

@@ -75,7 +75,7 @@ def test_a_signal_during_a_collection_is_heard() -> None:
         with collection_of_new() as look, pytest.raises(Ended):
             signal.setitimer(signal.ITIMER_REAL, 0.01)
             look()
-            time.sleep(10)
+            time.sleep(60)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)

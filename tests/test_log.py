@@ -179,6 +179,7 @@ def test_a_full_disk_costs_lines_that_are_counted(
 def test_a_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:
     with driver_log(tmp_path / "gone", unexpected):
         logger.info("not written")
+    assert not (tmp_path / "gone").exists()
 
 
 def test_a_display_that_fails_stops_nobody(

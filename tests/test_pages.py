@@ -74,7 +74,7 @@ def test_json(block: Block) -> None:
 
 @pytest.mark.parametrize("file", sorted(REPOSITORY.glob("configs/*.yaml")), ids=lambda f: f.name)
 def test_every_configuration_that_comes_with_the_package_is_valid(file: Path) -> None:
-    load_config(file)
+    assert load_config(file).search.trials > 0
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=place)
@@ -136,6 +136,12 @@ def test_make_has_its_targets(line: Line) -> None:
     makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
     for name in (word.partition("=")[0] for word in line.words[1:] if "=" in word):
         assert re.search(rf"\b{name}\b", makefile)
+
+
+def test_pages_name_files_and_code() -> None:
+    """What the following tests look for is found."""
+    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert len(re.findall(_FILE, text)) > 20 and len(re.findall(_NAME, text)) > 20
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

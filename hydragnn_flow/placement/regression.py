@@ -27,6 +27,9 @@ _MOST_ITERATIONS = 20
 _CONVERGED = 1e-4
 # Longest step of a logarithm in one iteration.
 _LONGEST_STEP = 1.0
+# Of sets of terms that hide behind each other the norm of this order counts, not the maximum: where
+# two take as long, Gauss's steps would go from one to the other for ever.
+_SHARPNESS = 8
 # Quantiles of the normal distribution, by their per cent.
 _NORMAL = {95: 1.6448536269514722, 99: 2.3263478740408408}
 
@@ -89,7 +92,8 @@ class Regression:
     seen
         Cases, and the times that they took [s].
     hidden
-        Terms behind which others are hidden: of these sets of terms only the longest counts.
+        Terms behind which others are hidden: of these sets of terms the longest counts, and up to
+        9 % more where two are as long.
     """
 
     def __init__(
@@ -195,8 +199,10 @@ class Regression:
         if self._hidden:
             counted = sizes.copy()
             sums = np.array([sizes[:, group].sum(axis=1) for group in self._hidden])
-            for group, is_hidden in zip(self._hidden, sums < sums.max(axis=0), strict=True):
-                counted[np.ix_(is_hidden, group)] = 0.0
+            sums /= np.maximum(sums.max(axis=0), np.finfo(float).tiny)
+            shares = (sums / np.linalg.norm(sums, _SHARPNESS, axis=0)) ** (_SHARPNESS - 1)
+            for group, share in zip(self._hidden, shares, strict=True):
+                counted[:, group] *= share[:, None]
         total = np.maximum(counted.sum(axis=1), np.finfo(float).tiny)[:, None]
         logs = np.log(total[:, 0]) + rows @ self._values
         derivatives = rows.copy()

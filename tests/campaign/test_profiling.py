@@ -75,8 +75,6 @@ def test_a_study_goes_through_the_pool_of_a_site(
         assert (profile.ranks, [*profile.timings]) == (2, [REAL, MARKED])
         parts = vars(profile.parts)
         assert min(parts.values()) > 0 and profile.parts.seconds == sum(parts.values())
-        # The same steps, timed part by part and as a whole.
-        assert profile.parts.seconds == pytest.approx(profile.timings[MARKED].seconds, rel=0.1)
     assert Study.read(study.path(run)) == study
     assert picture.stat().st_size > 10_000
     assert {path: path.read_bytes() for path in before} == before

@@ -9,7 +9,6 @@ from pathlib import Path
 import ase
 import numpy as np
 import pytest
-from hypothesis import settings
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
@@ -19,10 +18,6 @@ from hydragnn_flow.data.reading import node_cache
 from hydragnn_flow.data.sources import emt_alloys
 
 CUTOFF = 3.0
-
-# A machine busy with other work must not fail a test for being slow.
-settings.register_profile("hydragnn_flow", deadline=None)
-settings.load_profile("hydragnn_flow")
 
 
 def make_structure(seed: int, n_atoms: int | None = None) -> ase.Atoms:

@@ -165,9 +165,18 @@ def received(pool: Any) -> list[bytes]:
     return messages
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+def until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
     """Whether a condition comes to hold."""
     end = time.monotonic() + seconds
     while not (holds := condition()) and time.monotonic() < end:
         time.sleep(0.05)
     return holds
+
+
+def unread_connections(port: int) -> int:
+    """Connections to a port of this machine on which something waits to be read."""
+    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return sum(
+        int(local.rpartition(":")[2], 16) == port and state == "01" and int(queues[-8:], 16) > 0
+        for _, local, _, state, queues, *_ in lines
+    )

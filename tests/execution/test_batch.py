@@ -43,5 +43,5 @@ def test_many_nodes_have_longer_to_reach_the_driver(
     """Parsl's 30 s are over before all nodes of a large job have had their answer."""
     run = Options(nodes=nodes)
     executors = Executors(load_site("local").node, run, LocalProvider, lambda: "127.0.0.1")
-    for executor in executors(tmp_path).executors:
-        assert executor.address_probe_timeout == seconds
+    (executor,) = executors(tmp_path).executors
+    assert executor.address_probe_timeout == seconds

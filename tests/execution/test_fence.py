@@ -35,7 +35,7 @@ def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_asked_about(
 
     watcher = threading.Thread(target=ask)
     watcher.start()
-    holding.wait(10)
+    holding.wait(60)
     with sole_driver(tmp_path):
         assert is_driven(tmp_path)
     watcher.join()

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +21,7 @@ import numpy as np
 import psutil
 import pytest
 from segment_cases import make_spec
-from trainer_cases import LONG, checkpoint, trainers_below
+from trainer_cases import LONG, PATIENCE, checkpoint, trainers_below
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged
@@ -35,8 +34,6 @@ from hydragnn_flow.training.runner import run_segment
 pytestmark = pytest.mark.xdist_group("processes")
 
 HERE = Path(__file__).parent
-# Within which a gang ends when one of its ranks has.
-SECONDS = 60.0
 
 
 class Worker:
@@ -75,7 +72,7 @@ class Worker:
 
     def result(self) -> SegmentResult:
         assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], 120)[0], "no answer"
+        assert select.select([self.process.stdout], [], [], PATIENCE)[0], "it was left waiting"
         return SegmentResult(**json.loads(self.process.stdout.readline()))
 
     @property
@@ -140,9 +137,7 @@ def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     send(workers, spec)
     checkpoint(spec.folder)
     workers[1].trainers[0].kill()
-    begin = time.monotonic()
     group_results = [worker.result() for worker in workers]
-    assert time.monotonic() - begin < SECONDS, "a group was left waiting"
     result = merged(group_results)
     assert result.status == "killed", group_results
     assert "SIGKILL" in result.reason
@@ -162,10 +157,9 @@ def test_a_lost_worker_ends_the_other_group(
     send(workers, spec)
     checkpoint(spec.folder)
     trainers = workers[0].trainers
+    assert trainers
     workers[1].end()
-    begin = time.monotonic()
     left = workers[0].result()
-    assert time.monotonic() - begin < SECONDS
     assert left.status == "lost", left.reason
     assert not any(trainer.is_running() for trainer in trainers), "torch may hang in it"
     reason = "its worker was lost: no heartbeat"
@@ -181,13 +175,11 @@ def test_a_gang_that_hangs_is_called_off(
     send(workers, spec)
     checkpoint(spec.folder)
     workers[1].trainers[0].send_signal(signal.SIGSTOP)
-    begin = time.monotonic()
     for worker in workers:
         worker.call_off(spec, "node n2 does not answer")
         group_result = worker.result()
         assert group_result.status == "interrupted"
         assert group_result.reason == "another rank of the gang ended: node n2 does not answer"
-    assert time.monotonic() - begin < SECONDS
 
 
 def test_a_group_that_comes_after_it_was_called_off_ends_at_once(
@@ -221,16 +213,13 @@ def test_a_gang_saves_before_its_deadline(
     warm = gang(tmp_path / "warm", alloy_store, 1)
     send(workers, warm)
     assert merged([worker.result() for worker in workers]).status == "ok"
-    seconds = SPARE_SECONDS + 6
-    end = time.monotonic() + seconds
-    send(workers, gang(tmp_path / "gang", alloy_store, LONG), seconds=seconds)
+    send(workers, gang(tmp_path / "gang", alloy_store, LONG), seconds=SPARE_SECONDS + 6)
     group_results = [worker.result() for worker in workers]
-    assert time.monotonic() < end
     assert [group_result.status for group_result in group_results] == ["interrupted"] * 2
     assert group_results[0].reason == group_results[1].reason, (
         "the ranks did not end after the same step"
     )
-    assert "its time is up" in group_results[0].reason
+    assert "its time is up" in group_results[0].reason, "its workers ended it, at the deadline"
     again = gang(tmp_path / "gang", alloy_store, group_results[0].to_epoch + 1)
     send(workers, again)
     resumed = merged([worker.result() for worker in workers])

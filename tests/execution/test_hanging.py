@@ -70,7 +70,7 @@ def test_a_process_that_says_nothing_before_its_first_step_is_waited_for_long(
 ) -> None:
     """It reads a store, or compiles kernels."""
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
-    assert scripted(f"{before}\nsleep 0.4\n{say('{}')}").call({}, seconds=20.0) == {}
+    assert scripted(f"{before}\nsleep 0.4\n{say('{}')}").call({}, seconds=60.0) == {}
     trainer = scripted(f"{before}\nsleep 60")
     with pytest.raises(Hung, match=r"it hung: its process gave no sign of life for 0 s"):
         trainer.call({}, seconds=0.3)
@@ -178,7 +178,8 @@ def test_a_gang_whose_rank_hangs_ends_and_says_which(
 ) -> None:
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.3)
     spec = make_spec(tmp_path / "m", None, 1, attempt="1")
-    signs = f"while true; do {alive(0.001)}; sleep 0.05; done"
+    # A pipe that is full of signs: one is there whenever somebody looks.
+    signs = f"while true; do {alive(0.001)}; done"
     hangs = f"{alive(0.001)}\nsleep 60"
     scripts = Scripts(scripted(signs), scripted(hangs))
     monkeypatch.setattr(worker, "trainers_of", lambda node: scripts)
@@ -194,7 +195,7 @@ def test_a_segment_whose_time_is_up_ends_though_its_process_does_not_answer(
     tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_module, "SECONDS_TO_ANSWER", 0.0)
-    scripts = Scripts(scripted(f"while true; do {alive(0.001)}; sleep 0.05; done"))
+    scripts = Scripts(scripted(f"while true; do {alive(0.001)}; done"))
     monkeypatch.setattr(worker, "trainers_of", lambda node: scripts)
     (result,) = run_ranks(NODE, [Rank(make_spec(tmp_path / "m", None, 1), gcd=0, seconds=0.3)])
     assert (result.status, result.reason[:15]) == ("interrupted", "its time was up")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,11 +34,9 @@ def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
     tmp_path: Path, alloy_store: GraphStore, world: int
 ) -> None:
     spec = make_spec(tmp_path / "t", alloy_store, 1, attempt="of-too-little-time")
-    end = time.monotonic() + SECONDS
     result = merged(
         run_ranks(NODE, [Rank(spec, k, world, gcd=k, seconds=SECONDS) for k in range(world)])
     )
-    assert time.monotonic() < end
     assert result.status == "interrupted"
     assert result.reason.startswith("its time was up")
     spec = replace(spec, attempt="2")

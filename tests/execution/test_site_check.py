@@ -58,7 +58,7 @@ def test_every_gcd_says_what_it_has(
         assert report["address"] == "127.0.0.1"
         assert (report["energy"], report["node_energy"]) == ("", "pm_counters")
         trainer = psutil.Process(trainer_of(int(report["gcd"]), node=NODE).pid)
-        assert 0.1 < report["start_seconds"] < time.time() - trainer.create_time()
+        assert 0 < report["start_seconds"] < time.time() - trainer.create_time()
     assert faults(site(NODE), reports, []) == []
 
 

@@ -326,7 +326,7 @@ def test_contradictory_facts_of_a_site_yaml_are_named_as_they_stand_there(
 
 @pytest.mark.parametrize("name", sorted(shipped_sites()))
 def test_the_facts_of_shipped_sites_agree(name: str) -> None:
-    load_site(name, **example_options(name))
+    assert load_site(name, **example_options(name)).name == name
 
 
 @pytest.mark.parametrize("name", ["aurora", "frontier", "perlmutter", "polaris"])

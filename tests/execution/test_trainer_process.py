@@ -12,7 +12,6 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from segment_cases import make_spec, network_with
 from trainer_cases import (
     LONG,
     NODE,
+    PATIENCE,
     Running,
     checkpoint,
     epochs_saved,
@@ -67,15 +67,10 @@ def own_memory_mib(pid: int) -> float:
 
 
 def own_memory_when_idle(pid: int) -> float:
-    """What it comes down to."""
-    least = own_memory_mib(pid)
-    since = time.monotonic()
-    while time.monotonic() < since + 0.5:
-        now = own_memory_mib(pid)
-        if now < least - 0.1:
-            least, since = now, time.monotonic()
-        time.sleep(0.02)
-    return least
+    """What it keeps when it has answered a further request, having cleared up after the last."""
+    assert run_function(NODE, "builtins:dict", {}, gcd=0).status == "ok"
+    assert trainer_of(0)._process.pid == pid
+    return own_memory_mib(pid)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what it is")
@@ -90,10 +85,8 @@ def test_an_idle_trainer_keeps_no_memory_of_its_last_segment(
     (result,) = run_together([make_spec(tmp_path / "t", alloy_store, 1, network=network)])
     used = 1024 * result.peak_memory_gib - before
     assert used > 50
-    deadline = time.monotonic() + 10
-    while own_memory_mib(pid) - before > 0.2 * used:
-        assert time.monotonic() < deadline, f"{own_memory_mib(pid) - before:.0f} of {used:.0f} MiB"
-        time.sleep(0.1)
+    left = own_memory_when_idle(pid) - before
+    assert left <= 0.2 * used, f"{left:.0f} of {used:.0f} MiB"
 
 
 def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
@@ -198,7 +191,7 @@ def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
     assert all(entry.is_dir() for entry in entries)
     parent.kill()
     parent.wait()
-    trainer.wait(timeout=30)
+    trainer.wait(timeout=PATIENCE)
     assert not any(entry.exists() for entry in entries)
 
 
@@ -209,7 +202,7 @@ def test_trainers_end_with_their_worker() -> None:
     trainer = psutil.Process(int(parent.stdout.readline()))
     parent.kill()
     parent.wait()
-    trainer.wait(timeout=120)
+    trainer.wait(timeout=PATIENCE)
 
 
 def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -220,7 +213,7 @@ def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: 
     trainer.terminate()
     (result,) = running.results()
     assert result.status == "interrupted"
-    assert trainer.wait(timeout=30) == 0
+    assert trainer.wait(timeout=PATIENCE) == 0
     go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
     assert run_together([go_on])[0].status == "ok"
 
@@ -254,4 +247,4 @@ def test_an_idle_trainer_ends_when_told(tmp_path: Path, alloy_store: GraphStore)
     run_together([make_spec(tmp_path / "w", alloy_store, 1)])
     trainer = trainer_of(0)._process
     trainer.terminate()
-    assert trainer.wait(timeout=30) == 0
+    assert trainer.wait(timeout=PATIENCE) == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.execution.site import guessed_gcd
@@ -65,7 +65,7 @@ def test_a_step_lasts_as_long_as_what_takes_longest(work: Work, expected: float)
     estimate = CostModel(GCD).estimate("PNA", work, STEPS)
     assert estimate.seconds == pytest.approx(STEPS * expected, rel=2e-4)
     computing = work.flops / GCD.flops + work.bytes / GCD.bandwidth
-    assert estimate.busy == pytest.approx(computing / expected)
+    assert estimate.busy == pytest.approx(computing / expected, rel=2e-4)
 
 
 def test_a_cpu_slot_is_always_busy() -> None:
@@ -139,6 +139,7 @@ def test_estimates_make_sense(
 
 @settings(deadline=None)
 @given(work=works, factor=st.floats(0.1, 10))
+@example(Work(4907544405.0, 0.0, 511, 0.0, 0.0), 0.5)  # as long in computing as in launching
 def test_a_constant_factor_is_learned_at_once(work: Work, factor: float) -> None:
     """Of all types: it lies in the machine, until one is seen to differ."""
     model = CostModel(GCD)

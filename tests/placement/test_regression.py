@@ -79,12 +79,23 @@ def test_a_condition_shortens_nothing() -> None:
 
 
 def test_what_is_hidden_does_not_count() -> None:
-    """Of two sets of terms the longer one does, and a third thing always."""
+    """Of two sets of terms the longer one does, a little more near ties, and a third thing always.
+
+    The derivatives are those of the time.
+    """
     regression = Regression(replace(PRIOR, terms=(0.5,) * 3), 0, (), hidden=((0,), (1,)))
-    for terms, expected in (((3.0, 2.0, 1.0), 4.0), ((2.0, 5.0, 1.0), 6.0)):
+    for terms, expected in (((9.0, 2.0, 1.0), 10.0), ((2.0, 9.0, 1.0), 10.0)):
         found = regression.expect(Case("a", terms))
-        assert math.exp(found.log) == pytest.approx(expected)
-        assert found.parts[:2] * expected == pytest.approx(terms[:2])
+        assert math.exp(found.log) == pytest.approx(expected, rel=1e-5)
+        assert found.parts[:2] * expected == pytest.approx(terms[:2], rel=1e-5)
+    times = [math.exp(regression.expect(Case("a", (x, 1.0, 0.0))).log) for x in (0.9, 1.0, 1.1)]
+    assert 1.0 < times[0] < times[1] < 1.1 < times[2] < 1.1 * 1.1
+    rows, log, _ = regression._linear(*regression._table([Case("a", (1.0, 0.9, 0.5))]))
+    for term, place in enumerate(range(*regression._factors.indices(99))):
+        terms = np.array([1.0, 0.9, 0.5])
+        terms[term] *= math.exp(1e-6)
+        change = regression.expect(Case("a", tuple(terms.tolist()))).log - float(log[0])
+        assert change / 1e-6 == pytest.approx(rows[0, place], abs=1e-4)
 
 
 def test_kinds_that_were_not_seen_are_less_sure() -> None:

@@ -137,7 +137,7 @@ def chromium(folder: Path) -> Iterator[Tab]:
         os.close(ours_in)
         browser.terminate()
         try:
-            browser.wait(10)
+            browser.wait(60)
         except subprocess.TimeoutExpired:
             browser.kill()
             browser.wait()

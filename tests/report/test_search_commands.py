@@ -132,7 +132,7 @@ def served(searching: Made) -> Iterator[tuple[str, Path]]:
 
 
 def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=30) as answer:
+    with urllib.request.urlopen(url, timeout=60) as answer:
         body = answer.read()
     return json.loads(body) if "/api/" in url else body.decode()
 
@@ -180,7 +180,7 @@ def test_the_dashboard_changes_nothing(
     asked = urllib.request.Request(url + path, json.dumps(body).encode(), method=method)
     asked.add_header("Content-Type", "application/json")
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(asked, timeout=30)
+        urllib.request.urlopen(asked, timeout=60)
     assert refused.value.code == 403
     assert "nothing can be changed here" in json.loads(refused.value.read())["reason"]
     assert journal.read_bytes() == before
@@ -208,7 +208,7 @@ def test_ctrl_c_ends_the_command(searching: Made) -> None:
         assert "ssh -N -L" in run.stdout.readline()
         assert "<html" in get(url)
         run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=30)
+        out, err = run.communicate(timeout=60)
     assert run.returncode == 0
     assert out.splitlines()[-1] == "ended"
     assert err == ""

@@ -119,9 +119,9 @@ def test_what_an_earlier_driver_wrote_is_not_shown_as_this_ones(run_directory: P
 
 
 def test_looking_leaves_the_lock_to_drivers(run_directory: Path) -> None:
-    shown(run_directory)
+    assert "no driver is at work" in shown(run_directory)
     with sole_driver(run_directory):
-        shown(run_directory)
+        assert "driver: process" in shown(run_directory)
 
 
 def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Path) -> None:

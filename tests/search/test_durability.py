@@ -123,6 +123,7 @@ def test_a_judgement_that_was_cut_short_is_repeated(tmp_path: Path) -> None:
         assert search.report(number, rung, came_to(value)) == verdict
         search.commit()
         added = path.read_bytes()[len(before) :].splitlines(keepends=True)
+        assert added
         for n_lines in range(len(added)):
             path.write_bytes(before + b"".join(added[:n_lines]))
             again = open_search(path)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -251,24 +252,33 @@ def test_several_objectives_and_constraints_are_batched_tpe_s() -> None:
             assert sampler._supply._background is None
 
 
-def test_short_trials_do_not_wait_for_the_process_beside_the_driver() -> None:
-    with automatic(seed=0) as sampler:
+def test_short_trials_do_not_wait_for_the_process_beside_the_driver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They go on though it is suspended, and nothing is proposed in the driver's own process."""
+    monkeypatch.setattr(Proposer, "propose", lambda *_: pytest.fail("the driver proposes"))
+    monkeypatch.setattr(supply, "MOST_SECONDS", 600.0)
+    with automatic(seed=0) as sampler, ThreadPoolExecutor(1) as driver:
         study = optuna.create_study(sampler=sampler)
         run(study, 8)
         proposals = sampler._supply
         assert proposals._background is None
-        longest, deadline = 0.0, time.monotonic() + 300
-        while not proposals._ready:
-            assert time.monotonic() < deadline
-            start = time.thread_time()
-            run(study, 1)
-            longest = max(longest, time.thread_time() - start)
-            time.sleep(0.05)
+        run(study, 1)
         assert isinstance(proposals._background, BackgroundProposer)
-        assert longest < 0.2
+        process = psutil.Process(proposals._background.pid)
+        process.suspend()
+        try:
+            assert len(driver.submit(run, study, 5).result(120)) == 5
+            assert not proposals._ready
+        finally:
+            process.resume()
+        give_up = time.monotonic() + 300
+        while not proposals._ready:
+            assert time.monotonic() < give_up
+            run(study, 1)
+            time.sleep(0.05)
         expected = proposals._ready[0]
         assert run(study, 1) == [expected]
-        process = psutil.Process(proposals._background.pid)
         assert process.nice() >= 10
         sampler.close()
         assert not process.is_running()

@@ -43,7 +43,7 @@ def test_a_node_that_loses_power_takes_its_processes_along(cluster: Cluster) -> 
     assert cluster.wait_until(lambda: any(p.name() == "sleep" for p in cluster.processes(node)))
     there = cluster.processes(node)
     cluster.power_off(node)
-    _, alive = psutil.wait_procs(there, timeout=10)
+    _, alive = psutil.wait_procs(there, timeout=60)
     assert not alive
     assert [entry.number for entry in cluster.squeue()] == [job.strip()]
     cluster.clear()
@@ -64,7 +64,7 @@ def test_a_cluster_ends_with_whoever_started_it() -> None:
     assert {"slurmctld", "slurmd", "munged"} <= {process.name() for process in family}
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + 60
     while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family):
         assert time.monotonic() < give_up, family
         time.sleep(0.05)

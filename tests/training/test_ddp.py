@@ -191,6 +191,7 @@ def test_ranks_gather_what_each_has_predicted(
     on_two_ranks: dict[str, Any], specs: dict[str, Any], alloy_store: GraphStore
 ) -> None:
     """In the order of the split, as one process predicts it with the same weights."""
+    assert on_two_ranks["predicted"]
     for spec, predicted in zip(specs.values(), on_two_ranks["predicted"], strict=False):
         state = load_checkpoint(Path(spec["directory"]) / "predicted" / FILE)
         model = restore_model(spec["network"], alloy_store.manifest, state["best"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -218,15 +218,19 @@ class Synthetic:
 def test_a_hundred_steps_of_a_hundred_million_graphs_cost_what_they_cost_of_ten_thousand(
     budget, kind
 ):
-    def taken(size: int) -> tuple[int, float]:
+    def taken(size: int) -> tuple[int, int]:
+        """Sizes that are asked for, and the most bytes that are held at a time."""
         index: Any = Synthetic(size)
         epoch = DrawnEpoch(index, order_of(index, kind, 0), budget, Length(steps=100), 0, 8)
-        begun = time.process_time()
-        assert len(planned(epoch)) == 100
-        return index.asked, time.process_time() - begun
+        tracemalloc.start()
+        try:
+            assert len(planned(epoch)) == 100
+            return index.asked, tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
 
     taken(10**4)  # imports, caches
-    (few, _), (many, seconds) = taken(10**4), taken(10**8)
+    (few, few_bytes), (many, many_bytes) = taken(10**4), taken(10**8)
     assert many == pytest.approx(few, rel=0.15)
     assert many < 100 * 64 * 3 + 4096 * 3
-    assert seconds < 1
+    assert many_bytes < 1.5 * few_bytes + 2**20  # a byte of each graph would be 95 MiB

@@ -29,14 +29,21 @@ def test_a_counter_is_read_before_it_begins_anew_twice(
     assert meter.joules() == 2500.0
 
 
-def test_counters_are_read_no_more_often_than_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    socket = zone(tmp_path, "intel-rapl:0", 0, largest=10_000_000)
-    monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
+def test_counters_are_read_no_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, read = 0.0, []
+
+    def counter() -> float:
+        read.append(now)
+        return now
+
+    monkeypatch.setattr(energy, "rapl_counters", lambda: [counter])
+    monkeypatch.setattr(energy, "time", SimpleNamespace(monotonic=lambda: now))
     meter = EnergyMeter(torch.device("cpu"))
-    (socket / "energy_uj").unlink()
-    meter.poll()  # a step later: nothing is read
+    while now < 35:
+        now += 0.5  # a step later
+        meter.poll()
+    assert read == [0.0, 10.5, 21.0, 31.5]
+    assert meter.joules() == 35.0
 
 
 def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:

@@ -119,7 +119,6 @@ def test_stopped_everywhere_it_is_the_same(
 @settings(
     max_examples=4,
     deadline=None,
-    derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

