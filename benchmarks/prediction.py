@@ -135,7 +135,7 @@ def _memory(folder: Path, structures: int) -> Line:
         file = folder / f"{n}.extxyz"
         _write(file, n, distinct=20, repeats=[(1, 1, 1)])
         command = [sys.executable, __file__, "--peak-of", str(file)]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8", check=True)
         peaks.append(float(done.stdout))
     return Line(
         "memory",

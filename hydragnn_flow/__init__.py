@@ -5,9 +5,17 @@ The names below are the public face.
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydragnn_flow.lazy import lazily
+
+if "HOME" not in os.environ:  # without it, ADIOS2 ends the process by a segmentation fault
+    try:
+        os.environ["HOME"] = str(Path.home())
+    except RuntimeError:  # the system does not know the user either
+        os.environ["HOME"] = os.devnull
 
 if TYPE_CHECKING:
     from hydragnn_flow.campaign import check_paths, run_campaign

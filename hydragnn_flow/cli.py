@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import traceback
 from pathlib import Path
@@ -309,10 +310,16 @@ def main() -> None:
     Every failure is reported in one sentence. Exit code 2 says that the input is at fault, 1 that
     anything else is. ``--debug`` shows the traceback too.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not have every sign
     arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
     debug = _DEBUG in sys.argv
     try:
-        code = app(arguments, prog_name="hydragnn-flow", standalone_mode=False)
+        with interruptible("stopped"):
+            code = app(arguments, prog_name="hydragnn-flow", standalone_mode=False)
+            if code == 130:  # what typer makes of Ctrl-C
+                raise KeyboardInterrupt
     except Exception as error:
         if debug:
             traceback.print_exc()
@@ -342,4 +349,6 @@ def _brief(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    from hydragnn_flow.commands import main as begin
+
+    begin()

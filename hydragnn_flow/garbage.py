@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import time
 from collections.abc import Callable, Iterator
@@ -9,6 +10,10 @@ from contextlib import contextmanager
 
 SECONDS_BETWEEN_COLLECTIONS = 10.0
 _NEVER = 2**31 - 1
+
+# A driver that is stopped leaves cycles, with open stores in them, which ADIOS2 complains of at the
+# end of the process unless the interpreter's own last collection finds them.
+atexit.register(gc.unfreeze)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
     """
     give_up = time.monotonic() + seconds
     while True:
-        with path.open("a") as lock:
+        with path.open("ab") as lock:
             if take(lock.fileno()):
                 # Its holder may have deleted the file, and another made it anew.
                 if same_file(lock.fileno(), path):
@@ -62,7 +62,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of a file; takes it for an instant to find out."""
     try:
-        with path.open() as lock:
+        with path.open("rb") as lock:
             return not _flock(lock.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False

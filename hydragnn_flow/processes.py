@@ -148,7 +148,7 @@ def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
 
     Everything else printed to standard output goes to standard error from then on.
     """
-    answers = os.fdopen(os.dup(1), "w")
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 
     def send(message: Mapping[str, Any]) -> None:

@@ -82,7 +82,7 @@ def seconds_left(job: str) -> int:
     asked = subprocess.run(
         ["squeue", "--noheader", "--format=%L", "--jobs", job],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         timeout=60,
         check=False,
     )

@@ -54,9 +54,11 @@ def start_until(
     driver = start(config, run, log)
     give_up = time.monotonic() + PATIENCE
     while not reached(run) and driver.poll() is None:
-        assert time.monotonic() < give_up, f"never came to: {what}\n{log.read_text()}"
+        assert time.monotonic() < give_up, (
+            f"never came to: {what}\n{log.read_text(encoding='utf-8')}"
+        )
         time.sleep(0.02)
-    assert driver.poll() is None, f"ended before: {what}\n{log.read_text()}"
+    assert driver.poll() is None, f"ended before: {what}\n{log.read_text(encoding='utf-8')}"
     return driver
 
 

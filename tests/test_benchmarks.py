@@ -59,7 +59,7 @@ def run_apart(program: str, *arguments: str | Path) -> tuple[str, list[list[str]
 def _read(printed: str, figures: Path) -> tuple[str, list[list[str]], Any]:
     lines = [line for line in printed.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.split("|")] for line in lines]
-    return printed, cells[2:], json.loads(figures.read_text())
+    return printed, cells[2:], json.loads(figures.read_text(encoding="utf-8"))
 
 
 @pytest.mark.slow

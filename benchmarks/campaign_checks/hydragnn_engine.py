@@ -140,8 +140,9 @@ def measured(checkout: Path, folder: Path, trials: int = 12) -> Campaign:
 
 def _config(trials: int) -> dict[str, Any]:
     """The quickstart's campaign with HydraGNN's networks."""
-    config: dict[str, Any] = yaml.safe_load((REPOSITORY / "configs/quickstart.yaml").read_text())
-    network = json.loads((REPOSITORY / "configs" / config["network"]).read_text())["NeuralNetwork"]
+    configs = REPOSITORY / "configs"
+    config: dict[str, Any] = yaml.safe_load((configs / "quickstart.yaml").read_bytes())
+    network = json.loads((configs / config["network"]).read_bytes())["NeuralNetwork"]
     network["engine"] = ENGINE
     network["Architecture"] |= _KEYS
     config["network"] = network

@@ -267,7 +267,7 @@ def train(
 def write(file: Path, model: torch.nn.Module, config: dict[str, Any]) -> None:
     """Write a checkpoint and its configuration as HydraGNN does."""
     torch.save({"model_state_dict": model.state_dict(), "optimizer_state_dict": {}}, file)
-    file.with_name("config.json").write_text(json.dumps(config))
+    file.with_name("config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def hydragnn_outputs(
@@ -331,7 +331,7 @@ def main(
     """Print what becomes of the weights of each type, or record what HydraGNN predicts."""
     if to is not None:
         load(checkout)
-        to.write_text(json.dumps({name: record(name) for name in EQUAL}) + "\n")
+        to.write_text(json.dumps({name: record(name) for name in EQUAL}) + "\n", encoding="utf-8")
         return
     for one in compare(checkout, seeds):
         found = "refused" if one.difference is None else f"{one.difference:.1e}"

@@ -22,7 +22,7 @@ from deephyper.evaluator import ProcessPoolEvaluator, queued
 def run(job: Any, dequed: Any = None) -> dict[str, Any]:
     """Train one trial in a process of its own; the process reads its parameters."""
     command = [job.parameters["python"], "-m", "execution_race.fresh"]
-    printed = subprocess.check_output(command, input=job.parameters["segment"], text=True)
+    printed = subprocess.check_output(command, input=job.parameters["segment"], encoding="utf-8")
     return {"objective": 0.0, "metadata": {"began": float(printed.splitlines()[-1])}}
 
 

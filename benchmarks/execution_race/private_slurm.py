@@ -36,7 +36,7 @@ def measure(folder: Path, starts: int) -> list[Stages]:
         raise CannotRun(lacking)
     folder.mkdir()
     site = folder / "site.yaml"
-    site.write_text(yaml.safe_dump(_site(cluster)))
+    site.write_text(yaml.safe_dump(_site(cluster)), encoding="utf-8")
     with cluster.Cluster(nodes=1) as slurm:
         command = [sys.executable, "-m", "execution_race.start", site, folder / "run", str(starts)]
         printed = slurm.ask(*command, seconds=_SECONDS)

@@ -17,7 +17,7 @@ def start_of(pid: int) -> float:
     psutil's `create_time` counts from a time of booting that is rounded to whole seconds.
     """
     # Behind the name, which may have blanks in it, the 20th field counts from booting.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     since_boot = int(fields[19]) / os.sysconf("SC_CLK_TCK")
     return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
 

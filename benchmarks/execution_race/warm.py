@@ -89,7 +89,7 @@ class _NewProcess:
             [sys.executable, *self._arguments],
             input=json.dumps(spec.to_dict()),
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
             check=True,
         )
         began = float(process.stdout.splitlines()[-1])
@@ -106,7 +106,7 @@ class _Evaluator:
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
 
     def turn(self) -> _Cost:

@@ -67,7 +67,7 @@ def measure(
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                text=True,
+                encoding="utf-8",
                 cwd=_HERE.parents[1],
             )
             stack.callback(process.wait)

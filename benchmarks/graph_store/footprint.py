@@ -147,7 +147,7 @@ def _write(path: Path, warm: Path, count: int) -> int:
     """Bytes by which resident memory exceeds, at its highest, that of the process before."""
     write_store(warm, {SPLIT: random_graphs(64, seed=1)})
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # forget the highest so far
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # forget the highest so far
     except OSError as error:
         raise CannotMeasure(f"/proc/self/clear_refs cannot be written ({error.strerror})") from None
     before = _field("/proc/self/status", "VmRSS")
@@ -170,7 +170,7 @@ def _proportional(pid: int | None) -> int:
 def _field(file: str, name: str) -> int:
     """The number after ``name:`` in a file of /proc."""
     try:
-        lines = Path(file).read_text().splitlines()
+        lines = Path(file).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise CannotMeasure(f"{file} cannot be read ({error.strerror})") from None
     for line in lines:

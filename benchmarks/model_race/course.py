@@ -152,7 +152,7 @@ def peak_memory(name: str, store: Path, case: Case, hydragnn: Path | None) -> fl
     build(name, store, case, 1, hydragnn).train(0)
     gc.collect()
     try:
-        _CLEAR_REFS.write_text("5")  # forget the highest so far
+        _CLEAR_REFS.write_text("5", encoding="utf-8")  # forget the highest so far
     except OSError as error:
         raise CannotMeasure(f"{_CLEAR_REFS} cannot be written ({error.strerror})") from None
     before = _kib("VmRSS")
@@ -180,5 +180,5 @@ def _keep_freed_memory() -> None:
 
 
 def _kib(name: str) -> int:
-    lines = _STATUS.read_text().splitlines()
+    lines = _STATUS.read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))

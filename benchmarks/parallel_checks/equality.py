@@ -137,7 +137,8 @@ def _trained(
     found = _read(file)
     if found:
         whole = [json.dumps(one) + "\n" for one in found.items()]
-        file.write_text("".join(whole))  # or the next line would be written behind half of one
+        # Or the next line would be written behind half of one.
+        file.write_text("".join(whole), encoding="utf-8")
     left = {name: section for name, section in sections.items() if name not in found}
     if left:
         on_ranks(width, _train, store, left, steps, str(file))
@@ -151,7 +152,7 @@ def _train(
     for name, section in sections.items():
         found = [*losses(trainer(section, f"{file}-none", data, world), steps)]
         if world.is_first:
-            with Path(file).open("a") as lines:
+            with Path(file).open("a", encoding="utf-8") as lines:
                 lines.write(json.dumps([name, found]) + "\n")
 
 
@@ -159,5 +160,5 @@ def _read(file: Path) -> Losses:
     """What is in the file; a last line without an end is one that was being written."""
     if not file.exists():
         return {}
-    lines = file.read_text().splitlines(keepends=True)
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     return dict(json.loads(line) for line in lines if line.endswith("\n"))

@@ -33,7 +33,7 @@ def on_ranks(size: int, work: Callable[..., Any], *given: Any) -> list[Any]:
         start_processes(  # type: ignore[no-untyped-call]
             _rank, (size, shared, work, given), nprocs=size, join=True, start_method="spawn"
         )
-        return [json.loads(_answer(shared, rank).read_text()) for rank in range(size)]
+        return [json.loads(_answer(shared, rank).read_bytes()) for rank in range(size)]
 
 
 def _rank(
@@ -43,7 +43,7 @@ def _rank(
     torch.set_num_threads(1)
     with joined(rank, size, FileStore(f"{shared}/store", size), "cpu") as world:
         answer: Any = work(world, *given)
-    _answer(shared, rank).write_text(json.dumps(answer))
+    _answer(shared, rank).write_text(json.dumps(answer), encoding="utf-8")
 
 
 def _answer(shared: str, rank: int) -> Path:

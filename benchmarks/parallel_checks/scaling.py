@@ -119,7 +119,7 @@ def _study(folder: Path, seconds: float) -> Study:
         run.record_start(config)
         prepare_store(config.data, _CUTOFF, None, 0, run.store).close()
     site = folder / "site.yaml"
-    site.write_text(yaml.safe_dump(_site(cluster)))
+    site.write_text(yaml.safe_dump(_site(cluster)), encoding="utf-8")
     words = ["scaling", run.path, "--site", site, "--seconds", f"{seconds:g}"]
     widths = ["--gcds", ",".join(map(str, WIDTHS))]
     with cluster.Cluster(nodes=NODES) as slurm:

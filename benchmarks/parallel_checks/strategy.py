@@ -143,10 +143,10 @@ def measured(folder: Path, *, quick: bool = False) -> Iterator[Line | Table]:
     """
     config, kept = configured(folder, quick), folder / "strategies.json"
     if kept.exists():
-        table = Measured({tuple(one): each for one, each in json.loads(kept.read_text())})
+        table = Measured({tuple(one): each for one, each in json.loads(kept.read_bytes())})
     else:
         table = measure_table(config, folder, quick)
-        kept.write_text(json.dumps([[*item] for item in table.rounds.items()]))
+        kept.write_text(json.dumps([[*item] for item in table.rounds.items()]), encoding="utf-8")
     yield from judged(table, config, folder, seeds=2 if quick else _SEEDS)
 
 
@@ -219,7 +219,7 @@ def configured(folder: Path, quick: bool = False) -> RunConfig:
         "resources": {"gcds": PROCESSES},
     }
     file = folder / "strategy.yaml"
-    file.write_text(yaml.safe_dump(values, sort_keys=False))
+    file.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
     return load_config(file)
 
 

@@ -172,7 +172,7 @@ def _say(python: Path, arguments: list[str]) -> str:
         # Not resolved: an environment's interpreter is a link.
         [str(python.absolute()), *arguments],
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         cwd=_BENCHMARKS,
         # e3nn reads tables of its own with torch.load, which torch has meanwhile made stricter.
         env={

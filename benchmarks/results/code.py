@@ -106,7 +106,7 @@ def _strings(body: Iterable[ast.stmt]) -> list[ast.Expr]:
 def _git(folder: Path, *arguments: str) -> str:
     command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = subprocess.run(command, capture_output=True, encoding="utf-8")
     except FileNotFoundError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

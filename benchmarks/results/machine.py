@@ -21,7 +21,7 @@ def machine() -> dict[str, Any]:
     processor = platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
-        for text in cpuinfo.read_text().splitlines():
+        for text in cpuinfo.read_text(encoding="utf-8").splitlines():
             if text.startswith("model name"):
                 processor = text.partition(":")[2].strip()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

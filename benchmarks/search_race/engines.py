@@ -178,7 +178,7 @@ class DeepHyperEngine:
             cwd=_BENCHMARKS,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            encoding="utf-8",
         )
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
         self._write({"space": domains, "seed": seed, "as_hydragnn": as_hydragnn, "quick": quick})
@@ -297,7 +297,7 @@ def fingerprint(name: str, deephyper: Path | None) -> str:
 def deephyper_version(python: Path) -> str:
     """As the interpreter's packages say."""
     code = "from importlib.metadata import version; print(version('deephyper'))"
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True)
+    done = subprocess.run([python, "-c", code], capture_output=True, encoding="utf-8")
     if done.returncode:
         sys.exit(f"{python} has no DeepHyper; correct --deephyper or install deephyper there")
     return done.stdout.strip()

@@ -249,7 +249,7 @@ class Results:
         if not self._path.exists():
             return []
         found = {}
-        for line in self._path.read_text().splitlines():
+        for line in self._path.read_text(encoding="utf-8").splitlines():
             # Another process may be writing the last line.
             try:
                 content = json.loads(line)
@@ -302,7 +302,7 @@ class Results:
                 self._code(function.name, engine),
             )
             # In one write, so that several processes may share the file.
-            with self._path.open("a") as file:
+            with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(asdict(result)) + "\n")
 
     def _code(self, function: str, engine: str) -> str:

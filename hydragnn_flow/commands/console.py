@@ -13,12 +13,12 @@ import typer
 from rich.console import Console
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.signals import leaving_in_order
 
 console = Console()
 
 # The system refuses these without naming a file: the data of one already open.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_STOPPED = "stopped; the same command continues from here"
 
 
 @contextmanager
@@ -49,17 +49,27 @@ def using(*named: Path | None) -> Iterator[None]:
         ) from error
 
 
+class Stopped(SystemExit):
+    """Stopped by a signal, as the user has been told."""
+
+
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Say that a command stopped by Ctrl-C or another signal can be continued."""
+def interruptible(told: str = "stopped; the same command continues from here") -> Iterator[None]:
+    """Say how a command that is stopped by Ctrl-C or another signal can be continued."""
+
+    def tell() -> None:
+        console.show_cursor()
+        say(told)
+        console.file.flush()
+
     try:
-        yield
-    except KeyboardInterrupt:
-        say(_STOPPED)
-        raise typer.Exit(130) from None
-    except SystemExit:
-        say(_STOPPED)
+        with leaving_in_order(tell):
+            yield
+    except Stopped:
         raise
+    except (KeyboardInterrupt, SystemExit) as stop:
+        say(told)
+        raise Stopped(stop.code if isinstance(stop, SystemExit) else 130) from None
 
 
 def _existing(run_dir: Path) -> Path:

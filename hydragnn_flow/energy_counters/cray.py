@@ -78,7 +78,7 @@ def _alike(address: str, root: Path) -> list[str]:
 
 def _model(device: Path) -> tuple[str, ...]:
     files = (device / name for name in ("vendor", "device", "class"))
-    return tuple(file.read_text().strip() if file.exists() else "" for file in files)
+    return tuple(file.read_text("utf-8").strip() if file.exists() else "" for file in files)
 
 
 class _CrayCounter:
@@ -87,11 +87,11 @@ class _CrayCounter:
     def __init__(self, file: Path) -> None:
         self._file, self._fresh_file = file, file.with_name("freshness")
         self._before = 0.0
-        self._fresh, self._when = self._fresh_file.read_text(), time.monotonic()
+        self._fresh, self._when = self._fresh_file.read_text(encoding="utf-8"), time.monotonic()
         self._last = self._read()
 
     def __call__(self) -> float:
-        fresh, when = self._fresh_file.read_text(), time.monotonic()
+        fresh, when = self._fresh_file.read_text(encoding="utf-8"), time.monotonic()
         if fresh != self._fresh:
             self._fresh, self._when = fresh, when
         elif when - self._when > _SECONDS_TO_REFRESH:
@@ -103,7 +103,7 @@ class _CrayCounter:
         return self._before + now
 
     def _read(self) -> float:
-        joules, unit, *_ = self._file.read_text().split()
+        joules, unit, *_ = self._file.read_text(encoding="utf-8").split()
         if unit != "J":
             raise ValueError(f"{self._file}: is in {unit}, not J")
         return float(joules)

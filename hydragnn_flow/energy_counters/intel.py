@@ -60,7 +60,7 @@ def intel_counters(root: Path | None = None) -> list[Counter]:
 
 def _microjoules(file: Path) -> Counter:
     def joules() -> float:
-        return int(file.read_text()) / 1e6
+        return int(file.read_text(encoding="utf-8")) / 1e6
 
     joules()
     return joules
@@ -71,7 +71,7 @@ def _cards(root: Path) -> list[_Card]:
     found = []
     for folder in sorted(folders, key=lambda folder: (folder / "device").resolve().name):
         sensors = {
-            name.read_text().strip(): name.parent
+            name.read_text(encoding="utf-8").strip(): name.parent
             for name in (folder / "device/hwmon").glob("hwmon*/name")
         }
         # Of the whole card; xe has older cards count their package alone.

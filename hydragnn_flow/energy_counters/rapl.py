@@ -31,7 +31,7 @@ class _RaplZone:
 
     def __init__(self, zone: Path) -> None:
         self._file = zone / "energy_uj"
-        self._range = int((zone / "max_energy_range_uj").read_text())
+        self._range = int((zone / "max_energy_range_uj").read_text(encoding="utf-8"))
         self._last, self._turns = self._read(), 0
 
     def __call__(self) -> float:
@@ -42,4 +42,4 @@ class _RaplZone:
         return (now + self._turns * self._range) / 1e6
 
     def _read(self) -> int:
-        return int(self._file.read_text())
+        return int(self._file.read_text(encoding="utf-8"))

@@ -10,9 +10,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute
-import pyarrow.csv
-import pyarrow.parquet
+from pyarrow import compute, csv, parquet
 
 from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, may_be_absent
 
@@ -34,7 +32,7 @@ class Spool:
     def __init__(self, path: Path, table: pd.DataFrame) -> None:
         fields = [(name, _type(table[name])) for name in table]
         self._schema = pa.schema(fields).with_metadata({_ATTRIBUTES: json.dumps(table.attrs)})
-        self._writer = pa.parquet.ParquetWriter(path, self._schema)
+        self._writer = parquet.ParquetWriter(path, self._schema)
 
     def __enter__(self) -> Spool:
         return self
@@ -72,7 +70,7 @@ def write_table(parts: Sequence[Spooled], path: Path, suffix: str) -> None:
     """
     empty: set[str] | None = None
     for part in parts:
-        with pa.parquet.ParquetFile(part.file) as file:
+        with parquet.ParquetFile(part.file) as file:
             whole = file.schema_arrow
             candidates = may_be_absent(whole.names) if empty is None else empty
             empty = {name for name in candidates if not _holds(file.metadata, name)}
@@ -80,14 +78,14 @@ def write_table(parts: Sequence[Spooled], path: Path, suffix: str) -> None:
     with path.open("wb") as out:
         if suffix == ".csv":
             out.write((",".join(map(_quoted, schema.names)) + "\n").encode())
-            options = pa.csv.WriteOptions(include_header=False, quoting_style="needed")
-            writer: Any = pa.csv.CSVWriter(out, schema, write_options=options)
+            options = csv.WriteOptions(include_header=False, quoting_style="needed")
+            writer: Any = csv.CSVWriter(out, schema, write_options=options)
         else:
             schema = schema.with_metadata(whole.metadata)
-            writer = pa.parquet.ParquetWriter(out, schema)
+            writer = parquet.ParquetWriter(out, schema)
         with writer:
             for part in parts:
-                with pa.parquet.ParquetFile(part.file) as file:
+                with parquet.ParquetFile(part.file) as file:
                     for number in range(file.num_row_groups):
                         table = file.read_row_group(number, columns=schema.names)
                         writer.write_table(_numbered(table, part.first, schema))
@@ -98,7 +96,7 @@ def write_table(parts: Sequence[Spooled], path: Path, suffix: str) -> None:
 def _numbered(table: pa.Table, first: int, schema: pa.Schema) -> pa.Table:
     if first:
         place = table.schema.get_field_index(GRAPH_ID)
-        numbers = pa.compute.add(table[GRAPH_ID], first)
+        numbers = compute.add(table[GRAPH_ID], first)
         table = table.set_column(place, schema.field(GRAPH_ID), numbers)
     return table.replace_schema_metadata(schema.metadata)
 

@@ -9,7 +9,7 @@ them::
     class TestMine(SourceSuite):
         @pytest.fixture
         def section(self, tmp_path):
-            (tmp_path / "a.toy").write_text("...")
+            (tmp_path / "a.toy").write_text("...", encoding="utf-8")
             return {"format": "my_package.my_module:MySource", "train": "*.toy", "targets": {...}}
 """
 

@@ -62,7 +62,7 @@ def forget_peak_memory(device: torch.device) -> None:
         runtime.init()  # a process that has not used it yet is told "Invalid device argument"
         runtime.reset_peak_memory_stats(device)
     elif _CLEAR_REFS.exists():
-        _CLEAR_REFS.write_text("5")
+        _CLEAR_REFS.write_text("5", encoding="utf-8")
 
 
 def peak_memory_gib(device: torch.device) -> float:
@@ -77,7 +77,7 @@ def peak_memory_gib(device: torch.device) -> float:
     if device.type != "cpu":
         return float(_accelerator(device).max_memory_allocated(device)) / 2**30
     if _CLEAR_REFS.exists():
-        lines = _STATUS.read_text().splitlines()
+        lines = _STATUS.read_text(encoding="utf-8").splitlines()
         fields = [line.split() for line in lines if line.startswith(("Vm", "Rss"))]
         kib = {name: int(value) for name, value, _ in fields}
         own = kib["VmHWM:"] - kib["RssFile:"] - kib["RssShmem:"]

@@ -237,7 +237,7 @@ def test_simulated_workers_are_workers() -> None:
 
 @pytest.mark.parametrize("module", ["context", "dispatch", "machine", "members", "trials"])
 def test_the_loop_imports_no_parsl(module: str) -> None:
-    source = Path(hydragnn_flow.campaign.__path__[0], f"{module}.py").read_text()
+    source = Path(hydragnn_flow.campaign.__path__[0], f"{module}.py").read_text(encoding="utf-8")
     imported = {
         node.module
         for node in ast.walk(ast.parse(source))

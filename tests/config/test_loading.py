@@ -20,7 +20,7 @@ SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").rglob("*.yaml
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_every_shipped_configuration_loads(path: Path, tmp_path: Path) -> None:
-    assert "path" not in yaml.safe_load(path.read_text())["data"]  # --data gives it
+    assert "path" not in yaml.safe_load(path.read_text(encoding="utf-8"))["data"]  # --data gives it
     config = load_config(path, data=tmp_path)
     assert config.name == path.stem
     assert config.data.path == tmp_path.resolve()

@@ -76,7 +76,7 @@ def cif(atoms: ase.Atoms) -> str:
 
 
 def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([header, *rows])
 
 
@@ -115,7 +115,7 @@ def write_path_table(path: Path, structures: Sequence[ase.Atoms]) -> None:
 
 
 def write_records(path: Path, structures: Sequence[ase.Atoms]) -> None:
-    path.write_text(json.dumps([record(atoms) for atoms in structures]))
+    path.write_text(json.dumps([record(atoms) for atoms in structures]), encoding="utf-8")
 
 
 def write_split_table(path: Path, structures: Sequence[ase.Atoms]) -> None:
@@ -158,7 +158,8 @@ def write_vasprun(path: Path, structures: Sequence[ase.Atoms]) -> None:
         '<varray name="weights"></varray></kpoints>\n<parameters></parameters>\n'
         f'<atominfo><array name="atoms"><set>{atoms}</set></array></atominfo>\n'
         + structure(structures[0], ' name="initialpos"')
-        + f"{steps}</modeling>\n"
+        + f"{steps}</modeling>\n",
+        encoding="utf-8",
     )
 
 
@@ -180,7 +181,7 @@ def write_outcar(path: Path, structures: Sequence[ase.Atoms]) -> None:
         lines += ["  FREE ENERGIE OF THE ION-ELECTRON SYSTEM (eV)", "  ---"]
         lines += [f"  free  energy   TOTEN  = {results['energy']!r} eV", ""]
         lines += [f"  energy  without entropy=  0.0  energy(sigma->0) = {results['energy']!r}"]
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 Writer = Callable[[Path, Sequence[ase.Atoms]], None]

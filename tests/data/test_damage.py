@@ -53,7 +53,7 @@ DAMAGES = (truncate, empty, garbage, longer, missing)
 def seal(path: Path, values: dict[str, Any]) -> None:
     """Write a manifest with a checksum that fits."""
     values["crc32"] = manifest_checksum(values)
-    path.write_text(json.dumps(values))
+    path.write_text(json.dumps(values), encoding="utf-8")
 
 
 def use(path: Path) -> None:

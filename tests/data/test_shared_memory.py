@@ -34,7 +34,7 @@ def opened(under: Path) -> list[str]:
 def proportional_bytes(pid: int, directory: Path) -> int:
     """What a process's mappings of files in a directory count for, shared pages divided (PSS)."""
     total, inside = 0, False
-    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+    for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
         fields = line.split()
         if "-" in fields[0]:
             inside = len(fields) > 5 and str(directory) in fields[5]

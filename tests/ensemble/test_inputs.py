@@ -99,7 +99,7 @@ def table(path: Path, structures: list[Atoms]) -> Path:
         boxed.set_cell([40, 40, 40])
         write(text, boxed, format="cif")
         rows.append([text.getvalue().decode(), atoms.info["charge"], atoms.info["spin"]])
-    with path.open("w", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         csv.writer(file).writerows([["cell", "charge", "spin"], *rows])
     return path
 

@@ -62,7 +62,7 @@ def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
 
 def own_memory_mib(pid: int) -> float:
     """What a process keeps for itself, pages of files not counted [MiB]."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 

@@ -149,7 +149,7 @@ def test_the_commands_look_ahead_for_a_machine_that_is_not_here(
 ) -> None:
     """On Frontier, without an account: nothing is submitted."""
     monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(yaml.safe_dump(CONFIG))
+    Path("small.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     on = ("small.yaml", "--site", "frontier", "--nodes", "2")
     planned = invoke("plan", *on, "--store", str(store), "--draws", "3", "--node-hours", "5")
     assert "200 of 200 configurations" in planned and "5 node-hours are enough" in planned
@@ -164,7 +164,7 @@ def test_the_commands_look_ahead_for_a_machine_that_is_not_here(
 
 def test_a_store_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(yaml.safe_dump(CONFIG))
+    Path("small.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     with pytest.raises(Exception, match="is no GraphStore; prepare one or leave it out"):
         CliRunner().invoke(app, ["plan", "small.yaml", "--store", "."], catch_exceptions=False)
 

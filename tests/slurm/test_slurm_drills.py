@@ -43,7 +43,7 @@ def assert_without_a_fault(campaign: Campaign) -> None:
 
 def pid_on_node(pid: int) -> int:
     """Number by which a node knows a process."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     (numbers,) = (line.split() for line in status.splitlines() if line.startswith("NSpid:"))
     return int(numbers[-1])
 

@@ -60,7 +60,7 @@ def main(
         losses, seconds = train(params, seed)
         record = {"number": number, "params": params, "losses": losses, "seconds": seconds}
         # In one write, so that a killed process leaves at most one torn line.
-        with (work / f"{task}.{k}.jsonl").open("a") as file:
+        with (work / f"{task}.{k}.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
         limit = None if limit is None else limit - 1
 
@@ -69,7 +69,7 @@ def read(work: Path, task: str) -> list[Record]:
     """The trainings of all parts, by number."""
     found = {}
     for path in sorted(work.glob(f"{task}.*.jsonl")):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 record = json.loads(line)
             except json.JSONDecodeError:  # torn, or being written

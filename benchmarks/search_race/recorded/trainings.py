@@ -49,7 +49,7 @@ def trainer(task: str, work: Path, data: Path | None) -> Trainer:
 def _alloys(work: Path, data: Path | None) -> Trainer:
     source = {"format": "emt_alloys", "structures": 80, "atoms": [8, 12]}
     store = _store(work / "alloys.gs", {"source": source, "split": {"val": 0.3, "test": 0.1}}, None)
-    base = json.loads((_CONFIGS / "potential.json").read_text())["NeuralNetwork"]
+    base = json.loads((_CONFIGS / "potential.json").read_text(encoding="utf-8"))["NeuralNetwork"]
 
     def train(params: Params, seed: int) -> Training:
         network = _network(base, params)
@@ -67,7 +67,7 @@ def _perovskites(work: Path, data: Path | None) -> Trainer:
     folder = work / "perovskites"
     folder.mkdir(parents=True, exist_ok=True)
     rows = _perovskite_rows(data)
-    with (folder / "val.csv").open("w", newline="") as file:
+    with (folder / "val.csv").open("w", newline="", encoding="utf-8") as file:
         csv.writer(file).writerows([rows[0], *rows[1::20]])
     source = {
         "format": "csv",
@@ -77,7 +77,7 @@ def _perovskites(work: Path, data: Path | None) -> Trainer:
     }
     section = {"source": source, "path": folder, "split": {"val": 0.25, "test": 0.05}}
     store = _store(work / "perovskites.gs", section, _NEIGHBOURS)
-    base = json.loads((_CONFIGS / "property.json").read_text())["NeuralNetwork"]
+    base = json.loads((_CONFIGS / "property.json").read_text(encoding="utf-8"))["NeuralNetwork"]
     del base["Architecture"]["edge_features"]  # the recorded networks did without
 
     def train(params: Params, seed: int) -> Training:

@@ -164,7 +164,7 @@ def main() -> None:
     # This process exists to crash in the driver's place.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # ADIOS2's own output is no part of the answer.
-    answer = os.fdopen(os.dup(1), "w")
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     found: dict[str, Any] = {}
     try:

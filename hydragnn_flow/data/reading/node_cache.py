@@ -130,7 +130,7 @@ def free_memory() -> float:
     """
     if not _OWN.exists():
         return float("inf")
-    lines = [line for line in _OWN.read_text().splitlines() if line.startswith("0::/")]
+    lines = [line for line in _OWN.read_text("utf-8").splitlines() if line.startswith("0::/")]
     groups = [_GROUPS / line.removeprefix("0::/") for line in lines]
     return min(
         (_left(above) for group in groups for above in (group, *group.parents)),
@@ -140,9 +140,10 @@ def free_memory() -> float:
 
 def _left(group: Path) -> float:
     try:
-        limit = (group / "memory.max").read_text().strip()
-        used = int((group / "memory.current").read_text())
-        numbers = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        limit = (group / "memory.max").read_text(encoding="utf-8").strip()
+        used = int((group / "memory.current").read_text(encoding="utf-8"))
+        stat = (group / "memory.stat").read_text(encoding="utf-8")
+        numbers = dict(line.split() for line in stat.splitlines())
     except OSError:  # the topmost group, or none at all
         return float("inf")
     # The cache of files counts as used, and makes room when it has to.

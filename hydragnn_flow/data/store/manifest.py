@@ -283,7 +283,8 @@ def save_manifest(store: Path, manifest: Manifest) -> None:
     """Write a manifest with its checksum."""
     values = json.loads(manifest.model_dump_json())
     values[_CHECKSUM] = _checksum(values)
-    (store / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    (store / MANIFEST).write_text(text, encoding="utf-8")
 
 
 def _checksum(values: Mapping[str, Any]) -> int:

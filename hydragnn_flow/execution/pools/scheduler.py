@@ -130,7 +130,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             errors="replace",  # jobs may bear any name
             timeout=SECONDS_TO_ANSWER,
             # Ctrl-C is for the campaign, which cancels its jobs with such commands.

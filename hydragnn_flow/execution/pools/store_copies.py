@@ -49,7 +49,7 @@ class StoreCopies:
 
     def _send(self, job: str) -> None:
         for command in self._commands(job):
-            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            ran = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
             if ran.returncode:
                 said = (ran.stderr.strip().splitlines() or ["no reason given"])[-1]
                 tell(

@@ -116,7 +116,7 @@ def pack_environment(directory: Path, place: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     archive, record = directory / ARCHIVE, directory / _RECORD
     packages = _packages()
-    known = json.loads(record.read_text()) if record.is_file() and archive.is_file() else {}
+    known = json.loads(record.read_bytes()) if record.is_file() and archive.is_file() else {}
     if known.get("packages") != packages:
         print(f"packing {prefix} for the nodes", file=sys.stderr)
         known = {"packages": packages, "sha256": _pack(prefix, archive)}
@@ -149,7 +149,7 @@ def _pack(prefix: Path, archive: Path) -> str:
 
 
 def _run(*command: str) -> str:
-    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    ran = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace")
     if ran.returncode:
         said = ran.stderr.strip().splitlines()[-1:] or [f"{command[0]} ended with {ran.returncode}"]
         raise InputError(f"environment: cannot be packed ({said[0]}); leave it out of site.yaml")
