@@ -36,7 +36,7 @@ def test_the_life_of_a_block_is_logged_with_its_reasons(
     pool.demand = 0
     pool.shrink(1)
     pool.refresh()
-    pool.collect(patient=False)
+    pool.collect()
     assert caplog.messages == [
         "asks for 1 block: work for 9 workers, 0 blocks work or wait",
         "block 0 (job 100) is submitted",
@@ -55,13 +55,13 @@ def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(
     pool.request(1)
     machine.refuses = "maintenance"
     pool.request(1)
-    pool.collect(patient=True)
+    pool.collect()
     assert [message for message in caplog.messages if "asks for" not in message][1:] == [
         "block 0 (job 100) is running, 0 s old",
         "block 0 (job 100) has ended: no worker came within 15 min of its start, 0 s old",
-        "block 0 (job 100) ended without having done anything: no worker came within 15 min of its "
-        "start: no such interface",
-        "the last block ended without having done anything (no worker came within 15 min "
+        "block 0 (job 100) ended without a result or a checkpoint: no worker came within 15 min of "
+        "its start: no such interface",
+        "the last block ended without a result or a checkpoint (no worker came within 15 min "
         "of its start: no such interface); the next is asked for in 0 s",
         "block 1 (job 101) is submitted",
         "the scheduler refused a block (maintenance); the next is asked for in 10 s",
@@ -76,7 +76,7 @@ def test_what_is_missing_of_a_block_is_told_once(
 ) -> None:
     caplog.set_level(NOTICE, "hydragnn_flow")
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     machine.connect(0, nodes=1)
     pool.refresh()
     assert caplog.messages == []

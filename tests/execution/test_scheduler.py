@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsl.executors import HighThroughputExecutor
 
+from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import scheduler as module
+from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, ParslExecutor, Refused
 from hydragnn_flow.execution.pools.scheduler import (
     JobState,
     Pbs,
@@ -169,6 +172,56 @@ def test_jobs_are_cancelled_in_one_go(
     system.cancel([])
     system.cancel(["101", "102"])
     assert (tmp_path / "cancelled").read_text() == "101 102\n"
+
+
+AWAY = [
+    ("slurm", "Unable to contact slurm controller (connect failure)"),
+    ("slurm", "Socket timed out on send/recv operation"),
+    ("slurm", "Zero Bytes were transmitted or received"),
+    ("slurm", "Resource temporarily unavailable"),
+    ("slurm", 'Munge encode failed: Failed to access "/run/munge/munge.socket.2"'),
+    ("slurm", None),
+    ("slurm", ""),
+    ("polaris", "cannot connect to server polaris-pbs-01 (errno=111)"),
+    ("polaris", "Communication failure."),
+    ("polaris", "Premature end of message"),
+    ("polaris", None),
+]
+REFUSED = [
+    ("slurm", "Invalid account or account/partition combination specified"),
+    ("slurm", "Invalid partition name specified"),
+    ("slurm", "Requested time limit is invalid (missing or exceeds some limit)"),
+    ("slurm", "Job violates accounting/QOS policy; please contact help@olcf.gov"),
+    ("polaris", "Unknown queue"),
+    ("polaris", "Job exceeds queue and/or server resource limits"),
+    ("polaris", "Invalid credential"),
+]
+
+
+@pytest.mark.parametrize(
+    ("site", "words", "refusal"),
+    [*((*case, NoAnswer) for case in AWAY), *((*case, Refused) for case in REFUSED)],
+)
+def test_a_scheduler_that_is_away_is_told_from_one_that_refuses(
+    tmp_path: Path, install: Install, site: str, words: str | None, refusal: type[Refused]
+) -> None:
+    """By the words of its commands; by none, where a command hangs or is killed."""
+    begins = "sbatch: error: Batch job submission failed: " if site == "slurm" else "qsub: "
+    (tmp_path / "words").write_text(f"{begins}{words}\n" if words else "")
+    script = "exec sleep 60" if words is None else f"cat {tmp_path}/words >&2; exit 1"
+    for command in ("sbatch", "qsub"):
+        install(command, script)
+    node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
+    options: Any = {"node": node} if site == "slurm" else {"account": "A", "partition": "debug"}
+    (executor,) = load_site(site, interface="lo", **options).parsl_config(tmp_path).executors
+    assert isinstance(executor, HighThroughputExecutor)
+    provider: Any = executor.provider
+    provider.script_dir, provider.cmd_timeout = str(tmp_path), 1 if words is None else 60
+    executor.launch_cmd = "true"
+    with pytest.raises(Refused) as refused:
+        ParslExecutor(site, executor).launch()
+    assert type(refused.value) is refusal
+    assert words is None or (words or "no reason given") in str(refused.value)
 
 
 def test_a_damaged_workers_file_is_like_none(tmp_path: Path) -> None:

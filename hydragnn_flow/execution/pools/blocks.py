@@ -21,6 +21,7 @@ from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import (
     BatchJob,
     Manager,
+    NoAnswer,
     ParslExecutor,
     Refused,
     last_words,
@@ -231,11 +232,11 @@ class Blocks:
 
     # Reports from Parsl.
 
-    def worked(self, block: str) -> None:
-        """Record that a task was done in a block."""
+    def worked(self, place: str) -> None:
+        """Record that there is something of the work in a block, or at a worker pool of one."""
         self.patience.worked()
-        for each in self.blocks:
-            each.has_worked |= each.job.block == block
+        for block in self.blocks:
+            block.has_worked |= place == block.job.block or place in block.seen
 
     def lost(self, manager: str) -> None:
         """Send nothing more to a worker pool that is gone; may be called from any thread."""
@@ -343,20 +344,13 @@ class Blocks:
 
     # Reports from the scheduler.
 
-    def collect(self, patient: bool) -> bool:
+    def collect(self) -> bool:
         """Collect the answers to submissions and cancellations; returns whether there was any.
-
-        Parameters
-        ----------
-        patient
-            Whether to try again where the scheduler refuses the first job.
 
         Raises
         ------
-        InputError
-            If it refuses, and there is no reason to be patient.
-        CampaignStopped
-            If it keeps refusing.
+        InputError, CampaignStopped
+            As :meth:`Patience.refuse`.
         """
         submitted = [job for job in self._requested if job.done()]
         self._requested = [job for job in self._requested if not job.done()]
@@ -364,7 +358,7 @@ class Blocks:
             try:
                 block = Block(job.result(), self._first_state, self._ends)
             except Refused as refusal:
-                self._refuse(str(refusal), patient or self.patience.was_granted)
+                self._refuse(refusal)
             else:
                 self.blocks.append(block)
                 self.patience.grant()
@@ -380,7 +374,7 @@ class Blocks:
         Raises
         ------
         CampaignStopped
-            If block after block ends without having done anything.
+            If block after block ends without a result or a checkpoint.
         """
         for block in [*self.blocks]:
             if block.cancelling is not None and block.cancelling.done():
@@ -510,7 +504,7 @@ class Blocks:
         if block.leaving or not block.is_fruitless:
             return
         said = why + last_words(block.job.errors)
-        self._tell(block, f"ended without having done anything: {said}")
+        self._tell(block, f"ended without a result or a checkpoint: {said}")
         self._count_fruitless(said)
 
     def _log(self, block: Block, event: str) -> None:
@@ -526,12 +520,12 @@ class Blocks:
         is_anything_at_work = any(block.tasks for block in self.blocks)
         self.patience.fruitless(said, is_anything_at_work, least_wait)
 
-    def _refuse(self, said: str, can_wait: bool) -> None:
+    def _refuse(self, refusal: Refused) -> None:
         self.patience.was_refused = True
-        if self._has_excluded:  # which may leave fewer nodes than a block needs
-            self.exclude(())
+        if self._has_excluded and not isinstance(refusal, NoAnswer):
+            self.exclude(())  # which may have left fewer nodes than a block needs
         else:
-            self.patience.refuse(said, can_wait, bool(self.blocks))
+            self.patience.refuse(refusal, bool(self.blocks))
 
 
 def _named(nodes: Sequence[str]) -> str:
