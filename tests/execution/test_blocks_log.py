@@ -12,6 +12,7 @@ from block_cases import Machine, have, started
 from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.parsl_executor import last_words
+from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.log import NOTICE
 
 
@@ -95,6 +96,20 @@ def test_what_is_missing_of_a_block_is_told_once(
     lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
     assert caplog.messages == [incomplete, lost]
     assert [event for _, event in pool.events] == caplog.messages
+
+
+@pytest.mark.parametrize("reason", ["", "suspended"])
+def test_a_block_is_lost_for_the_reason_that_the_scheduler_gives(
+    pool: Blocks, machine: Machine, reason: str
+) -> None:
+    have(pool, machine, 1)
+    pool.record_states({pool.blocks[0].job.number: JobState("running", reason)})
+    pool.refresh()
+    machine.connected.clear()
+    pool.refresh()
+    lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
+    said = " (the scheduler says: suspended)" if reason else ""
+    assert pool.events[0][1] == lost + said
 
 
 def test_a_block_that_ends_with_its_job_is_not_told_of(

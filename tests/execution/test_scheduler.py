@@ -40,6 +40,7 @@ QUEUE = """\
 104|CONFIGURING|None|2:00:00|/runs/a/parsl/000/submit_scripts/parsl.node.block-1.1795300127.9
 105|PENDING|None|UNLIMITED|/home/somebody|'s job
 106|TIMEOUT|None|INVALID|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-9.1795300128.3
+107|SUSPENDED|None|30:00|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-2.1795300126.1
 """
 
 # As qstat of PBS Pro prints it, shortened.
@@ -60,6 +61,7 @@ JOBS = {
             "Resource_List": {"walltime": "01:00:00", "nodect": 1},
             "resources_used": {"walltime": "00:10:00", "cput": "00:00:01"},
         },
+        "204.polaris-pbs-01": {"Job_Name": "parsl.gcd.block-2", "job_state": "S"},
     },
 }
 
@@ -76,13 +78,14 @@ def test_slurm_says_what_waits_what_runs_and_what_has_ended(
     install("squeue", printing(tmp_path, QUEUE))
     jobs = Slurm().jobs()
     assert jobs is not None
-    assert sorted(jobs) == ["101", "102", "103", "104", "105"]
+    assert sorted(jobs) == ["101", "102", "103", "104", "105", "107"]
     script = "/runs/a/parsl/000/submit_scripts/parsl.gcd.block-0.1795300124.82"
     assert jobs["101"] == JobState("pending", "Priority", script)
     assert jobs["105"] == JobState("pending", "", "/home/somebody|'s job")
     assert [jobs[job].state for job in ("102", "103", "104")] == ["running"] * 2 + ["pending"]
     assert jobs["102"].ends - time.monotonic() == pytest.approx(90_010, abs=60)
     assert jobs["104"].ends == math.inf, "it has not begun"
+    assert jobs["107"][:2] == ("running", "suspended")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,7 @@ def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, instal
             "/runs/a/parsl/000/submit_scripts/block-0",
         ),
         "202": JobState("running"),
+        "204": JobState("running", "suspended"),
     }
     assert number_of("201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov") == "201"
 

@@ -276,7 +276,8 @@ class Blocks:
                     block.gone = now
                     self._log(block, "has no workers any more")
                     if left > _SECONDS_OF_LEAVING:
-                        self._tell(block, "is lost: none of its nodes gives a sign of life")
+                        why = f" (the scheduler says: {block.reason})" if block.reason else ""
+                        self._tell(block, f"is lost: none of its nodes gives a sign of life{why}")
                 if now - block.gone > SECONDS_WITHOUT_WORKERS:
                     self._end(block)
             elif block.state == "running" and block.cancelling is None:
@@ -316,7 +317,8 @@ class Blocks:
         if block.connected is None:
             nodes = ", ".join(sorted(manager.node for manager in block.managers))
             self._log(block, f"has its first workers, {block.age:.0f} s old, on {nodes}")
-        block.enter("running")
+        if block.state != "running":
+            block.enter("running")
         block.seen.update(manager.id for manager in block.managers)
         block.connected, block.gone = block.connected or now, None
         block.was_given_work |= block.tasks > 0
@@ -386,6 +388,7 @@ class Blocks:
             if known.ends != math.inf and abs(known.ends - block.ends) > _SECONDS_OF_A_CLOCK:
                 block.ends = known.ends
             if block.managers:
+                block.reason = known.reason
                 continue  # workers that answer know better than a queue
             if known.state != "ended":
                 if known.state != block.state:
