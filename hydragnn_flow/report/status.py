@@ -117,6 +117,8 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
         yield ", ".join([f"{busy:,} of {workers['workers']:,} GCDs busy", *blocks])
     for when, event in workers.get("events", [])[-_MOST_FAILURES:]:
         yield f"{time.strftime('%m-%d %H:%M:%S', time.localtime(when))} {event}"
+    if workers.get("trouble"):
+        yield f"{workers['trouble']}; trying again"
     if workers["bad_nodes"]:
         names = ", ".join(workers["bad_nodes"])
         yield f"taken out of use, as segments ended badly there: {names}"

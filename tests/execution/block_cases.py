@@ -29,7 +29,7 @@ class Machine:
         self.cancelled: list[str] = []
         self.excluded: list[str] = []
         self.takes_cancels = True
-        self.refuses = ""
+        self.refuses, self.refusal = "", Refused
 
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
@@ -39,7 +39,7 @@ class Machine:
 
     def launch(self) -> BatchJob:
         if self.refuses:
-            raise Refused(self.refuses)
+            raise self.refusal(self.refuses)
         number = str(len(self.launched))
         errors = self._folder / f"{number}.err"
         errors.write_text("srun: error: task 0: Exited\n0: no such interface\nsrun: error: bye\n")
@@ -90,7 +90,7 @@ def have(pool: Blocks, machine: Machine, number: int, tasks: int = 0) -> None:
     """Connect so many blocks."""
     for block in range(number):
         pool.request(1)
-        pool.collect(patient=False)
+        pool.collect()
         machine.connect(block, tasks)
     pool.refresh()
 
@@ -103,7 +103,7 @@ def listed(pool: Blocks, state: Any) -> None:
 def started(pool: Blocks, seconds_ago: float, *, running: bool = True) -> None:
     """A block that has run, or waited in the queue, for so long, and no worker of it."""
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     pool.record_states({pool.blocks[-1].job.number: JobState("running" if running else "pending")})
     pool.blocks[-1].entered -= seconds_ago
     pool.refresh()

@@ -17,7 +17,7 @@ def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool: Blocks, machine: Ma
     pool.demand = 9
     assert pool.needed == 2
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     assert (pool.standing, pool.needed) == (1, 2)  # a block that waits counts already
     pool.demand = 0
     assert pool.needed == 0
@@ -83,12 +83,12 @@ def test_blocks_that_do_least_are_given_back_first(pool: Blocks, machine: Machin
     for name in ("node2-abc", "node3-abc"):
         machine.connected[name] = machine.connected[name]._replace(tasks=0)
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     pool.refresh()
     pool.shrink(3)
     pool.refresh()
     assert machine.cancelled == ["102", "101"]  # the one that waits, and the idle one
-    pool.collect(patient=False)
+    pool.collect()
     assert [block.job.number for block in pool.blocks] == ["100"]
 
 
@@ -115,7 +115,7 @@ def test_workers_that_answer_know_better_than_a_queue(pool: Blocks, machine: Mac
 
 def test_one_answer_without_a_job_is_not_believed(pool: Blocks, machine: Machine) -> None:
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     pool.record_states({"100": JobState("ended")})
     pool.record_states({"100": JobState("pending", "Priority")})
     pool.record_states({"100": JobState("ended")})
@@ -138,13 +138,13 @@ def test_a_job_whose_workers_are_gone_is_cancelled(pool: Blocks, machine: Machin
 def test_a_cancellation_that_was_not_heard_is_repeated(pool: Blocks, machine: Machine) -> None:
     machine.takes_cancels = False
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     pool.shrink(1)
-    pool.collect(patient=False)
+    pool.collect()
     assert (pool.total, pool.standing) == (1, 0)  # it still has its place
     machine.takes_cancels = True
     pool.record_states({"100": JobState("pending")})
-    pool.collect(patient=False)
+    pool.collect()
     assert (machine.cancelled, pool.total) == (["100", "100"], 0)
 
 
@@ -168,14 +168,14 @@ def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(
 ) -> None:
     """A job that is cancelled as it starts lives on for as long as the scheduler lets it."""
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     pool.shrink(1)
-    pool.collect(patient=False)
+    pool.collect()
     machine.connect(0)
     pool.request(1)
     pool.refresh()
     assert not machine.connected["node0-abc"].held  # it might be the job just asked for
-    pool.collect(patient=False)
+    pool.collect()
     pool.refresh()
     assert machine.connected["node0-abc"].held
 

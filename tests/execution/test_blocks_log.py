@@ -12,6 +12,7 @@ from block_cases import Machine, have, started
 from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.parsl_executor import last_words
+from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.log import NOTICE
 
 
@@ -36,7 +37,7 @@ def test_the_life_of_a_block_is_logged_with_its_reasons(
     pool.demand = 0
     pool.shrink(1)
     pool.refresh()
-    pool.collect(patient=False)
+    pool.collect()
     assert caplog.messages == [
         "asks for 1 block: work for 9 workers, 0 blocks work or wait",
         "block 0 (job 100) is submitted",
@@ -55,13 +56,13 @@ def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(
     pool.request(1)
     machine.refuses = "maintenance"
     pool.request(1)
-    pool.collect(patient=True)
+    pool.collect()
     assert [message for message in caplog.messages if "asks for" not in message][1:] == [
         "block 0 (job 100) is running, 0 s old",
         "block 0 (job 100) has ended: no worker came within 15 min of its start, 0 s old",
-        "block 0 (job 100) ended without having done anything: no worker came within 15 min of its "
-        "start: no such interface",
-        "the last block ended without having done anything (no worker came within 15 min "
+        "block 0 (job 100) ended without a result or a checkpoint: no worker came within 15 min of "
+        "its start: no such interface",
+        "the last block ended without a result or a checkpoint (no worker came within 15 min "
         "of its start: no such interface); the next is asked for in 0 s",
         "block 1 (job 101) is submitted",
         "the scheduler refused a block (maintenance); the next is asked for in 10 s",
@@ -76,7 +77,7 @@ def test_what_is_missing_of_a_block_is_told_once(
 ) -> None:
     caplog.set_level(NOTICE, "hydragnn_flow")
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     machine.connect(0, nodes=1)
     pool.refresh()
     assert caplog.messages == []
@@ -95,6 +96,20 @@ def test_what_is_missing_of_a_block_is_told_once(
     lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
     assert caplog.messages == [incomplete, lost]
     assert [event for _, event in pool.events] == caplog.messages
+
+
+@pytest.mark.parametrize("reason", ["", "suspended"])
+def test_a_block_is_lost_for_the_reason_that_the_scheduler_gives(
+    pool: Blocks, machine: Machine, reason: str
+) -> None:
+    have(pool, machine, 1)
+    pool.record_states({pool.blocks[0].job.number: JobState("running", reason)})
+    pool.refresh()
+    machine.connected.clear()
+    pool.refresh()
+    lost = "block 0 (job 100) is lost: none of its nodes gives a sign of life"
+    said = " (the scheduler says: suspended)" if reason else ""
+    assert pool.events[0][1] == lost + said
 
 
 def test_a_block_that_ends_with_its_job_is_not_told_of(

@@ -53,12 +53,12 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(
     health = NodeHealth()
     spoil(health, "node2", "node3")
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     machine.connect(1)
     pool.refresh()
     pool.keep_off(health)
     pool.refresh()
-    pool.collect(patient=False)
+    pool.collect()
     assert machine.cancelled == ["101"]
     assert "bad nodes: node2, node3" in pool.patience.trouble
     pool.worked("0")
@@ -85,7 +85,7 @@ def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(
     pool.renew()
     pool.refresh()
     assert machine.cancelled == ["100"]
-    pool.collect(patient=False)
+    pool.collect()
     pool.request(1)  # it had worked, so there is no reason to wait
     assert len(machine.launched) == 2
 
@@ -98,12 +98,12 @@ def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(
 
     def come_with_one() -> None:
         pool.request(1)
-        pool.collect(patient=False)
+        pool.collect()
         machine.connect(len(machine.launched) - 1, nodes=1)
         pool.refresh()
         pool.renew()
         pool.refresh()
-        pool.collect(patient=False)
+        pool.collect()
         machine.connected.clear()
 
     come_with_one()
@@ -118,11 +118,11 @@ def test_exclusions_that_leave_too_few_nodes_are_dropped(pool: Blocks, machine: 
     assert machine.excluded == ["node0"]
     machine.refuses = "sbatch: error: Requested node configuration is not available"
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     assert machine.excluded == []
     pool.request(1)
     with pytest.raises(InputError, match="node configuration"):
-        pool.collect(patient=False)
+        pool.collect()
 
 
 def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool: Blocks, machine: Machine) -> None:

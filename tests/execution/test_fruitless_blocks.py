@@ -6,26 +6,29 @@ import time
 from typing import Any
 
 import pytest
-from block_cases import GCDS, AtOnce, Machine, have, listed, started
+from block_cases import GCDS, NODES, AtOnce, Machine, have, listed, started
 
-from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools import block as one_block
 from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools import patience
 from hydragnn_flow.execution.pools.blocks import Blocks
+from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, Refused
 
 
-@pytest.mark.parametrize("work", ["none came", "a task was done", "it drained"])
+@pytest.mark.parametrize("work", ["none came", "a task was done", "it drained", "a checkpoint"])
 def test_only_blocks_that_were_for_nothing_count_against_a_site(
     pool: Blocks, machine: Machine, work: str
 ) -> None:
     for number in range(2 * patience.MOST_FRUITLESS):
         pool.request(1)
-        pool.collect(patient=False)
+        pool.collect()
         machine.connect(number, tasks=0 if work == "none came" else 1)
         pool.refresh()
         if work == "a task was done":
             pool.worked(str(number))
+        if work == "a checkpoint":
+            pool.worked(f"node{NODES * number}-abc")
         if work == "it drained":
             machine.change(draining=True)
             pool.refresh()
@@ -40,7 +43,7 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
 ) -> None:
     def lose_another() -> None:
         pool.request(1)
-        pool.collect(patient=False)
+        pool.collect()
         machine.connect(len(machine.launched) - 1, tasks=1)
         pool.refresh()
         machine.connected.clear()
@@ -61,7 +64,7 @@ def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(
     have(pool, machine, 1, tasks=1)
     for number in range(1, 5):
         pool.request(1)
-        pool.collect(patient=False)
+        pool.collect()
         listed(pool, "ended")
         assert (pool.total, len(machine.launched)) == (1, number + 1)
     pool.request(1)
@@ -75,7 +78,7 @@ def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
     monkeypatch.setattr(one_block, "SECONDS_OF_WORK", 0.0)
     for number in range(2 * patience.MOST_FRUITLESS):
         pool.request(1)
-        pool.collect(patient=False)
+        pool.collect()
         machine.connect(number, tasks=1)
         pool.refresh()
         time.sleep(0.01)
@@ -133,11 +136,42 @@ def test_large_blocks_are_given_more_time(
 def test_refusals_beside_a_job_that_waits_are_put_up_with(pool: Blocks, machine: Machine) -> None:
     """A queue may let a user have one job at a time, and that may wait for days."""
     pool.request(1)
-    pool.collect(patient=False)
+    pool.collect()
     machine.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
     for _ in range(3 * len(patience.SECONDS_AFTER_REFUSAL)):
         pool.patience._not_before = 0.0
         pool.request(1)
-        pool.collect(patient=True)
+        pool.collect()
     assert pool.total == 1
     assert "QOSMaxSubmitJobPerUserLimit" in pool.patience.trouble
+
+
+def test_a_scheduler_that_does_not_answer_is_waited_for_before_the_first_job(
+    pool: Blocks, machine: Machine
+) -> None:
+    pool.exclude(["node7"])  # bad nodes that are remembered are no reason for silence
+    machine.refuses, machine.refusal = "Unable to contact slurm controller", NoAnswer
+    for _ in patience.SECONDS_AFTER_REFUSAL:
+        pool.request(1)
+        pool.collect()
+        assert "the scheduler does not answer (Unable to contact" in pool.patience.trouble
+        assert not pool.patience.may_request
+        pool.patience._not_before = 0.0
+    assert sum(patience.SECONDS_AFTER_REFUSAL) >= 600.0
+    assert machine.excluded == ["node7"]
+    pool.request(1)
+    with pytest.raises(CampaignStopped, match="give the same command again"):
+        pool.collect()
+
+
+def test_a_scheduler_that_answers_at_last_with_a_refusal_ends_the_campaign(
+    pool: Blocks, machine: Machine
+) -> None:
+    for refusal in (NoAnswer, Refused):
+        machine.refuses, machine.refusal = "sbatch: error: Invalid account", refusal
+        pool.patience._not_before = 0.0
+        pool.request(1)
+        if refusal is NoAnswer:
+            pool.collect()
+    with pytest.raises(InputError, match="gets no workers: sbatch: error: Invalid account; see"):
+        pool.collect()

@@ -18,9 +18,10 @@ from parsl.executors import ThreadPoolExecutor
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.launchers.base import Launcher
 from pool_cases import PATIENCE, Quick, site, update_until
+from segment_cases import make_spec
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Site, load_site
+from hydragnn_flow.execution import Rank, Site, load_site
 from hydragnn_flow.execution.pools import blocks, patience
 from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.execution.pools.pool import Pool
@@ -201,6 +202,25 @@ def test_a_block_that_dies_is_replaced(tmp_path: Path, monkeypatch: pytest.Monke
         assert isinstance(lost.exception(), ManagerLost)
         update_until(pools, lambda: pools.workers() == 2, 2)
         assert pools.submit(abs, -2).result(PATIENCE) == 2
+
+
+@pytest.mark.parametrize("got_further", [True, False])
+def test_a_block_whose_lost_segment_left_a_checkpoint_was_not_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, got_further: bool
+) -> None:
+    monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 1.0)
+    spec = make_spec(tmp_path / "0", None, 1, attempt="first")
+    with Pool(site(gcds=1), tmp_path / "parsl") as pools:
+        update_until(pools, pools.hosts, 1)
+        lost = pools.run([Rank(spec, gcd=0)], pools.hosts()[0].name)
+        update_until(pools, lambda: pools._blocks.at_work, 1)
+        if got_further:
+            spec.checkpoint.touch()
+        os.killpg(jobs(tmp_path)[0], signal.SIGKILL)
+        update_until(pools, lambda: pools._blocks.ended, 1)
+        assert [result.status for result in lost.result(PATIENCE)] == ["lost"]
+        events = [event for _, event in pools._blocks.events]
+    assert any("ended without" in event for event in events) != got_further
 
 
 def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from parsl.executors import HighThroughputExecutor
 
+from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.pools import scheduler as module
+from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, ParslExecutor, Refused
 from hydragnn_flow.execution.pools.scheduler import (
     JobState,
     Pbs,
@@ -37,6 +40,7 @@ QUEUE = """\
 104|CONFIGURING|None|2:00:00|/runs/a/parsl/000/submit_scripts/parsl.node.block-1.1795300127.9
 105|PENDING|None|UNLIMITED|/home/somebody|'s job
 106|TIMEOUT|None|INVALID|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-9.1795300128.3
+107|SUSPENDED|None|30:00|/runs/a/parsl/000/submit_scripts/parsl.gcd.block-2.1795300126.1
 """
 
 # As qstat of PBS Pro prints it, shortened.
@@ -57,6 +61,7 @@ JOBS = {
             "Resource_List": {"walltime": "01:00:00", "nodect": 1},
             "resources_used": {"walltime": "00:10:00", "cput": "00:00:01"},
         },
+        "204.polaris-pbs-01": {"Job_Name": "parsl.gcd.block-2", "job_state": "S"},
     },
 }
 
@@ -73,13 +78,14 @@ def test_slurm_says_what_waits_what_runs_and_what_has_ended(
     install("squeue", printing(tmp_path, QUEUE))
     jobs = Slurm().jobs()
     assert jobs is not None
-    assert sorted(jobs) == ["101", "102", "103", "104", "105"]
+    assert sorted(jobs) == ["101", "102", "103", "104", "105", "107"]
     script = "/runs/a/parsl/000/submit_scripts/parsl.gcd.block-0.1795300124.82"
     assert jobs["101"] == JobState("pending", "Priority", script)
     assert jobs["105"] == JobState("pending", "", "/home/somebody|'s job")
     assert [jobs[job].state for job in ("102", "103", "104")] == ["running"] * 2 + ["pending"]
     assert jobs["102"].ends - time.monotonic() == pytest.approx(90_010, abs=60)
     assert jobs["104"].ends == math.inf, "it has not begun"
+    assert jobs["107"][:2] == ("running", "suspended")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +124,7 @@ def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, instal
             "/runs/a/parsl/000/submit_scripts/block-0",
         ),
         "202": JobState("running"),
+        "204": JobState("running", "suspended"),
     }
     assert number_of("201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov") == "201"
 
@@ -169,6 +176,56 @@ def test_jobs_are_cancelled_in_one_go(
     system.cancel([])
     system.cancel(["101", "102"])
     assert (tmp_path / "cancelled").read_text() == "101 102\n"
+
+
+AWAY = [
+    ("slurm", "Unable to contact slurm controller (connect failure)"),
+    ("slurm", "Socket timed out on send/recv operation"),
+    ("slurm", "Zero Bytes were transmitted or received"),
+    ("slurm", "Resource temporarily unavailable"),
+    ("slurm", 'Munge encode failed: Failed to access "/run/munge/munge.socket.2"'),
+    ("slurm", None),
+    ("slurm", ""),
+    ("polaris", "cannot connect to server polaris-pbs-01 (errno=111)"),
+    ("polaris", "Communication failure."),
+    ("polaris", "Premature end of message"),
+    ("polaris", None),
+]
+REFUSED = [
+    ("slurm", "Invalid account or account/partition combination specified"),
+    ("slurm", "Invalid partition name specified"),
+    ("slurm", "Requested time limit is invalid (missing or exceeds some limit)"),
+    ("slurm", "Job violates accounting/QOS policy; please contact help@olcf.gov"),
+    ("polaris", "Unknown queue"),
+    ("polaris", "Job exceeds queue and/or server resource limits"),
+    ("polaris", "Invalid credential"),
+]
+
+
+@pytest.mark.parametrize(
+    ("site", "words", "refusal"),
+    [*((*case, NoAnswer) for case in AWAY), *((*case, Refused) for case in REFUSED)],
+)
+def test_a_scheduler_that_is_away_is_told_from_one_that_refuses(
+    tmp_path: Path, install: Install, site: str, words: str | None, refusal: type[Refused]
+) -> None:
+    """By the words of its commands; by none, where a command hangs or is killed."""
+    begins = "sbatch: error: Batch job submission failed: " if site == "slurm" else "qsub: "
+    (tmp_path / "words").write_text(f"{begins}{words}\n" if words else "")
+    script = "exec sleep 60" if words is None else f"cat {tmp_path}/words >&2; exit 1"
+    for command in ("sbatch", "qsub"):
+        install(command, script)
+    node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
+    options: Any = {"node": node} if site == "slurm" else {"account": "A", "partition": "debug"}
+    (executor,) = load_site(site, interface="lo", **options).parsl_config(tmp_path).executors
+    assert isinstance(executor, HighThroughputExecutor)
+    provider: Any = executor.provider
+    provider.script_dir, provider.cmd_timeout = str(tmp_path), 1 if words is None else 60
+    executor.launch_cmd = "true"
+    with pytest.raises(Refused) as refused:
+        ParslExecutor(site, executor).launch()
+    assert type(refused.value) is refusal
+    assert words is None or (words or "no reason given") in str(refused.value)
 
 
 def test_a_damaged_workers_file_is_like_none(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ def workers() -> dict[str, Any]:
             block("pending", 3, "Resources"),
             block("pending", 12.1, "Priority"),
         ],
+        "trouble": "the scheduler does not answer (Connection refused)",
         "bad_nodes": ["frontier00007"],
     }
 
@@ -72,6 +73,7 @@ def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory: Path) 
         "12 of 16 GCDs busy, 1 block running, 2 blocks in the queue since 12 min (Priority)"
     ) in text
     assert "segments ended badly there: frontier00007" in text
+    assert "the scheduler does not answer (Connection refused); trying again" in text
 
 
 def test_energy_so_far_is_told_where_it_is_counted(run_directory: Path) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from cluster import Cluster
 from slurm_cases import SPACE, write_campaign, write_site
-from slurm_runs import Campaign, assert_nothing_lost_or_repeated, places_of
+from slurm_runs import PATIENCE, Campaign, assert_nothing_lost_or_repeated, places_of
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -46,6 +46,12 @@ def pid_on_node(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     (numbers,) = (line.split() for line in status.splitlines() if line.startswith("NSpid:"))
     return int(numbers[-1])
+
+
+def newest_checkpoint(campaign: Campaign, trial: int) -> int:
+    """Time of a trial's newest checkpoint [ns]; 0 if there is none."""
+    files = (campaign.seen / "trials" / str(trial)).glob("checkpoint-*.pt")
+    return max((file.stat().st_mtime_ns for file in files), default=0)
 
 
 @contextmanager
@@ -93,6 +99,82 @@ def test_a_scheduler_that_is_restarted_costs_nothing(cluster: Cluster, tmp_path:
     campaign.finish()
     assert {result.status for result in campaign.results()} == {"ok"}
     assert [job.n_nodes for job in cluster.jobs()] == [1, 1]
+    assert_without_a_fault(campaign)
+
+
+def test_a_scheduler_that_is_away_at_the_start_is_waited_for(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    with cluster.without_scheduler():
+        campaign = begun(cluster, tmp_path)
+        for said in (campaign.log.read_text, campaign.status):
+            campaign.wait_for("a word", lambda said=said: "scheduler does not answer" in said())
+    campaign.finish()
+    assert [job.n_nodes for job in cluster.jobs()] == [1, 1]
+    assert_without_a_fault(campaign)
+
+
+def test_a_scheduler_that_is_there_and_refuses_ends_the_campaign_at_once(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    campaign = begun(cluster, tmp_path, partition="none")
+    assert campaign.driver.wait(PATIENCE) == 2
+    assert "gets no workers: sbatch: error:" in " ".join(campaign.log.read_text().split())
+    assert not cluster.jobs()
+
+
+def test_losses_of_all_that_is_there_end_no_campaign_that_gets_further(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """One block at a time, whose node loses power after it has written new checkpoints."""
+    trials, epochs, losses = 2, 3000, 3
+    config = write_campaign(tmp_path, trials, epochs)
+    campaign = Campaign(cluster, config, write_site(tmp_path, nodes=1, blocks=1, gcds=trials))
+    campaign.start()
+    last = 0
+    for loss in range(1, losses + 1):
+        campaign.wait_for(
+            "new checkpoints",
+            lambda last=last: all(newest_checkpoint(campaign, n) > last for n in range(trials)),
+        )
+        cluster.power_off(next(node for node, there in campaign.at_work().items() if there))
+        last = max(newest_checkpoint(campaign, number) for number in range(trials))
+        campaign.wait_for(
+            "the loss of its segments",
+            lambda loss=loss: sum(r.status == "lost" for r in campaign.results()) == loss * trials,
+        )
+    campaign.wait_for("trials on the last node", lambda: any(campaign.at_work().values()))
+    assert "without a result or a checkpoint" not in campaign.log.read_text()
+    assert campaign.interrupt() == 130
+
+
+@pytest.mark.parametrize("is_given_up", [False, True])
+def test_a_suspended_job_goes_on_or_is_given_up(
+    cluster: Cluster, tmp_path: Path, is_given_up: bool
+) -> None:
+    """It goes on if it misses fewer than four heartbeats; resumed later, it does no harm."""
+    # Longer than the driver takes to ask why a node is silent.
+    campaign = begun(cluster, tmp_path, heartbeat=8)
+    with campaign.held(2 * GCDS) as held:
+        node = cluster.nodes[0]
+        job = next(job.number for job in cluster.squeue() if node in cluster.nodes_of(job))
+        hit = set(held[node]) if is_given_up else set[int]()
+        cluster.ask("scontrol", "suspend", job)
+        if is_given_up:
+            campaign.wait_for(
+                "the loss of its segments",
+                lambda: hit <= {r.number for r in campaign.results() if r.status == "lost"},
+            )
+        else:
+            time.sleep(5)
+        cluster.ask("sh", "-c", f"scontrol resume {job} || true")  # it may be cancelled by now
+    campaign.finish()
+    for number in range(TRIALS):
+        first, *after = campaign.of_trial(number)
+        assert first.status == ("lost" if number in hit else "ok")
+        assert all(result.from_epoch > 0 for result in after), "began again from nothing"
+    if is_given_up:
+        assert "(the scheduler says: suspended)" in (campaign.seen / "driver.log").read_text()
     assert_without_a_fault(campaign)
 
 

@@ -21,6 +21,7 @@ from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import (
     BatchJob,
     Manager,
+    NoAnswer,
     ParslExecutor,
     Refused,
     last_words,
@@ -231,11 +232,11 @@ class Blocks:
 
     # Reports from Parsl.
 
-    def worked(self, block: str) -> None:
-        """Record that a task was done in a block."""
+    def worked(self, place: str) -> None:
+        """Record that there is something of the work in a block, or at a worker pool of one."""
         self.patience.worked()
-        for each in self.blocks:
-            each.has_worked |= each.job.block == block
+        for block in self.blocks:
+            block.has_worked |= place == block.job.block or place in block.seen
 
     def lost(self, manager: str) -> None:
         """Send nothing more to a worker pool that is gone; may be called from any thread."""
@@ -275,7 +276,8 @@ class Blocks:
                     block.gone = now
                     self._log(block, "has no workers any more")
                     if left > _SECONDS_OF_LEAVING:
-                        self._tell(block, "is lost: none of its nodes gives a sign of life")
+                        why = f" (the scheduler says: {block.reason})" if block.reason else ""
+                        self._tell(block, f"is lost: none of its nodes gives a sign of life{why}")
                 if now - block.gone > SECONDS_WITHOUT_WORKERS:
                     self._end(block)
             elif block.state == "running" and block.cancelling is None:
@@ -315,7 +317,8 @@ class Blocks:
         if block.connected is None:
             nodes = ", ".join(sorted(manager.node for manager in block.managers))
             self._log(block, f"has its first workers, {block.age:.0f} s old, on {nodes}")
-        block.enter("running")
+        if block.state != "running":
+            block.enter("running")
         block.seen.update(manager.id for manager in block.managers)
         block.connected, block.gone = block.connected or now, None
         block.was_given_work |= block.tasks > 0
@@ -343,20 +346,13 @@ class Blocks:
 
     # Reports from the scheduler.
 
-    def collect(self, patient: bool) -> bool:
+    def collect(self) -> bool:
         """Collect the answers to submissions and cancellations; returns whether there was any.
-
-        Parameters
-        ----------
-        patient
-            Whether to try again where the scheduler refuses the first job.
 
         Raises
         ------
-        InputError
-            If it refuses, and there is no reason to be patient.
-        CampaignStopped
-            If it keeps refusing.
+        InputError, CampaignStopped
+            As :meth:`Patience.refuse`.
         """
         submitted = [job for job in self._requested if job.done()]
         self._requested = [job for job in self._requested if not job.done()]
@@ -364,7 +360,7 @@ class Blocks:
             try:
                 block = Block(job.result(), self._first_state, self._ends)
             except Refused as refusal:
-                self._refuse(str(refusal), patient or self.patience.was_granted)
+                self._refuse(refusal)
             else:
                 self.blocks.append(block)
                 self.patience.grant()
@@ -380,7 +376,7 @@ class Blocks:
         Raises
         ------
         CampaignStopped
-            If block after block ends without having done anything.
+            If block after block ends without a result or a checkpoint.
         """
         for block in [*self.blocks]:
             if block.cancelling is not None and block.cancelling.done():
@@ -392,6 +388,7 @@ class Blocks:
             if known.ends != math.inf and abs(known.ends - block.ends) > _SECONDS_OF_A_CLOCK:
                 block.ends = known.ends
             if block.managers:
+                block.reason = known.reason
                 continue  # workers that answer know better than a queue
             if known.state != "ended":
                 if known.state != block.state:
@@ -510,7 +507,7 @@ class Blocks:
         if block.leaving or not block.is_fruitless:
             return
         said = why + last_words(block.job.errors)
-        self._tell(block, f"ended without having done anything: {said}")
+        self._tell(block, f"ended without a result or a checkpoint: {said}")
         self._count_fruitless(said)
 
     def _log(self, block: Block, event: str) -> None:
@@ -526,12 +523,12 @@ class Blocks:
         is_anything_at_work = any(block.tasks for block in self.blocks)
         self.patience.fruitless(said, is_anything_at_work, least_wait)
 
-    def _refuse(self, said: str, can_wait: bool) -> None:
+    def _refuse(self, refusal: Refused) -> None:
         self.patience.was_refused = True
-        if self._has_excluded:  # which may leave fewer nodes than a block needs
-            self.exclude(())
+        if self._has_excluded and not isinstance(refusal, NoAnswer):
+            self.exclude(())  # which may have left fewer nodes than a block needs
         else:
-            self.patience.refuse(said, can_wait, bool(self.blocks))
+            self.patience.refuse(refusal, bool(self.blocks))
 
 
 def _named(nodes: Sequence[str]) -> str:

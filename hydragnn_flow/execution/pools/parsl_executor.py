@@ -32,6 +32,12 @@ from hydragnn_flow.execution.pools.calls import AGENT, node_of
 from hydragnn_flow.execution.pools.scheduler import JobState
 
 SECONDS_TO_ANSWER = 60.0
+# Words of sbatch, qsub and Parsl for a scheduler, or what tells it who asks, that is not there.
+_NO_ANSWER = re.compile(
+    r"unable to contact|connect|communicat|timed? ?out|unreachable|no route|standby|shutting down|"
+    r"munge|end of (file|message)|zero bytes|temporar(y|ily)|configuration source",
+    re.IGNORECASE,
+)
 
 
 class Manager(NamedTuple):
@@ -73,6 +79,10 @@ class BatchJob(NamedTuple):
 
 class Refused(Exception):
     """A job was not taken; the message is the scheduler's."""
+
+
+class NoAnswer(Refused):
+    """Whether a job was taken is not known: the scheduler is out of reach, or did not say."""
 
 
 class ParslExecutor:
@@ -225,14 +235,16 @@ class ParslExecutor:
         Raises
         ------
         Refused
-            If the scheduler does not take it.
+            If the scheduler does not take it; :class:`NoAnswer` if it does not say so itself.
         """
         blocks = self._executor.scale_out_facade(1)
         if not blocks:
             # Parsl keeps the exception of a submission as the text of its block's status.
             message = str([*self._executor.status_facade.values()][-1].message)
-            lines = [line.strip() for line in message.rpartition("stderr=")[2].splitlines()]
-            raise Refused(next((line for line in reversed(lines) if line), "no reason given"))
+            said = message.rpartition("stderr=")[2]
+            lines = [line.strip() for line in said.splitlines() if line.strip()]
+            refused = Refused if lines and not _NO_ANSWER.search(said) else NoAnswer
+            raise refused(lines[-1] if lines else "no reason given")
         number = self._executor.blocks_to_job_id[blocks[0]]
         facts = self._provider.resources.get(number, {})
         errors = Path(facts.get("job_stderr_path") or f"{facts.get('script_path')}.err")

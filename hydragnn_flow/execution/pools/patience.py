@@ -6,13 +6,14 @@ import logging
 import time
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
+from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, ParslExecutor, Refused
+from hydragnn_flow.log import NOTICE
 
 # Blocks in a row without any work done before the campaign stops, and the waits after them [s].
 MOST_FRUITLESS = 3
 SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
-# Waits after a refused job [s]: the scheduler may be in maintenance.
-SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0)
+# Waits after a refused job [s], ten minutes in all: the scheduler may be in maintenance.
+SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 
 _logger = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Patience:
         self._fruitless, self.trouble = 0, ""
 
     def fruitless(self, said: str, is_anything_at_work: bool, least_wait: float = 0.0) -> None:
-        """Record that a block ended without having done anything.
+        """Record that a block ended without a result or a checkpoint.
 
         Parameters
         ----------
@@ -76,43 +77,44 @@ class Patience:
         self._fruitless += 1
         if self._fruitless >= MOST_FRUITLESS and not is_anything_at_work:
             raise CampaignStopped(
-                f"site {self._site}: {MOST_FRUITLESS} blocks in "
-                f"a row ended without having done anything ({said}); see {self._parsl.scripts}, "
-                "and give the same command again"
+                f"site {self._site}: {MOST_FRUITLESS} blocks in a row ended without a result or a "
+                f"checkpoint ({said}); see {self._parsl.scripts}, and give the same command again"
             )
         waits = SECONDS_AFTER_FRUITLESS
         seconds = max(least_wait, waits[min(self._fruitless, len(waits)) - 1])
-        self._put_off(seconds, f"the last block ended without having done anything ({said})")
+        self._put_off(seconds, f"the last block ended without a result or a checkpoint ({said})")
 
-    def refuse(self, said: str, can_wait: bool, has_blocks: bool) -> None:
-        """Record that the scheduler refused a job.
+    def refuse(self, refusal: Refused, has_blocks: bool) -> None:
+        """Record that the scheduler refused a job, or gave no answer.
 
         Parameters
         ----------
-        said
+        refusal
             Its reason.
-        can_wait
-            Whether it has taken others, and so knows account and queue.
         has_blocks
             Whether some are there; a queue may limit how many a user has at a time.
 
         Raises
         ------
         InputError
-            If there is no reason to try again.
+            If it has not taken a job yet, and so may not know account or queue.
         CampaignStopped
             If it keeps refusing.
         """
         self._refused += 1
-        sentence = f"site {self._site}: gets no workers: {said}; see {self._parsl.scripts}"
-        if not can_wait:
+        sentence = f"site {self._site}: gets no workers: {refusal}; see {self._parsl.scripts}"
+        is_silent = isinstance(refusal, NoAnswer)
+        if not is_silent and not self.was_granted:
             raise InputError(sentence)
         if self._refused > len(SECONDS_AFTER_REFUSAL) and not has_blocks:
             raise CampaignStopped(f"{sentence}, and give the same command again")
         waits = SECONDS_AFTER_REFUSAL
         seconds = waits[min(self._refused, len(waits)) - 1]
-        self._put_off(seconds, f"the scheduler refused a block ({said})")
+        did = "does not answer" if is_silent else "refused a block"
+        self._put_off(
+            seconds, f"the scheduler {did} ({refusal})", logging.INFO if has_blocks else NOTICE
+        )
 
-    def _put_off(self, seconds: float, trouble: str) -> None:
+    def _put_off(self, seconds: float, trouble: str, level: int = logging.INFO) -> None:
         self.trouble, self._not_before = trouble, time.monotonic() + seconds
-        _logger.info("%s; the next is asked for in %.0f s", trouble, seconds)
+        _logger.log(level, "%s; the next is asked for in %.0f s", trouble, seconds)

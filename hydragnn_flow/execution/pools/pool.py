@@ -42,6 +42,7 @@ from hydragnn_flow.execution.pools.workers_file import (
 from hydragnn_flow.execution.site import LABEL, Site
 from hydragnn_flow.execution.workers.rank import Rank
 from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
+from hydragnn_flow.files import is_there, patiently
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
@@ -115,6 +116,8 @@ class Pool:
         self._worked: deque[str] = deque()
         self._used: deque[tuple[str, Reading]] = deque()
         self._lost: dict[str, tuple[str, float]] = {}
+        # Worker pools that lost segments, and what says whether these have left a checkpoint.
+        self._cut_off: deque[tuple[str, Callable[[], bool]]] = deque()
         self._checked = self._next_question = self._energy_read = float("-inf")
         self._states: Future[dict[str, JobState]] | None = None
         self._copies: StoreCopies | None = None
@@ -186,7 +189,7 @@ class Pool:
             If the scheduler refuses the first block, or node after node refuses its work: none
             can read the store, or each has fewer devices than the site says.
         CampaignStopped
-            If there is no hope for workers: blocks end without having done anything, or the
+            If there is no hope for workers: blocks end without a result or a checkpoint, or the
             scheduler keeps refusing them.
         """
         self._blocks.demand = self._blocks.parsl.outstanding if demand is None else demand
@@ -285,8 +288,16 @@ class Pool:
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
-        task = self.submit(run_ranks, self._site.node, ranks, manager=node)
-        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, ranks)))
+
+        def has_checkpoint() -> bool:
+            return any(is_there(spec.checkpoint) for rank in ranks for spec in rank.specs)
+
+        def pass_on(task: Future[Any]) -> None:
+            if isinstance(task.exception(), ManagerLost):
+                self._cut_off.append((node, has_checkpoint))
+            answer.set_result(results_of(task, ranks))
+
+        self.submit(run_ranks, self._site.node, ranks, manager=node).add_done_callback(pass_on)
         return answer
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
@@ -371,8 +382,11 @@ class Pool:
         """Collect what others have answered meanwhile; returns whether blocks came or went."""
         while self._worked:
             self._blocks.worked(self._worked.popleft())
-        # A scheduler that has taken one job knows account and queue.
-        news = self._blocks.collect(self._blocks.patience.was_granted)
+        while self._cut_off:
+            manager, has_checkpoint = self._cut_off.popleft()
+            if patiently(has_checkpoint):
+                self._blocks.worked(manager)
+        news = self._blocks.collect()
         if self._states is not None and self._states.done():
             states, self._states = self._states.result(), None
             self._blocks.record_states(states)

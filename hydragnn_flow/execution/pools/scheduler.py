@@ -24,7 +24,7 @@ class JobState(NamedTuple):
 
     state: State
     reason: str = ""
-    """Why it waits, in the scheduler's own words."""
+    """Why it waits, in the scheduler's own words; `suspended` if it stands still."""
     script: str = ""
     """Path of its batch script, as it was submitted."""
     ends: float = math.inf
@@ -32,17 +32,11 @@ class JobState(NamedTuple):
 
 
 _SLURM_PENDING = {
-    "PENDING",
-    "CONFIGURING",
-    "REQUEUED",
-    "REQUEUE_FED",
-    "REQUEUE_HOLD",
-    "RESV_DEL_HOLD",
-    "SPECIAL_EXIT",
+    *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED"),
+    *("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
 }
-_SLURM_RUNNING = {
-    *("RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
-}
+_STANDS_STILL = ("STOPPED", "SUSPENDED", "S", "U")  # the latter two of PBS
+_SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", *_STANDS_STILL}
 
 
 class Slurm:
@@ -56,15 +50,13 @@ class Slurm:
             return None
         listed = {}
         for line in answer.stdout.splitlines():
-            job, _, rest = line.partition("|")
-            state, _, rest = rest.partition("|")
-            reason, _, rest = rest.partition("|")
-            left, _, script = rest.partition("|")
+            job, state, reason, left, script = [*line.split("|", 4), "", "", "", ""][:5]
             if state in _SLURM_PENDING:
                 reason = "" if reason == "None" else reason
                 listed[job.strip()] = JobState("pending", reason, script)
             elif state in _SLURM_RUNNING:
-                listed[job.strip()] = JobState("running", "", script, _end(seconds_of(left)))
+                still = "suspended" if state in _STANDS_STILL else ""
+                listed[job.strip()] = JobState("running", still, script, _end(seconds_of(left)))
         return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
@@ -95,7 +87,8 @@ class Pbs:
             if found is None:
                 return None
             for job, facts in found.items():
-                pending = facts.get("job_state") in ("Q", "H", "W", "T")
+                state = facts.get("job_state")
+                pending, still = state in ("Q", "H", "W", "T"), state in _STANDS_STILL
                 given, used = (
                     seconds_of(str(facts.get(about, {}).get("walltime", "")))
                     for about in ("Resource_List", "resources_used")
@@ -103,7 +96,9 @@ class Pbs:
                 left = None if given is None or pending else given - (used or 0.0)
                 listed[number_of(job)] = JobState(
                     "pending" if pending else "running",
-                    " ".join(str(facts.get("comment", "")).split()) if pending else "",
+                    " ".join(str(facts.get("comment", "")).split())
+                    if pending
+                    else "suspended" * still,
                     # The script comes last, after the options.
                     str(facts.get("Submit_arguments", "")).rpartition(" ")[2],
                     _end(left),

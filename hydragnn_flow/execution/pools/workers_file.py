@@ -108,6 +108,7 @@ def _about(pool: Blocks) -> dict[str, Any]:
     blocks = [*pool.ended[-MOST_ENDED:], *pool.blocks]
     return {
         "events": [list(event) for event in pool.events],
+        "trouble": pool.patience.trouble,
         "workers": pool.workers,
         "tasks": pool.parsl.outstanding,
         "blocks": [

@@ -202,7 +202,9 @@ class Cluster:
         return {path.name for path in there.rglob("*")}
 
     def processes(self, node: str) -> list[psutil.Process]:
-        """The processes of a node."""
+        """The processes of a node; none if it is off."""
+        if node not in self._running:
+            return []
         return psutil.Process(self._running[node].pid).children(recursive=True)
 
     def wait_until(self, reached: Callable[[], bool], seconds: float = 60.0) -> bool:
