@@ -1,9 +1,10 @@
 """Cost model: seconds and memory of a segment, from its network and then from experience.
 
 The first estimate adds up what a step computes, moves, launches and exchanges, at the guessed rates
-of the site's GCDs; an accelerator computes while it launches, so that the longer of the two counts
-(Williams, Waterman & Patterson, Commun. ACM 52, 65 (2009)). Whole segments then correct the rates;
-see :mod:`~hydragnn_flow.placement.regression`. Every estimate is an interval.
+of the site's GCDs; an accelerator computes while it launches, so that the longer of the two counts,
+and a little more where they are as long (Williams, Waterman & Patterson, Commun. ACM 52, 65
+(2009)). Whole segments then correct the rates; see :mod:`~hydragnn_flow.placement.regression`.
+Every estimate is an interval.
 """
 
 from __future__ import annotations

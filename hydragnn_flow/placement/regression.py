@@ -200,7 +200,8 @@ class Regression:
             counted = sizes.copy()
             sums = np.array([sizes[:, group].sum(axis=1) for group in self._hidden])
             sums /= np.maximum(sums.max(axis=0), np.finfo(float).tiny)
-            shares = (sums / np.linalg.norm(sums, _SHARPNESS, axis=0)) ** (_SHARPNESS - 1)
+            norms = np.maximum(np.linalg.norm(sums, _SHARPNESS, axis=0), 1.0)  # 0 of nothing
+            shares = (sums / norms) ** (_SHARPNESS - 1)
             for group, share in zip(self._hidden, shares, strict=True):
                 counted[:, group] *= share[:, None]
         total = np.maximum(counted.sum(axis=1), np.finfo(float).tiny)[:, None]

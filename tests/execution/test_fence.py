@@ -25,7 +25,7 @@ def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_asked_about(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`hydragnn-flow status` takes the lock for an instant."""
-    monkeypatch.setattr(fence, "SECONDS_TO_BECOME_DRIVER", 30.0)
+    monkeypatch.setattr(fence, "SECONDS_TO_BECOME_DRIVER", 600.0)
     holding, answered = threading.Event(), threading.Event()
 
     def ask() -> None:

@@ -88,6 +88,8 @@ def test_what_is_hidden_does_not_count() -> None:
         found = regression.expect(Case("a", terms))
         assert math.exp(found.log) == pytest.approx(expected, rel=1e-5)
         assert found.parts[:2] * expected == pytest.approx(terms[:2], rel=1e-5)
+    nothing = regression.expect(Case("a", (0.0, 0.0, 1.0)))
+    assert math.exp(nothing.log) == pytest.approx(1.0)
     times = [math.exp(regression.expect(Case("a", (x, 1.0, 0.0))).log) for x in (0.9, 1.0, 1.1)]
     assert 1.0 < times[0] < times[1] < 1.1 < times[2] < 1.1 * 1.1
     rows, log, _ = regression._linear(*regression._table([Case("a", (1.0, 0.9, 0.5))]))
