@@ -356,7 +356,7 @@ class Pool:
         if self._blocks.demand <= self._blocks.workers:
             return ""
         blocks = [block for block in self._blocks.blocks if block.connected is None]
-        blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]
+        blocks = [b for b in blocks if time.monotonic() - b.entered > SECONDS_BEFORE_A_WORD]
         queued = [block for block in blocks if block.state == "pending"]
         if queued:
             first = min(queued, key=lambda block: block.since)

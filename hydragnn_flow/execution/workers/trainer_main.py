@@ -164,7 +164,7 @@ def _train(
         return vars(TrainingOutcome.cut_short("refused", str(error)))
     rank, size, device = request["rank"], request["world"], request["device"]
     setproctitle(f"hydragnn_flow: {spec.kind} {spec.number} of {spec.run_directory}")
-    started = time.time()
+    began = time.perf_counter()
 
     # Other ranks do not come to know by themselves, as they do when all agree to stop.
     cut_short: Status = "interrupted" if size == 1 else "lost"
@@ -173,7 +173,7 @@ def _train(
         return asked.stop.is_set() or asked.released == spec.attempt != ""
 
     def ended(status: Status, reason: str) -> dict[str, Any]:
-        return vars(TrainingOutcome.cut_short(status, reason, started))
+        return vars(TrainingOutcome.cut_short(status, reason, began))
 
     try:
         if fused:

@@ -78,7 +78,7 @@ def run_fused(
         reason = str(error) if isinstance(error, InputError) else out_of_memory(error)
         if reason is None:
             raise
-        outcome = TrainingOutcome.cut_short("interrupted", APART + reason, started)
+        outcome = TrainingOutcome.cut_short("interrupted", APART + reason, wall)
         return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
     outcomes = [
         TrainingOutcome(
