@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import shutil
 import time
@@ -228,7 +229,7 @@ def _sync_folder(path: Path) -> None:
 
 def patiently(
     action: Callable[[], T],
-    tell: Callable[[OSError], None] = lambda error: None,
+    tell: Callable[[OSError], object] = lambda error: None,
     seconds: float = 600.0,
 ) -> T:
     """Read or change a file, again and again while the disk is full or out of reach.
@@ -240,7 +241,7 @@ def patiently(
     tell
         Called once, with the first error.
     seconds
-        How long to keep trying.
+        How long to keep trying, from the first error on.
 
     Returns
     -------
@@ -249,20 +250,27 @@ def patiently(
 
     Raises
     ------
-    OSError
+    Exception
         If it fails for another reason, or still does at the end.
     """
-    give_up, told = time.monotonic() + seconds, False
+    give_up = None
     while True:
         try:
             return action()
-        except OSError as error:
-            if error.errno not in PASSING or time.monotonic() > give_up:
+        except Exception as error:
+            if (cause := passing(error)) is None or time.monotonic() > (give_up or math.inf):
                 raise
-            if not told:
-                tell(error)
-                told = True
-            time.sleep(SECONDS_BETWEEN_TRIES)
+            if give_up is None and seconds:
+                tell(cause)
+            give_up = give_up or time.monotonic() + seconds
+            time.sleep(min(seconds, SECONDS_BETWEEN_TRIES))
+
+
+def passing(error: BaseException | None) -> OSError | None:
+    """The error, or what it came of, if that is a disk's that is full or away: nobody's fault."""
+    while error is not None and getattr(error, "errno", None) not in PASSING:
+        error = error.__cause__
+    return error if isinstance(error, OSError) else None
 
 
 def same_file(descriptor: int, path: Path) -> bool:

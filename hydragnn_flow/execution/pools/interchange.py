@@ -9,8 +9,8 @@ on it falls behind their heartbeats and counts nodes as lost that are not. This 
 messages that wait, and looks for lost pools once a second.
 
 Parsl's own also lives on when its driver is killed, and keeps the worker pools alive with it:
-processes on a shared login node and idle nodes, until a person notices. This one, `python -m …interchange
-DRIVER_PID`, ends within seconds of its driver; the pools then miss its heartbeat and end too.
+processes on a shared login node and idle nodes, until a person notices. This one is given its
+driver's number and ends within seconds of it; the pools then miss its heartbeat and end too.
 
 Each worker pool that is connected takes a file descriptor. When a process has no descriptor left,
 libzmq lets no more pools in and says nothing, so this one takes all that it may have.
@@ -30,8 +30,8 @@ from typing import Any, cast
 
 import zmq
 from parsl.app.errors import RemoteExceptionWrapper
-from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.executors.high_throughput import interchange as parsls
+from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.executors.high_throughput.interchange import Interchange
 from parsl.serialize import serialize as serialize_object
 from parsl.utils import setproctitle

@@ -28,13 +28,15 @@ from hydragnn_flow.execution.workers.trainer_process import (
     CALL,
     FUSED,
     LAST,
+    LOST,
+    PATIENCE,
     RELEASE,
     SECONDS_BETWEEN_SIGNS,
     SECONDS_TO_SAVE,
     SHARE,
 )
-from hydragnn_flow.files import PASSING
-from hydragnn_flow.processes import keep_stdout
+from hydragnn_flow.files import passing, patiently
+from hydragnn_flow.processes import keep_stdout, kill_below
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
@@ -107,6 +109,7 @@ def _leave() -> None:
     with _leaving:  # for good: two threads may come here
         try:
             release_all()
+            kill_below(os.getpid())
         finally:
             os._exit(0)
 
@@ -115,7 +118,7 @@ def _answer(
     request: dict[str, Any], asked: _Asked, send: Callable[[Mapping[str, Any]], None]
 ) -> dict[str, Any]:
     if CALL in request:
-        return _outcome(request[CALL], request[ARGUMENT])
+        return _outcome(request[CALL], request[ARGUMENT], request[PATIENCE])
     asked.is_idle.clear()
     try:
         return _train(request, asked, _signs(send))
@@ -138,15 +141,20 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
     return sign
 
 
-def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
+def _outcome(name: str, argument: dict[str, Any], patience: float) -> dict[str, Any]:
     """Answer of the function `module:function`, or the reason why there is no answer."""
     module, _, function = name.partition(":")
+
+    def call() -> dict[str, Any]:
+        return getattr(importlib.import_module(module), function)(argument) or {}
+
     try:
-        answer: dict[str, Any] = getattr(importlib.import_module(module), function)(argument) or {}
-        return answer
-    except InputError as error:
-        return {"refused": type(error).__name__, "reason": str(error)}
+        return patiently(call, lambda error: print(f"waiting: {error}", file=sys.stderr), patience)
     except Exception as error:
+        if (cause := passing(error)) is not None and patience:
+            return {LOST: f"the disk failed ({_one_line(cause)})", LAST: True}
+        if isinstance(error, InputError):
+            return {"refused": type(error).__name__, "reason": str(error)}
         traceback.print_exc()
         # On an accelerator some errors last as long as the process.
         return {"error": _one_line(error), LAST: True}
@@ -204,8 +212,8 @@ def _train(
         return ended("refused", str(error)) | ({LAST: True} if size > 1 else {})
     except Exception as error:
         traceback.print_exc()
-        if isinstance(error, OSError) and error.errno in PASSING:
-            answer = ended(cut_short, f"the disk failed ({_one_line(error)})")
+        if (cause := passing(error)) is not None:
+            answer = ended(cut_short, f"the disk failed ({_one_line(cause)})")
         elif size > 1 and lost_a_rank(error):
             answer = ended("lost", f"the connection to another rank broke ({_one_line(error)})")
         else:

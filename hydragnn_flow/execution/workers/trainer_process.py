@@ -22,10 +22,13 @@ from typing import Any
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
-CALL, ARGUMENT = "call", "argument"
-"""Keys of a request to call a function, `module:function`, with a dict."""
+CALL, ARGUMENT, PATIENCE = "call", "argument", "patience"
+"""Keys of a request to call a function, `module:function`, with a dict; and how long it is called
+again where a disk is full or away [s]."""
 FUSED = "segments"
 """Key of a request with the segments to train fused, and of the answer with their outcomes."""
+LOST = "lost"
+"""Key of the answer where that did not help."""
 LAST = "last"
 """Key of an answer after which the process ends."""
 SHARE = "share"
@@ -101,30 +104,13 @@ class TrainerProcess(JsonProcess):
         with suppress(ProcessDied):  # which whoever waits for its answer comes to know
             self.send({SHARE: fraction})
 
-    def run(self, function: str, argument: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the process call a function; returns its answer.
-
-        Parameters
-        ----------
-        function
-            Its name, `module:function`: this process need not import what it needs.
-        argument
-            What it is called with, as JSON.
-
-        Raises
-        ------
-        ProcessDied
-            If the process ends instead.
-        """
-        return self.call({CALL: function, ARGUMENT: argument})
-
     def call(
         self,
         request: Mapping[str, Any],
         seconds: float = math.inf,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
-        """Send a request and wait for the answer.
+        """Send a request, for a function or to train, and wait for the answer.
 
         Parameters
         ----------

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -19,8 +20,15 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.fence import DriverFile
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.rank import Rank, RankRun
-from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_SAVE
+from hydragnn_flow.execution.workers.trainer_process import (
+    ARGUMENT,
+    CALL,
+    LOST,
+    PATIENCE,
+    SECONDS_TO_SAVE,
+)
 from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.files import passing
 from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import (
     AGREED,
@@ -33,6 +41,8 @@ from hydragnn_flow.segment import (
 
 # Attempts that were called off, or are to stop, before they came; of the last only.
 _MOST_REMEMBERED = 1000
+# How long a function is called again where the disk is full or away [s]; then it is sent again.
+_PATIENCE = 60.0
 # Times between two looks for another driver [s], and most looks of all nodes in a second: they have
 # one file system. A node that hears nothing of its driver ends in any case.
 _SECONDS_BETWEEN_LOOKS, _LOOKS_PER_SECOND = 5.0, 20.0
@@ -42,6 +52,7 @@ _lock = threading.Lock()
 _running: dict[str, list[RankRun]] = {}
 _called_off: dict[str, str] = {}
 _released: dict[str, str] = {}
+_limits: dict[str, float] = {}
 _watch: list[threading.Thread] = []
 
 
@@ -49,8 +60,8 @@ class TaskEnd(NamedTuple):
     """How a function's call ended."""
 
     node: str
-    status: Literal["ok", "failed", "refused"]
-    """Refused where the node cannot do any work."""
+    status: Literal["ok", "failed", "lost", "refused"]
+    """Lost where the disk failed for minutes, refused where the node cannot do any work."""
     reason: str = ""
 
 
@@ -135,10 +146,41 @@ def release(attempt: str) -> None:
         run.release()
 
 
-def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> list[RankRun]:
+def limit(attempt: str, seconds: float) -> None:
+    """End the call of a function, here or still to come, that shows nothing for so long [s]."""
+    _remembered(_limits, attempt, seconds)
+
+
+class _Call:
+    """A function at work, which may never return; it shows that it gets on in its directory."""
+
+    def __init__(self, argument: Mapping[str, Any]) -> None:
+        self._attempt, self._folder = argument.get("attempt"), argument.get("directory", "")
+        self._silent, self._seen = 0, self._last_change()
+        self.hung = ""
+        """Says so, once it is over."""
+
+    def is_over(self) -> bool:
+        """Whether it hangs; to be asked every second."""
+        # Not by the clock: a batch job that was suspended had no time to show anything.
+        self._silent += 1
+        if self._silent > _limits.get(self._attempt or "", math.inf):
+            if (seen := self._last_change()) != self._seen:
+                self._silent, self._seen = 0, seen
+            else:
+                self.hung = f"it hung: in {self._silent} s it neither returned nor wrote a file"
+        return bool(self.hung)
+
+    def _last_change(self) -> int:
+        with suppress(OSError):
+            return max(file.stat().st_mtime_ns for file in Path(self._folder).iterdir())
+        return 0
+
+
+def _remembered(of_these: dict[str, Any], attempt: str, what: object = "") -> list[RankRun]:
     """Remember an attempt that may be still to come; returns its ranks at work here."""
     with _lock:
-        of_these[attempt] = reason
+        of_these[attempt] = what
         while len(of_these) > _MOST_REMEMBERED:
             of_these.pop(next(iter(of_these)))
         return _running.get(attempt, [])
@@ -156,20 +198,22 @@ def run_function(
     function
         Its name, `module:function`.
     argument
-        What it is called with, as JSON.
+        What it is called with, as JSON. Its `directory` is where it shows that it gets on, its
+        `attempt` the name by which :func:`limit` knows the call.
 
     Raises
     ------
     InputError, StoreError
         If the input, or the place that is written to, is at fault.
     """
-    here = socket.gethostname()
+    here, call = socket.gethostname(), _Call(argument)
     try:
-        answer = ask_trainer(node, function, argument, gcd)
-    except InputError as error:
-        return TaskEnd(here, "refused", str(error))
-    except (ProcessDied, OSError) as error:
-        return TaskEnd(here, "failed", str(error))
+        answer = ask_trainer(node, function, argument, gcd, _PATIENCE, call.is_over)
+    except (ProcessDied, InputError, OSError) as error:
+        is_nodes = isinstance(error, InputError) or passing(error) is not None
+        return TaskEnd(here, "refused" if is_nodes else "failed", call.hung or str(error))
+    if LOST in answer:
+        return TaskEnd(here, "lost", str(answer[LOST]))
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
         raise refusal(answer["reason"])
@@ -179,7 +223,12 @@ def run_function(
 
 
 def ask_trainer(
-    node: Node, function: str, argument: Mapping[str, Any], gcd: int | None = None
+    node: Node,
+    function: str,
+    argument: Mapping[str, Any],
+    gcd: int | None = None,
+    patience: float = 0.0,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """The answer of a trainer process that calls a function.
 
@@ -189,6 +238,10 @@ def ask_trainer(
         As of :func:`run_function`.
     gcd
         Position of its GCD; one with little to do if not given.
+    patience
+        How long it is called again where a disk is full or away [s].
+    is_over
+        Asked about every second; the process is killed where it says yes.
 
     Raises
     ------
@@ -199,7 +252,8 @@ def ask_trainer(
     """
     with trainers_of(node).lend(gcd) as (trainer, _):
         try:
-            return trainer.run(function, argument)
+            request = {CALL: function, ARGUMENT: argument, PATIENCE: patience}
+            return trainer.call(request, is_over=is_over)
         finally:
             if words := trainer.said():
                 print(words, file=sys.stderr, end="")
@@ -283,7 +337,8 @@ def _no_room(rank: Rank, error: OSError) -> list[SegmentResult]:
 
     The node spoils whatever it is sent, and must be known.
     """
-    return _not_begun(rank, "error", f"{type(error).__name__}: {error}")
+    status: Status = "error" if passing(error) is None else "refused"
+    return _not_begun(rank, status, f"{type(error).__name__}: {error}")
 
 
 def _not_begun(rank: Rank, status: Status, reason: str) -> list[SegmentResult]:
