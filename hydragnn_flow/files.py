@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import os
 import shutil
 import time
@@ -253,17 +252,18 @@ def patiently(
     Exception
         If it fails for another reason, or still does at the end.
     """
-    give_up = None
+    give_up = 0.0
     while True:
         try:
             return action()
         except Exception as error:
-            if (cause := passing(error)) is None or time.monotonic() > (give_up or math.inf):
+            cause, now, is_first = passing(error), time.monotonic(), not give_up
+            give_up = give_up or now + seconds
+            if cause is None or now >= give_up:
                 raise
-            if give_up is None and seconds:
+            if is_first:
                 tell(cause)
-            give_up = give_up or time.monotonic() + seconds
-            time.sleep(min(seconds, SECONDS_BETWEEN_TRIES))
+            time.sleep(SECONDS_BETWEEN_TRIES)
 
 
 def passing(error: BaseException | None) -> OSError | None:

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -54,8 +54,12 @@ class _Call:
     retries: Retries = field(default_factory=Retries)
     attempt: str = ""
     """Identifies this sending of it."""
-    told: float = 0.0
-    """When it was sent, or the nodes were last told how long it may take [s]."""
+    looked: float = 0.0
+    """When it was last sent or looked after [s]."""
+    before: int = 0
+    """Last change of its folder when it was sent."""
+    seen: int = 0
+    """The same when it was looked after."""
 
 
 def run_objective(
@@ -137,7 +141,7 @@ class _Campaign:
                 workers.check()
                 for future in ended:
                     self._take(self._running.pop(future), future)
-                self._limit(pool)
+                self._end_hung(pool)
             search.end_waiting()
             self._commit()
             self._show()
@@ -171,7 +175,9 @@ class _Campaign:
                 break
         self._commit()
         while self._ready and len(self._running) < self._gcds:
-            call = replace(self._ready.popleft(), attempt=uuid4().hex, told=time.monotonic())
+            call = replace(self._ready.popleft(), attempt=uuid4().hex)
+            before = self._last_change(call.number)
+            call = replace(call, looked=time.monotonic(), before=before, seen=before)
             self._running[workers.submit(self._request(call))] = call
         return bool(self._running)
 
@@ -194,14 +200,24 @@ class _Campaign:
     def _budget(self, call: _Call) -> int:
         return self._search.rungs.epochs(call.number)[call.rung]
 
-    def _limit(self, pool: Pool) -> None:
-        """Have calls end that may never return: an hour is much, and 20 times the longest."""
+    def _end_hung(self, pool: Pool) -> None:
+        """Call off what writes nothing for an hour and for 20 times as long as any has taken."""
         now = time.monotonic()
         for future, call in self._running.items() if self._longest else ():
             most = max(SECONDS_TO_BEGIN, STEPS_TO_WAIT * self._longest * self._budget(call))
-            if now - call.told > most:  # and again: it may begin on a node that was not there
-                self._running[future] = replace(call, told=now)
-                pool.limit(call.attempt, most)
+            if now - call.looked <= most:
+                continue
+            change = self._last_change(call.number)
+            self._running[future] = replace(call, looked=now, seen=change)
+            if change == call.seen != call.before:  # else it may not have begun
+                reason = f"it hung: it neither returned nor wrote a file for {most:.0f} s"
+                for host in pool.hosts():  # nobody knows which has it
+                    pool.call_off(host.name, call.attempt, reason)
+
+    def _last_change(self, number: int) -> int:
+        with suppress(OSError):
+            return max(one.stat().st_mtime_ns for one in self._directory.trial(number).iterdir())
+        return 0
 
     def _take(self, call: _Call, ended: Future[None]) -> None:
         """Record how a call ended, and act on it."""

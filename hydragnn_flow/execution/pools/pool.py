@@ -41,7 +41,7 @@ from hydragnn_flow.execution.pools.workers_file import (
 )
 from hydragnn_flow.execution.site import LABEL, Site
 from hydragnn_flow.execution.workers.rank import Rank
-from hydragnn_flow.execution.workers.worker import call_off, limit, release, run_ranks
+from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
@@ -308,17 +308,6 @@ class Pool:
             As :meth:`submit`.
         """
         self.submit(release, attempt, manager=node, may_be_held=True)
-
-    def limit(self, attempt: str, seconds: float) -> None:
-        """End a function's call that shows nothing for so long [s]; nobody knows on which node.
-
-        Raises
-        ------
-        CampaignStopped
-            As :meth:`submit`.
-        """
-        for manager in [m for block in self._blocks.blocks for m in block.managers]:
-            self.submit(limit, attempt, seconds, manager=manager.id, may_be_held=True)
 
     def _answered(self, answer: Future[Any], task: Future[Any]) -> None:
         error = task.exception()

@@ -28,7 +28,6 @@ from hydragnn_flow.execution.workers.trainer_process import (
     CALL,
     FUSED,
     LAST,
-    LOST,
     PATIENCE,
     RELEASE,
     SECONDS_BETWEEN_SIGNS,
@@ -152,7 +151,7 @@ def _outcome(name: str, argument: dict[str, Any], patience: float) -> dict[str, 
         return patiently(call, lambda error: print(f"waiting: {error}", file=sys.stderr), patience)
     except Exception as error:
         if (cause := passing(error)) is not None and patience:
-            return {LOST: f"the disk failed ({_one_line(cause)})", LAST: True}
+            return {"lost": f"the disk failed ({_one_line(cause)})", LAST: True}
         if isinstance(error, InputError):
             return {"refused": type(error).__name__, "reason": str(error)}
         traceback.print_exc()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import sys
 import tempfile
@@ -11,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,7 +22,6 @@ from hydragnn_flow.execution.workers.rank import Rank, RankRun
 from hydragnn_flow.execution.workers.trainer_process import (
     ARGUMENT,
     CALL,
-    LOST,
     PATIENCE,
     SECONDS_TO_SAVE,
 )
@@ -52,7 +50,6 @@ _lock = threading.Lock()
 _running: dict[str, list[RankRun]] = {}
 _called_off: dict[str, str] = {}
 _released: dict[str, str] = {}
-_limits: dict[str, float] = {}
 _watch: list[threading.Thread] = []
 
 
@@ -116,7 +113,7 @@ def _forget(attempt: str) -> None:
 
 
 def call_off(attempt: str, reason: str) -> None:
-    """End the ranks of a gang on this node, whether they have begun or are still to come.
+    """End a function, or the ranks of a gang, on this node, begun or still to come.
 
     A rank that ends badly leaves the others waiting in a collective operation. The driver learns of
     it, and tells the nodes of the others.
@@ -124,7 +121,7 @@ def call_off(attempt: str, reason: str) -> None:
     Parameters
     ----------
     attempt
-        Of the gang's segment, as it was sent.
+        Of the function or the gang's segment, as it was sent.
     reason
         Why, in a few words.
     """
@@ -146,41 +143,10 @@ def release(attempt: str) -> None:
         run.release()
 
 
-def limit(attempt: str, seconds: float) -> None:
-    """End the call of a function, here or still to come, that shows nothing for so long [s]."""
-    _remembered(_limits, attempt, seconds)
-
-
-class _Call:
-    """A function at work, which may never return; it shows that it gets on in its directory."""
-
-    def __init__(self, argument: Mapping[str, Any]) -> None:
-        self._attempt, self._folder = argument.get("attempt"), argument.get("directory", "")
-        self._silent, self._seen = 0, self._last_change()
-        self.hung = ""
-        """Says so, once it is over."""
-
-    def is_over(self) -> bool:
-        """Whether it hangs; to be asked every second."""
-        # Not by the clock: a batch job that was suspended had no time to show anything.
-        self._silent += 1
-        if self._silent > _limits.get(self._attempt or "", math.inf):
-            if (seen := self._last_change()) != self._seen:
-                self._silent, self._seen = 0, seen
-            else:
-                self.hung = f"it hung: in {self._silent} s it neither returned nor wrote a file"
-        return bool(self.hung)
-
-    def _last_change(self) -> int:
-        with suppress(OSError):
-            return max(file.stat().st_mtime_ns for file in Path(self._folder).iterdir())
-        return 0
-
-
-def _remembered(of_these: dict[str, Any], attempt: str, what: object = "") -> list[RankRun]:
+def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> list[RankRun]:
     """Remember an attempt that may be still to come; returns its ranks at work here."""
     with _lock:
-        of_these[attempt] = what
+        of_these[attempt] = reason
         while len(of_these) > _MOST_REMEMBERED:
             of_these.pop(next(iter(of_these)))
         return _running.get(attempt, [])
@@ -198,22 +164,23 @@ def run_function(
     function
         Its name, `module:function`.
     argument
-        What it is called with, as JSON. Its `directory` is where it shows that it gets on, its
-        `attempt` the name by which :func:`limit` knows the call.
+        What it is called with, as JSON; by its `attempt`, if any, it can be called off.
 
     Raises
     ------
     InputError, StoreError
         If the input, or the place that is written to, is at fault.
     """
-    here, call = socket.gethostname(), _Call(argument)
+    here, attempt = socket.gethostname(), argument.get("attempt")
     try:
-        answer = ask_trainer(node, function, argument, gcd, _PATIENCE, call.is_over)
+        is_over = partial(_called_off.__contains__, attempt)
+        answer = ask_trainer(node, function, argument, gcd, _PATIENCE, is_over)
     except (ProcessDied, InputError, OSError) as error:
         is_nodes = isinstance(error, InputError) or passing(error) is not None
-        return TaskEnd(here, "refused" if is_nodes else "failed", call.hung or str(error))
-    if LOST in answer:
-        return TaskEnd(here, "lost", str(answer[LOST]))
+        reason = _called_off.get(attempt or "", str(error))
+        return TaskEnd(here, "refused" if is_nodes else "failed", reason)
+    if "lost" in answer:
+        return TaskEnd(here, "lost", str(answer["lost"]))
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
         raise refusal(answer["reason"])
