@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def answering(path: Path) -> Iterator[None]:
+def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> Iterator[None]:
     """Stop a campaign, in one sentence, where the disk of its directory is full or away.
 
     Raises
@@ -32,16 +32,12 @@ def answering(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if passing(error) is None:
+        if not is_disks(error):
             raise
-        raise _stopped(error.filename or path, "does not answer", error) from error
-
-
-def _stopped(path: str | Path, how: str, error: OSError) -> CampaignStopped:
-    return CampaignStopped(
-        f"{path}: {how} ({error.strerror}); cure that and give the same command again, nothing "
-        f"recorded is lost"
-    )
+        raise CampaignStopped(
+            f"{error.filename or path}: cannot be used ({error.strerror}); cure that and give the "
+            f"same command again, nothing recorded is lost"
+        ) from error
 
 
 class Ledger:
@@ -135,16 +131,13 @@ class Ledger:
         CampaignStopped
             If that takes minutes, or a newer driver is in charge.
         """
-        path = self._directory.path
 
         def act() -> None:
             self._driver.check(self._token)
             action()
 
-        try:
+        with answering(self._directory.path, bool):
             patiently(act, self._tell_of_waiting)
-        except OSError as error:
-            raise _stopped(path, "cannot be written to", error) from error
 
     def _tell_of_waiting(self, error: OSError) -> None:
         path = self._directory.path

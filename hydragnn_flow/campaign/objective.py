@@ -12,9 +12,8 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -57,9 +56,8 @@ class _Call:
     looked: float = 0.0
     """When it was last sent or looked after [s]."""
     before: int = 0
-    """Last change of its folder when it was sent."""
     seen: int = 0
-    """The same when it was looked after."""
+    """Last change of its folder then; before, when it was sent."""
 
 
 def run_objective(
@@ -87,19 +85,17 @@ def run_objective(
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     directory.check_objective(config)
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with CampaignView() as view, _driving(directory, config, view) as token:
+    with (
+        CampaignView() as view,
+        sole_driver(directory.path) as token,
+        driver_log(directory.path, view.say),
+        answering(directory.path),
+    ):
+        directory.record_start(config)
         ledger = Ledger(directory, token)
         records = _Campaign(config, site, directory, ledger, view).run()
         ledger.write(lambda: write_text(directory.path / TABLE, _table(records, config)))
     return sorted(records, key=best_first(config.search.directions[0]))
-
-
-@contextmanager
-def _driving(directory: RunDirectory, config: ObjectiveConfig, view: View) -> Iterator[str]:
-    with sole_driver(directory.path) as token, driver_log(directory.path, view.say):
-        directory.record_start(config)
-        with answering(directory.path):
-            yield token
 
 
 class _Campaign:
@@ -143,7 +139,7 @@ class _Campaign:
                     self._take(self._running.pop(future), future)
                 self._end_hung(pool)
             search.end_waiting()
-            self._commit()
+            self._ledger.write(self._search.commit)
             self._show()
             return search.records
 
@@ -173,7 +169,7 @@ class _Campaign:
                 self._ready.append(_Call(self._search.ask().number, 0))
             else:
                 break
-        self._commit()
+        self._ledger.write(self._search.commit)
         while self._ready and len(self._running) < self._gcds:
             call = replace(self._ready.popleft(), attempt=uuid4().hex)
             before = self._last_change(call.number)
@@ -241,8 +237,7 @@ class _Campaign:
         file = answer_file(self._directory.trial(call.number), self._budget(call))
         budget = self._budget(call)
         try:
-            text = patiently(lambda: file.read_text(encoding="utf-8"))
-            answer: dict[str, Any] = json.loads(text)
+            answer: dict[str, Any] = json.loads(patiently(file.read_bytes))
             values: dict[str, float] = answer.pop("values")
             place = Place(node=answer.pop("node"))
             first = values.get(self._config.search.objectives[0])
@@ -297,9 +292,6 @@ class _Campaign:
             verdict.replace("_", " "),
         )
         return verdict == "goes_on"
-
-    def _commit(self) -> None:
-        self._ledger.write(self._search.commit)
 
     def _show(self) -> None:
         search = self._search

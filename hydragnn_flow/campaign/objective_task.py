@@ -77,9 +77,7 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
     job = Job(request["number"], request["parameters"], request["budget"], folder, request["seed"])
     try:
         returned = import_class(request["objective"])(job)
-    except SystemExit as error:
-        return "error", with_place(error), {}
-    except Exception as error:  # whatever a user's function does
+    except (Exception, SystemExit) as error:  # whatever a user's function does
         if passing(error) is not None:
             raise
         reason = out_of_memory(error)

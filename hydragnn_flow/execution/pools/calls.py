@@ -17,12 +17,9 @@ BLOCK = "PARSL_WORKER_BLOCK_ID"
 """Variable with Parsl's identifier of an agent's block."""
 POOL = "PARSL_WORKER_POOL_ID"
 """Variable with Parsl's identifier of an agent."""
-_clock_ahead = time.time() - time.monotonic()
-STEADY_TIME: Any = SimpleNamespace(
-    time=lambda: _clock_ahead + time.monotonic(), monotonic=time.monotonic
-)
-"""Module `time` for Parsl's, which counts the silence of nodes by a clock that somebody may set: by
-two minutes more, and every node would be lost."""
+_ahead = time.time() - time.monotonic()
+STEADY_TIME: Any = SimpleNamespace(time=lambda: _ahead + time.monotonic(), monotonic=time.monotonic)
+"""`time` for Parsl, which counts the silence of nodes by a wall clock, that somebody may set."""
 
 
 def node_of(manager: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
+from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.execution.workers.rank import Rank
@@ -14,26 +14,15 @@ from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 
 
 def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Results of the ranks that a worker ran; if it was lost, results that say so.
-
-    Parameters
-    ----------
-    task
-        The worker's task, which has ended.
-    ranks
-        What it ran.
-    """
+    """Results of the ranks of a task that has ended; if its worker was lost, they say so."""
     error = task.exception()
     if error is None:
-        results: list[SegmentResult] = task.result()
-        return results
+        return list(task.result())
     if isinstance(error, NeverCame):
         outcome = TrainingOutcome.cut_short("interrupted", f"{error.hostname} took it no more")
     elif isinstance(error, ManagerLost):
         # The node went, or its whole batch job: nothing that a segment does.
         outcome = TrainingOutcome.cut_short("lost", f"its node {error.hostname} was lost")
-    elif isinstance(error, WorkerLost):
-        outcome = TrainingOutcome.cut_short("killed", f"its worker on {error.hostname} was killed")
     else:
         reason = f"its worker was lost ({type(error).__name__}: {error})"
         outcome = TrainingOutcome.cut_short("killed", reason)

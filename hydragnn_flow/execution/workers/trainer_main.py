@@ -28,7 +28,6 @@ from hydragnn_flow.execution.workers.trainer_process import (
     CALL,
     FUSED,
     LAST,
-    PATIENCE,
     RELEASE,
     SECONDS_BETWEEN_SIGNS,
     SECONDS_TO_SAVE,
@@ -37,6 +36,7 @@ from hydragnn_flow.execution.workers.trainer_process import (
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.processes import keep_stdout, kill_below
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
@@ -117,7 +117,7 @@ def _answer(
     request: dict[str, Any], asked: _Asked, send: Callable[[Mapping[str, Any]], None]
 ) -> dict[str, Any]:
     if CALL in request:
-        return _outcome(request[CALL], request[ARGUMENT], request[PATIENCE])
+        return _outcome(request[CALL], request[ARGUMENT])
     asked.is_idle.clear()
     try:
         return _train(request, asked, _signs(send))
@@ -140,7 +140,7 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
     return sign
 
 
-def _outcome(name: str, argument: dict[str, Any], patience: float) -> dict[str, Any]:
+def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
     """Answer of the function `module:function`, or the reason why there is no answer."""
     module, _, function = name.partition(":")
 
@@ -148,15 +148,14 @@ def _outcome(name: str, argument: dict[str, Any], patience: float) -> dict[str, 
         return getattr(importlib.import_module(module), function)(argument) or {}
 
     try:
-        return patiently(call, lambda error: print(f"waiting: {error}", file=sys.stderr), patience)
+        return patiently(call, print, SECONDS_TO_RECOVER)
     except Exception as error:
-        if (cause := passing(error)) is not None and patience:
-            return {"lost": f"the disk failed ({_one_line(cause)})", LAST: True}
-        if isinstance(error, InputError):
+        is_lost = passing(error) is not None
+        if isinstance(error, InputError) and not is_lost:
             return {"refused": type(error).__name__, "reason": str(error)}
         traceback.print_exc()
         # On an accelerator some errors last as long as the process.
-        return {"error": _one_line(error), LAST: True}
+        return {"error": _one_line(error), "lost": is_lost, LAST: True}
 
 
 def _train(

@@ -22,9 +22,8 @@ from typing import Any
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
-CALL, ARGUMENT, PATIENCE = "call", "argument", "patience"
-"""Keys of a request to call a function, `module:function`, with a dict; and how long it is called
-again where a disk is full or away [s]."""
+CALL, ARGUMENT = "call", "argument"
+"""Keys of a request to call a function, `module:function`, with a dict."""
 FUSED = "segments"
 """Key of a request with the segments to train fused, and of the answer with their outcomes."""
 LAST = "last"

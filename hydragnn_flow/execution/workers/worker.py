@@ -19,12 +19,7 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.fence import DriverFile
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.rank import Rank, RankRun
-from hydragnn_flow.execution.workers.trainer_process import (
-    ARGUMENT,
-    CALL,
-    PATIENCE,
-    SECONDS_TO_SAVE,
-)
+from hydragnn_flow.execution.workers.trainer_process import ARGUMENT, CALL, SECONDS_TO_SAVE
 from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.files import passing
 from hydragnn_flow.processes import ProcessDied
@@ -33,14 +28,11 @@ from hydragnn_flow.segment import (
     Place,
     SegmentResult,
     SegmentSpec,
-    Status,
     TrainingOutcome,
 )
 
 # Attempts that were called off, or are to stop, before they came; of the last only.
 _MOST_REMEMBERED = 1000
-# How long a function is called again where the disk is full or away [s]; then it is sent again.
-_PATIENCE = 60.0
 # Times between two looks for another driver [s], and most looks of all nodes in a second: they have
 # one file system. A node that hears nothing of its driver ends in any case.
 _SECONDS_BETWEEN_LOOKS, _LOOKS_PER_SECOND = 5.0, 20.0
@@ -93,7 +85,7 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
             if ranks[0].in_gang:
                 here = stack.enter_context(tempfile.TemporaryDirectory(prefix="hydragnn_flow-"))
         except OSError as error:
-            return [result for rank in ranks for result in _no_room(rank, error)]
+            return [result for rank in ranks for result in _not_begun(rank, error)]
         runs = [RankRun(node, rank, _meeting(node, ranks, rank, here)) for rank in ranks]
         with _lock:
             _running[spec.attempt] = runs
@@ -174,18 +166,15 @@ def run_function(
     here, attempt = socket.gethostname(), argument.get("attempt")
     try:
         is_over = partial(_called_off.__contains__, attempt)
-        answer = ask_trainer(node, function, argument, gcd, _PATIENCE, is_over)
+        answer = ask_trainer(node, function, argument, gcd, is_over)
     except (ProcessDied, InputError, OSError) as error:
-        is_nodes = isinstance(error, InputError) or passing(error) is not None
         reason = _called_off.get(attempt or "", str(error))
-        return TaskEnd(here, "refused" if is_nodes else "failed", reason)
-    if "lost" in answer:
-        return TaskEnd(here, "lost", str(answer["lost"]))
+        return TaskEnd(here, "refused" if _is_nodes(error) else "failed", reason)
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
         raise refusal(answer["reason"])
     if "error" in answer:
-        return TaskEnd(here, "failed", str(answer["error"]))
+        return TaskEnd(here, "lost" if answer["lost"] else "failed", str(answer["error"]))
     return TaskEnd(here, "ok")
 
 
@@ -194,7 +183,6 @@ def ask_trainer(
     function: str,
     argument: Mapping[str, Any],
     gcd: int | None = None,
-    patience: float = 0.0,
     is_over: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """The answer of a trainer process that calls a function.
@@ -205,8 +193,6 @@ def ask_trainer(
         As of :func:`run_function`.
     gcd
         Position of its GCD; one with little to do if not given.
-    patience
-        How long it is called again where a disk is full or away [s].
     is_over
         Asked about every second; the process is killed where it says yes.
 
@@ -219,8 +205,7 @@ def ask_trainer(
     """
     with trainers_of(node).lend(gcd) as (trainer, _):
         try:
-            request = {CALL: function, ARGUMENT: argument, PATIENCE: patience}
-            return trainer.call(request, is_over=is_over)
+            return trainer.call({CALL: function, ARGUMENT: argument}, is_over=is_over)
         finally:
             if words := trainer.said():
                 print(words, file=sys.stderr, end="")
@@ -231,10 +216,8 @@ def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
     try:
         with trainers_of(node).lend(rank.gcd, rank.memory_gib) as (trainer, gcd):
             results = run.run(trainer, gcd)
-    except InputError as error:
-        results = _not_begun(rank, "refused", str(error))
-    except OSError as error:
-        results = _no_room(rank, error)
+    except (InputError, OSError) as error:
+        results = _not_begun(rank, error)
     if rank.in_gang and results[0].status not in AGREED:
         call_off(rank.spec.attempt, results[0].reason)
     return results
@@ -299,16 +282,16 @@ def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[s
     }
 
 
-def _no_room(rank: Rank, error: OSError) -> list[SegmentResult]:
-    """Results of a rank for which a node has no room, of files or processes.
+def _is_nodes(error: Exception) -> bool:
+    return isinstance(error, InputError) or passing(error) is not None
+
+
+def _not_begun(rank: Rank, error: Exception) -> list[SegmentResult]:
+    """Results of a rank for which a node has no device, or no room for files or processes.
 
     The node spoils whatever it is sent, and must be known.
     """
-    status: Status = "error" if passing(error) is None else "refused"
-    return _not_begun(rank, status, f"{type(error).__name__}: {error}")
-
-
-def _not_begun(rank: Rank, status: Status, reason: str) -> list[SegmentResult]:
-    outcome = TrainingOutcome.cut_short(status, reason)
+    reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    outcome = TrainingOutcome.cut_short("refused" if _is_nodes(error) else "error", reason)
     place = Place(node=socket.gethostname())
     return [SegmentResult.of(spec, outcome, place) for spec in rank.specs]
