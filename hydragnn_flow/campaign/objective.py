@@ -116,8 +116,7 @@ class _Campaign:
         self._running: dict[Future[None], _Call] = {}
         self._longest = 0.0
         """Longest that a call has taken, for each unit of its budget [s]."""
-        for result in directory.results():
-            self._keep(result)
+        ledger.load(lambda results: None)
 
     def run(self) -> list[TrialRecord]:
         """Search until every trial has ended."""
@@ -145,8 +144,10 @@ class _Campaign:
 
     def _take_up(self) -> None:
         """After a restart: report what is recorded and not judged, and make the rest ready."""
-        for trial in self._search.records:
-            if trial.state == "running" and not trial.waits:
+        running = [trial for trial in self._search.records if trial.state == "running"]
+        self._ledger.load_whole([trial.number for trial in running])
+        for trial in running:
+            if not trial.waits:
                 self._go_on(trial.number, 0)
 
     def _go_on(self, number: int, rung: int) -> None:
@@ -259,25 +260,19 @@ class _Campaign:
         return SegmentResult.of(segment, outcome, place)
 
     def _record(self, result: SegmentResult) -> None:
-        self._ledger.write(lambda: self._directory.record([result]))
-        self._keep(result)
+        self._ledger.record([result])
         if self._judge(result):
             self._ready.append(_Call(result.number, result.rung + 1))
-
-    def _keep(self, result: SegmentResult) -> None:
-        self._ledger.trials[result.number].append(result)
-        if result.status == "ok":
-            units = max(1, result.to_epoch - result.from_epoch)
-            self._longest = max(self._longest, result.seconds / units)
 
     def _judge(self, result: SegmentResult) -> bool:
         """Report an answer to the study; returns whether the trial goes on."""
         if result.status != "ok":
             self._search.fail(result.number, f"{result.status}: {result.reason}")
             return False
-        spent = sum(
-            one.seconds for one in self._ledger.trials[result.number] if one.rung <= result.rung
-        )
+        units = max(1, result.to_epoch - result.from_epoch)
+        self._longest = max(self._longest, result.seconds / units)
+        calls = self._ledger.trials[result.number]
+        spent = sum(call.seconds for call in calls if call.rung <= result.rung)
         measured = {SECONDS: spent, "gcd_hours": spent / 3600, **result.metrics}
         config = self._config.search
         outcome = Outcome(

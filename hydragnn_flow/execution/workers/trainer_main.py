@@ -13,11 +13,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from setproctitle import setproctitle
-from torch.distributed.distributed_c10d import Store
 
 from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
@@ -192,7 +191,12 @@ def _train(
             )
             broken = device != "cpu" and any(each.status == "error" for each in outcomes)
             return {FUSED: [vars(each) for each in outcomes]} | ({LAST: True} if broken else {})
-        with _rendezvous(request, should_stop) as store:
+        place = request["rendezvous"]
+        with (
+            nullcontext()
+            if place is None
+            else rendezvous(**place, rank=rank, size=size, should_stop=should_stop) as store
+        ):
             world = join(rank, size, store, device)
             run = profile_segment if spec.profile_seconds else run_segment
             outcome = run(
@@ -226,15 +230,6 @@ def _train(
     finally:
         setproctitle(IDLE)
         sys.stdout.flush()  # which goes where errors go
-
-
-def _rendezvous(
-    request: dict[str, Any], should_stop: Callable[[], bool]
-) -> AbstractContextManager[Store | None]:
-    if request["rendezvous"] is None:
-        return nullcontext()
-    rank, size = request["rank"], request["world"]
-    return rendezvous(**request["rendezvous"], rank=rank, size=size, should_stop=should_stop)
 
 
 def _one_line(error: Exception) -> str:
