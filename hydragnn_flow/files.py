@@ -228,7 +228,7 @@ def _sync_folder(path: Path) -> None:
 
 def patiently(
     action: Callable[[], T],
-    tell: Callable[[OSError], None] = lambda error: None,
+    tell: Callable[[OSError], object] = lambda error: None,
     seconds: float = 600.0,
 ) -> T:
     """Read or change a file, again and again while the disk is full or out of reach.
@@ -240,7 +240,7 @@ def patiently(
     tell
         Called once, with the first error.
     seconds
-        How long to keep trying.
+        How long to keep trying, from the first error on.
 
     Returns
     -------
@@ -249,20 +249,28 @@ def patiently(
 
     Raises
     ------
-    OSError
+    Exception
         If it fails for another reason, or still does at the end.
     """
-    give_up, told = time.monotonic() + seconds, False
+    give_up = 0.0
     while True:
         try:
             return action()
-        except OSError as error:
-            if error.errno not in PASSING or time.monotonic() > give_up:
+        except Exception as error:
+            cause, now, is_first = passing(error), time.monotonic(), not give_up
+            give_up = give_up or now + seconds
+            if cause is None or now >= give_up:
                 raise
-            if not told:
-                tell(error)
-                told = True
+            if is_first:
+                tell(cause)
             time.sleep(SECONDS_BETWEEN_TRIES)
+
+
+def passing(error: BaseException | None) -> OSError | None:
+    """The error, or what it came of, if that is a disk's that is full or away: nobody's fault."""
+    while error is not None and getattr(error, "errno", None) not in PASSING:
+        error = error.__cause__
+    return error if isinstance(error, OSError) else None
 
 
 def same_file(descriptor: int, path: Path) -> bool:

@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+import psutil
+
 # A process that the system cannot end, in the middle of reading from a disk, is left to it.
 SECONDS_TO_DIE = 10.0
 _STAYS = "its process was killed and does not end"
@@ -121,9 +123,11 @@ class JsonProcess:
             return ProcessDied(_STAYS)
 
     def kill(self) -> None:
-        """End the process at once; unless the system cannot, it is gone when this returns."""
+        """End the process and what it has started; unless the system cannot, it is gone then."""
         if self.alive:
             self.was_killed = True
+            self._process.send_signal(signal.SIGSTOP)  # or it might start others
+            kill_below(self.pid)
             self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(SECONDS_TO_DIE)
@@ -177,6 +181,14 @@ def end_with_parent(parent: int, seconds: float = 1.0) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+
+
+def kill_below(pid: int) -> None:
+    """End what a process has started, such as the programs that a user's function calls."""
+    with suppress(psutil.Error):
+        for child in psutil.Process(pid).children(recursive=True):
+            with suppress(psutil.Error):
+                child.kill()
 
 
 def _ending(code: int) -> str:

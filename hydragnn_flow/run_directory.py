@@ -299,7 +299,7 @@ class RunDirectory:
         for start, following in zip(starts, [*starts[1:], float("inf")], strict=True):
             mine = [end for end in ends if start <= end < following]
             end = time.time() if following == float("inf") else max(mine, default=start)
-            total += end - start
+            total += max(0.0, end - start)  # a wall clock may have been set back
         return total
 
     def _recorded(self) -> dict[str, Any]:

@@ -214,21 +214,19 @@ class TrainingOutcome:
     ended: float = 0.0
 
     @classmethod
-    def cut_short(
-        cls, status: Status, reason: str, started: float | None = None
-    ) -> TrainingOutcome:
+    def cut_short(cls, status: Status, reason: str, began: float | None = None) -> TrainingOutcome:
         """Outcome of a segment whose trainer cannot tell more, ended now.
 
         Parameters
         ----------
         status, reason
             How it ended.
-        started
-            When it began, as Unix time [s]; just now if not given.
+        began
+            When it began, by `time.perf_counter` [s], as a wall clock may be set meanwhile; just
+            now if not given.
         """
-        now = time.time()
-        began = now if started is None else started
-        return cls(status=status, reason=reason, started=began, ended=now, seconds=now - began)
+        now, seconds = time.time(), 0.0 if began is None else time.perf_counter() - began
+        return cls(status=status, reason=reason, started=now - seconds, ended=now, seconds=seconds)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -34,7 +34,7 @@ class TaskFailed(RuntimeError):
 
 
 class TaskLost(TaskFailed):
-    """The node or batch job of a task is gone, which says nothing of the task."""
+    """The node, batch job or disk of a task is gone, which says nothing of the task."""
 
 
 class Workers(Protocol):
@@ -103,6 +103,7 @@ def run_all(
             nodes, node = failed_on[number], error.node if isinstance(error, TaskFailed) else ""
             # A node where tasks fail at once is the first to be free again.
             is_lost = node in nodes and len(nodes) < min(MOST_TRIES, workers.nodes)
+            is_lost = is_lost or isinstance(error, TaskLost)
             retries[number] = retries[number].lost() if is_lost else retries[number].failed()
             nodes.add(node)
             if retries[number].is_hopeless:

@@ -19,6 +19,14 @@ TWO_CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])
 Reached = Callable[[Path], bool]
 
 
+def is_at_work(pid: int) -> bool:
+    """Whether there is such a process; nobody may wait for one whose parent has ended."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def lines(path: Path) -> int:
     """Of a file, if there is one."""
     return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
+import subprocess
 import time
+from pathlib import Path
 from typing import Any
 
 
@@ -35,3 +38,29 @@ def fails(job: Any) -> float:
     if job.number == 4:
         return "much"  # type: ignore[return-value]
     return quadratic(job)
+
+
+def short_of_room(job: Any) -> float:
+    """Writes to a disk that is full at first, or misses a file of its own."""
+    calls = job.directory / "calls"
+    calls.write_text(before := calls.read_text() + "x" if calls.exists() else "x")
+    if len(before) < 3:
+        number = errno.ENOSPC if job.number == 0 else errno.ENOENT
+        raise OSError(number, os.strerror(number))
+    return quadratic(job)
+
+
+def hangs(job: Any) -> float:
+    """Never returns for trial 1, nor does the program that it has started."""
+    if job.number == 1:
+        sleeper = subprocess.Popen(["sleep", "600"])
+        (job.directory / "sleeper").write_text(str(sleeper.pid))
+        sleeper.wait()
+    return quadratic(job)
+
+
+def hangs_request(request: dict[str, Any]) -> None:
+    """A task that never returns: tells the number of the program that it waits for."""
+    with subprocess.Popen(["sleep", "600"]) as sleeper:
+        Path(request["told"]).write_text(f"{sleeper.pid}\n")
+        sleeper.wait()

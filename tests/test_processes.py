@@ -6,11 +6,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from driver_cases import is_at_work
 
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
@@ -77,6 +79,17 @@ def test_a_child_is_gone_when_it_is_killed(scripted: Scripted) -> None:
     assert child.was_killed
     assert not psutil.pid_exists(child.pid)
     child.kill()
+
+
+def test_what_a_child_has_started_ends_with_it(scripted: Scripted) -> None:
+    child = scripted('sleep 600 & echo "{\\"started\\": $!}"; wait')
+    started = child.receive()
+    assert started is not None
+    child.kill()
+    give_up = time.monotonic() + 60
+    while is_at_work(started["started"]):
+        assert time.monotonic() < give_up
+        time.sleep(0.01)
 
 
 def test_a_child_that_was_closed_takes_no_request(scripted: Scripted) -> None:

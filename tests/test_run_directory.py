@@ -97,6 +97,8 @@ def test_wall_time_leaves_out_when_nobody_drove(
             directory.record([result(0, started=started, ended=ended)])
     monkeypatch.setattr("time.time", lambda: 9030)
     assert directory.wall_seconds() == 100 + 0 + 30
+    monkeypatch.setattr("time.time", lambda: 8000)  # set back
+    assert directory.wall_seconds() == 100
 
 
 def test_clearing_keeps_what_is_prepared_and_what_is_not_its_own(tmp_path: Path) -> None:

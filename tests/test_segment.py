@@ -68,8 +68,9 @@ def test_a_result_is_composed_and_stays() -> None:
 
 
 def test_a_segment_cut_short_has_taken_the_time_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.time", lambda: 100.0)
-    known = TrainingOutcome.cut_short("killed", "by SIGKILL", started=70.0)
+    monkeypatch.setattr("time.time", lambda: 100.0)  # wherever it was set meanwhile
+    monkeypatch.setattr("time.perf_counter", lambda: 37.0)
+    known = TrainingOutcome.cut_short("killed", "by SIGKILL", 7.0)
     assert (known.status, known.reason) == ("killed", "by SIGKILL")
     assert (known.started, known.ended, known.seconds) == (70.0, 100.0, 30.0)
     unknown = TrainingOutcome.cut_short("lost", "its node was lost")

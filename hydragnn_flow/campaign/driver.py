@@ -14,6 +14,7 @@ from typing import Any
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.ledger import answering
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.campaign.starting import bring_weights
@@ -23,10 +24,9 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.search_checks import GCDS
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Member, finish_ensemble
-from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.pools.pool import Pool
-from hydragnn_flow.files import PASSING
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.report.cost import cost_of, nodes_cost, rest_watts
@@ -128,18 +128,12 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
             tell(_logger, told, aside)
         directory.record_start(config)
         try:
-            yield token
+            with answering(directory.path):
+                yield token
         except InputError:
             if fresh and not directory.journal.exists():
                 directory.clear(remove=new)
             raise
-        except OSError as error:
-            if error.errno not in PASSING:
-                raise
-            raise CampaignStopped(
-                f"{error.filename or directory.path}: does not answer ({error.strerror}); cure "
-                "that and give the same command again, nothing recorded is lost"
-            ) from error
 
 
 @contextmanager

@@ -5,17 +5,39 @@ from __future__ import annotations
 import logging
 import math
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import DriverFile
-from hydragnn_flow.files import patiently
+from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.log import tell
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult, trial_kwh
 
 _logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> Iterator[None]:
+    """Stop a campaign, in one sentence, where the disk of its directory is full or away.
+
+    Raises
+    ------
+    CampaignStopped
+        In place of what the disk raised.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_disks(error):
+            raise
+        raise CampaignStopped(
+            f"{error.filename or path}: cannot be used ({error.strerror}); cure that and give the "
+            f"same command again, nothing recorded is lost"
+        ) from error
 
 
 class Ledger:
@@ -109,19 +131,13 @@ class Ledger:
         CampaignStopped
             If that takes minutes, or a newer driver is in charge.
         """
-        path = self._directory.path
 
         def act() -> None:
             self._driver.check(self._token)
             action()
 
-        try:
+        with answering(self._directory.path, bool):
             patiently(act, self._tell_of_waiting)
-        except OSError as error:
-            raise CampaignStopped(
-                f"{path}: cannot be written to ({error.strerror}); cure that and give the same "
-                f"command again, nothing recorded is lost"
-            ) from error
 
     def _tell_of_waiting(self, error: OSError) -> None:
         path = self._directory.path

@@ -10,21 +10,24 @@ import csv
 import io
 import json
 import logging
-from collections import defaultdict, deque
-from collections.abc import Iterator
+import time
+from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+from hydragnn_flow.campaign.ledger import Ledger, answering
 from hydragnn_flow.campaign.objective_task import answer_file
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config.objective import SECONDS, ObjectiveConfig
-from hydragnn_flow.execution import DriverFile, Site, sole_driver
+from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.pools.pool import Pool
-from hydragnn_flow.files import write_text
+from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, STEPS_TO_WAIT
+from hydragnn_flow.files import patiently, write_text
 from hydragnn_flow.log import driver_log
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.retries import Retries
@@ -48,6 +51,13 @@ class _Call:
     number: int
     rung: int
     retries: Retries = field(default_factory=Retries)
+    attempt: str = ""
+    """Identifies this sending of it."""
+    looked: float = 0.0
+    """When it was last sent or looked after [s]."""
+    before: int = 0
+    seen: int = 0
+    """Last change of its folder then; before, when it was sent."""
 
 
 def run_objective(
@@ -75,17 +85,17 @@ def run_objective(
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     directory.check_objective(config)
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with CampaignView() as view, _driving(directory, config, view) as token:
-        records = _Campaign(config, site, directory, token, view).run()
-    write_text(directory.path / TABLE, _table(records, config))
-    return sorted(records, key=best_first(config.search.directions[0]))
-
-
-@contextmanager
-def _driving(directory: RunDirectory, config: ObjectiveConfig, view: View) -> Iterator[str]:
-    with sole_driver(directory.path) as token, driver_log(directory.path, view.say):
+    with (
+        CampaignView() as view,
+        sole_driver(directory.path) as token,
+        driver_log(directory.path, view.say),
+        answering(directory.path),
+    ):
         directory.record_start(config)
-        yield token
+        ledger = Ledger(directory, token)
+        records = _Campaign(config, site, directory, ledger, view).run()
+        ledger.write(lambda: write_text(directory.path / TABLE, _table(records, config)))
+    return sorted(records, key=best_first(config.search.directions[0]))
 
 
 class _Campaign:
@@ -96,17 +106,17 @@ class _Campaign:
         config: ObjectiveConfig,
         site: Site,
         directory: RunDirectory,
-        token: str,
+        ledger: Ledger,
         view: View,
     ) -> None:
         self._config, self._site, self._directory, self._view = config, site, directory, view
-        self._token, self._driver = token, DriverFile(directory.path)
+        self._ledger = ledger
         self._gcds = site.nodes * len(site.node.gcds)
         self._ready: deque[_Call] = deque()
         self._running: dict[Future[None], _Call] = {}
-        self._results: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-        for result in directory.results():
-            self._results[result.number].append(result)
+        self._longest = 0.0
+        """Longest that a call has taken, for each unit of its budget [s]."""
+        ledger.load(lambda results: None)
 
     def run(self) -> list[TrialRecord]:
         """Search until every trial has ended."""
@@ -125,21 +135,24 @@ class _Campaign:
                 ended, _ = wait(self._running, _SECONDS_BETWEEN_CHECKS, return_when=FIRST_COMPLETED)
                 workers.check()
                 for future in ended:
-                    self._take(self._running.pop(future), future.exception())
+                    self._take(self._running.pop(future), future)
+                self._end_hung(pool)
             search.end_waiting()
-            self._commit()
+            self._ledger.write(self._search.commit)
             self._show()
             return search.records
 
     def _take_up(self) -> None:
         """After a restart: report what is recorded and not judged, and make the rest ready."""
-        for trial in self._search.records:
-            if trial.state == "running" and not trial.waits:
+        running = [trial for trial in self._search.records if trial.state == "running"]
+        self._ledger.load_whole([trial.number for trial in running])
+        for trial in running:
+            if not trial.waits:
                 self._go_on(trial.number, 0)
 
     def _go_on(self, number: int, rung: int) -> None:
         """Judge a trial by the answers there are, from a rung on, then call it again."""
-        known = {result.rung: result for result in self._results[number]}
+        known = {result.rung: result for result in self._ledger.trials[number]}
         while rung in known:
             if not self._judge(known[rung]):
                 return
@@ -157,9 +170,11 @@ class _Campaign:
                 self._ready.append(_Call(self._search.ask().number, 0))
             else:
                 break
-        self._commit()
+        self._ledger.write(self._search.commit)
         while self._ready and len(self._running) < self._gcds:
-            call = self._ready.popleft()
+            call = replace(self._ready.popleft(), attempt=uuid4().hex)
+            before = self._last_change(call.number)
+            call = replace(call, looked=time.monotonic(), before=before, seen=before)
             self._running[workers.submit(self._request(call))] = call
         return bool(self._running)
 
@@ -172,6 +187,7 @@ class _Campaign:
             "objective": self._config.search.objective,
             "objectives": list(self._config.search.objectives),
             "number": call.number,
+            "attempt": call.attempt,
             "parameters": self._search.record(call.number).parameters,
             "budget": self._budget(call),
             "directory": str(self._directory.trial(call.number)),
@@ -181,13 +197,31 @@ class _Campaign:
     def _budget(self, call: _Call) -> int:
         return self._search.rungs.epochs(call.number)[call.rung]
 
-    def _take(self, call: _Call, error: BaseException | None) -> None:
+    def _end_hung(self, pool: Pool) -> None:
+        """Call off what writes nothing for an hour and for 20 times as long as any has taken."""
+        now = time.monotonic()
+        for future, call in self._running.items() if self._longest else ():
+            most = max(SECONDS_TO_BEGIN, STEPS_TO_WAIT * self._longest * self._budget(call))
+            if now - call.looked <= most:
+                continue
+            change = self._last_change(call.number)
+            self._running[future] = replace(call, looked=now, seen=change)
+            if change == call.seen != call.before:  # else it may not have begun
+                reason = f"it hung: it neither returned nor wrote a file for {most:.0f} s"
+                for host in pool.hosts():  # nobody knows which has it
+                    pool.call_off(host.name, call.attempt, reason)
+
+    def _last_change(self, number: int) -> int:
+        with suppress(OSError):
+            return max(one.stat().st_mtime_ns for one in self._directory.trial(number).iterdir())
+        return 0
+
+    def _take(self, call: _Call, ended: Future[None]) -> None:
         """Record how a call ended, and act on it."""
-        if error is None:
+        try:
+            ended.result()
             self._record(self._answered(call))
-        elif not isinstance(error, TaskFailed):
-            raise error
-        else:
+        except TaskFailed as error:
             is_lost = isinstance(error, TaskLost)
             retries = call.retries.lost() if is_lost else call.retries.failed()
             _logger.info("trial %d: %s (%s)", call.number, error, retries)
@@ -202,18 +236,23 @@ class _Campaign:
     def _answered(self, call: _Call) -> SegmentResult:
         """What a function has answered, as a line of the ledger."""
         file = answer_file(self._directory.trial(call.number), self._budget(call))
-        answer: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        values: dict[str, float] = answer.pop("values")
-        place = Place(node=answer.pop("node"))
-        first = values.get(self._config.search.objectives[0])
         budget = self._budget(call)
-        outcome = TrainingOutcome(
-            from_epoch=self._search.rungs.epochs(call.number)[call.rung - 1] if call.rung else 0,
-            to_epoch=budget if first is not None else 0,
-            best_val_error=first,
-            metrics=values,
-            **answer,
-        )
+        try:
+            answer: dict[str, Any] = json.loads(patiently(file.read_bytes))
+            values: dict[str, float] = answer.pop("values")
+            place = Place(node=answer.pop("node"))
+            first = values.get(self._config.search.objectives[0])
+            before = self._search.rungs.epochs(call.number)[call.rung - 1] if call.rung else 0
+            outcome = TrainingOutcome(
+                from_epoch=before,
+                to_epoch=budget if first is not None else 0,
+                best_val_error=first,
+                metrics=values,
+                **answer,
+            )
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
+            file.unlink(missing_ok=True)  # or it would be the answer of the next call, too
+            raise TaskLost("", f"{file} is damaged ({error}) and was deleted") from error
         return self._result(call, outcome, place)
 
     def _result(self, call: _Call, outcome: TrainingOutcome, place: Place) -> SegmentResult:
@@ -221,9 +260,7 @@ class _Campaign:
         return SegmentResult.of(segment, outcome, place)
 
     def _record(self, result: SegmentResult) -> None:
-        self._driver.check(self._token)
-        self._directory.record([result])
-        self._results[result.number].append(result)
+        self._ledger.record([result])
         if self._judge(result):
             self._ready.append(_Call(result.number, result.rung + 1))
 
@@ -232,7 +269,10 @@ class _Campaign:
         if result.status != "ok":
             self._search.fail(result.number, f"{result.status}: {result.reason}")
             return False
-        spent = sum(one.seconds for one in self._results[result.number] if one.rung <= result.rung)
+        units = max(1, result.to_epoch - result.from_epoch)
+        self._longest = max(self._longest, result.seconds / units)
+        calls = self._ledger.trials[result.number]
+        spent = sum(call.seconds for call in calls if call.rung <= result.rung)
         measured = {SECONDS: spent, "gcd_hours": spent / 3600, **result.metrics}
         config = self._config.search
         outcome = Outcome(
@@ -247,10 +287,6 @@ class _Campaign:
             verdict.replace("_", " "),
         )
         return verdict == "goes_on"
-
-    def _commit(self) -> None:
-        self._driver.check(self._token)
-        self._search.commit()
 
     def _show(self) -> None:
         search = self._search

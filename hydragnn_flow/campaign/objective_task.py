@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import socket
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.user_classes import import_class, one_line, with_place
-from hydragnn_flow.files import is_there, write_json
+from hydragnn_flow.files import is_there, passing, patiently, write_json
 from hydragnn_flow.locks import Held, locked
 from hydragnn_flow.search.job import Job
 from hydragnn_flow.segment import Status
@@ -30,12 +31,13 @@ def answer_file(folder: Path, budget: int) -> Path:
 def run(request: Mapping[str, Any]) -> None:
     """Call the objective for a trial up to a rung, unless that has been done.
 
-    Whatever the function does is an answer; a process that dies leaves none.
+    Whatever the function does is an answer; a process that dies leaves none, nor does a disk that
+    is full or away, which is to be waited for.
 
     Raises
     ------
-    TimeoutError
-        If an earlier call of the trial does not end.
+    OSError
+        If the disk fails, or an earlier call of the trial does not end.
     """
     folder = Path(request["directory"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -44,10 +46,12 @@ def run(request: Mapping[str, Any]) -> None:
         # Two calls of a trial would spoil each other's files.
         with locked(folder / "lock", SECONDS_TO_WAIT):
             if not is_there(file):
-                write_json(file, _answer(request, folder))
+                (folder / "lock").touch()  # for `hydragnn-flow status`, which says since when
+                answer = _answer(request, folder)
+                patiently(lambda: write_json(file, answer))
     except Held:
         raise TimeoutError(
-            f"an earlier call of trial {request['number']} still holds {folder}"
+            errno.ETIMEDOUT, f"an earlier call of trial {request['number']} still holds {folder}"
         ) from None
 
 
@@ -73,9 +77,9 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
     job = Job(request["number"], request["parameters"], request["budget"], folder, request["seed"])
     try:
         returned = import_class(request["objective"])(job)
-    except SystemExit as error:
-        return "error", with_place(error), {}
-    except Exception as error:  # whatever a user's function does
+    except (Exception, SystemExit) as error:  # whatever a user's function does
+        if passing(error) is not None:
+            raise
         reason = out_of_memory(error)
         if reason is not None:
             return "out_of_memory", reason, {}

@@ -58,7 +58,8 @@ class PoolWorkers:
                 end: TaskEnd = task.result()
                 self._ended.put((request["directory"], end))
                 if end.status != "ok":
-                    error = TaskFailed(end.node, end.reason)
+                    failed = TaskFailed if end.status == "failed" else TaskLost
+                    error = failed(end.node, end.reason)
             if error is not None:
                 answer.set_exception(error)
             else:
@@ -81,7 +82,7 @@ class PoolWorkers:
             directory, end = self._ended.get()
             if end.status == "refused":
                 pool.avoid(end.node, end.reason)
-            else:
+            elif end.status != "lost":
                 pool.record(end.node, directory, worked=end.status == "ok")
         pool.update()
         self._waiting(pool.waiting())

@@ -16,7 +16,9 @@ from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
-from hydragnn_flow.execution.pools.workers_file import count, in_queue, read_workers
+from hydragnn_flow.execution.pools.workers_file import count, elapsed, in_queue, read_workers
+from hydragnn_flow.files import modified
+from hydragnn_flow.locks import is_locked
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
 from hydragnn_flow.report.forecast import predicted_end, told_end
@@ -100,6 +102,12 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     is_its = (workers.get("driver_pid"), workers.get("host")) == (driver["pid"], driver["host"])
     if is_its and "blocks" in workers:  # a driver of an earlier version writes another form
         yield from _workers(workers)
+    # A function holds the lock of its trial's folder, and has touched it when it was called.
+    running = [trial.number for trial in stage.trials if trial.state == "running"]
+    locks = [(n, RunDirectory(run_directory).trial(n) / "lock") for n in running]
+    if called := [(modified(lock), n) for n, lock in locks if is_locked(lock)]:
+        since, number = min(called)
+        yield f"longest at work: trial {number}, for {elapsed(since)}"
     now = time.time()
     if (end := predicted_end(stage, now)) is not None:
         yield f"predicted end: {told_end(end, now)}"

@@ -34,14 +34,14 @@ def profile_segment(
     world = world or World()
     device = torch.device(device)
     torch.set_num_threads(spec.threads)
-    started, cpu = time.time(), time.process_time()
+    began, cpu = time.perf_counter(), time.process_time()
 
     def is_over() -> bool:
         alive(0.0)
         return should_stop()
 
     def ended(status: Status, reason: str = "") -> TrainingOutcome:
-        outcome = TrainingOutcome.cut_short(status, reason, started)
+        outcome = TrainingOutcome.cut_short(status, reason, began)
         return replace(outcome, cpu_seconds=time.process_time() - cpu)
 
     try:

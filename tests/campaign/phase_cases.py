@@ -19,8 +19,8 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.execution import Node, Rank, Site
-from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.pools.pool import results_of
 from hydragnn_flow.placement import Gcd, Host
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome

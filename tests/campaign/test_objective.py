@@ -10,19 +10,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from driver_cases import PATIENCE, TWO_CORES, lines
+from driver_cases import PATIENCE, TWO_CORES, is_at_work, lines
 
-from hydragnn_flow.campaign import objective_task
+from hydragnn_flow.campaign import objective, objective_task
 from hydragnn_flow.campaign.objective_task import answer_file, run
 from hydragnn_flow.config import load_config
 from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
+from hydragnn_flow.execution.workers import trainer_main
 from hydragnn_flow.locks import locked
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -135,6 +139,25 @@ def test_several_objectives_are_returned_by_name(tmp_path: Path) -> None:
     assert "no 'loss'" in answered(tmp_path, lacking)["reason"]
 
 
+def test_a_disk_that_is_full_within_a_function_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a file that it misses is its own mistake."""
+    monkeypatch.setattr("hydragnn_flow.files.SECONDS_BETWEEN_TRIES", 0.01)
+    task = "hydragnn_flow.campaign.objective_task:run"
+    asked = request(tmp_path / "0", "short_of_room")
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer_main, "SECONDS_TO_RECOVER", 0.0)
+        assert trainer_main._outcome(task, asked)["lost"]
+    (tmp_path / "0" / "calls").unlink()
+    assert trainer_main._outcome(task, asked) == {}
+    assert json.loads(answer_file(tmp_path / "0", 3).read_text())["status"] == "ok"
+    assert (tmp_path / "0" / "calls").read_text() == "xxx"
+    own = answered(tmp_path / "1", request(tmp_path / "1", "short_of_room", number=1))
+    assert own["status"] == "error" and "FileNotFoundError in own_objective.py" in own["reason"]
+    assert (tmp_path / "1" / "calls").read_text() == "x"
+
+
 def test_two_calls_of_a_trial_are_never_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -217,3 +240,66 @@ def test_failures_are_named_results(tmp_path: Path) -> None:
     assert f"killed by {signal.SIGKILL.name}" in rows[2]["reason"]
     assert rows[3]["reason"].startswith("diverged")
     assert "no number for 'value'" in rows[4]["reason"]
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False).returncode:
+        pytest.skip("needs root, and a machine that lets it mount a small disk")
+    yield disk
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path: Path, small_disk: Path) -> None:
+    """For longer than three calls in a row, each of which fails at once, would take."""
+    (tmp_path / "run").symlink_to(small_disk / "run")
+    (small_disk / "run").mkdir()
+    write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.1]}})  # type: ignore[dict-item]
+    driver = start(tmp_path)
+    ledger, give_up = tmp_path / "run" / "segments.jsonl", time.monotonic() + PATIENCE
+    while lines(ledger) < 3:
+        assert driver.poll() is None and time.monotonic() < give_up
+        time.sleep(0.05)
+    ballast = small_disk / "ballast"
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while file.write(bytes(4096)):
+            pass
+    while "cannot be written to" not in (tmp_path / "output").read_text():
+        assert driver.poll() is None and time.monotonic() < give_up
+        time.sleep(0.05)
+    for _ in range(90):
+        assert driver.poll() is None, (tmp_path / "output").read_text()
+        time.sleep(1)
+    ballast.unlink()
+    assert driver.wait(PATIENCE) == 0, (tmp_path / "output").read_text()
+    assert {row["state"] for row in trials(tmp_path).values()} == {"complete", "pruned"}
+    calls = [json.loads(line) for line in ledger.read_text().splitlines()]
+    assert {call["status"] for call in calls} == {"ok"}
+    assert {*Counter((call["number"], call["rung"]) for call in calls).values()} == {1}
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("processes")
+def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(objective, "SECONDS_TO_BEGIN", 4.0)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *sys.path]))
+    write(tmp_path, objective="own_objective:hangs", epochs=1, trials=4)
+    config, run = load_campaign(tmp_path / "objective.yaml"), tmp_path / "run"
+    assert isinstance(config, ObjectiveConfig)
+    damaged = answer_file(run / "trials" / "0", 1)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_text('{"status": "ok", "val')
+    with bound_to(TWO_CORES):
+        objective.run_objective(config, load_site("local"), run)
+    rows = trials(tmp_path)
+    assert [rows[k]["state"] for k in range(4)] == ["complete", "failed", "complete", "complete"]
+    assert "3 times: it hung: it neither returned nor wrote a file for" in rows[1]["reason"]
+    assert "budget-1.json is damaged" in (run / "driver.log").read_text()
+    assert not is_at_work(int((run / "trials/1/sleeper").read_text()))

@@ -90,6 +90,22 @@ def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: An
     assert {"node1", "node2", "node3"} <= set(pools.given)
 
 
+def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path: Path) -> None:
+    failures = 5
+
+    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
+        nonlocal failures
+        if failures:
+            failures -= 1
+            return TaskEnd(node, "lost", "the disk failed (No space left on device)")
+        run_task(request)
+        return TaskEnd(node, "ok")
+
+    store, pools = prepared(tmp_path, machine, ["node1"])
+    assert sum(len(store[name]) for name in store.splits) == 200
+    assert not pools.health.is_suspect("node1")
+
+
 def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: Path) -> None:
     """So what is prepared stays."""
     done = 0

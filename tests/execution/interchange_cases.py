@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import platform
 import resource
@@ -28,6 +29,7 @@ from hydragnn_flow.execution.pools import interchange
 
 PORTS = (30_000, 60_000)
 SECONDS = 120
+STEPPED_CLOCK = Path(__file__).with_name("stepped_clock.py")
 HEARTBEAT = pickle.dumps({"type": "heartbeat"})
 LIVES = pickle.loads(PKL_HEARTBEAT_CODE)
 """What the interchange answers to it, unpickled."""
@@ -48,6 +50,8 @@ class Interchange:
         Directory of Parsl's certificates; nothing is encrypted without.
     module
         What is run.
+    clock
+        File with the seconds by which its wall clock is ahead; that of this machine if not given.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class Interchange:
         descriptors: int = 0,
         certificates: str | None = None,
         module: str = interchange.__name__,
+        clock: Path | None = None,
     ) -> None:
         self.tasks = TasksOutgoing("127.0.0.1", PORTS, certificates)
         self.results = ResultsIncoming("127.0.0.1", PORTS, certificates)
@@ -81,8 +86,9 @@ class Interchange:
             "_check_python_mismatch": True,
         }
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        of_process = ["-m", module] if clock is None else [str(STEPPED_CLOCK)]
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module],
+            [sys.executable, *of_process, str(os.getpid()), str(clock)],
             stdin=subprocess.PIPE,
             preexec_fn=lambda: resource.setrlimit(
                 resource.RLIMIT_NOFILE, (descriptors or soft, hard)

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Collection
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import zmq
 from interchange_cases import (
@@ -104,6 +109,70 @@ def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path:
 
         assert until(some_lost)
         assert set(interchange.managers()) == set(sockets) - silent
+
+
+@pytest.mark.parametrize("step", [600.0, -600.0])
+def test_nobody_is_lost_or_kept_by_a_step_of_the_wall_clock(tmp_path: Path, step: float) -> None:
+    """As by a time server, or an operator."""
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    with (
+        Interchange(tmp_path, 60.0, clock=clock) as interchange,
+        worker_pools(interchange.port, 3) as sockets,
+    ):
+        last = "node2"
+        for name in ("node0", "node1"):
+            sockets[name].send(registration(name))
+        assert until(lambda: len(interchange.managers()) == 2)
+        replace(clock, step)
+        # Whoever has no time left is told so, after a look at all.
+        sockets[last].send(registration(last, drain_time=time.time() - abs(step)))
+        assert sockets[last].poll(60_000)
+        assert {*interchange.managers()} == {"node0", "node1"}
+
+
+def test_a_silent_worker_pool_is_lost_though_the_wall_clock_was_set_back(tmp_path: Path) -> None:
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    with (
+        Interchange(tmp_path, 2.0, clock=clock) as interchange,
+        worker_pools(interchange.port, 1) as sockets,
+    ):
+        Registered(interchange, sockets)
+        replace(clock, -600.0)
+        assert until(lambda: not interchange.managers())
+
+
+def replace(clock: Path, seconds: float) -> None:
+    """Set a wall clock."""
+    new = clock.with_suffix(".new")
+    new.write_text(str(seconds))
+    new.replace(clock)
+
+
+DRIVER = """
+import sys, time
+from pathlib import Path
+import interchange_cases
+print(interchange_cases.Interchange(Path(sys.argv[1])).process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+def test_an_interchange_ends_with_a_driver_that_is_killed_while_it_imports(tmp_path: Path) -> None:
+    """Its parent is another process then, which may live for ever."""
+    paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-c", DRIVER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as driver:
+        assert driver.stdout is not None
+        interchange = psutil.Process(int(driver.stdout.readline()))
+        driver.kill()
+        try:
+            interchange.wait(60)
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                interchange.kill()
 
 
 def test_tasks_of_lost_worker_pools_come_back(tmp_path: Path) -> None:

@@ -158,5 +158,5 @@ def test_a_node_without_room_for_where_ranks_meet_is_named(
     monkeypatch.setattr(worker_module.tempfile, "TemporaryDirectory", full)
     spec = make_spec(tmp_path / "t", None, 1, attempt="a")
     results = run_ranks(NODE, [Rank(spec, k, 2, gcd=k) for k in range(2)])
-    assert [result.status for result in results] == ["error", "error"]
+    assert [result.status for result in results] == ["refused", "refused"]
     assert {result.node for result in results} == {socket.gethostname()}

@@ -12,12 +12,15 @@ import subprocess
 import sys
 import termios
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from driver_cases import is_at_work
 from segment_cases import make_spec, network_with
 from trainer_cases import (
     LONG,
@@ -241,6 +244,49 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
     few = run_function(replace(NODE, device="cuda"), "hydragnn_flow.data:run_task", {}, gcd=1)
     assert (few.node, few.status) == (socket.gethostname(), "refused")
     assert "was given only" in few.reason
+
+
+@pytest.fixture
+def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_trainers: None) -> Iterator[Any]:
+    """A call that never returns: its end, and the program that it waits for."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+    argument = {"attempt": str(tmp_path), "told": str(tmp_path / "told")}
+    with ThreadPoolExecutor() as pool:
+        end = pool.submit(run_function, NODE, "own_objective:hangs_request", argument, 0)
+        until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text()[-1:] == "\n")
+        yield end, int((tmp_path / "told").read_text())
+
+
+def test_a_function_that_is_called_off_ends_with_all_that_it_started(
+    tmp_path: Path, hanging: Any
+) -> None:
+    end, sleeper = hanging
+    worker.call_off(str(tmp_path), "it hung")
+    assert end.result(60) == (socket.gethostname(), "failed", "it hung")
+    until(lambda: not is_at_work(sleeper))
+    again = run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0)
+    assert "KeyError" in again.reason, "its GCD takes no more work"
+
+
+def test_what_a_function_started_ends_with_its_agent(hanging: Any) -> None:
+    end, sleeper = hanging
+    (lent,) = worker.trainers_of(NODE)._lent[0]
+    lent.trainer._requests.close()
+    assert end.result(60).status == "failed"
+    until(lambda: not is_at_work(sleeper))
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(errno.ENOSPC, "refused"), (errno.EAGAIN, "failed")]
+)
+def test_a_node_without_room_for_a_function_is_at_fault(
+    monkeypatch: pytest.MonkeyPatch, number: int, status: str
+) -> None:
+    def start(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(Trainers, "_take", start)
+    assert run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0).status == status
 
 
 def test_an_idle_trainer_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import time
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.execution import sole_driver
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
+from hydragnn_flow.locks import locked
 from hydragnn_flow.log import FILE
 from hydragnn_flow.report.forecast import predicted_end, told_end
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
@@ -166,6 +168,24 @@ def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching:
         f"{n} on n7: lost: node is gone {n}" for n in (22, 23, 24)
     ]
     assert lines[first + 4].startswith("no driver")
+
+
+def test_a_function_says_how_long_it_has_been_at_work(run_directory: Path) -> None:
+    (run_directory / JOURNAL).unlink()
+    backend = optuna.storages.journal.JournalFileBackend(str(run_directory / JOURNAL))
+    storage = optuna.storages.JournalStorage(backend)
+    study = optuna.create_study(study_name="search", storage=storage)
+    for number, seconds in enumerate((30, 75, 5000)):
+        study.ask()
+        lock = run_directory / "trials" / str(number) / "lock"
+        lock.parent.mkdir(parents=True)
+        lock.touch()
+        os.utime(lock, 2 * (time.time() - seconds,))
+    with sole_driver(run_directory), ExitStack() as stack:
+        assert "longest at work" not in shown(run_directory)
+        for number in range(2):
+            stack.enter_context(locked(run_directory / "trials" / str(number) / "lock", 60))
+        assert "longest at work: trial 1, for 75 s" in shown(run_directory)
 
 
 def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from parsl.log_utils import set_file_logger
 from parsl.logconfigs.base import oneshot_initialize_logging
 from parsl.serialize import serialize
 
-from hydragnn_flow.execution.pools.calls import BLOCK, POOL
+from hydragnn_flow.execution.pools.calls import BLOCK, POOL, STEADY_TIME
 from hydragnn_flow.execution.pools.drain import in_time
 from hydragnn_flow.execution.pools.node_energy import begin_to_measure, reading
 from hydragnn_flow.execution.workers.worker import leave
@@ -65,6 +65,7 @@ class Threads(TaskScheduler):
 
 
 _parsls: Any = process_worker_pool
+_parsls.time = STEADY_TIME
 # For a list of packages that nobody reads, each node would open hundreds of files.
 _parsls.distributions = tuple
 # Queues between processes take two processes more, which outlive an agent that is killed and keep

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from typing import NamedTuple
+import time
+from types import SimpleNamespace
+from typing import Any, NamedTuple
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.execution.pools.node_energy import reading
@@ -15,6 +17,9 @@ BLOCK = "PARSL_WORKER_BLOCK_ID"
 """Variable with Parsl's identifier of an agent's block."""
 POOL = "PARSL_WORKER_POOL_ID"
 """Variable with Parsl's identifier of an agent."""
+_ahead = time.time() - time.monotonic()
+STEADY_TIME: Any = SimpleNamespace(time=lambda: _ahead + time.monotonic(), monotonic=time.monotonic)
+"""`time` for Parsl, which counts the silence of nodes by a wall clock, that somebody may set."""
 
 
 def node_of(manager: str) -> str:

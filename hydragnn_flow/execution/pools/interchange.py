@@ -9,8 +9,8 @@ on it falls behind their heartbeats and counts nodes as lost that are not. This 
 messages that wait, and looks for lost pools once a second.
 
 Parsl's own also lives on when its driver is killed, and keeps the worker pools alive with it:
-processes on a shared login node and idle nodes, until a person notices. Run with the driver as its
-parent, this one ends within seconds of it; the pools then miss its heartbeat and end too.
+processes on a shared login node and idle nodes, until a person notices. This one is given its
+driver's number and ends within seconds of it; the pools then miss its heartbeat and end too.
 
 Each worker pool that is connected takes a file descriptor. When a process has no descriptor left,
 libzmq lets no more pools in and says nothing, so this one takes all that it may have.
@@ -19,7 +19,6 @@ libzmq lets no more pools in and says nothing, so this one takes all that it may
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 import resource
 import signal
@@ -31,13 +30,14 @@ from typing import Any, cast
 
 import zmq
 from parsl.app.errors import RemoteExceptionWrapper
+from parsl.executors.high_throughput import interchange as parsls
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.executors.high_throughput.interchange import Interchange
 from parsl.serialize import serialize as serialize_object
 from parsl.utils import setproctitle
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.pools.calls import node_of
+from hydragnn_flow.execution.pools.calls import STEADY_TIME, node_of
 from hydragnn_flow.processes import end_with_parent
 
 READINGS = "READINGS"
@@ -56,6 +56,7 @@ _SECONDS_OF_MESSAGES = 0.1
 _SECONDS_BETWEEN_LOOKS = 1.0
 # A turn that takes longer was kept from the processor: what pools said meanwhile is on its way.
 _SECONDS_OF_A_TURN = 1.0
+parsls.time = STEADY_TIME
 
 
 class NeverCame(ManagerLost):
@@ -231,7 +232,7 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _take_descriptors()
-    end_with_parent(os.getppid())
+    end_with_parent(int(sys.argv[1]))
     setproctitle("parsl: HTEX interchange")
     # Under its own name, by which the driver knows what it raises.
     from hydragnn_flow.execution.pools.interchange import ManyPools as Named

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -146,7 +147,8 @@ class ParslExecutor:
             Where Parsl keeps its logs and certificates.
         """
         executor = self._executor
-        executor.interchange_launch_cmd = [sys.executable, "-m", interchange.__name__]
+        command = [sys.executable, "-m", interchange.__name__, str(os.getpid())]
+        executor.interchange_launch_cmd = command
         # A site of the user's own may have left Parsl's command as it was.
         executor.launch_cmd = executor.launch_cmd.replace(
             "process_worker_pool.py", f"python -m {AGENT}"

@@ -26,7 +26,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.calls import run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
-from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
@@ -45,7 +44,7 @@ from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.files import is_there, patiently
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 SECONDS_BETWEEN_CHECKS = 1.0
@@ -367,7 +366,7 @@ class Pool:
         if self._blocks.demand <= self._blocks.workers:
             return ""
         blocks = [block for block in self._blocks.blocks if block.connected is None]
-        blocks = [b for b in blocks if time.time() - b.since > SECONDS_BEFORE_A_WORD]
+        blocks = [b for b in blocks if time.monotonic() - b.entered > SECONDS_BEFORE_A_WORD]
         queued = [block for block in blocks if block.state == "pending"]
         if queued:
             first = min(queued, key=lambda block: block.since)
@@ -492,3 +491,19 @@ def _check_name(site: Site, directory: Path) -> None:
             f"{directory.absolute().parent}: Parsl, which starts the workers, takes no "
             f"{strange[0]!r} in a path; choose a directory without it"
         )
+
+
+def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
+    """Results of the ranks of a task that has ended; if its worker was lost, they say so."""
+    error = task.exception()
+    if error is None:
+        return list(task.result())
+    if isinstance(error, NeverCame):
+        outcome = TrainingOutcome.cut_short("interrupted", f"{error.hostname} took it no more")
+    elif isinstance(error, ManagerLost):
+        # The node went, or its whole batch job: nothing that a segment does.
+        outcome = TrainingOutcome.cut_short("lost", f"its node {error.hostname} was lost")
+    else:
+        reason = f"its worker was lost ({type(error).__name__}: {error})"
+        outcome = TrainingOutcome.cut_short("killed", reason)
+    return [SegmentResult.of(spec, outcome) for rank in ranks for spec in rank.specs]

@@ -38,7 +38,8 @@ def remembered_nodes(run_directory: Path) -> dict[str, float]:
     found = read_workers(run_directory).get("bad_nodes")
     if not isinstance(found, dict):
         return {}
-    return {node: when for node, when in found.items() if time.time() - when < SECONDS_TO_REMEMBER}
+    now = time.time()  # one far in the future is of a clock that was wrong
+    return {node: when for node, when in found.items() if abs(now - when) < SECONDS_TO_REMEMBER}
 
 
 def in_queue(blocks: int, since: float, reason: str) -> str:

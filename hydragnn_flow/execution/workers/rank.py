@@ -144,11 +144,11 @@ class RankRun:
 
     def _ask(self, trainer: TrainerProcess) -> list[TrainingOutcome]:
         """The outcome of each segment of the rank, whose process may die of it."""
-        started = time.time()
+        began = time.perf_counter()
 
         def cut_short(status: Status, reason: str) -> list[TrainingOutcome]:
             n = len(self._specs)
-            outcome = TrainingOutcome.cut_short(status, reason, started)
+            outcome = TrainingOutcome.cut_short(status, reason, began)
             return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
 
         if self._called_off:

@@ -13,11 +13,10 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from setproctitle import setproctitle
-from torch.distributed.distributed_c10d import Store
 
 from hydragnn_flow.data.reading.node_cache import release_all
 from hydragnn_flow.errors import InputError, StoreError
@@ -33,9 +32,10 @@ from hydragnn_flow.execution.workers.trainer_process import (
     SECONDS_TO_SAVE,
     SHARE,
 )
-from hydragnn_flow.files import PASSING
-from hydragnn_flow.processes import keep_stdout
+from hydragnn_flow.files import passing, patiently
+from hydragnn_flow.processes import keep_stdout, kill_below
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
@@ -107,6 +107,7 @@ def _leave() -> None:
     with _leaving:  # for good: two threads may come here
         try:
             release_all()
+            kill_below(os.getpid())
         finally:
             os._exit(0)
 
@@ -141,15 +142,19 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
 def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
     """Answer of the function `module:function`, or the reason why there is no answer."""
     module, _, function = name.partition(":")
+
+    def call() -> dict[str, Any]:
+        return getattr(importlib.import_module(module), function)(argument) or {}
+
     try:
-        answer: dict[str, Any] = getattr(importlib.import_module(module), function)(argument) or {}
-        return answer
-    except InputError as error:
-        return {"refused": type(error).__name__, "reason": str(error)}
+        return patiently(call, print, SECONDS_TO_RECOVER)
     except Exception as error:
+        is_lost = passing(error) is not None
+        if isinstance(error, InputError) and not is_lost:
+            return {"refused": type(error).__name__, "reason": str(error)}
         traceback.print_exc()
         # On an accelerator some errors last as long as the process.
-        return {"error": _one_line(error), LAST: True}
+        return {"error": _one_line(error), "lost": is_lost, LAST: True}
 
 
 def _train(
@@ -164,7 +169,7 @@ def _train(
         return vars(TrainingOutcome.cut_short("refused", str(error)))
     rank, size, device = request["rank"], request["world"], request["device"]
     setproctitle(f"hydragnn_flow: {spec.kind} {spec.number} of {spec.run_directory}")
-    started = time.time()
+    began = time.perf_counter()
 
     # Other ranks do not come to know by themselves, as they do when all agree to stop.
     cut_short: Status = "interrupted" if size == 1 else "lost"
@@ -173,7 +178,7 @@ def _train(
         return asked.stop.is_set() or asked.released == spec.attempt != ""
 
     def ended(status: Status, reason: str) -> dict[str, Any]:
-        return vars(TrainingOutcome.cut_short(status, reason, started))
+        return vars(TrainingOutcome.cut_short(status, reason, began))
 
     try:
         if fused:
@@ -186,7 +191,12 @@ def _train(
             )
             broken = device != "cpu" and any(each.status == "error" for each in outcomes)
             return {FUSED: [vars(each) for each in outcomes]} | ({LAST: True} if broken else {})
-        with _rendezvous(request, should_stop) as store:
+        place = request["rendezvous"]
+        with (
+            nullcontext()
+            if place is None
+            else rendezvous(**place, rank=rank, size=size, should_stop=should_stop) as store
+        ):
             world = join(rank, size, store, device)
             run = profile_segment if spec.profile_seconds else run_segment
             outcome = run(
@@ -204,8 +214,8 @@ def _train(
         return ended("refused", str(error)) | ({LAST: True} if size > 1 else {})
     except Exception as error:
         traceback.print_exc()
-        if isinstance(error, OSError) and error.errno in PASSING:
-            answer = ended(cut_short, f"the disk failed ({_one_line(error)})")
+        if (cause := passing(error)) is not None:
+            answer = ended(cut_short, f"the disk failed ({_one_line(cause)})")
         elif size > 1 and lost_a_rank(error):
             answer = ended("lost", f"the connection to another rank broke ({_one_line(error)})")
         else:
@@ -220,15 +230,6 @@ def _train(
     finally:
         setproctitle(IDLE)
         sys.stdout.flush()  # which goes where errors go
-
-
-def _rendezvous(
-    request: dict[str, Any], should_stop: Callable[[], bool]
-) -> AbstractContextManager[Store | None]:
-    if request["rendezvous"] is None:
-        return nullcontext()
-    rank, size = request["rank"], request["world"]
-    return rendezvous(**request["rendezvous"], rank=rank, size=size, should_stop=should_stop)
 
 
 def _one_line(error: Exception) -> str:

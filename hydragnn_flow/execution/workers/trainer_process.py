@@ -101,30 +101,13 @@ class TrainerProcess(JsonProcess):
         with suppress(ProcessDied):  # which whoever waits for its answer comes to know
             self.send({SHARE: fraction})
 
-    def run(self, function: str, argument: Mapping[str, Any]) -> dict[str, Any]:
-        """Have the process call a function; returns its answer.
-
-        Parameters
-        ----------
-        function
-            Its name, `module:function`: this process need not import what it needs.
-        argument
-            What it is called with, as JSON.
-
-        Raises
-        ------
-        ProcessDied
-            If the process ends instead.
-        """
-        return self.call({CALL: function, ARGUMENT: argument})
-
     def call(
         self,
         request: Mapping[str, Any],
         seconds: float = math.inf,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
-        """Send a request and wait for the answer.
+        """Send a request, for a function or to train, and wait for the answer.
 
         Parameters
         ----------

@@ -7,10 +7,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import cache
+from functools import cache, partial
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -19,15 +19,15 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.execution.fence import DriverFile
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.rank import Rank, RankRun
-from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_SAVE
+from hydragnn_flow.execution.workers.trainer_process import ARGUMENT, CALL, SECONDS_TO_SAVE
 from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.files import passing
 from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import (
     AGREED,
     Place,
     SegmentResult,
     SegmentSpec,
-    Status,
     TrainingOutcome,
 )
 
@@ -49,8 +49,8 @@ class TaskEnd(NamedTuple):
     """How a function's call ended."""
 
     node: str
-    status: Literal["ok", "failed", "refused"]
-    """Refused where the node cannot do any work."""
+    status: Literal["ok", "failed", "lost", "refused"]
+    """Lost where the disk failed for minutes, refused where the node cannot do any work."""
     reason: str = ""
 
 
@@ -85,7 +85,7 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
             if ranks[0].in_gang:
                 here = stack.enter_context(tempfile.TemporaryDirectory(prefix="hydragnn_flow-"))
         except OSError as error:
-            return [result for rank in ranks for result in _no_room(rank, error)]
+            return [result for rank in ranks for result in _not_begun(rank, error)]
         runs = [RankRun(node, rank, _meeting(node, ranks, rank, here)) for rank in ranks]
         with _lock:
             _running[spec.attempt] = runs
@@ -105,7 +105,7 @@ def _forget(attempt: str) -> None:
 
 
 def call_off(attempt: str, reason: str) -> None:
-    """End the ranks of a gang on this node, whether they have begun or are still to come.
+    """End a function, or the ranks of a gang, on this node, begun or still to come.
 
     A rank that ends badly leaves the others waiting in a collective operation. The driver learns of
     it, and tells the nodes of the others.
@@ -113,7 +113,7 @@ def call_off(attempt: str, reason: str) -> None:
     Parameters
     ----------
     attempt
-        Of the gang's segment, as it was sent.
+        Of the function or the gang's segment, as it was sent.
     reason
         Why, in a few words.
     """
@@ -156,30 +156,34 @@ def run_function(
     function
         Its name, `module:function`.
     argument
-        What it is called with, as JSON.
+        What it is called with, as JSON; by its `attempt`, if any, it can be called off.
 
     Raises
     ------
     InputError, StoreError
         If the input, or the place that is written to, is at fault.
     """
-    here = socket.gethostname()
+    here, attempt = socket.gethostname(), argument.get("attempt")
     try:
-        answer = ask_trainer(node, function, argument, gcd)
-    except InputError as error:
-        return TaskEnd(here, "refused", str(error))
-    except (ProcessDied, OSError) as error:
-        return TaskEnd(here, "failed", str(error))
+        is_over = partial(_called_off.__contains__, attempt)
+        answer = ask_trainer(node, function, argument, gcd, is_over)
+    except (ProcessDied, InputError, OSError) as error:
+        reason = _called_off.get(attempt or "", str(error))
+        return TaskEnd(here, "refused" if _is_nodes(error) else "failed", reason)
     if "refused" in answer:
         refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
         raise refusal(answer["reason"])
     if "error" in answer:
-        return TaskEnd(here, "failed", str(answer["error"]))
+        return TaskEnd(here, "lost" if answer["lost"] else "failed", str(answer["error"]))
     return TaskEnd(here, "ok")
 
 
 def ask_trainer(
-    node: Node, function: str, argument: Mapping[str, Any], gcd: int | None = None
+    node: Node,
+    function: str,
+    argument: Mapping[str, Any],
+    gcd: int | None = None,
+    is_over: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
     """The answer of a trainer process that calls a function.
 
@@ -189,6 +193,8 @@ def ask_trainer(
         As of :func:`run_function`.
     gcd
         Position of its GCD; one with little to do if not given.
+    is_over
+        Asked about every second; the process is killed where it says yes.
 
     Raises
     ------
@@ -199,7 +205,7 @@ def ask_trainer(
     """
     with trainers_of(node).lend(gcd) as (trainer, _):
         try:
-            return trainer.run(function, argument)
+            return trainer.call({CALL: function, ARGUMENT: argument}, is_over=is_over)
         finally:
             if words := trainer.said():
                 print(words, file=sys.stderr, end="")
@@ -210,10 +216,8 @@ def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
     try:
         with trainers_of(node).lend(rank.gcd, rank.memory_gib) as (trainer, gcd):
             results = run.run(trainer, gcd)
-    except InputError as error:
-        results = _not_begun(rank, "refused", str(error))
-    except OSError as error:
-        results = _no_room(rank, error)
+    except (InputError, OSError) as error:
+        results = _not_begun(rank, error)
     if rank.in_gang and results[0].status not in AGREED:
         call_off(rank.spec.attempt, results[0].reason)
     return results
@@ -278,15 +282,16 @@ def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[s
     }
 
 
-def _no_room(rank: Rank, error: OSError) -> list[SegmentResult]:
-    """Results of a rank for which a node has no room, of files or processes.
+def _is_nodes(error: Exception) -> bool:
+    return isinstance(error, InputError) or passing(error) is not None
+
+
+def _not_begun(rank: Rank, error: Exception) -> list[SegmentResult]:
+    """Results of a rank for which a node has no device, or no room for files or processes.
 
     The node spoils whatever it is sent, and must be known.
     """
-    return _not_begun(rank, "error", f"{type(error).__name__}: {error}")
-
-
-def _not_begun(rank: Rank, status: Status, reason: str) -> list[SegmentResult]:
-    outcome = TrainingOutcome.cut_short(status, reason)
+    reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    outcome = TrainingOutcome.cut_short("refused" if _is_nodes(error) else "error", reason)
     place = Place(node=socket.gethostname())
     return [SegmentResult.of(spec, outcome, place) for spec in rank.specs]

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.files import PASSING
+from hydragnn_flow.files import passing
 from hydragnn_flow.segment import APART, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.fused.trainer import FusedTrainer
@@ -78,7 +78,7 @@ def run_fused(
         reason = str(error) if isinstance(error, InputError) else out_of_memory(error)
         if reason is None:
             raise
-        outcome = TrainingOutcome.cut_short("interrupted", APART + reason, started)
+        outcome = TrainingOutcome.cut_short("interrupted", APART + reason, wall)
         return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
     outcomes = [
         TrainingOutcome(
@@ -132,6 +132,6 @@ def _ended(outcome: TrainingOutcome, error: Exception | None, apart: str) -> Tra
     traceback.print_exception(error)
     reason = next(iter(str(error).splitlines()), "")
     reason = f"{type(error).__name__}: {reason}"
-    if isinstance(error, OSError) and error.errno in PASSING:
+    if passing(error) is not None:
         return replace(outcome, status="interrupted", reason=f"the disk failed ({reason})")
     return replace(outcome, status="error", reason=reason)
