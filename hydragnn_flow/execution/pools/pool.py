@@ -24,7 +24,7 @@ from parsl.executors.high_throughput.errors import ManagerLost
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks
-from hydragnn_flow.execution.pools.calls import run_in_block
+from hydragnn_flow.execution.pools.calls import node_of, run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
 from hydragnn_flow.execution.pools.lost_workers import results_of
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
@@ -109,6 +109,7 @@ class Pool:
         for node in self._bad_nodes:
             self._health.suspect(node)
         self._at_work = set[str]()
+        self._segments = dict[Future[Any], list[dict[str, Any]]]()
         self._strays = set[str]()
         self._is_scheduler_silent = False
         # Written by the threads that receive results.
@@ -169,7 +170,7 @@ class Pool:
                     step()
                 except Exception as error:
                     _logger.error("%s: %s", type(error).__name__, error)
-            self._file.write(self._blocks, self._bad_nodes, at_once=True)
+            self._write(at_once=True)
 
     def update(self, demand: int | None = None) -> None:
         """Have the blocks that the work needs; to be called about twice a second.
@@ -202,10 +203,14 @@ class Pool:
         self.hosts()  # blocks that wait for the store are not idle
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
-        self._file.write(self._blocks, self._bad_nodes, at_once=news)
+        self._write(at_once=news)
         if now - self._energy_read > SECONDS_BETWEEN_READINGS:
             self._energy_read = now
             self._read_energy()
+
+    def _write(self, at_once: bool) -> None:
+        lines = (line for segments in [*self._segments.values()] for line in segments)
+        self._file.write(self._blocks, self._bad_nodes, lines, at_once)
 
     def _read_energy(self) -> None:
         """Put down what the nodes have used; if this is killed, what they use later is lost."""
@@ -286,7 +291,19 @@ class Pool:
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
         task = self.submit(run_ranks, self._site.node, ranks, manager=node)
-        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, ranks)))
+        about = {"started": time.time(), "node": node_of(node)}
+        self._segments[answer] = [
+            {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
+            | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd or 0]]}
+            for rank in ranks
+            for spec in rank.specs
+        ]
+
+        def pass_on(task: Future[Any]) -> None:
+            del self._segments[answer]
+            answer.set_result(results_of(task, ranks))
+
+        task.add_done_callback(pass_on)
         return answer
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
