@@ -45,34 +45,30 @@ def main(run_directory: Path = Path("runs/quickstart")) -> None:
 
 
 def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float) -> None:
-    ends = np.array([energy.reference.min(), energy.reference.max()]) / 1000
+    reference, mean = energy.reference / 1000, energy.mean / 1000
+    ends = [reference.min(), reference.max()]
     upper.plot(ends, ends, color=SOFT, lw=1.2, zorder=1)
-    upper.plot(
-        energy.reference / 1000, energy.mean / 1000, "o", color=BLUE, ms=4.5, mew=0, alpha=0.8
-    )
+    upper.plot(reference, mean, "o", color=BLUE, ms=4.5, mew=0, alpha=0.8)
     upper.set_ylabel("predicted (eV/atom)")
-    _title(upper, f"Energies of {len(energy.mean)} test structures")
+    _title(upper, f"Energies of {len(mean)} test structures")
     lower.axhline(0, color=SOFT, lw=1.2, zorder=1)
     bars = np.array([energy.mean - energy.lo, energy.hi - energy.mean])
     held = (energy.lo <= energy.reference) & (energy.reference <= energy.hi)
-    for inside, colour, word in ((held, BLUE, "holds the truth"), (~held, RED, "misses it")):
+    for inside, colour, word in ((held, BLUE, "hold the truth"), (~held, RED, "miss it")):
         if inside.any():
             lower.errorbar(
                 reference[inside],
                 energy.errors[inside],
-                yerr=(energy.mean - energy.lo, energy.hi - energy.mean)
-                @ np.diag(inside)[:, inside],
+                yerr=bars[:, inside],
                 fmt="o",
                 ms=3,
                 color=colour,
                 elinewidth=1.1,
                 alpha=0.85,
-                label=f"{word}: {inside.sum()}",
+                label=f"{inside.sum()} {word}",
             )
     lower.legend(loc="upper center", ncols=2, fontsize=_SMALL, frameon=False, handletextpad=0.3)
-    reach = 1.45 * max(
-        np.abs(energy.lo - energy.reference).max(), (energy.hi - energy.reference).max()
-    )
+    reach = 1.35 * float((np.abs(energy.errors) + bars.max(axis=0)).max())
     lower.set(ylim=(-reach, reach), xlabel="reference (eV/atom)", ylabel="error (meV/atom)")
     _title(lower, f"Their {coverage * 100:g} % intervals")
     tidy(upper)
