@@ -114,17 +114,17 @@ def gcd_time(segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()) 
     alive = union([(_ready(s), s.ended) for s in timed])
     axis = Axis(alive)
     first, last = alive[0][0], alive[-1][1]
-    own, idle = _at_work([s for s in timed if s.node]), _Pieces([], [], [])
-    for places in own.by_node.values():
-        here = [span for place in places for span in own.spans[place]]
+    (spans, by_node, pieces), idle = _at_work([s for s in timed if s.node]), _Pieces([], [], [])
+    for places in by_node.values():
+        here = [span for place in places for span in spans[place]]
         held = _joined(union(here))
         for place in places:
-            for start, end in _between(union(own.spans[place]), held):
+            for start, end in _between(union(spans[place]), held):
                 idle.add(start, end)
         size = float(len(places))
-        own.pieces["queue"].add(first, held[0][0], size)
+        pieces["queue"].add(first, held[0][0], size)
         for (_, start), (end, _) in pairwise([*held, (last, last)]):
-            own.pieces["away"].add(start, end, size)
+            pieces["away"].add(start, end, size)
     waiting = _Pieces.of((_ready(s), _sent(s)) for s in timed)
     gangs = _Pieces.of((_ready(s), _sent(s)) for s in timed if len(s.gcds) > 1)
     running = {
@@ -132,7 +132,7 @@ def gcd_time(segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()) 
         for kind in {s.kind for s in timed}
     }
     stretches = np.linspace(0.0, axis.at(last), _BINS + 1)
-    every = [*own.pieces.values(), idle, waiting, gangs, *running.values()]
+    every = [*pieces.values(), idle, waiting, gangs, *running.values()]
     times = np.unique(
         np.concatenate(
             [
@@ -147,7 +147,7 @@ def gcd_time(segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()) 
     counted = np.ones(len(lasts), dtype=bool)
     for start, end in axis.gaps:
         counted &= (middle < start) | (middle > end)
-    counts = {cause: of.over(times) for cause, of in own.pieces.items()}
+    counts = {cause: of.over(times) for cause, of in pieces.items()}
     # Before a node comes nothing is lost unless work waits for it.
     counts["queue"] = np.where(waiting.over(times) > 0, counts["queue"], 0.0)
     cause = _causes(timed, times, waiting.over(times), gangs.over(times), running, to_come)
@@ -166,16 +166,10 @@ def gcd_time(segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()) 
     return GcdTime(seconds, stretches, shown, tuple(axis.pauses))
 
 
-@dataclass
-class _Work:
-    spans: dict[_Place, list[_Span]]
-    """When a GCD was starting up or at work."""
-    by_node: dict[str, list[_Place]]
-    pieces: defaultdict[Cause, _Pieces]
-
-
-def _at_work(timed: Sequence[SegmentResult]) -> _Work:
-    """GCDs with segments: at work, and starting up."""
+def _at_work(
+    timed: Sequence[SegmentResult],
+) -> tuple[dict[_Place, list[_Span]], dict[str, list[_Place]], defaultdict[Cause, _Pieces]]:
+    """When GCDs had segments, those of each node, and how long they were at work or starting up."""
     on: defaultdict[_Place, list[SegmentResult]] = defaultdict(list)
     for segment in timed:
         for place in set(segment.places):
@@ -197,7 +191,7 @@ def _at_work(timed: Sequence[SegmentResult]) -> _Work:
         at_work = union([(s.started, s.ended) for s in here])
         for start, end in _between(at_work, union(spans[place])):
             pieces["start-up"].add(start, end)
-    return _Work(spans, by_node, pieces)
+    return spans, by_node, pieces
 
 
 def _crowds(here: Sequence[SegmentResult]) -> Iterable[tuple[float, float, list[SegmentResult]]]:
@@ -232,9 +226,9 @@ def _causes(
     for kind, of in running.items():
         at_work = of.over(times) > 0
         anything |= at_work
-        tail &= ~at_work | (
-            begins >= (np.inf if kind in to_come else max(of.starts, default=np.inf))
-        )
+        if kind in to_come:
+            tail &= ~at_work
+        tail &= ~at_work | (begins >= max(of.starts, default=np.inf))
     # While nothing runs at all, one phase has ended and the next has not begun.
     quiet = np.where(tail & anything, "tail", "no work" if is_known else "unknown")
     if not is_known:

@@ -52,9 +52,7 @@ class Stage:
     has_members: bool = True
     """Whether the search leads to an ensemble."""
     at_work: Sequence[SegmentResult] = ()
-    """What is at work and what is ready, as :func:`gcd_time` takes them."""
     to_come: Collection[Kind] = ()
-    """Kinds of which more segments are yet to become ready."""
 
     @property
     def gcd_time(self) -> GcdTime | None:
@@ -120,11 +118,10 @@ def stage_of(run_directory: Path) -> Stage:
     at_work = [] if phase == "finished" else _at_work(directory.path, trials, results)
     epochs = _integer(values.get("network") or {}, "Training", "num_epoch")
     last = {r.number for r in at_work if r.kind == "trial" and r.node and r.to_epoch >= epochs}
-    to_come: list[Kind] = []
-    if not over or any(trial.state == "running" and trial.number not in last for trial in trials):
-        to_come = ["trial"]
-    if len({*trained, *(r.number for r in at_work if r.kind == "member")}) < size:
-        to_come.append("member")
+    more: dict[Kind, bool] = {
+        "trial": not over or any(t.state == "running" and t.number not in last for t in trials),
+        "member": len({*trained, *(r.number for r in at_work if r.kind == "member")}) < size,
+    }
     return Stage(
         phase,
         trials,
@@ -138,7 +135,7 @@ def stage_of(run_directory: Path) -> Stage:
         failed,
         has_members,
         at_work,
-        to_come if phase != "finished" else (),
+        [kind for kind in more if more[kind] and phase != "finished"],
     )
 
 
@@ -189,11 +186,9 @@ def _at_work(
     """What the driver has at work or ready; of one that is gone, when it last wrote so."""
     told = read_workers(path)
     try:
-        end = told["written"]
-        if is_live := is_driven(path):
-            driver = read_json(path / DRIVER_FILE)
-            is_live = (told["driver_pid"], told["host"]) == (driver["pid"], driver["host"])
-            end = time.time() if is_live else end
+        driver = read_json(path / DRIVER_FILE) if is_driven(path) else {}
+        is_live = (driver.get("pid"), driver.get("host")) == (told["driver_pid"], told["host"])
+        end = time.time() if is_live else told["written"]
         ended = {"status": "ok", "ended": end, "waited_seconds": 0.0}
         found = [
             {**ended, **line, "away_seconds": end - line["started"]} for line in told["segments"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -119,14 +120,11 @@ def _radius(structures: Sequence[Found]) -> float:
     for number, one in enumerate(structures):
         # From small to large: of thousands of neighbours a list would not end.
         for cutoff in radius / 2.0 ** np.arange(5, -1, -1):
-            try:
-                receivers = atoms_to_graph(one.atoms, cutoff, None, number).edge_index[1]
-            except InputError:  # the preparation says so
-                continue
-            most = max(np.bincount(receivers), default=0)
-            if most > _MOST_NEIGHBOURS:
-                radius = math.floor(100 * cutoff * (_MOST_NEIGHBOURS / most) ** (1 / 3)) / 100
-                break
+            with suppress(InputError):  # what is wrong with it, the preparation says
+                edges = atoms_to_graph(one.atoms, cutoff, None, number).edge_index
+                if (most := max(np.bincount(edges[1]), default=0)) > _MOST_NEIGHBOURS:
+                    radius = math.floor(100 * cutoff * (_MOST_NEIGHBOURS / most) ** (1 / 3)) / 100
+                    break
     return radius
 
 

@@ -109,7 +109,6 @@ class Pool:
         for node in self._bad_nodes:
             self._health.suspect(node)
         self._at_work = set[str]()
-        self._segments = dict[Future[Any], list[dict[str, Any]]]()
         self._strays = set[str]()
         self._is_scheduler_silent = False
         # Written by the threads that receive results.
@@ -170,7 +169,7 @@ class Pool:
                     step()
                 except Exception as error:
                     _logger.error("%s: %s", type(error).__name__, error)
-            self._write(at_once=True)
+            self._file.write(self._blocks, self._bad_nodes, at_once=True)
 
     def update(self, demand: int | None = None) -> None:
         """Have the blocks that the work needs; to be called about twice a second.
@@ -203,14 +202,10 @@ class Pool:
         self.hosts()  # blocks that wait for the store are not idle
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
-        self._write(at_once=news)
+        self._file.write(self._blocks, self._bad_nodes, at_once=news)
         if now - self._energy_read > SECONDS_BETWEEN_READINGS:
             self._energy_read = now
             self._read_energy()
-
-    def _write(self, at_once: bool) -> None:
-        lines = (line for segments in [*self._segments.values()] for line in segments)
-        self._file.write(self._blocks, self._bad_nodes, lines, at_once)
 
     def _read_energy(self) -> None:
         """Put down what the nodes have used; if this is killed, what they use later is lost."""
@@ -292,18 +287,14 @@ class Pool:
         answer.set_running_or_notify_cancel()
         task = self.submit(run_ranks, self._site.node, ranks, manager=node)
         about = {"started": time.time(), "node": node_of(node)}
-        self._segments[answer] = [
+        self._file.segments[answer] = [
             {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
             | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd or 0]]}
             for rank in ranks
             for spec in rank.specs
         ]
-
-        def pass_on(task: Future[Any]) -> None:
-            del self._segments[answer]
-            answer.set_result(results_of(task, ranks))
-
-        task.add_done_callback(pass_on)
+        answer.add_done_callback(self._file.segments.pop)
+        task.add_done_callback(lambda ended: answer.set_result(results_of(ended, ranks)))
         return answer
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,14 +75,10 @@ class WorkersFile:
         self._path = run_directory / WORKERS_FILE
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
+        self.segments: dict[Any, list[dict[str, Any]]] = {}
+        """What is at work, by its future: lines of the ledger without an end."""
 
-    def write(
-        self,
-        pool: Blocks,
-        bad_nodes: Mapping[str, float],
-        segments: Iterable[Mapping[str, Any]],
-        at_once: bool,
-    ) -> None:
+    def write(self, pool: Blocks, bad_nodes: Mapping[str, float], at_once: bool) -> None:
         """Write what has changed.
 
         Parameters
@@ -91,8 +87,6 @@ class WorkersFile:
             The blocks, and who works on them.
         bad_nodes
             Nodes that get no more work, and since when.
-        segments
-            What is at work, as lines of the ledger without an end.
         at_once
             Whether not to wait until the last time is a while ago.
         """
@@ -104,7 +98,7 @@ class WorkersFile:
             "host": socket.gethostname(),
             **_about(pool),
             "bad_nodes": dict(bad_nodes),
-            "segments": [*segments],
+            "segments": [line for lines in [*self.segments.values()] for line in lines],
         }
         if content != self._written:
             self._written = content
