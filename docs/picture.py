@@ -1,6 +1,7 @@
 """Make the picture of the README from a finished quickstart: `python docs/picture.py`.
 
-Figures of the run's report side by side: parity of the test split, and which device ran what.
+Predictions of the test split with their intervals, the search, and errors against what they were
+predicted to be.
 """
 
 from __future__ import annotations
@@ -8,43 +9,109 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
-from matplotlib.figure import Figure
+import numpy as np
+from matplotlib.axes import Axes
 from PIL import Image
 
-from hydragnn_flow.report import figures
 from hydragnn_flow.report.html import mpnn_types, test_targets
-from hydragnn_flow.report.run_files import read_run
+from hydragnn_flow.report.run_files import RunFiles, read_run
+from hydragnn_flow.report.style import BLUE, INK, ORANGE, RED, SOFT, colours, new_figure, tidy
+from hydragnn_flow.report.target_values import TargetValues, binned
 
 PICTURE = Path(__file__).with_name("images") / "quickstart.png"
-_WIDTH = 1200  # pixels, twice what GitHub shows on a laptop
-_COLOURS = 96
+_INCHES, _PIXELS_PER_INCH = (6.67, 5.6), 192  # twice what GitHub shows on a laptop
+_COLOURS = 128
+_SMALL = 8.5
 
 
 def main(run_directory: Path = Path("runs/quickstart")) -> None:
     """Write the picture."""
     run = read_run(run_directory)
-    parities = [_drawn(figures.parity(target)[0]) for target in test_targets(run)]
-    half = [
-        image.resize((_WIDTH // len(parities), _scaled(image, _WIDTH // len(parities))))
-        for image in parities
-    ]
-    occupancy = _drawn(figures.gcd_occupancy(run.segments, mpnn_types(run)))
-    below = occupancy.resize((_WIDTH, _scaled(occupancy, _WIDTH)))
-    picture = Image.new("RGB", (_WIDTH, half[0].height + below.height), "white")
-    for position, image in enumerate(half):
-        picture.paste(image, (position * image.width, 0))
-    picture.paste(below, (0, half[0].height))
-    picture.quantize(_COLOURS).save(PICTURE, optimize=True)
-
-
-def _drawn(figure: Figure) -> Image.Image:
+    assert run.ensemble is not None and run.nodes is not None
+    n_atoms = run.nodes.groupby("graph_id").size()
+    energy, forces = (target for target in test_targets(run) if target.name in ("energy", "forces"))
+    figure = new_figure(*_INCHES)
+    left, right = figure.subfigures(1, 2, width_ratios=[1, 1])
+    upper, lower = left.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
+    _predictions(upper, lower, energy.per_atom(n_atoms), run.ensemble["coverage"])
+    search, errors = right.subplots(2, 1)
+    _search(search, run)
+    _errors(errors, forces)
+    left.align_ylabels()
     file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=192)
-    return Image.open(file).convert("RGB")
+    figure.savefig(file, format="png", dpi=_PIXELS_PER_INCH)
+    picture = Image.open(file).convert("RGB")
+    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
 
 
-def _scaled(image: Image.Image, width: int) -> int:
-    return round(image.height * width / image.width)
+def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float) -> None:
+    reference, mean = energy.reference / 1000, energy.mean / 1000
+    ends = [reference.min(), reference.max()]
+    upper.plot(ends, ends, color=SOFT, lw=1.2, zorder=1)
+    upper.plot(reference, mean, "o", color=BLUE, ms=4.5, mew=0, alpha=0.8)
+    upper.set_ylabel("predicted (eV/atom)")
+    _title(upper, f"Energies of {len(mean)} test structures")
+    lower.axhline(0, color=SOFT, lw=1.2, zorder=1)
+    bars = np.array([energy.mean - energy.lo, energy.hi - energy.mean])
+    held = (energy.lo <= energy.reference) & (energy.reference <= energy.hi)
+    for inside, colour, word in ((held, BLUE, "hold the truth"), (~held, RED, "miss it")):
+        if inside.any():
+            lower.errorbar(
+                reference[inside],
+                energy.errors[inside],
+                yerr=bars[:, inside],
+                fmt="o",
+                ms=3,
+                color=colour,
+                elinewidth=1.1,
+                alpha=0.85,
+                label=f"{inside.sum()} {word}",
+            )
+    lower.legend(loc="upper center", ncols=2, fontsize=_SMALL, frameon=False, handletextpad=0.3)
+    reach = 1.35 * float((np.abs(energy.errors) + bars.max(axis=0)).max())
+    lower.set(ylim=(-reach, reach), xlabel="reference (eV/atom)", ylabel="error (meV/atom)")
+    _title(lower, f"Their {coverage * 100:g} % intervals")
+    tidy(upper)
+    tidy(lower)
+
+
+def _search(axes: Axes, run: RunFiles) -> None:
+    frame, types = run.trials, mpnn_types(run)
+    palette = colours(types.values())
+    for kind, colour in palette.items():
+        own = frame[[types["trial", n] == kind for n in frame["trial"]]]
+        axes.plot(own["trial"], own["value"], "o", color=colour, ms=6.5, mew=0, label=kind)
+    complete = frame[frame["state"] == "complete"]
+    best = [*complete["value"].cummin()]
+    ends = [*complete["trial"], frame["trial"].max()]
+    axes.step(
+        ends, [*best, best[-1]], where="post", color=SOFT, lw=1.6, label="best so far", zorder=1
+    )
+    assert run.ensemble is not None
+    chosen = frame[frame["trial"].isin({m["trial"] for m in run.ensemble["members"]})]
+    look = {"ms": 11, "mfc": "none", "mec": INK, "mew": 1.1, "ls": "none"}
+    axes.plot(chosen["trial"], chosen["value"], "o", label="in the ensemble", **look)
+    axes.set(xlabel="trial", ylabel="validation error", yscale="log")
+    axes.legend(fontsize=_SMALL, frameon=False, ncols=2, handletextpad=0.3, columnspacing=0.8)
+    _title(axes, "The search")
+    tidy(axes)
+
+
+def _errors(axes: Axes, forces: TargetValues) -> None:
+    error, std = np.abs(forces.errors), forces.std
+    axes.plot(std, error, "o", color=BLUE, ms=2, mew=0, alpha=0.25, rasterized=True)
+    ends = np.quantile(std, [0.0, 1.0])
+    axes.plot(ends, ends, color=SOFT, lw=1.4, label="as predicted")
+    axes.plot(*binned(error, std), "D-", color=ORANGE, ms=5, lw=1.4, label="root mean square")
+    axes.set(xscale="log", yscale="log", ylim=(ends[0] / 30, None))
+    axes.set(xlabel="predicted deviation (eV/Å)", ylabel="error of a force (eV/Å)")
+    axes.legend(fontsize=_SMALL, frameon=False, loc="lower right", handletextpad=0.3)
+    _title(axes, "Errors are as large as predicted")
+    tidy(axes)
+
+
+def _title(axes: Axes, text: str) -> None:
+    axes.set_title(text, loc="left", fontsize=10, fontweight="bold", color=INK)
 
 
 if __name__ == "__main__":

@@ -186,3 +186,13 @@ def anchors(page: Path) -> set[str]:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_row_of_a_table_has_a_header(page: Path) -> None:
+    """A blank line within a table makes a second one of its rest, without a header."""
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    rows = [bool(re.fullmatch(r"\s*\|.*\|\s*", line)) for line in text.splitlines()]
+    rules = [bool(re.fullmatch(r"\s*\|[\s:|-]+\|\s*", line)) for line in text.splitlines()]
+    first = [n for n, is_row in enumerate(rows) if is_row and not (n and rows[n - 1])]
+    assert [text.splitlines()[n] for n in first if not [*rules, False][n + 1]] == []

@@ -101,7 +101,7 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     lines = [
         *_head(name, finding),
         *_data(finding, targets, others, split, folder),
-        _noted(f"network: {name}.json", "HydraGNN's own JSON"),
+        _noted(f"network: {name}.json", f"HydraGNN's own JSON; radius {finding.radius:g}"),
         "",
         *_search(potential, trials, epochs, batch),
         "",
@@ -205,12 +205,11 @@ def _fractions(finding: Finding) -> dict[str, float]:
 def _network(
     finding: Finding, targets: Sequence[Label], potential: bool, epochs: int, batch: int
 ) -> dict[str, Any]:
-    radius = finding.longest_edge
     architecture: dict[str, Any] = {
         "mpnn_type": "PAINN" if potential else "PNA",
         "hidden_dim": 64,
         "num_conv_layers": 3,
-        "radius": radius or 5.0,
+        "radius": finding.radius,
         "num_radial" if potential else "num_gaussians": 20 if potential else 32,
         "activation_function": "silu",
     }
@@ -234,7 +233,6 @@ def _network(
             "node": {"node": {**layers, "type": "mlp"}},
         }
         architecture |= {
-            "max_neighbours": 20,
             "edge_features": ["lengths"],
             "graph_pooling": "add" if total else "mean",
             "output_heads": head[target.level],
@@ -242,8 +240,6 @@ def _network(
         }
         # Heads that predict their noise erred less on perov_5, and told errors apart far better.
         loss = {"loss_function_type": "GaussianNLLLoss", "nll_beta": 0.5}
-        if radius is not None:
-            del architecture["max_neighbours"]
     return {
         "NeuralNetwork": {
             "Architecture": architecture,

@@ -47,7 +47,7 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 def predict_on_site(
     run: str | Path,
     structures: str | Path,
-    outs: Sequence[Path],
+    outs: Sequence[str | Path],
     site: Site,
     *,
     without: Collection[int] = (),
@@ -88,8 +88,8 @@ def predict_on_site(
     CampaignStopped
         If something keeps a part from being predicted, again and again.
     """
-    outs, structures = list(outs), Path(structures)
-    files, may_write = PredictionFiles(outs), written_to(outs)
+    tables, structures = [Path(out) for out in outs], Path(structures)
+    files, may_write = PredictionFiles(tables), written_to(tables)
     check_keeps_input(structures, may_write)
     if not site.node.gcds:
         raise InputError(f"site {site.name}: has no GCDs to predict on; correct its node")
@@ -110,7 +110,7 @@ def predict_on_site(
         outs=tuple(str(path.absolute()) for path in may_write),
         ensemble=digest_of_ensemble(run),
     )
-    folder = outs[0].absolute().with_name(f".{outs[0].name}.parts")
+    folder = tables[0].absolute().with_name(f".{tables[0].name}.parts")
     folder.mkdir(mode=0o700, exist_ok=True)
     # Whoever else writes the files says so before the parts are predicted, and costs none of them.
     with sole_driver(folder), driver_log(folder, say), files, _forgotten_if_input_is_wrong(folder):

@@ -48,13 +48,13 @@ _logger = logging.getLogger(__name__)
 
 
 def profile_on_site(
-    run: Path,
+    run: str | Path,
     site: Site,
     *,
     trial: int | None = None,
     gcds: int = 1,
     seconds: float = 5.0,
-    trace: Path | None = None,
+    trace: str | Path | None = None,
     say: Callable[[str], None] = print,
     waits: Callable[[str], None] = lambda why: None,
 ) -> tuple[TrainingProfile, int]:
@@ -94,6 +94,7 @@ def profile_on_site(
     CampaignStopped
         If the site gives no GCDs, or their processes end again and again.
     """
+    run, trace = Path(run), None if trace is None else Path(trace)
     spec = profile_spec(run, trial, site, seconds)
     check_widths([gcds], site)
     sharding = spec.network.Training.sharding

@@ -25,7 +25,7 @@ _PIXELS_PER_INCH = 192
 
 
 def scaling_study(
-    run: Path,
+    run: str | Path,
     site: Site,
     *,
     trial: int | None = None,
@@ -61,6 +61,7 @@ def scaling_study(
     InputError, CampaignStopped
         As :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
     """
+    run = Path(run)
     spec = profile_spec(run, trial, site, seconds)
     widths = sorted({*gcds} or {*useful_widths(len(site.node.gcds), site.gcds_of_a_block)})
     check_widths(widths, site)

@@ -485,13 +485,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def resolve_config(
-    values: dict[str, Any], source: Path, *, data: str | Path | None = None
+    values: dict[str, Any], source: str | Path, *, data: str | Path | None = None
 ) -> RunConfig:
     """Check the values of a run configuration read from ``source``.
 
     File names in it are relative to ``source``.
     """
-    values = dict(values)
+    values, source = dict(values), Path(source)
     network = values.get("network")
     if isinstance(network, str):
         file = source.parent / network

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -130,7 +131,7 @@ def predict_labelled(
             f"the ensemble predicts no target {min(unknown)!r}; its targets are "
             f"{', '.join(ensemble.calibrations)}"
         )
-    if isinstance(data, (str, Path)):
+    if isinstance(data, (str, os.PathLike)):
         path = Path(data)
         opened = read_path(path, ensemble, split=split, say=say)
         if not isinstance(opened, GraphStore):

@@ -64,7 +64,7 @@ class Member:
 
 
 def finish_ensemble(
-    run_directory: Path,
+    run_directory: str | Path,
     config: RunConfig,
     store: GraphStore,
     members: Sequence[Member],
@@ -91,6 +91,7 @@ def finish_ensemble(
     dict
         The content of `ensemble.json`, which is written last.
     """
+    run_directory = Path(run_directory)
     folder = run_directory / FOLDER
     coverage = config.members.coverage
     loaded = [load_member(folder, member.member, store.manifest) for member in members]

@@ -30,9 +30,9 @@ def member_name(member: int) -> str:
     return f"members/{member}"
 
 
-def member_folder(folder: Path, member: int) -> Path:
+def member_folder(folder: str | Path, member: int) -> Path:
     """The folder of a member's files."""
-    return folder / member_name(member)
+    return Path(folder) / member_name(member)
 
 
 def member_files(member: int) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,7 +79,7 @@ def predict_chunks(
     ``progress`` is told how far the input is read. Of a directory, the files ``but`` are not read.
     """
     opened: Predictable | Files = data
-    if isinstance(data, (str, Path)):
+    if isinstance(data, (str, os.PathLike)):
         opened = open_path(Path(data), ensemble.manifest, split, but)
     ensemble = on_device(ensemble, device)
     if isinstance(opened, GraphStore):

@@ -221,7 +221,7 @@ class Written(NamedTuple):
 def write_predictions(
     ensemble: Ensemble,
     data: Predictable,
-    paths: Sequence[Path],
+    paths: Sequence[str | Path],
     *,
     split: str | None = None,
     members: bool = False,
@@ -248,10 +248,11 @@ def write_predictions(
         As :meth:`Ensemble.predict`, and for extended XYZ of a GraphStore.
     """
     structures = without = unlike = 0
-    outs = written_to(paths)
-    if isinstance(data, (str, Path)):
+    tables = [Path(path) for path in paths]
+    outs = written_to(tables)
+    if isinstance(data, (str, os.PathLike)):
         check_keeps_input(Path(data), outs)
-    with PredictionFiles(paths) as files:
+    with PredictionFiles(tables) as files:
         for chunk in predict_chunks(
             ensemble,
             data,

@@ -48,11 +48,11 @@ class Predictions:
         """The tables there are, by what the names of their files end in: nothing, `_nodes`."""
         return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
 
-    def save(self, stem: Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
+    def save(self, stem: str | Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""
         from hydragnn_flow.ensemble.predictions_files import PredictionFiles
 
-        with PredictionFiles([stem.with_name(stem.name + suffix) for suffix in suffixes]) as files:
+        with PredictionFiles([Path(f"{Path(stem)}{suffix}") for suffix in suffixes]) as files:
             files.add(self)
         return files.written
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -104,6 +105,6 @@ def recalibrate(
 def _named(data: Labelled) -> str:
     if isinstance(data, GraphStore):
         return str(data.path.absolute())
-    if isinstance(data, (str, Path)):
+    if isinstance(data, (str, os.PathLike)):
         return str(Path(data).absolute())
     return f"{1 if isinstance(data, Atoms) else len(data)} structures"

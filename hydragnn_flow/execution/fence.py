@@ -27,7 +27,7 @@ SECONDS_TO_BECOME_DRIVER = 1.0
 
 
 @contextmanager
-def sole_driver(run_directory: Path) -> Iterator[str]:
+def sole_driver(run_directory: str | Path) -> Iterator[str]:
     """Be the one driver of a run directory for the length of a ``with`` block.
 
     Yields
@@ -40,6 +40,7 @@ def sole_driver(run_directory: Path) -> Iterator[str]:
     InputError
         If another driver is at work on the directory, or it is on a file system without locks.
     """
+    run_directory = Path(run_directory)
     try:
         with locked(run_directory / LOCK_FILE, SECONDS_TO_BECOME_DRIVER):
             token = uuid.uuid4().hex
@@ -68,8 +69,8 @@ class DriverFile:
         That it is in.
     """
 
-    def __init__(self, run_directory: Path) -> None:
-        self._directory, self._seen = run_directory, (0, 0)
+    def __init__(self, run_directory: str | Path) -> None:
+        self._directory, self._seen = Path(run_directory), (0, 0)
         self._holder: dict[str, str] = {}
 
     def token(self) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -159,9 +160,10 @@ def load_site(name: str | Path, **options: Any) -> Site:
         If there is no such site, its file does not define one, it refuses the options, or its facts
         contradict each other.
     """
+    name = os.fspath(name)
     source = f"--site {name}"
     values: dict[str, Any] = {}
-    site_file = str(name)
+    site_file = name
     if Path(name).suffix in (".yaml", ".yml"):
         source = str(name)
         site_file, values = read_site_yaml(Path(name))

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from hydragnn_flow.report.stage import Stage
-from hydragnn_flow.search.records import TrialRecord
 from hydragnn_flow.segment import SegmentResult
 
 # Of fewer trials one cannot tell what a trial takes.
@@ -56,16 +55,15 @@ def told_end(end: float, now: float) -> str:
 def _search_seconds(stage: Stage) -> float | None:
     """Time until the last trial has ended [s]."""
     own = _by_trial(stage.results)
-    ended = [sum(_gcd_seconds(r) for r in own[t.number]) for t in stage.trials if _has_ended(t)]
-    running = [
-        sum(_gcd_seconds(r) for r in own[t.number]) for t in stage.trials if not _has_ended(t)
-    ]
+    spent = [(t.state, sum(_gcd_seconds(r) for r in own[t.number])) for t in stage.trials]
+    ended = [seconds for state, seconds in spent if state != "running"]
+    running = [seconds for state, seconds in spent if state == "running"]
     here = [r for of in own.values() for r in of if r.started >= stage.started > 0]
     passed = max((r.ended for r in here), default=0.0) - stage.started
     if len(ended) < _LEAST_TRIALS or passed <= 0 or not sum(ended):
         return None
     mean = sum(ended) / len(ended)
-    left = sum(max(mean - spent, 0.0) for spent in running)
+    left = sum(max(mean - seconds, 0.0) for seconds in running)
     left += max(stage.planned_trials - len(stage.trials), 0) * mean
     return left / (sum(_gcd_seconds(r) for r in here) / passed)
 
@@ -92,10 +90,6 @@ def _by_trial(results: Sequence[SegmentResult]) -> defaultdict[int, list[Segment
         if result.kind == "trial":
             found[result.number].append(result)
     return found
-
-
-def _has_ended(trial: TrialRecord) -> bool:
-    return trial.state != "running"
 
 
 def _gcd_seconds(result: SegmentResult) -> float:

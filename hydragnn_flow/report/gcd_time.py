@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.report.timeline import Axis, Pause, union
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import Kind, SegmentResult
 
 Cause = Literal[
     "busy", "launches", "at work", "start-up", "gang", "ready", "no work", "tail", "unknown",
@@ -86,7 +86,7 @@ class _Pieces:
         return np.maximum(np.cumsum(steps)[:-1], 0.0)
 
 
-def gcd_time(segments: Sequence[SegmentResult]) -> GcdTime | None:
+def gcd_time(segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()) -> GcdTime | None:
     """Account for the time of every GCD from the first segment that was ready to the last end.
 
     A GCD at work is busy for the sum of the predicted shares of the segments there, at most
@@ -98,7 +98,10 @@ def gcd_time(segments: Sequence[SegmentResult]) -> GcdTime | None:
     Parameters
     ----------
     segments
-        Of trials and members.
+        Of trials and members; of a live run also those at work, as if they ended now, and those
+        that are ready, which have no node yet.
+    to_come
+        Kinds of which more are yet to become ready.
 
     Returns
     -------
@@ -106,30 +109,30 @@ def gcd_time(segments: Sequence[SegmentResult]) -> GcdTime | None:
         None if no segment has a place and a time.
     """
     timed = [s for s in segments if s.gcds and 0 < s.started <= s.ended]
-    if not timed:
+    if not any(s.node for s in timed):
         return None
     alive = union([(_ready(s), s.ended) for s in timed])
     axis = Axis(alive)
     first, last = alive[0][0], alive[-1][1]
-    own, idle = _at_work(timed), _Pieces([], [], [])
-    for places in own.by_node.values():
-        here = [span for place in places for span in own.spans[place]]
+    (spans, by_node, pieces), idle = _at_work([s for s in timed if s.node]), _Pieces([], [], [])
+    for places in by_node.values():
+        here = [span for place in places for span in spans[place]]
         held = _joined(union(here))
         for place in places:
-            for start, end in _between(union(own.spans[place]), held):
+            for start, end in _between(union(spans[place]), held):
                 idle.add(start, end)
         size = float(len(places))
-        own.pieces["queue"].add(first, held[0][0], size)
+        pieces["queue"].add(first, held[0][0], size)
         for (_, start), (end, _) in pairwise([*held, (last, last)]):
-            own.pieces["away"].add(start, end, size)
+            pieces["away"].add(start, end, size)
     waiting = _Pieces.of((_ready(s), _sent(s)) for s in timed)
     gangs = _Pieces.of((_ready(s), _sent(s)) for s in timed if len(s.gcds) > 1)
     running = {
         kind: _Pieces.of((_sent(s), s.ended) for s in timed if s.kind == kind)
-        for kind in ("trial", "member")
+        for kind in {s.kind for s in timed}
     }
     stretches = np.linspace(0.0, axis.at(last), _BINS + 1)
-    every = [*own.pieces.values(), idle, waiting, gangs, *running.values()]
+    every = [*pieces.values(), idle, waiting, gangs, *running.values()]
     times = np.unique(
         np.concatenate(
             [
@@ -144,10 +147,10 @@ def gcd_time(segments: Sequence[SegmentResult]) -> GcdTime | None:
     counted = np.ones(len(lasts), dtype=bool)
     for start, end in axis.gaps:
         counted &= (middle < start) | (middle > end)
-    counts = {cause: of.over(times) for cause, of in own.pieces.items()}
+    counts = {cause: of.over(times) for cause, of in pieces.items()}
     # Before a node comes nothing is lost unless work waits for it.
     counts["queue"] = np.where(waiting.over(times) > 0, counts["queue"], 0.0)
-    cause = _causes(timed, times, waiting.over(times), gangs.over(times), running)
+    cause = _causes(timed, times, waiting.over(times), gangs.over(times), running, to_come)
     for name in ("gang", "ready", "no work", "tail", "unknown"):
         counts[name] = np.where(cause == name, idle.over(times), 0.0)
     which = np.searchsorted(_unix(axis, alive, stretches), middle) - 1
@@ -163,16 +166,10 @@ def gcd_time(segments: Sequence[SegmentResult]) -> GcdTime | None:
     return GcdTime(seconds, stretches, shown, tuple(axis.pauses))
 
 
-@dataclass
-class _Work:
-    spans: dict[_Place, list[_Span]]
-    """When a GCD was starting up or at work."""
-    by_node: dict[str, list[_Place]]
-    pieces: defaultdict[Cause, _Pieces]
-
-
-def _at_work(timed: Sequence[SegmentResult]) -> _Work:
-    """GCDs with segments: at work, and starting up."""
+def _at_work(
+    timed: Sequence[SegmentResult],
+) -> tuple[dict[_Place, list[_Span]], dict[str, list[_Place]], defaultdict[Cause, _Pieces]]:
+    """When GCDs had segments, those of each node, and how long they were at work or starting up."""
     on: defaultdict[_Place, list[SegmentResult]] = defaultdict(list)
     for segment in timed:
         for place in set(segment.places):
@@ -194,7 +191,7 @@ def _at_work(timed: Sequence[SegmentResult]) -> _Work:
         at_work = union([(s.started, s.ended) for s in here])
         for start, end in _between(at_work, union(spans[place])):
             pieces["start-up"].add(start, end)
-    return _Work(spans, by_node, pieces)
+    return spans, by_node, pieces
 
 
 def _crowds(here: Sequence[SegmentResult]) -> Iterable[tuple[float, float, list[SegmentResult]]]:
@@ -218,16 +215,19 @@ def _causes(
     times: Floats,
     waiting: Floats,
     gangs: Floats,
-    running: dict[str, _Pieces],
+    running: dict[Kind, _Pieces],
+    to_come: Collection[Kind],
 ) -> NDArray[np.str_]:
     """Why a GCD with nothing to do has nothing, between each two of the times."""
     is_known = all(s.waited_seconds is not None and s.away_seconds is not None for s in timed)
     begins = times[:-1]
     tail = np.ones(len(begins), dtype=bool)
     anything = np.zeros(len(begins), dtype=bool)
-    for of in running.values():
+    for kind, of in running.items():
         at_work = of.over(times) > 0
         anything |= at_work
+        if kind in to_come:
+            tail &= ~at_work
         tail &= ~at_work | (begins >= max(of.starts, default=np.inf))
     # While nothing runs at all, one phase has ended and the next has not begun.
     quiet = np.where(tail & anything, "tail", "no work" if is_known else "unknown")

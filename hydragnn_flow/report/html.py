@@ -23,13 +23,14 @@ from hydragnn_flow.report.data_card import data_card
 from hydragnn_flow.report.errors import best_single, changed, ends, explained, made_of, short_name
 from hydragnn_flow.report.failures import failures_table
 from hydragnn_flow.report.forecast_errors import forecast_errors
-from hydragnn_flow.report.gcd_time import GcdTime, gcd_time
+from hydragnn_flow.report.gcd_time import GcdTime
 from hydragnn_flow.report.gcd_time_tables import gcd_time_table, shapes_table
 from hydragnn_flow.report.gcd_time_words import advice
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.pictures import Picture, embed
 from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.scaling import scaling_table, studies, verdicts
+from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.report.target_values import TargetValues, targets_of
 from hydragnn_flow.report.text import SIMULATED_RUN, cell, number, objective_label
 from hydragnn_flow.report.trials_frame import value_columns
@@ -91,7 +92,7 @@ def render(run: RunFiles) -> str:
     found = run.ensemble
     n_atoms = None if run.nodes is None else run.nodes.groupby("graph_id").size()
     measures = (found or {}).get("measures")
-    spent = gcd_time(run.segments)
+    spent = stage_of(run.directory).gcd_time
     return environment.from_string(template).render(
         name=run.config.name,
         written=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+
+from hydragnn_flow.config.network import read_json
 from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.summary import per_atom
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
+from hydragnn_flow.execution.pools.workers_file import read_workers
+from hydragnn_flow.report.gcd_time import GcdTime, gcd_time
 from hydragnn_flow.report.text import number
 from hydragnn_flow.run_directory import RunDirectory, recorded
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.search.records import TrialRecord
-from hydragnn_flow.segment import SegmentResult, trial_kwh
+from hydragnn_flow.segment import Kind, SegmentResult, trial_kwh
 
 Phase = Literal["preparation", "search", "members", "calibration", "finished"]
 _PER_ATOM = "_mae_per_atom"
@@ -43,6 +51,13 @@ class Stage:
     """Numbers of the members that failed for good; trials next in line take their place."""
     has_members: bool = True
     """Whether the search leads to an ensemble."""
+    at_work: Sequence[SegmentResult] = ()
+    to_come: Collection[Kind] = ()
+
+    @property
+    def gcd_time(self) -> GcdTime | None:
+        """Where the time of the GCDs went so far."""
+        return gcd_time([*self.results, *self.at_work], self.to_come)
 
     @property
     def counts(self) -> Counter[str]:
@@ -100,6 +115,13 @@ def stage_of(run_directory: Path) -> Stage:
     elif not trials:
         phase = "search" if directory.store.exists() else "preparation"
     starts = values.get("started")
+    at_work = [] if phase == "finished" else _at_work(directory.path, trials, results)
+    epochs = _integer(values.get("network") or {}, "Training", "num_epoch")
+    last = {r.number for r in at_work if r.kind == "trial" and r.node and r.to_epoch >= epochs}
+    more: dict[Kind, bool] = {
+        "trial": not over or any(t.state == "running" and t.number not in last for t in trials),
+        "member": len({*trained, *(r.number for r in at_work if r.kind == "member")}) < size,
+    }
     return Stage(
         phase,
         trials,
@@ -112,6 +134,8 @@ def stage_of(run_directory: Path) -> Stage:
         trained,
         failed,
         has_members,
+        at_work,
+        [kind for kind in more if more[kind] and phase != "finished"],
     )
 
 
@@ -154,6 +178,30 @@ def _units(run_directory: Path) -> dict[str, str]:
         return {str(name): str(target["unit"] or "") for name, target in targets.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return {}
+
+
+def _at_work(
+    path: Path, trials: Sequence[TrialRecord], results: Sequence[SegmentResult]
+) -> list[SegmentResult]:
+    """What the driver has at work or ready; of one that is gone, when it last wrote so."""
+    told = read_workers(path)
+    try:
+        driver = read_json(path / DRIVER_FILE) if is_driven(path) else {}
+        is_live = (driver.get("pid"), driver.get("host")) == (told["driver_pid"], told["host"])
+        end = time.time() if is_live else told["written"]
+        ended = {"status": "ok", "ended": end, "waited_seconds": 0.0}
+        found = [
+            {**ended, **line, "away_seconds": end - line["started"]} for line in told["segments"]
+        ]
+        sent = {line["number"] for line in found if line["kind"] == "trial"}
+        running = {trial.number for trial in trials if trial.state == "running" and not trial.waits}
+        if is_live and running - sent:  # ready at the latest since a segment ended
+            waited = end - max((result.ended for result in results), default=end)
+            found.append({"kind": "trial", "number": -1, "rung": 0, "started": end, "gcds": [""]})
+            found[-1] |= {**ended, "waited_seconds": waited, "away_seconds": 0.0}
+        return msgspec.convert(found, list[SegmentResult])
+    except (InputError, ValueError, KeyError, TypeError):  # damaged, or of an earlier version
+        return []
 
 
 def _begun(members: Path) -> dict[int, float]:

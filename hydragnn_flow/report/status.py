@@ -22,7 +22,6 @@ from hydragnn_flow.locks import is_locked
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
 from hydragnn_flow.report.forecast import predicted_end, told_end
-from hydragnn_flow.report.gcd_time import gcd_time
 from hydragnn_flow.report.gcd_time_words import utilisation_sentence
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.text import SIMULATED_RUN, objective_label, told_state
@@ -111,7 +110,7 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     now = time.time()
     if (end := predicted_end(stage, now)) is not None:
         yield f"predicted end: {told_end(end, now)}"
-    if (spent := gcd_time(stage.results)) is not None:
+    if (spent := stage.gcd_time) is not None:
         yield utilisation_sentence(spent)
     cost = {**cost_of(stage.results), **nodes_cost(run_directory)}
     if cost["joules"] is not None or cost["node_joules"] is not None:

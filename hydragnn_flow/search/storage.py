@@ -219,9 +219,9 @@ def read_journal(path: Path) -> JournalStorage:
         return JournalStorage(backend)
 
 
-def read_trials(run_directory: Path) -> list[TrialRecord]:
+def read_trials(run_directory: str | Path) -> list[TrialRecord]:
     """The trials of a run directory, without writing to it; none before the search began."""
-    path = run_directory / JOURNAL
+    path = Path(run_directory) / JOURNAL
     if not path.exists():
         return []
     optuna.logging.set_verbosity(optuna.logging.WARNING)

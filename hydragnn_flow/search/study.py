@@ -55,7 +55,7 @@ class Search:
 
     def __init__(
         self,
-        path: Path,
+        path: str | Path,
         config: SearchConfig,
         num_epoch: int,
         seed: int,
@@ -63,7 +63,7 @@ class Search:
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.config = config
-        self._storage = StudyStorage(path)
+        self._storage = StudyStorage(Path(path))
         self._study = self._open()
         trials = self._study.get_trials(deepcopy=False)
         # A resumed driver must not draw the numbers of the first one again.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ase.build import bulk
 from console_cases import Console
 from source_cases import (
     FORMATS,
@@ -14,8 +15,9 @@ from source_cases import (
     write_table,
 )
 
-from hydragnn_flow import cli, load_config
+from hydragnn_flow import GraphStore, cli, load_config
 from hydragnn_flow.data import prepare_store
+from hydragnn_flow.data.reading.inspection import truncated
 from hydragnn_flow.data.sources import open_source
 
 
@@ -73,6 +75,32 @@ def test_its_data_are_prepared_and_its_unknown_units_marked(
     network = config.network_with({}).Architecture
     store = prepare_store(config.data, 5.0, network.max_neighbours, config.seed, here / "some.gs")
     assert store.manifest.splits["trainset"].graphs == 50 - 2 * 12
+
+
+@pytest.mark.parametrize("size", [3.3, 4.1])
+def test_its_file_leaves_out_no_neighbours(
+    size: float,
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """However many a crystal has within 5 Å, `prepare` has nothing to warn of."""
+    structures = []
+    for i in range(50):
+        atoms = bulk("Cu", cubic=True, a=size)
+        atoms.rattle(0.1, seed=i)
+        atoms.info["gap"] = i * i / 100.0
+        structures.append(atoms)
+    write_extxyz(here / "my data" / "all.xyz", structures)
+    code, said = init(monkeypatch, capsys, "my data")
+    assert code == 0, said
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "prepare", "my-data.yaml"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 0
+    store = GraphStore.open(here / "runs" / "my-data" / "store.gs")
+    assert truncated(store) == [] and store.manifest.truncation is not None
+    assert "leaves out" not in capsys.readouterr().out
 
 
 def test_nothing_is_overwritten(

@@ -64,8 +64,26 @@ def test_a_store_keeps_its_splits(tmp_path: Path) -> None:
         found = look(directory)
         assert found.source == {"format": "hydragnn", "file": "some.gs"}
         assert found.folder == tmp_path and found.sizes == {"train": 3, "val": 1, "test": 1}
-        assert found.longest_edge == 4.0 and not found.edges_are_cut
+        assert found.radius == 4.0 and not found.edges_are_cut
         assert [(label.name, label.unit) for label in found.labels] == [("energy", "eV")]
+
+
+@pytest.mark.parametrize(
+    ("size", "least", "most"), [(3.6, 5.0, 5.0), (0.36, 0.5, 0.8), (0.036, 0.05, 0.08)]
+)
+def test_the_radius_fits_structures_that_lie_densely(
+    size: float, least: float, most: float, tmp_path: Path
+) -> None:
+    """As cells in nm do; a hundred neighbours are enough."""
+    structures = [bulk("Cu", cubic=True, a=size * (1 + n / 100)) * (2, 1, 1) for n in range(5)]
+    for n, atoms in enumerate(structures):
+        atoms.info["gap"] = n / 10
+    write_extxyz(tmp_path / "a.xyz", structures)
+    radius = look(tmp_path).radius
+    assert least <= radius <= most
+    graphs = [atoms_to_graph(atoms, radius, None) for atoms in structures]
+    neighbours = [graph.edge_index.shape[1] / graph.num_nodes for graph in graphs]
+    assert min(neighbours) >= 12 and max(neighbours) <= 130
 
 
 @pytest.mark.parametrize(

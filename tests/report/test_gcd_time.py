@@ -15,7 +15,7 @@ from hydragnn_flow.report.forecast_errors import forecast_errors
 from hydragnn_flow.report.gcd_time import HELD, NOT_HELD, GcdTime, gcd_time
 from hydragnn_flow.report.gcd_time_tables import gcd_time_table, shapes_table
 from hydragnn_flow.report.gcd_time_words import MEANINGS, advice, utilisation_sentence
-from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.segment import Kind, SegmentResult
 
 BEGINNING = 1_000_000.0
 """Unix time at which the runs of these tests begin [s]."""
@@ -181,6 +181,53 @@ def test_every_second_is_counted_once(segments: list[SegmentResult]) -> None:
     if not spent.pauses:
         for cause, shown in spent.gcds.items():
             assert shown @ np.diff(spent.edges) == pytest.approx(spent.seconds[cause])
+
+
+@given(ledgers(), st.integers(1, 420), st.sets(st.sampled_from(("trial", "member"))))
+def test_a_run_is_accounted_for_at_every_moment(
+    segments: list[SegmentResult], seconds: int, to_come: set[Kind]
+) -> None:
+    """Those that have not ended by then are at work, and those that were not sent are ready."""
+    now = BEGINNING + seconds
+    seen, gcds = [], set()
+    for s in segments:
+        sent = s.ended - (s.away_seconds or 0.0)
+        if sent - (s.waited_seconds or 0.0) >= now:
+            continue
+        if sent >= now:
+            ready = sent - (s.waited_seconds or 0.0)
+            unsent = {
+                "node": "",
+                "started": now,
+                "away_seconds": 0.0,
+                "waited_seconds": now - ready,
+            }
+            seen.append(replace(s, ended=now, **unsent))
+            continue
+        gcds |= {*s.places}
+        if s.ended > now:
+            s = replace(s, started=sent, ended=now, away_seconds=now - sent, busy=None)
+        seen.append(s)
+    spent = gcd_time(seen, to_come)
+    if not gcds:
+        assert spent is None
+        return
+    assert spent is not None and min(spent.seconds.values(), default=1.0) > 0
+    at_work = sum(
+        any(
+            s.ended - (s.away_seconds or 0) <= t and s.ended >= t + 1 for s in seen if p in s.places
+        )
+        for t in np.arange(int(BEGINNING), int(now))
+        for p in gcds
+    )
+    causes = ("busy", "launches", "at work", "start-up")
+    assert sum(spent.seconds.get(c, 0.0) for c in causes) == pytest.approx(at_work)
+    assert sum(spent.gcds.values(), np.zeros(1)).max() <= len(gcds) + 1e-6
+    if to_come >= {s.kind for s in seen}:
+        assert "tail" not in spent.seconds
+    if not spent.pauses:
+        total = sum(shown @ np.diff(spent.edges) for shown in spent.gcds.values())
+        assert total == pytest.approx(sum(spent.seconds.values()))
 
 
 @given(ledgers(), st.integers(1, 10**6))

@@ -14,7 +14,7 @@ from typing import Any
 
 import optuna
 import pytest
-from report_cases import CONFIGURATION, Made
+from report_cases import CONFIGURATION, RUNGS, Made
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -265,3 +265,112 @@ def test_the_end_is_predicted_from_the_rate_so_far() -> None:
     assert predicted_end(replace(stage, results=[]), 1120.0) is None
     assert told_end(5000.0, 1000.0).endswith(", in 67 min")
     assert told_end(5000.0, 4990.0) == "any minute now"
+
+
+def line(number: int, gcd: int, began: float, **known: Any) -> dict[str, Any]:
+    """A trial sent to a GCD that many hours ago, as `workers.json` has it."""
+    about = {"kind": "trial", "number": number, "rung": 0, "to_epoch": RUNGS[0], **known}
+    return {**about, "node": "n0", "gcds": [str(gcd)], "started": time.time() - 3600 * began}
+
+
+def live(
+    folder: Path,
+    *,
+    asked: int,
+    ended: list[tuple[int, int, float, float]] = [],  # noqa: B006
+    at_work: list[dict[str, Any]] = [],  # noqa: B006
+    written: float = 0.0,
+    driver: int | None = None,
+) -> Path:
+    """A run of 16 trials; those that ended ran on a GCD from so many hours ago to so many."""
+    (folder / "store.gs").mkdir()
+    (folder / "run.yaml").write_text(json.dumps(CONFIGURATION))
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
+    storage = optuna.storages.JournalStorage(backend)
+    study = optuna.create_study(study_name="search", storage=storage)
+    trials = [study.ask() for _ in range(asked)]
+    now, lines = time.time(), []
+    for number, gcd, began, end in ended:
+        study.tell(trials[number], 0.1)
+        result = SegmentResult(
+            **{**line(number, gcd, began), "kind": "trial", "rung": 0},
+            status="ok",
+            ended=now - 3600 * end,
+            busy=1.0,
+            waited_seconds=0.0,
+            away_seconds=3600 * (began - end),
+        )
+        lines.append(json.dumps(result.to_dict()) + "\n")
+    (folder / "segments.jsonl").write_text("".join(lines))
+    told = {**workers(), "segments": at_work, "written": now - 3600 * written}
+    told["driver_pid"] = driver or os.getpid()
+    (folder / WORKERS_FILE).write_text(json.dumps(told))
+    return folder
+
+
+def spent(run_directory: Path) -> dict[str, int]:
+    """GCD-hours by cause; seconds that pass meanwhile are none."""
+    found = stage_of(run_directory).gcd_time
+    hours = {} if found is None else {str(k): round(s / 3600) for k, s in found.seconds.items()}
+    return {cause: spent for cause, spent in hours.items() if spent}
+
+
+def test_segments_in_flight_are_at_work_before_anything_has_ended(tmp_path: Path) -> None:
+    live(tmp_path, asked=2, at_work=[line(0, 0, 60), line(1, 1, 60)])
+    with sole_driver(tmp_path):
+        assert spent(tmp_path) == {"at work": 120}
+        assert "100.0 % at work; 0.0 % starting up; 0.0 % idle" in shown(tmp_path)
+
+
+def test_idle_time_midway_is_no_tail(tmp_path: Path) -> None:
+    ended = [(0, 0, 100, 60), (1, 1, 100, 40)]
+    live(tmp_path, asked=3, ended=ended, at_work=[line(2, 0, 60)])
+    with sole_driver(tmp_path):
+        assert spent(tmp_path) == {"busy": 100, "at work": 60, "no work": 40}
+        text = " ".join(shown(tmp_path).split())
+    assert "20.0 % idle, most of it no work is ready" in text
+
+
+def test_a_trial_that_is_ready_and_not_sent_leaves_its_name(tmp_path: Path) -> None:
+    ended = [(0, 0, 100, 60), (1, 1, 100, 40)]
+    live(tmp_path, asked=4, ended=ended, at_work=[line(2, 0, 60)])
+    with sole_driver(tmp_path):
+        assert spent(tmp_path) == {"busy": 100, "at work": 60, "ready": 40}
+
+
+@pytest.mark.parametrize(("epoch", "name"), [(RUNGS[0], "no work"), (RUNGS[-1], "tail")])
+def test_the_tail_begins_when_nothing_more_can_come(tmp_path: Path, epoch: int, name: str) -> None:
+    """The last trial to be asked for may still be continued, unless it is in its last rung."""
+    ended = [(n, 1, 100 - 4 * n, 96 - 4 * n) for n in range(15)]
+    live(tmp_path, asked=16, ended=ended, at_work=[line(15, 0, 100, to_epoch=epoch)])
+    with sole_driver(tmp_path):
+        assert spent(tmp_path) == {"busy": 60, "at work": 100, name: 40}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(
+    tmp_path: Path, restarted: bool
+) -> None:
+    ended = [(0, 0, 5000, 4960)]
+    at_work = [line(1, 1, 5000), line(2, 0, 4960)]
+    live(tmp_path, asked=3, ended=ended, at_work=at_work, written=4950, driver=1)
+    expected = {"busy": 40, "at work": 60}
+    if not restarted:
+        assert spent(tmp_path) == expected
+        return
+    with sole_driver(tmp_path):  # it has sent nothing yet
+        assert spent(tmp_path) == expected
+        told = {**workers(), "segments": [line(1, 1, 20)], "written": time.time()}
+        (tmp_path / WORKERS_FILE).write_text(json.dumps(told))
+        assert spent(tmp_path)["at work"] == 20
+
+
+@pytest.mark.parametrize("told", ["[]", "{}", '{"segments": 3, "written": "x"}', "\x00"])
+def test_segments_of_an_earlier_version_or_of_a_damaged_file_are_unknown(
+    tmp_path: Path, told: str
+) -> None:
+    live(tmp_path, asked=2, ended=[(0, 0, 20, 10), (1, 1, 20, 0)])
+    (tmp_path / WORKERS_FILE).write_text(told)
+    with sole_driver(tmp_path):
+        assert spent(tmp_path) == {"busy": 30, "no work": 10}
+        assert "tail" not in shown(tmp_path)

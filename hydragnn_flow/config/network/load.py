@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -327,10 +328,11 @@ def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]
     return dict(section)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: str | Path) -> Any:
     """Read a JSON file; what is wrong with it becomes one sentence."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_each_key_once)
+        text = Path(path).read_text(encoding="utf-8")
+        return json.loads(text, object_pairs_hook=_each_key_once)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     except ValueError as error:
@@ -369,7 +371,7 @@ def load_network(
     """
     if isinstance(network, NetworkConfig):
         return network
-    if isinstance(network, (str, Path)):
+    if isinstance(network, (str, os.PathLike)):
         source = network
         network = read_json(Path(network))
     if not isinstance(network, Mapping):
@@ -380,9 +382,9 @@ def load_network(
     return config
 
 
-def write_network(folder: Path, network: dict[str, Any]) -> None:
+def write_network(folder: str | Path, network: dict[str, Any]) -> None:
     """Make a trial's or member's folder and put its network there, as HydraGNN's JSON."""
-    folder.mkdir(parents=True, exist_ok=True)
-    file = folder / "config.json"
+    file = Path(folder) / "config.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         write_json(file, {"NeuralNetwork": network})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_flow.config.sources import Role, section_class
+from hydragnn_flow.data.graphs import atoms_to_graph
 from hydragnn_flow.data.looking.files import Files, find_source
 from hydragnn_flow.data.looking.labels import Label, find_labels
 from hydragnn_flow.data.reading.graph_store import GraphStore
@@ -22,6 +24,8 @@ from hydragnn_flow.data.sources.structures import Found, StructureSource, reason
 from hydragnn_flow.errors import InputError
 
 _LOOKED_AT = 200
+RADIUS, _MOST_NEIGHBOURS = 5.0, 100
+"""Of graphs [Å], where no atom has more neighbours within it."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +50,9 @@ class Finding:
     """Names of files that are not used."""
     partial: dict[str, int] = field(default_factory=dict)
     """Keys that only some structures have, and how many."""
-    longest_edge: float | None = None
-    """Length of the longest edge, where graphs bring their edges."""
+    radius: float = RADIUS
+    """The longest edge, where graphs bring their edges; else that within which atoms have no more
+    neighbours than a network takes in good time."""
     edges_are_cut: bool = False
     """Whether these leave out neighbours that are as near."""
     node_features: list[int] = field(default_factory=lambda: [0])
@@ -105,7 +110,22 @@ def look(directory: Path) -> Finding:
         labels,
         files.skipped,
         partial,
+        _radius(structures),
     )
+
+
+def _radius(structures: Sequence[Found]) -> float:
+    """Radius for structures whose atoms may lie densely, as at high pressure or in another unit."""
+    radius = RADIUS
+    for number, one in enumerate(structures):
+        # From small to large: of thousands of neighbours a list would not end.
+        for cutoff in radius / 2.0 ** np.arange(5, -1, -1):
+            with suppress(InputError):  # what is wrong with it, the preparation says
+                edges = atoms_to_graph(one.atoms, cutoff, None, number).edge_index
+                if (most := max(np.bincount(edges[1]), default=0)) > _MOST_NEIGHBOURS:
+                    radius = math.floor(100 * cutoff * (_MOST_NEIGHBOURS / most) ** (1 / 3)) / 100
+                    break
+    return radius
 
 
 def _count(reader: StructureSource, file: Path) -> int:
@@ -148,6 +168,7 @@ def _look_at_store(files: Files) -> Finding:
     longest = max((record.longest_edge for record in records), default=0.0)
     # Rounded up: the radius is compared with edges.
     longest = max(math.ceil(1000 * longest) / 1000, manifest.cutoff or 0.0)
+    longest = longest or RADIUS
     cut = any(record.truncation(record.data, longest, None).atoms for record in records)
     numbers = [len(record.data.pos) for record in records]
     columns = list(range(len(manifest.node_features)))
@@ -164,7 +185,7 @@ def _look_at_store(files: Files) -> Finding:
             for name, target in manifest.targets.items()
         ],
         files.skipped,
-        longest_edge=longest,
+        radius=longest,
         edges_are_cut=cut,
         node_features=[0] if manifest.node_features[:1] == ["atomic_number"] else columns,
     )

@@ -36,19 +36,20 @@ class GraphStore:
 
     def __init__(
         self,
-        path: Path,
+        path: str | Path,
         manifest: Manifest,
         mode: Mode = "memory",
         without: Collection[str] = (),
-        scratch: Path | None = None,
+        scratch: str | Path | None = None,
     ) -> None:
-        self.path = path
+        self.path = path = Path(path)
         self.manifest = manifest
         self.mode: Mode = mode
         self._staged: NodeEntry | None = None
         keys = {key: value for key, value in manifest.keys.items() if key not in without}
         folder = path
         # Data that are used in place are so because they are large, and no disk of a node is.
+        scratch = None if scratch is None else Path(scratch)
         local = None if manifest.in_place else scratch
         if local is not None and (mode != "memory" or is_here(path, manifest, local)):
             try:

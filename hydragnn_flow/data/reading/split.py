@@ -48,7 +48,7 @@ class GraphSplit:
 
     def __init__(
         self,
-        store: Path,
+        store: str | Path,
         index: SplitIndex,
         targets: Mapping[str, Target],
         mode: Mode,

@@ -24,7 +24,7 @@ from parsl.executors.high_throughput.errors import ManagerLost
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.pools.blocks import Blocks
-from hydragnn_flow.execution.pools.calls import run_in_block
+from hydragnn_flow.execution.pools.calls import node_of, run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.node_health import NodeHealth
@@ -287,6 +287,14 @@ class Pool:
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
+        about = {"started": time.time(), "node": node_of(node)}
+        self._file.segments[answer] = [
+            {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
+            | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd or 0]]}
+            for rank in ranks
+            for spec in rank.specs
+        ]
+        answer.add_done_callback(self._file.segments.pop)
 
         def has_checkpoint() -> bool:
             return any(is_there(spec.checkpoint) for rank in ranks for spec in rank.specs)

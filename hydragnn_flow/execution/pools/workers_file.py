@@ -1,4 +1,4 @@
-"""`workers.json` of a run directory: the blocks of the driver, for `hydragnn-flow status`."""
+"""`workers.json` of a run directory: blocks and segments of the driver, for `status`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,9 @@ class WorkersFile:
     def __init__(self, run_directory: Path) -> None:
         self._path = run_directory / WORKERS_FILE
         self._written: dict[str, Any] = {}
-        self._when = float("-inf")
+        self._next = float("-inf")
+        self.segments: dict[Any, list[dict[str, Any]]] = {}
+        """What is at work, by its future: lines of the ledger without an end."""
 
     def write(self, pool: Blocks, bad_nodes: Mapping[str, float], at_once: bool) -> None:
         """Write what has changed.
@@ -88,21 +91,22 @@ class WorkersFile:
         at_once
             Whether not to wait until the last time is a while ago.
         """
-        if not at_once and time.monotonic() - self._when < SECONDS_BETWEEN_WRITES:
+        began = time.monotonic()
+        if not at_once and began < self._next:
             return
         content = {
             "driver_pid": os.getpid(),
             "host": socket.gethostname(),
             **_about(pool),
             "bad_nodes": dict(bad_nodes),
+            "segments": [line for lines in [*self.segments.values()] for line in lines],
         }
-        if content == self._written:
-            return
-        self._when, self._written = time.monotonic(), content
-        try:
-            write_json(self._path, {"written": time.time(), **content})
-        except OSError:
-            return  # `status` shows an older state
+        if content != self._written:
+            self._written = content
+            with suppress(OSError):  # `status` shows an older state
+                write_json(self._path, {"written": time.time(), **content})
+        # Thousands of segments take a while to write: at most a fiftieth of the driver's time.
+        self._next = began + max(SECONDS_BETWEEN_WRITES, 50 * (time.monotonic() - began))
 
 
 def _about(pool: Blocks) -> dict[str, Any]:
