@@ -29,6 +29,7 @@ from hydragnn_flow.search.records import TrialRecord, own, record_of
 STUDY = "search"
 """Name of the study in a run's journal."""
 _KEY = b',"crc":'
+_DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 # A study has few domains, but Optuna parses one for every parameter of every trial it reads or
@@ -139,8 +140,10 @@ class GroupCommitBackend(BaseJournalBackend):
             creation.setdefault("params", {})[name] = parameter["param_value_internal"]
             creation.setdefault("distributions", {})[name] = parameter["distribution"]
 
-    def commit(self) -> None:
+    def commit(self, *, is_last: bool = False) -> None:
         """Put the pending records on disk: one append and one fsync, however many there are.
+
+        After the last commit of a driver a file beside the journal knows how it ends.
 
         Raises
         ------
@@ -161,11 +164,8 @@ class GroupCommitBackend(BaseJournalBackend):
             self._crc = crc
             self._pending.clear()
             self._created.clear()
-
-    def end(self) -> None:
-        """Keep beside the journal, until the next commit, which line is its last."""
-        if self._crc and not self._ended:
-            with suppress(OSError):  # without it only lines lost at the end are not known
+        if is_last and self._crc and not self._ended:
+            with suppress(OSError):  # without it, only lines lost at the end are not known
                 write_text(self._end, f"{self._crc}\n")
                 self._ended = b"%d\n" % self._crc
 
@@ -207,14 +207,9 @@ class StudyStorage(JournalStorage):
     ) -> None:
         self.commit()
 
-    def commit(self) -> None:
-        """Put everything since the last commit on disk; errors as `GroupCommitBackend.commit`."""
-        self._journal.commit()
-
-    def end(self) -> None:
-        """Commit for the last time."""
-        self.commit()
-        self._journal.end()
+    def commit(self, *, is_last: bool = False) -> None:
+        """Put everything since the last commit on disk; as `GroupCommitBackend.commit`."""
+        self._journal.commit(is_last=is_last)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         trial_id = super().create_new_trial(study_id, template_trial)
@@ -280,14 +275,7 @@ def read_trials(run_directory: Path) -> list[TrialRecord]:
 def _damage_named(backend: GroupCommitBackend) -> Iterator[None]:
     try:
         yield
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        AssertionError,
-    ) as error:
+    except _DAMAGE as error:
         raise InputError(
             f"{backend.path}: line {backend.line} is damaged ({type(error).__name__}: {error}); "
             f"restore the file from a copy, or move it away: the next start of the run makes it "
