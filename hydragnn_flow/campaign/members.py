@@ -165,24 +165,23 @@ class MemberPhase:
         """Train members again whose checkpoint was taken away since, or is damaged."""
         trained = [self._last[k] for k in members if k in self._last]
         missed = [
-            SegmentResult.of(result, TrainingOutcome.cut_short("lost", fault))
+            SegmentResult.of(result, TrainingOutcome.cut_short("lost", "its checkpoint is gone"))
             for result in trained
-            if result.status == "ok" and (fault := self._fault(result))
+            if result.status == "ok" and not self._is_kept(result)
         ]
         # On disk, so that what is trained of it by the next start is not taken for the whole.
         self.context.ledger.record(missed)
         for result in missed:
-            tell(_logger, "member %d is trained again: %s", result.number, result.reason)
+            _logger.info("member %d is trained again: %s", result.number, result.reason)
             self._ended.pop(result.number, None)
 
-    def _fault(self, result: SegmentResult) -> str:
-        """Why what a member ended in cannot be used; empty if it can."""
-        read = partial(_LOOK, known={result.checkpoint: result.checksum}, remedy="it is not used")
+    def _is_kept(self, result: SegmentResult) -> bool:
+        """Whether what a member ended in can be read."""
+        read = partial(_LOOK, known={result.checkpoint: result.checksum})
         try:
-            found = furthest(self._checkpoints(result.number), read)
-        except Damaged as error:
-            return str(error)
-        return "" if found else "its checkpoint is gone"
+            return furthest(self._checkpoints(result.number), read) is not None
+        except Damaged:  # which has been logged
+            return False
 
     def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> list[Task]:
         """Send the members for which there are GCDs, the longest first; returns the others."""

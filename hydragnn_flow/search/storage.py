@@ -278,6 +278,6 @@ def _damage_named(backend: GroupCommitBackend) -> Iterator[None]:
     except _DAMAGE as error:
         raise InputError(
             f"{backend.path}: line {backend.line} is damaged ({type(error).__name__}: {error}); "
-            f"restore the file from a copy, or move it away: the next start of the run makes it "
-            f"anew from segments.jsonl"
+            f"restore the file from a copy; or, of a search for networks, move it away: the next "
+            f"start of the run makes it anew from segments.jsonl"
         ) from None

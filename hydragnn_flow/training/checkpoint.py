@@ -1,6 +1,6 @@
 """Checkpoints: written whole or not at all, read without running code from them.
 
-A checkpoint ends with the CRC-32 of all before it, which torch passes over.
+One ends with the CRC-32 of all before it, which torch passes over.
 
 Each sending of a segment writes a file of its own, and takes away those before it once it has. So
 nothing has to keep two writers apart: one that was taken for lost writes what nobody reads, or what
@@ -137,8 +137,7 @@ def load_checkpoint(
         # The first sentence is enough; the rest is advice about torch.
         first = next(iter(str(error).splitlines()), type(error).__name__)
         reason = first.partition(". ")[0]
-        says_nothing = isinstance(error, OSError) or out_of_memory(error)
-        kind = InputError if says_nothing else Damaged
+        kind = InputError if isinstance(error, OSError) or out_of_memory(error) else Damaged
         raise kind(f"{path}: is not a readable checkpoint ({reason}); {remedy}") from None
     if state.get("version") not in (VERSION, IN_PARTS):
         raise InputError(
@@ -150,13 +149,7 @@ def load_checkpoint(
 
 
 def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
-    """A checkpoint's own content, without that of its parts; errors are torch's.
-
-    Raises
-    ------
-    ValueError
-        If it is another than was written.
-    """
+    """A checkpoint's own content, without that of its parts; errors are torch's, or ValueErrors."""
     with path.open("rb") as file:
         file.seek(-min(len(_MARK) + 4, path.stat().st_size), os.SEEK_END)
         mark, crc = file.read(len(_MARK)), int.from_bytes(file.read(), "little")

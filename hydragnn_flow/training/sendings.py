@@ -179,11 +179,10 @@ class Sending:
 
     def _read(self, path: Path, **how: Any) -> dict[str, Any]:
         try:
-            state = load_checkpoint(
-                path, remedy="it is passed over", known=self._spec.checksums, **how
-            )
+            known, remedy = self._spec.checksums, "it is passed over"
+            state = load_checkpoint(path, remedy=remedy, known=known, **how)
             if path.parent == self._spec.folder and not self._is_ours(state):
-                raise Damaged(f"{path}: is of another training; it is passed over")
+                raise Damaged(f"{path}: is of another training; {remedy}")
         except Damaged as error:
             self.passed_over[path] = str(error)
             raise
@@ -260,9 +259,8 @@ class Sending:
 
 
 def _said(error: Exception) -> tuple[str, float]:
-    weight = _DAMAGED if isinstance(error, Damaged) else 1.0
-    is_sentence = isinstance(error, InputError)
-    return str(error) if is_sentence else f"{type(error).__name__}: {error}", weight
+    said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return said, _DAMAGED if isinstance(error, Damaged) else 1.0
 
 
 def _moment(state: Mapping[str, Any]) -> str:
