@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +342,21 @@ class RunDirectory:
         """
         if results:
             self._ledger.append(_lines(results).encode())
+
+    def check_study(self, trials: Iterable[int], recorded: Iterable[int]) -> None:
+        """Refuse a study of fewer trials than the ledger, which was read before, records.
+
+        Raises
+        ------
+        InputError
+            If there are any.
+        """
+        if {*recorded} - {*trials}:
+            raise InputError(
+                f"{self.journal}: lacks trials that {self.segments.name} records; restore it from "
+                f"a copy; or, of a search for networks, move it away, and the same command makes "
+                f"it anew"
+            )
 
     def results(self, of_trials: Container[int] | None = None) -> Iterator[SegmentResult]:
         """Every recorded segment, in the order they ended.

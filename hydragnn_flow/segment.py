@@ -77,6 +77,8 @@ class SegmentSpec(Segment):
     decay: tuple[int, int] | None = None
     """Epochs between which a member's learning rate falls, by default to nothing; those of a trial
     if not given."""
+    checksums: dict[str, int | None] = field(default_factory=dict)
+    """Of the checkpoints that the driver knows, by name."""
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""
     batches: int = 1
@@ -180,6 +182,10 @@ class TrainingOutcome:
     """Errors of the same weights on the validation split, in the data's units."""
     checkpoint: str = ""
     """Name, in the folder, of the checkpoint in which it ended; empty if it wrote none."""
+    checksum: int | None = None
+    """CRC-32 at the end of this file."""
+    passed_over: str = ""
+    """Checkpoints that it should have begun with, and why it did not."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     steps: int = 0

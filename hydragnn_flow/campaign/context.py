@@ -22,6 +22,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
+from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
     Estimate,
     Gcd,
@@ -260,10 +261,10 @@ class Context:
         """A segment on a number of GCDs, with as many micro-batches as its memory needs."""
         network = task.spec.network.with_accumulation(task.micro_batches)
         batches = width if task.is_batch_per_gcd else task.spec.batches
-        network, estimate = self.estimator.divide(
-            network, task.epochs, width, self._results(task), batches
-        )
-        spec = replace(task.spec, network=network, batches=batches)
+        results = self._results(task)
+        network, estimate = self.estimator.divide(network, task.epochs, width, results, batches)
+        checksums = {result.checkpoint: result.checksum for result in results}
+        spec = replace(task.spec, network=network, batches=batches, checksums=checksums)
         return replace(task, spec=spec, estimate=estimate, width=width)
 
     def _results(self, task: Task) -> list[SegmentResult]:
@@ -289,6 +290,11 @@ class Context:
         """
         self.ledger.record(results)
         self.estimator.learn(results)
+        for result in results:
+            if result.passed_over:
+                told = "%s %d began at epoch %d: %s"
+                values = result.kind, result.number, result.from_epoch, result.passed_over
+                tell(_logger, told, *values)
         for file in self.event_files.of(results, self.ledger.trials) if self.event_files else ():
             self.ledger.write(partial(write, file))
         now = self.clock.monotonic()

@@ -34,8 +34,10 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoint import (
     FILE,
+    Damaged,
     checkpoints,
     copy_checkpoint,
+    furthest,
     load_checkpoint,
     named_or_furthest,
 )
@@ -160,18 +162,26 @@ class MemberPhase:
             shutil.rmtree(self._folder(k), ignore_errors=True)
 
     def _miss_checkpoints(self, members: Sequence[int]) -> None:
-        """Train members again whose checkpoint was taken away since, say for being damaged."""
+        """Train members again whose checkpoint was taken away since, or is damaged."""
         trained = [self._last[k] for k in members if k in self._last]
         missed = [
             SegmentResult.of(result, TrainingOutcome.cut_short("lost", "its checkpoint is gone"))
             for result in trained
-            if result.status == "ok" and not self._checkpoints(result.number)
+            if result.status == "ok" and not self._is_kept(result)
         ]
         # On disk, so that what is trained of it by the next start is not taken for the whole.
         self.context.ledger.record(missed)
         for result in missed:
             _logger.info("member %d is trained again: %s", result.number, result.reason)
             self._ended.pop(result.number, None)
+
+    def _is_kept(self, result: SegmentResult) -> bool:
+        """Whether what a member ended in can be read."""
+        read = partial(_LOOK, known={result.checkpoint: result.checksum})
+        try:
+            return furthest(self._checkpoints(result.number), read) is not None
+        except Damaged:  # which has been logged
+            return False
 
     def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> list[Task]:
         """Send the members for which there are GCDs, the longest first; returns the others."""

@@ -20,7 +20,7 @@ from hydragnn_flow.run_directory import CONFIG, RunDirectory
 from hydragnn_flow.search.earlier import add_earlier
 from hydragnn_flow.search.records import FIXED, PASSED, REASON
 from hydragnn_flow.search.space import active, distributions
-from hydragnn_flow.search.storage import STUDY, StudyStorage
+from hydragnn_flow.search.storage import STUDY, StudyStorage, end_of
 from hydragnn_flow.search.study import Search
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoint import checkpoints, furthest
@@ -65,6 +65,7 @@ def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
     try:
         made = _begin_trials(temporary, directory, search, results, numbers)
         _judge(temporary, config, results)
+        end_of(temporary).replace(end_of(directory.journal))
         temporary.replace(directory.journal)
     finally:
         temporary.unlink(missing_ok=True)

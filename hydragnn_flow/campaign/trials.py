@@ -354,11 +354,7 @@ class TrialPhase:
         """Refuse to begin again, or to repeat, what a lost file has forgotten."""
         directory = self.context.directory
         study, ledger = directory.journal, directory.segments
-        if not self._results.keys() <= {trial.number for trial in self.search.records}:
-            raise InputError(
-                f"{study}: lacks trials that {ledger.name} records; move it away, and the same "
-                f"command makes it anew"
-            )
+        directory.check_study((trial.number for trial in self.search.records), self._results)
         if not self._results and self.search.best is not None:
             raise InputError(
                 f"{ledger}: has lost the trials that {study.name} records; restore it from a copy, "

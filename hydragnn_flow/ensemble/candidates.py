@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from hydragnn_flow.ensemble.selection import Candidate, Selection, best_first, s
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoint import checkpoints, named_or_furthest
+from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint, named_or_furthest
 from hydragnn_flow.training.criterion import Criterion, Floats
 from hydragnn_flow.training.predictions import predictions_in
 
@@ -138,8 +139,9 @@ def candidate_of(config: RunConfig, record: TrialRecord, last: SegmentResult) ->
 
 def _predicted(folder: Path, last: SegmentResult, split: Split) -> Predicted | None:
     """What a trial's best weights predict; None if its checkpoint does not say."""
+    read = partial(load_checkpoint, known={last.checkpoint: last.checksum})
     try:
-        _, state = named_or_furthest(folder / last.checkpoint)
+        _, state = named_or_furthest(folder / last.checkpoint, read)
     except InputError:
         return None
     is_of_best = state["progress"]["best_val_error"] == last.best_val_error

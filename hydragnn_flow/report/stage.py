@@ -91,7 +91,9 @@ def stage_of(run_directory: Path) -> Stage:
     """Read how far a run is; nothing is written."""
     directory = RunDirectory(run_directory)
     values = recorded(directory.path)
-    trials, results = read_trials(directory.path), list(directory.results())
+    results, trials = list(directory.results()), read_trials(directory.path)
+    numbers = (result.number for result in results if result.kind == "trial")
+    directory.check_study((trial.number for trial in trials), numbers)
     size = _integer(values, "ensemble", "size")
     ends = {r.number: r.status for r in results if r.kind == "member"}
     # Of one that began early and was not chosen nothing is left.

@@ -80,13 +80,14 @@ def _trials(run_directory: Path, stage: Stage, best: int) -> Table:
 
 def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
     """The last segments that ended badly, the latest last."""
-    failed = [r for r in results if r.status not in ("ok", "interrupted")]
+    failed = [r for r in results if r.status not in ("ok", "interrupted") or r.passed_over]
     if not failed:
         return
     yield f"failed segments: {len(failed):,}, the last:"
     for result in failed[-_MOST_FAILURES:]:
         when = time.strftime("%m-%d %H:%M:%S", time.localtime(result.ended)) if result.ended else ""
-        reason = " ".join(result.reason.split())[:_MOST_CHARACTERS]
+        why = f"{result.reason} {result.passed_over}"
+        reason = " ".join(why.split())[:_MOST_CHARACTERS]
         where = f" on {result.node}" if result.node else ""
         yield f"  {when} {result.kind} {result.number}{where}: {result.status}: {reason}"
 

@@ -64,8 +64,10 @@ def study_frame_of(run_directory: Path) -> tuple[optuna.Study, pd.DataFrame]:
     InputError
         If the search has not begun, or a file is damaged.
     """
-    study = read_study(run_directory)
-    results = RunDirectory(run_directory).results()
+    directory = RunDirectory(run_directory)
+    results, study = list(directory.results()), read_study(run_directory)
+    recorded = (result.number for result in results if result.kind == "trial")
+    directory.check_study((trial.number for trial in study.get_trials(deepcopy=False)), recorded)
     return study, study_frame(study, results, objectives_of(run_directory))
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Container, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -21,17 +22,24 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there
+from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, write_text
 from hydragnn_flow.garbage import no_collection
 from hydragnn_flow.search.records import TrialRecord, own, record_of
 
 STUDY = "search"
 """Name of the study in a run's journal."""
+_KEY = b',"crc":'
+_DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 # A study has few domains, but Optuna parses one for every parameter of every trial it reads or
 # writes, and has no public place to keep them.
 journal.json_to_distribution = cache(journal.json_to_distribution)  # type: ignore[attr-defined]
+
+
+def end_of(journal: Path) -> Path:
+    """File beside a journal, which says how it ends while no driver is at work."""
+    return journal.with_name(f"{journal.name}.end")
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
@@ -46,6 +54,10 @@ def _decoded(line: bytes) -> dict[str, Any]:
 class GroupCommitBackend(BaseJournalBackend):
     """The records of one storage: read from the file once, appended to it together.
 
+    The last key of each line, which Optuna passes over, is the CRC-32 of the line and of all before
+    it. So a line that is changed, lost, doubled or moved is known. What others append, such as
+    notes of optuna-dashboard, has none, and is taken as it is.
+
     Parameters
     ----------
     path
@@ -58,7 +70,11 @@ class GroupCommitBackend(BaseJournalBackend):
         """Number of the line read last."""
         self.none_waiting: set[int] = set()
         """Studies in which no trial waits to be asked for."""
-        self._file = AppendOnly(path)
+        self._file, self._end = AppendOnly(path), end_of(path)
+        self._crc, self._ended = 0, b""
+        # Read first: a driver that goes on takes it away, and then appends.
+        with suppress(FileNotFoundError):
+            self._ended = self._end.read_bytes()
         self._unread: Iterable[dict[str, Any]] = self._stored()
         self._pending: list[str | dict[str, Any]] = []
         """Lines of the next commit; records of trials that it creates, which may still grow."""
@@ -67,12 +83,21 @@ class GroupCommitBackend(BaseJournalBackend):
     def _stored(self) -> Iterator[dict[str, Any]]:
         if not is_there(self.path):
             return
+        has_end = not self._ended
         with self.path.open("rb") as file:
             for line in file:
                 self.line += 1
                 if not line.endswith(b"\n"):
-                    return  # still being written; the rest may come before the next look
+                    break  # still being written; the rest may come before the next look
+                content, key, crc = line.rpartition(_KEY)
+                if key and crc[:-2].isdigit():
+                    self._crc = zlib.crc32(content, self._crc)
+                    if int(crc[:-2]) != self._crc:
+                        raise ValueError("it is not what was written after the line before it")
+                    has_end |= self._ended == b"%d\n" % self._crc
                 yield _decoded(line)
+        if not has_end:
+            raise ValueError(f"it is not the last one by {self._end.name}, and no other follows")
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
         """Records that the storage has not read yet; it reads each once."""
@@ -115,8 +140,10 @@ class GroupCommitBackend(BaseJournalBackend):
             creation.setdefault("params", {})[name] = parameter["param_value_internal"]
             creation.setdefault("distributions", {})[name] = parameter["distribution"]
 
-    def commit(self) -> None:
+    def commit(self, *, is_last: bool = False) -> None:
         """Put the pending records on disk: one append and one fsync, however many there are.
+
+        After the last commit of a driver a file beside the journal knows how it ends.
 
         Raises
         ------
@@ -125,10 +152,22 @@ class GroupCommitBackend(BaseJournalBackend):
             kept, and the next commit tries again.
         """
         if self._pending:
-            lines = [log if isinstance(log, str) else _encode(log) for log in self._pending]
-            self._file.append("".join(f"{line}\n" for line in lines).encode())
+            lines, crc = [], self._crc
+            for log in self._pending:
+                content = (log if isinstance(log, str) else _encode(log))[:-1].encode()
+                crc = zlib.crc32(content, crc)
+                lines.append(b"%b%b%d}\n" % (content, _KEY, crc))
+            if self._ended:
+                self._end.unlink(missing_ok=True)
+                self._ended = b""
+            self._file.append(b"".join(lines))
+            self._crc = crc
             self._pending.clear()
             self._created.clear()
+        if is_last and self._crc and not self._ended:
+            with suppress(OSError):  # without it, only lines lost at the end are not known
+                write_text(self._end, f"{self._crc}\n")
+                self._ended = b"%d\n" % self._crc
 
 
 class StudyStorage(JournalStorage):
@@ -168,9 +207,9 @@ class StudyStorage(JournalStorage):
     ) -> None:
         self.commit()
 
-    def commit(self) -> None:
-        """Put everything since the last commit on disk; errors as `GroupCommitBackend.commit`."""
-        self._journal.commit()
+    def commit(self, *, is_last: bool = False) -> None:
+        """Put everything since the last commit on disk; as `GroupCommitBackend.commit`."""
+        self._journal.commit(is_last=is_last)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         trial_id = super().create_new_trial(study_id, template_trial)
@@ -236,16 +275,9 @@ def read_trials(run_directory: str | Path) -> list[TrialRecord]:
 def _damage_named(backend: GroupCommitBackend) -> Iterator[None]:
     try:
         yield
-    except (
-        ValueError,
-        LookupError,
-        TypeError,
-        AttributeError,
-        ArithmeticError,
-        AssertionError,
-    ) as error:
+    except _DAMAGE as error:
         raise InputError(
             f"{backend.path}: line {backend.line} is damaged ({type(error).__name__}: {error}); "
-            f"restore the file from a copy, or move it away: the next start of the run makes it "
-            f"anew from segments.jsonl"
+            f"restore the file from a copy; or, of a search for networks, move it away: the next "
+            f"start of the run makes it anew from segments.jsonl"
         ) from None

@@ -228,7 +228,7 @@ class Search:
     def close(self) -> None:
         """Commit, and end the sampler's process beside the driver."""
         self._close_sampler()
-        self.commit()
+        self._storage.commit(is_last=True)
 
     def _close_sampler(self) -> None:
         getattr(self._sampler, "close", lambda: None)()

@@ -1,5 +1,7 @@
 """Checkpoints: written whole or not at all, read without running code from them.
 
+One ends with the CRC-32 of all before it, which torch passes over.
+
 Each sending of a segment writes a file of its own, and takes away those before it once it has. So
 nothing has to keep two writers apart: one that was taken for lost writes what nobody reads, or what
 is as good.
@@ -7,9 +9,10 @@ is as good.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,8 @@ import torch
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import copy_file, is_there, patiently, replacing
-from hydragnn_flow.training.checkpoint_parts import folder_of, joined
+from hydragnn_flow.training.checkpoint_parts import Damaged, checksum, folder_of, joined
+from hydragnn_flow.training.memory import out_of_memory
 
 VERSION = 5
 IN_PARTS = 6
@@ -29,10 +33,16 @@ PATTERN = "checkpoint*.pt"
 # A disk that is full, or away, may be back within such a time [s]; other ranks wait longer still.
 SECONDS_TO_RECOVER = 60.0
 _NAME = re.compile(r"checkpoint(-\w+)?\.pt")
+CHECKSUM = "checksum"
+"""Key of a checkpoint that ends with its checksum; this once it is read."""
+_MARK = b"CRC-32: "
+# Of bytes that end with their own CRC-32.
+_WHOLE = 0x2144DF1C
+_logger = logging.getLogger(__name__)
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """Write ``state`` to ``path`` so that a crash leaves the old file or the new one, never a part.
+def save_checkpoint(path: Path, state: dict[str, Any]) -> int:
+    """Write ``state`` to ``path``, whole or not at all; returns the checksum at its end.
 
     Parameters
     ----------
@@ -47,7 +57,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
         Naming the file, if the disk does not take it, or is full or out of reach for longer.
     """
     try:
-        patiently(lambda: _write(path, state), seconds=SECONDS_TO_RECOVER)
+        return patiently(lambda: _write(path, state), seconds=SECONDS_TO_RECOVER)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
@@ -68,12 +78,17 @@ def checkpoints(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
 
 
-def _write(path: Path, state: dict[str, Any]) -> None:
+def _write(path: Path, state: dict[str, Any]) -> int:
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
-            torch.save({"version": VERSION, **state}, file)
+            torch.save({"version": VERSION, **state, CHECKSUM: 0}, file)
+            file.write(_MARK)
+            file.flush()
+            crc = checksum(temporary)
+            file.write(crc.to_bytes(4, "little"))
             file.flush()
             os.fsync(file.fileno())
+        return crc
     except RuntimeError as error:
         if isinstance(error.__context__, OSError):
             raise error.__context__ from None  # what torch met before it lost count of its bytes
@@ -86,6 +101,7 @@ def load_checkpoint(
     remedy: str = "delete it to train afresh",
     share: tuple[int, int] = (0, 1),
     lazily: bool = False,
+    known: Mapping[str, int | None] | None = None,
 ) -> dict[str, Any]:
     """Read a checkpoint with ``weights_only=True``; all of it is on the host.
 
@@ -100,20 +116,29 @@ def load_checkpoint(
     lazily
         Map the files, and read tensors where they are looked at; those that several ranks have
         written come as :class:`.Rows`.
+    known
+        Checksums of files by their names, as the ledger has them.
 
     Raises
     ------
+    Damaged
+        If the file is not what was written, or another than is known.
     InputError
-        If the file is damaged or of a version this package does not read.
+        If it cannot be read for another reason, or has a version this package does not read.
     """
     try:
-        state = read_alone(path, lazily=lazily)
+        # Of ranks that read some of it each, one reads all.
+        state = read_alone(path, lazily=lazily, checked=not lazily or not share[0])
+        expected = (known or {}).get(path.name)
+        if expected is not None and state.get(CHECKSUM) != expected:
+            raise ValueError("it is another than segments.jsonl names")
     except Exception as error:
         # Damaged bytes make torch's unpickler raise whatever it stumbles over.
         # The first sentence is enough; the rest is advice about torch.
         first = next(iter(str(error).splitlines()), type(error).__name__)
         reason = first.partition(". ")[0]
-        raise InputError(f"{path}: is not a readable checkpoint ({reason}); {remedy}") from None
+        kind = InputError if isinstance(error, OSError) or out_of_memory(error) else Damaged
+        raise kind(f"{path}: is not a readable checkpoint ({reason}); {remedy}") from None
     if state.get("version") not in (VERSION, IN_PARTS):
         raise InputError(
             f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}; "
@@ -123,25 +148,30 @@ def load_checkpoint(
     return whole
 
 
-def read_alone(path: Path, *, lazily: bool = False) -> dict[str, Any]:
-    """A checkpoint's own content, without that of its parts; errors are torch's."""
+def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
+    """A checkpoint's own content, without that of its parts; errors are torch's, or ValueErrors."""
+    with path.open("rb") as file:
+        file.seek(-min(len(_MARK) + 4, path.stat().st_size), os.SEEK_END)
+        mark, crc = file.read(len(_MARK)), int.from_bytes(file.read(), "little")
+    if mark == _MARK and checked and checksum(path) != _WHOLE:
+        raise ValueError("its checksum is wrong")
     state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=lazily)
+    if CHECKSUM in state:  # an earlier version wrote none
+        if mark != _MARK:
+            raise ValueError("its checksum is missing")
+        state[CHECKSUM] = crc
     return state
 
 
 def furthest(
-    files: Sequence[Path],
-    counts: Callable[[dict[str, Any]], bool] = lambda state: True,
-    read: Callable[[Path], dict[str, Any]] = load_checkpoint,
+    files: Sequence[Path], read: Callable[[Path], dict[str, Any]] = load_checkpoint
 ) -> tuple[Path, dict[str, Any]] | None:
     """The checkpoint that has got furthest, and its content; None if there are none.
 
     Parameters
     ----------
     files
-        To look among.
-    counts
-        Whether one with such content counts.
+        To look among; those that cannot be read are logged.
     read
         Reads one.
 
@@ -156,9 +186,10 @@ def furthest(
         try:
             state = read(file)
         except InputError as error:
+            _logger.warning("%s", error)
             damaged = error
             continue
-        if counts(state) and (found is None or _far(found[1]) < _far(state)):
+        if found is None or _far(found[1]) < _far(state):
             found = file, state
     if found is None and damaged is not None:
         raise damaged

@@ -33,6 +33,10 @@ SUFFIX = ".parts"
 _CHUNK = 2**24
 
 
+class Damaged(InputError):
+    """A file of a checkpoint is not what was written."""
+
+
 class Rows:
     """A tensor whose rows are divided among the parts of a checkpoint; a slice of it is read.
 
@@ -111,7 +115,7 @@ def joined(
         return state
     named = _named(folder, state)
     if named is None:
-        raise InputError(f"{folder}: a checkpoint there names no folder of parts; {remedy}")
+        raise Damaged(f"{folder}: a checkpoint there names no folder of parts; {remedy}")
     parts = _open(named, state[KEY]["files"], remedy, share)
 
     def visit(place: str, value: Any) -> Any:
@@ -237,14 +241,15 @@ def _open(
         try:
             is_mine = number % readers == mine
             if file.stat().st_size != size or (is_mine and checksum(file) != crc):
-                raise InputError(f"{file}: is not the part that was written; {remedy}")
+                raise Damaged(f"{file}: is not the part that was written; {remedy}")
             part = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         except InputError:
             raise
         except OSError as error:
-            raise InputError(f"{file}: cannot be read ({error.strerror}); {remedy}") from None
+            kind = Damaged if isinstance(error, FileNotFoundError) else InputError
+            raise kind(f"{file}: cannot be read ({error.strerror}); {remedy}") from None
         except Exception:  # what damaged bytes make of torch's unpickler
-            raise InputError(f"{file}: is not the part that was written; {remedy}") from None
+            raise Damaged(f"{file}: is not the part that was written; {remedy}") from None
         parts.append(part)
     return parts
 

@@ -138,10 +138,12 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
 
 def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
     """The outcome with the losses and times of a trainer."""
-    progress = trainer.progress
+    progress, sending = trainer.progress, trainer.sending
     outcome = replace(
         outcome,
-        checkpoint=checkpoint.name if (checkpoint := trainer.sending.checkpoint) else "",
+        checkpoint=sending.checkpoint.name if sending.checkpoint else "",
+        checksum=sending.checksum,
+        passed_over="; ".join(sending.passed_over.values()),
         to_epoch=progress.epoch,
         history=[row for row in progress.history if row[0] > trainer.spec.after_epoch],
     )

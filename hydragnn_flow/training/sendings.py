@@ -15,18 +15,19 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import (
+    CHECKSUM,
     IN_PARTS,
     PATTERN,
     SECONDS_TO_RECOVER,
     checkpoints,
     furthest,
     load_checkpoint,
-    named_or_furthest,
     read_alone,
     save_checkpoint,
 )
 from hydragnn_flow.training.checkpoint_parts import (
     KEY,
+    Damaged,
     checksum,
     folder_of,
     new_folder,
@@ -41,6 +42,7 @@ from hydragnn_flow.training.distributed import World
 _SECONDS_TO_WRITE = 3600.0
 # Times that ranks look for a checkpoint which they all see alike.
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 4, 1.0
+_DAMAGED = 2.0
 
 Found = tuple[Path, dict[str, Any]]
 Read = Callable[[Path], dict[str, Any]]
@@ -65,6 +67,10 @@ class Sending:
         self._superseded: list[Path] = []
         self.checkpoint: Path | None = None
         """The file that has what was trained so far; none if nothing was."""
+        self.checksum: int | None = None
+        """That of this file."""
+        self.passed_over: dict[Path, str] = {}
+        """Checkpoints that it should have begun with, and why it did not."""
 
     def begin(
         self, world: World, device: torch.device, *, lazily: bool = False
@@ -83,18 +89,18 @@ class Sending:
         Raises
         ------
         InputError
-            If nothing of what was left can be read, by any rank.
+            If a rank cannot read what was left for another reason than damage; what is damaged is
+            passed over.
         """
-        spec = self._spec
-        read = partial(load_checkpoint, share=(world.rank, world.size), lazily=lazily)
+        spec, alike = self._spec, partial(self._seen_alike, world, device, lazily)
         found = None
         if spec.begin_with or spec.may_have_begun:
-            found = _seen_alike(spec.folder, partial(self._found, read), read, world, device)
-            self.checkpoint = None if found is None else found[0]
-        if found is None and spec.start_from is not None:
+            found = alike(spec.folder, "" if spec.may_have_begun else spec.begin_with)
+        if found is not None:
+            self.checkpoint, self.checksum = found[0], found[1].get(CHECKSUM)
+        elif spec.start_from is not None:
             file = Path(spec.start_from)
-            named = partial(named_or_furthest, file, read)
-            found = _seen_alike(file.parent, named, read, world, device)
+            found = alike(file.parent, file.name)
         return None if found is None else found[1]
 
     def write(self, state: dict[str, Any]) -> None:
@@ -112,7 +118,7 @@ class Sending:
                 before = folder_of(file)
         if self.checkpoint is None:
             file.parent.mkdir(parents=True, exist_ok=True)
-        save_checkpoint(file, {**state, **_identity(self._spec)})
+        self.checksum = save_checkpoint(file, {**state, **_identity(self._spec)})
         with suppress(OSError):  # a file too many harms nobody
             remove_parts(before)
             for superseded in self._superseded:
@@ -171,15 +177,76 @@ class Sending:
         files = [[int(size), int(crc)] for size, crc in world.sum(facts).tolist()]
         return {"version": IN_PARTS, KEY: {"folder": name, "files": files}}
 
-    def _found(self, read: Read) -> Found | None:
-        spec = self._spec
-        known = spec.folder / spec.begin_with
-        if not spec.may_have_begun and is_there(known):
-            self._superseded = [known]
-            return known, read(known)
+    def _read(self, path: Path, **how: Any) -> dict[str, Any]:
+        try:
+            known, remedy = self._spec.checksums, "it is passed over"
+            state = load_checkpoint(path, remedy=remedy, known=known, **how)
+            if path.parent == self._spec.folder and not self._is_ours(state):
+                raise Damaged(f"{path}: is of another training; {remedy}")
+        except Damaged as error:
+            self.passed_over[path] = str(error)
+            raise
+        return state
+
+    def _found(self, folder: Path, name: str, read: Read) -> Found | None:
+        """The checkpoint of a name, or where it is gone, or damaged, that which got furthest."""
+        known = folder / name
         # Where one that is known is gone, a sending that was taken for lost has got further.
-        self._superseded = checkpoints(spec.folder)
-        return furthest(self._superseded, self._is_ours, read)
+        is_there_still = name and known not in self.passed_over and is_there(known)
+        files = [known] if is_there_still else checkpoints(folder)
+        if folder == self._spec.folder:
+            self._superseded = files
+        try:
+            found = furthest([file for file in files if file not in self.passed_over], read)
+        except Damaged:
+            return self._found(folder, name, read)  # another may be there by now
+        if found is None and folder != self._spec.folder and not self.passed_over:
+            return known, read(known)
+        return found
+
+    def _seen_alike(
+        self, world: World, device: torch.device, lazily: bool, folder: Path, name: str
+    ) -> Found | None:
+        """What the first rank finds in a folder, and all ranks read in the same state.
+
+        A sending that was taken for lost, and was not, may replace it between their reading.
+        """
+        read = partial(self._read, share=(world.rank, world.size), lazily=lazily)
+        find = partial(self._found, folder, name, read)
+        if world.size == 1:
+            return find()
+        looks = 0
+        while True:
+            looks += 1
+            found, fault, weight = None, "", 0.0
+            try:
+                found = find() if world.is_first else None
+            except (InputError, OSError) as error:
+                fault, weight = _said(error)
+            told = world.told(found[0].name if found else "", device)
+            if told and not world.is_first:
+                try:
+                    found = folder / told, read(folder / told)
+                except (InputError, OSError) as error:
+                    fault, weight = _said(error)
+            moment = _moment(found[1]) if found else ""
+            differs = moment != world.told(moment, device)
+            marks = torch.zeros(world.size, 2, device=device)
+            marks[world.rank] = torch.tensor([weight, float(differs)])
+            faults, others = world.sum(marks).cpu().unbind(1)
+            if not (faults.any() or others.any()):
+                return found
+            if looks < _LOOKS:
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
+            elif faults.any():
+                fault = world.told(fault, device, int(faults.argmax()))
+                if not told or faults.max() < _DAMAGED:
+                    raise InputError(fault)
+                self.passed_over[folder / told], looks = fault, 0
+            else:
+                raise InputError(
+                    f"{folder / told}: another process goes on replacing it; end that process"
+                )
 
     def _is_ours(self, state: dict[str, Any]) -> bool:
         """Whether a checkpoint is of this training.
@@ -191,48 +258,9 @@ class Sending:
         return all(_plain(state.get(key, value)) == _plain(value) for key, value in mine.items())
 
 
-def _seen_alike(
-    folder: Path, find: Callable[[], Found | None], read: Read, world: World, device: torch.device
-) -> Found | None:
-    """What the first rank finds in a folder, and all ranks read in the same state.
-
-    A sending that was taken for lost, and was not, may replace it between their reading.
-    """
-    if world.size == 1:
-        return find()
-    looks = 0
-    while True:
-        looks += 1
-        found, fault = None, ""
-        try:
-            found = find() if world.is_first else None
-        except (InputError, OSError) as error:
-            fault = _said(error)
-        name = world.told(found[0].name if found else "", device)
-        if name and not world.is_first:
-            try:
-                found = folder / name, read(folder / name)
-            except (InputError, OSError) as error:
-                fault = _said(error)
-        moment = _moment(found[1]) if found else ""
-        differs = moment != world.told(moment, device)
-        marks = torch.zeros(world.size, 2, device=device)
-        marks[world.rank] = torch.tensor([float(bool(fault)), float(differs)])
-        faults, others = world.sum(marks).cpu().unbind(1)
-        if not (faults.any() or others.any()):
-            return found
-        if looks < _LOOKS:
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
-        elif faults.any():
-            raise InputError(world.told(fault, device, int(faults.nonzero()[0])))
-        else:
-            raise InputError(
-                f"{folder / name}: another process goes on replacing it; end that process"
-            )
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+def _said(error: Exception) -> tuple[str, float]:
+    said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return said, _DAMAGED if isinstance(error, Damaged) else 1.0
 
 
 def _moment(state: Mapping[str, Any]) -> str:

@@ -59,6 +59,23 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Cam
     assert [spec.number for spec in once_more.sent] == [1]
 
 
+def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
+    campaign: Campaign, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    trials, _ = run(campaign(), well)
+    trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
+    file = campaign().directory.ensemble / "members" / "1" / FILE
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+    again = FakePool(well)
+    trained(member_phase(campaign(), trials[:MEMBERS]), again)
+    assert [spec.number for spec in again.sent] == [1]
+    assert f"{file}: is not a readable checkpoint (its checksum is wrong)" in caplog.text
+    assert "member 1 is trained again" in caplog.text
+
+
 def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
     """A study made anew may choose a trial that had been given up."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import optuna
@@ -15,6 +16,7 @@ from hydragnn_flow.config import Parameter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import JOURNAL, Outcome, Search, TrialRecord, read_trials
 from hydragnn_flow.search.records import waits
+from hydragnn_flow.search.storage import end_of
 
 
 def some_trials(path: Path) -> Search:
@@ -266,11 +268,11 @@ def test_a_first_commit_that_was_cut_short_is_made_again(tmp_path: Path) -> None
     config, path = CONFIG.model_copy(update={"warm_start": (first,)}), tmp_path / JOURNAL
     open_search(path, config).close()
     whole = path.read_bytes()
+    end_of(path).unlink()
     for cut in range(1, whole.count(b"\n")):
         path.write_bytes(b"".join(whole.splitlines(keepends=True)[:cut]))
         search = open_search(path, config)
         assert search.ask().number == 2  # after those of the first study that have a value
-        search.close()
 
 
 def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path: Path) -> None:
@@ -317,7 +319,9 @@ def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path:
     assert known("other", {"seconds": 5.0}) == known("none", {}) == [{}] * 8
     told = b'"limits":{"gcd_hours":2.0}'
     assert first.read_bytes().count(told) == 1
-    first.write_bytes(first.read_bytes().replace(told, b'"limits":{}'))
+    without = first.read_bytes().replace(told, b'"limits":{}')
+    first.write_bytes(re.sub(rb',"crc":\d+}\n', b"}\n", without))
+    end_of(first).unlink()
     with pytest.raises(InputError, match="held to a limit of 'gcd_hours' that it does not tell"):
         known("untold", {"gcd_hours": 2.0})
     assert known("untold none", {}) == [{}] * 8
@@ -421,3 +425,58 @@ def test_there_are_no_trials_before_the_search_began(tmp_path: Path) -> None:
         path.write_bytes(first[:cut])
         assert read_trials(tmp_path) == []
         assert open_search(path).ask().number == 0
+
+
+def test_a_line_that_is_lost_doubled_moved_or_changed_is_named(tmp_path: Path) -> None:
+    """Where no driver is at work; or else what is read is what it was."""
+    path = tmp_path / JOURNAL
+    some_trials(path).close()
+    records = read_trials(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    n = len(lines)
+
+    def told(changed: list[bytes]) -> int:
+        """Number of the line that is named, 0 if the study is as it was."""
+        path.write_bytes(b"".join(changed))
+        try:
+            assert read_trials(tmp_path) == records
+            return 0
+        except InputError as error:
+            return int(str(error).partition(": line ")[2].partition(" ")[0])
+
+    for k in range(n):
+        before, line, after = lines[:k], lines[k], lines[k + 1 :]
+        assert told([*before, *after]) == min(k + 1, n - 1)
+        assert told([*before, line, line, *after]) == k + 2
+        assert told(before) == k
+        if after:
+            assert told([*before, after[0], line, *after[1:]]) == k + 1
+        for place in range(len(line)):
+            if line[place : place + 1].isdigit():
+                changed = bytearray(line)
+                changed[place] ^= 1
+                assert told([*before, bytes(changed), *after]) == k + 1
+    for k in range(n - 1):  # the driver is told as well
+        path.write_bytes(b"".join(lines[:k] + lines[k + 1 :]))
+        with pytest.raises(InputError, match=rf"line {k + 1} is damaged"):
+            open_search(path)
+    path.write_bytes(b"".join(lines))
+    assert open_search(path).records == records
+
+
+def test_notes_of_others_and_lines_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL
+    records = some_trials(path).records
+    path.write_bytes(re.sub(rb',"crc":\d+}\n', b"}\n", path.read_bytes()))
+    search = open_search(path)
+    assert search.records == records
+    JournalStorage(JournalFileBackend(str(path))).set_study_user_attr(0, "note", {"crc": 1})
+    search.close()
+    JournalStorage(JournalFileBackend(str(path))).set_study_user_attr(0, "note", {"crc": 2})
+    assert read_trials(tmp_path) == open_search(path).records == records
+    search = open_search(path)  # it goes on, and so may end anywhere
+    search.ask()
+    search.commit()
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-1]))
+    assert read_trials(tmp_path) == records

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,12 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training import sendings
-from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoint import (
+    VERSION,
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.sendings import Sending
@@ -112,8 +118,67 @@ def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(
     assert run_segment(sent(tmp_path / "t", alloy_store, 3, "d")).from_epoch == 2
     assert names(spec.folder) == {"checkpoint-d.pt"}
     (spec.folder / "checkpoint-d.pt").write_bytes(b"no checkpoint")
-    with pytest.raises(InputError, match=r"checkpoint-d\.pt: is not a readable checkpoint"):
-        run_segment(sent(tmp_path / "t", alloy_store, 3, "e"))
+    again = run_segment(sent(tmp_path / "t", alloy_store, 3, "e", after_epoch=2))
+    assert "checkpoint-d.pt: is not a readable checkpoint" in again.passed_over
+    assert (again.from_epoch, again.to_epoch, again.status) == (0, 3, "ok")
+    whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
+    assert (again.history, again.metrics) == (whole.history[2:], whole.metrics)
+    assert names(spec.folder) == {"checkpoint-e.pt"}
+
+
+def test_any_change_of_a_checkpoint_is_known(tmp_path: Path, alloy_store: GraphStore) -> None:
+    spec = sent(tmp_path / "t", alloy_store, 1, "a")
+    result = run_segment(spec)
+    whole, random = spec.checkpoint.read_bytes(), Random(0)
+    assert load_checkpoint(spec.checkpoint)["checksum"] == result.checksum
+    flips = [*range(8 * len(whole) - 200, 8 * len(whole))]  # the checksum itself
+    for bit in random.sample(range(8 * len(whole)), 300) + flips:
+        changed = bytearray(whole)
+        changed[bit // 8] ^= 1 << bit % 8
+        spec.checkpoint.write_bytes(changed)
+        with pytest.raises(InputError, match=r"checkpoint-a\.pt: is not a readable checkpoint"):
+            load_checkpoint(spec.checkpoint)
+    for n_bytes in [0, 1, 5, *range(len(whole) - 16, len(whole))]:
+        spec.checkpoint.write_bytes(whole[:n_bytes])
+        with pytest.raises(InputError, match=r"checkpoint-a\.pt: is not a readable checkpoint"):
+            load_checkpoint(spec.checkpoint)
+    spec.checkpoint.write_bytes(whole)
+    assert torch.load(spec.checkpoint, weights_only=True)["progress"]["epoch"] == 1
+
+
+def test_a_checkpoint_without_checksum_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    torch.save({"version": VERSION, "epoch": 3}, tmp_path / "checkpoint.pt")
+    assert load_checkpoint(tmp_path / "checkpoint.pt")["epoch"] == 3
+
+
+@pytest.mark.parametrize("of", ["an earlier attempt", "another trial"])
+def test_a_checkpoint_in_the_place_of_another_is_passed_over(
+    tmp_path: Path, alloy_store: GraphStore, of: str
+) -> None:
+    seed = 1 if of == "another trial" else 0
+    other = sent(tmp_path / "other", alloy_store, 1, "o", seed=seed)
+    run_segment(other)
+    spec = sent(tmp_path / "t", alloy_store, 2, "a")
+    result = run_segment(spec)
+    known: dict[str, Any] = {"after_epoch": 2, "checksums": {result.checkpoint: result.checksum}}
+    right = spec.checkpoint.read_bytes()
+    for sure in ({"begin_with": result.checkpoint, "may_have_begun": False}, {}):
+        spec.checkpoint.write_bytes(other.checkpoint.read_bytes())
+        again = run_segment(sent(spec.folder, alloy_store, 3, "b", **known, **sure))
+        told = f"{spec.checkpoint}: is not a readable checkpoint (it is another than"
+        assert again.passed_over.startswith(told)
+        assert (again.from_epoch, again.to_epoch, again.status) == (0, 3, "ok")
+        (spec.folder / again.checkpoint).unlink()
+        spec.checkpoint.write_bytes(right)
+        again = run_segment(sent(spec.folder, alloy_store, 3, "b", **known, **sure))
+        assert (again.from_epoch, again.passed_over) == (2, "")
+        (spec.folder / again.checkpoint).unlink()
+    # A member has nothing to begin with but its seed.
+    spec.checkpoint.write_bytes(other.checkpoint.read_bytes())
+    start = {"start_from": str(spec.checkpoint), "kind": "member"}
+    member = run_segment(sent(tmp_path / "m", alloy_store, 2, "m", **known, **start))
+    assert (member.from_epoch, member.status) == (0, "ok")
+    assert member.passed_over.startswith(str(spec.checkpoint))
 
 
 def test_the_checkpoint_before_is_there_until_the_next_is_whole(

@@ -264,6 +264,23 @@ def test_a_checkpoint_without_a_part_is_refused(
         load_checkpoint(copy / FILE, share=(1, 4))
 
 
+def test_ranks_pass_over_what_any_of_them_finds_damaged(
+    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any], alloy_store: GraphStore
+) -> None:
+    """The first rank looks at the checkpoint and at every other part, the second at the rest."""
+    places = {"of the first": FILE, "of the second": "*.parts/part-00001.pt"}
+    for name, place in places.items():
+        shutil.copytree(folder / "full", tmp_path / name)
+        (file,) = (tmp_path / name).glob(place)
+        content = bytearray(file.read_bytes())
+        content[len(content) // 2] ^= 1
+        file.write_bytes(bytes(content))
+    found = on_ranks(2, dict.fromkeys(places, NETWORKS["full"]), tmp_path, alloy_store)
+    for name in places:
+        for rank, begun in zip(found[name], on_four_ranks["full"], strict=False):
+            np.testing.assert_allclose(rank["losses"], begun["losses"], rtol=1e-5)
+
+
 def test_a_checkpoint_goes_with_its_parts(
     tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
 ) -> None:
