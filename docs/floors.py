@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("models",),
     ("data", "search", "segment"),
     ("config", "placement", "tasks"),
-    ("locks", "processes", "retries"),
+    ("locks", "plain_files", "processes", "retries"),
     ("energy_counters", "errors", "files", "garbage", "lazy", "log", "signals", "versions"),
 )
 """Rooms from the top floor to the ground."""

@@ -34,6 +34,7 @@ from hydragnn_flow.commands.console import (
     using,
 )
 from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.plain_files import sound
 from hydragnn_flow.versions import versions
 
 app = typer.Typer(
@@ -202,7 +203,7 @@ def status(
     from hydragnn_flow.log import last_lines
     from hydragnn_flow.report.status import status_table
 
-    with using(run_dir):
+    with using(run_dir), sound(run_dir):
         console.print(status_table(run_dir))
         for line in last_lines(run_dir, _LINES_OF_LOG) if log else ():
             say(line)
@@ -213,16 +214,17 @@ def report(run_dir: RunDir) -> None:
     """Write report.html, one self-contained page, for a live or finished run."""
     from hydragnn_flow.report.html import write_report
 
-    with using(run_dir):
+    with using(run_dir), sound(run_dir):
         say(short(write_report(run_dir)))
 
 
 @store_app.command("info")
 def store_info(path: Store) -> None:
     """Say what a store holds."""
-    from hydragnn_flow.data import GraphStore, store_summary
+    from hydragnn_flow.data import store_summary
+    from hydragnn_flow.data.reading.graph_store import open_foreign
 
-    with using(path), GraphStore.open(path, mode="random") as store:
+    with using(path), open_foreign(path) as store:
         summary = store_summary(store)
     table = Table("", "graphs", "atoms", "edges", title=Text(summary["path"]))
     for name, size in summary["splits"].items():

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from io import FileIO
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 
@@ -135,6 +136,21 @@ def copy_file(source: Path, target: Path) -> None:
         shutil.copyfile(source, temporary)
         with temporary.open("rb") as file:
             _sync(file.fileno())
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to be read; one that has no end, or waits for a writer, is refused.
+
+    Raises
+    ------
+    OSError
+        If it cannot be opened, or is a device, a FIFO or a socket.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return os.fdopen(descriptor, "rb")
 
 
 def modified(path: Path) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from hydragnn_flow.files import same_file
+from hydragnn_flow.files import open_regular, same_file
 
 SECONDS_BETWEEN_TRIES = 0.05
 MOUNTS = Path("/proc/mounts")
@@ -62,7 +62,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 def is_locked(path: Path) -> bool:
     """Whether a process holds the lock of a file; takes it for an instant to find out."""
     try:
-        with path.open("rb") as lock:
+        with open_regular(path) as lock:
             return not _flock(lock.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return False

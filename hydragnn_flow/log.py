@@ -108,13 +108,12 @@ def aside(path: Path, number: int) -> Path:
 
 
 def _end_of(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _LAST_BYTES))
-            return file.read().decode(errors="replace").splitlines()
-    except FileNotFoundError:
+    if not path.is_file():
         return []
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LAST_BYTES))
+        return file.read().decode(errors="replace").splitlines()
 
 
 class _Line(logging.Formatter):

@@ -16,13 +16,13 @@ import msgspec
 import yaml
 
 from hydragnn_flow.config import EnsembleConfig, RunConfig
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.failed_members import SELECTION
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, write_text
+from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
+from hydragnn_flow.plain_files import read_json, read_yaml, sound
 from hydragnn_flow.segment import VERSION, Kind, SegmentResult
 from hydragnn_flow.versions import versions
 
@@ -245,12 +245,10 @@ class RunDirectory:
         if not self.start.exists():
             return None
         told = read_json(self.start)
-        try:
+        with sound(self.start):
             heads = "heads included" if told["heads"] == "keep" else "with new heads"
             frozen = f"; not trained: {', '.join(told['frozen'])}" if told["frozen"] else ""
             return f"{told['path']} (SHA-256 {told['sha256']}), {heads}{frozen}"
-        except (KeyError, TypeError):
-            raise InputError(f"{self.start}: is damaged; restore it from a copy") from None
 
     def record_start(self, config: RunConfig | ObjectiveConfig) -> None:
         """Write `run.yaml` for a driver that starts, in a directory that only its user can read.
@@ -316,15 +314,10 @@ class RunDirectory:
         status = file.stat()
         version = status.st_ino, status.st_mtime_ns
         if self._read is None or self._read[0] != version:
-            try:
-                values = yaml.safe_load(file.read_text(encoding="utf-8"))
-            except (yaml.YAMLError, ValueError):
-                values = None
-            if not isinstance(values, dict) or not isinstance(values.get("search", {}), dict):
-                raise InputError(
-                    f"{file}: is damaged; restore it from a copy, or delete the run directory to "
-                    f"start over"
-                )
+            remedy = "restore it from a copy, or delete the run directory to start over"
+            values = read_yaml(file, remedy=remedy)
+            if not isinstance(values.get("search", {}), dict):
+                raise InputError(f"{file}: is damaged (search: no mapping); {remedy}")
             self._read = version, values
         return self._read[1]
 
@@ -369,7 +362,7 @@ class RunDirectory:
         """
         if not is_there(self.segments):
             return
-        with self.segments.open("rb") as file:
+        with open_regular(self.segments) as file:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     return  # still being written
@@ -377,7 +370,7 @@ class RunDirectory:
                     continue
                 try:
                     yield _result(line)
-                except (ValueError, TypeError) as error:
+                except (ValueError, TypeError, RecursionError) as error:
                     raise InputError(
                         f"{self.segments}: line {number} is damaged ({error}); restore the file "
                         f"from a copy, or name {self.path} in search.warm_start of another run"
@@ -427,10 +420,10 @@ def _result(line: bytes) -> SegmentResult:
 def recorded(directory: Path) -> dict[str, Any]:
     """Content of the run's `run.yaml`, unchecked; empty if it cannot be read."""
     try:
-        values = yaml.safe_load((directory / CONFIG).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError):
+        values: dict[str, Any] = read_yaml(directory / CONFIG)
+        return values
+    except InputError:
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def objectives_of(directory: Path) -> list[str]:

@@ -62,5 +62,5 @@ def hangs(job: Any) -> float:
 def hangs_request(request: dict[str, Any]) -> None:
     """A task that never returns: tells the number of the program that it waits for."""
     with subprocess.Popen(["sleep", "600"]) as sleeper:
-        Path(request["told"]).write_text(f"{sleeper.pid}\n")
+        Path(request["told"]).write_text(f"{sleeper.pid}\n", encoding="utf-8")
         sleeper.wait()

@@ -38,7 +38,9 @@ def test_examples_do_not_depend_on_what_was_imported(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, folder = drawn(), tmp_path_factory.mktemp("modules")
-    Path(folder / "of_many_constants.py").write_text(f"MANY = {list(range(5000, 6000))}\n")
+    Path(folder / "of_many_constants.py").write_text(
+        f"MANY = {list(range(5000, 6000))}\n", encoding="utf-8"
+    )
     monkeypatch.syspath_prepend(folder)
     importlib.import_module("of_many_constants")
     assert len(before) == 500

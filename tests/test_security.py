@@ -118,6 +118,7 @@ def test_keys_are_in_the_directories_for_keys_and_nowhere_else(ran: Ran) -> None
     for path in keys:
         assert path.parent.name == "certificates"
         assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert path.stat().st_mode & 0o777 == 0o600
 
 
 def test_no_file_holds_anything_of_the_users_environment(ran: Ran) -> None:

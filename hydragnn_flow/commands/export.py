@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from hydragnn_flow.commands.console import FinishedRun, say, short, using
+from hydragnn_flow.plain_files import sound
 
 app = typer.Typer()
 
@@ -26,7 +27,7 @@ def export(
     `predict`, `evaluate` and `select` take it in place of RUN_DIR. No data and no state of the
     search or of an optimizer are in it, and nothing that runs code.
     """
-    with using(out, run_dir):
+    with using(out, run_dir), sound(run_dir):
         from hydragnn_flow.ensemble.checksums import verify_checksums
         from hydragnn_flow.ensemble.export import check_export, export_ensemble
         from hydragnn_flow.ensemble.summary import ensemble_folder

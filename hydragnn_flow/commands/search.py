@@ -16,6 +16,7 @@ from hydragnn_flow.commands.console import (
     writable,
 )
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import sound
 
 app = typer.Typer()
 
@@ -41,7 +42,7 @@ def trials(
     from hydragnn_flow.report.tables import best_table
     from hydragnn_flow.report.trials_frame import trials_frame
 
-    with using(out or run_dir, run_dir):
+    with using(out or run_dir, run_dir), sound(run_dir):
         frame = trials_frame(run_dir)
         if out is None:
             console.print(best_table(frame, console))

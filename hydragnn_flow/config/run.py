@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, explain
@@ -30,6 +29,7 @@ from hydragnn_flow.config.start_from import StartConfig, check_origin, find_orig
 from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import read_yaml
 
 CriterionName = Literal["mae", "rmse"]
 Strategy = Literal["greedy", "top", "best_of_each_type"]
@@ -455,33 +455,13 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
         If anything in the file is wrong: one sentence naming file, key and remedy.
     """
     path = Path(path)
-    values = read_yaml(path)
+    values = read_yaml(path, PlainLoader)
     if isinstance(values.get("search"), dict) and "objective" in values["search"]:
         raise InputError(
             f"{path}: search.objective: a campaign that calls a function has no data and no "
             f"network to plan or prepare; give `hydragnn-flow run`"
         )
     return resolve_config(values, path, data=data)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The values of a run configuration, unchecked.
-
-    Raises
-    ------
-    InputError
-        If there are none to read.
-    """
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (yaml.YAMLError, ValueError) as error:  # an impossible date is a ValueError
-        reason = " ".join(str(error).split())
-        raise InputError(f"{path}: is not valid YAML ({reason}); correct the file") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: must hold a mapping with the keys name, data, network, …")
-    return values
 
 
 def resolve_config(
@@ -497,7 +477,7 @@ def resolve_config(
         file = source.parent / network
         if not file.exists():
             raise InputError(f"{source}: network: there is no file {file}; correct the path")
-        values["network"] = network_section(_mapping(read_json(file), file), file)
+        values["network"] = network_section(read_json(file), file)
         load_network(values["network"], file)
     elif isinstance(network, dict):
         if "Architecture" not in network:
@@ -533,9 +513,3 @@ def _check_start(config: RunConfig, start: StartConfig, source: Path) -> None:
         check_origin(start, find_origin(start), networks, space, config.data.branch_names)
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
-
-
-def _mapping(values: Any, source: Path) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise InputError(f"{source}: must hold a mapping, as HydraGNN's JSON does")
-    return values

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Scalar
-from hydragnn_flow.config.network import NetworkConfig, load_network, network_section, read_json
+from hydragnn_flow.config.network import NetworkConfig, load_network, network_section
 from hydragnn_flow.config.network.hydragnn_layers import as_hydragnn_has_it
 from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import FROM_A_COPY, from_json, read_json, read_yaml, sound
 
 # Files that a trial's, member's or ensemble's folder has; the rooms that write them lie above.
 _NETWORK, _MANIFEST, _SUMMARY = "config.json", "manifest.json", "ensemble.json"
@@ -156,10 +155,7 @@ def _network(folder: Path, file: Path) -> dict[str, Any]:
             f"start_from: {file} has no {_NETWORK} that says its network; put the one it was "
             f"trained with there"
         )
-    values = read_json(beside)
-    if not isinstance(values, Mapping):
-        raise InputError(f"{beside}: must hold a mapping, as HydraGNN's JSON does")
-    return network_section(values, beside)
+    return network_section(read_json(beside), beside)
 
 
 def _network_of_trial(folder: Path) -> dict[str, Any]:
@@ -176,13 +172,13 @@ def _network_of_trial(folder: Path) -> dict[str, Any]:
         with ledger.open(encoding="utf-8") as lines:
             for line in lines:
                 if f'"number": {number},' in line and '"kind": "trial"' in line:
-                    parameters = json.loads(line)["parameters"]
+                    parameters = from_json(line)["parameters"]
         # Not as a configuration, whose sources and samplers would be imported.
-        values = yaml.safe_load(run.read_text(encoding="utf-8"))
+        values = read_yaml(run)
         names = [one["name"] for one in values["data"].get("sources") or ()]
         epochs = (values["search"].get("budget") or {}).get("epochs")
         return network_of_trial(values["network"], parameters, names, epochs)
-    except (AttributeError, KeyError, TypeError, ValueError, yaml.YAMLError):
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(
             f"start_from: neither {folder} nor the files of its run say the network of a trial "
             f"that has trained; name another"
@@ -191,13 +187,12 @@ def _network_of_trial(folder: Path) -> dict[str, Any]:
 
 def _member(start: StartConfig, summary: Path) -> int:
     """Number of the member that is asked for, or of the best one."""
-    try:
-        errors = {row["member"]: row["best_val_error"] for row in read_json(summary)["members"]}
-        best = min(errors, key=lambda member: float(errors[member]))
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{summary}: is damaged; take it from a copy") from None
+    with sound(summary):
+        members = read_json(summary)["members"]
+        errors = {int(row["member"]): float(row["best_val_error"]) for row in members}
+        best = min(errors, key=errors.__getitem__)
     if start.member is None:
-        return int(best)
+        return best
     if start.member not in errors:
         raise InputError(
             f"start_from.member: {summary.parent} has no member {start.member}; its members are "
@@ -222,15 +217,12 @@ def _manifest(folder: Path) -> tuple[Mapping[str, Any], Path]:
             f"start_from: {folder} is not in a run or an ensemble, whose {_MANIFEST} says what its "
             f"layers were made for; name it where it was trained, or export the ensemble"
         )
-    values = read_json(file)
-    if not isinstance(values, Mapping):
-        raise InputError(f"{file}: is damaged; take it from a copy")
-    return values, file
+    return read_json(file, FROM_A_COPY), file
 
 
 def _statistics(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Statistics of a manifest, by which layers are made."""
-    try:
+    with sound(file):
         found = values["statistics"]
         unseen = set(values.get("unseen", ()))
         return {
@@ -238,8 +230,6 @@ def _statistics(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
             "degree_histogram": [int(n) for n in found["degree_histogram"]],
             "elements": [int(z) for z in values["elements"] if z not in unseen],
         }
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"{file}: is damaged; take it from a copy") from None
 
 
 def with_origin(network: dict[str, Any], origin: Origin) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import from_json
 
 JOURNAL = "study.journal"
 """The study's file in a run directory."""
@@ -60,7 +60,7 @@ def _is_journal(path: Path) -> bool:
     """Whether the first line of a file is a record of Optuna's journal storage."""
     try:
         with path.open("rb") as file:
-            record = json.loads(file.readline(1_000_000))
+            record = from_json(file.readline(1_000_000))
     except (OSError, ValueError):
         return False
     return isinstance(record, dict) and "op_code" in record

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphSplit, Manifest
 from hydragnn_flow.data.branch_runs import spread
 from hydragnn_flow.ensemble.environments import (
@@ -31,8 +31,8 @@ from hydragnn_flow.ensemble.ranges import (
     ranges_of,
 )
 from hydragnn_flow.ensemble.uncertainty import combine
-from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json, sound
 
 APPLICABILITY = "applicability.json"
 _VERSION = 2
@@ -40,6 +40,14 @@ _VERSION = 2
 # Structures of the training split whose quantities are kept while ranges are found.
 _SAMPLE = 8192
 _BATCH = 64
+
+
+class _Content(msgspec.Struct):
+    elements: list[int] | None
+    usual: dict[str, Any] | None
+    ranges: dict[str, Range]
+    fractions: dict[int, Range]
+    deviations: dict[str, Range]
 
 
 @dataclass(frozen=True)
@@ -183,22 +191,14 @@ class Applicability:
         InputError
             If it is missing, damaged or of another version.
         """
-        values = read_json(path)
-        try:
+        remedy = f"{FROM_A_COPY}, or, in a run, delete ensemble.json and start the run again"
+        values = read_json(path, remedy)
+        with sound(path, remedy):
             if values["version"] != _VERSION:
-                raise ValueError
-            return cls(
-                values["elements"],
-                None if values["usual"] is None else Usual.from_dict(values["usual"]),
-                {name: Range(**of) for name, of in values["ranges"].items()},
-                {int(z): Range(**of) for z, of in values["fractions"].items()},
-                {name: Range(**of) for name, of in values["deviations"].items()},
-            )
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise InputError(
-                f"{path}: is damaged or of another version; take it from a copy, or, in the "
-                f"directory of a run, delete ensemble.json and start the run again"
-            ) from None
+                raise ValueError("of another version")
+            found = msgspec.convert(values, _Content, str_keys=True)
+            usual = None if found.usual is None else Usual.from_dict(found.usual)
+            return cls(found.elements, usual, found.ranges, found.fractions, found.deviations)
 
 
 def deviations_of(

@@ -7,15 +7,29 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.config.network import read_json
+import msgspec
+
 from hydragnn_flow.ensemble.summary import SUMMARY
 from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import json_text, write_json
+from hydragnn_flow.plain_files import read_json, sound
 
 FILE = "calibration.json"
 """A calibration that replaces the one in `ensemble.json`, which stays; without it, that counts."""
 _VERSION = 2
+_REMEDY = "delete it to return to the calibration of the run, then recalibrate again if you need to"
+
+
+class _CalibratedOn(msgspec.Struct):
+    structures: dict[str, int]
+
+
+class _Content(msgspec.Struct):
+    ensemble: str
+    calibrated_on: _CalibratedOn
+    calibration: dict[str, Calibration]
+    calibration_by_data_set: dict[str, dict[str, Calibration]] = {}
 
 
 def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Calibration]:
@@ -35,7 +49,7 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
     """
     again = recalibration_of(folder)
     found = (summary if again is None else again)["calibration"]
-    return {name: Calibration.from_dict(values) for name, values in found.items()}
+    return msgspec.convert(found, dict[str, Calibration])
 
 
 def load_by_data_set(folder: Path, summary: Mapping[str, Any]) -> dict[str, dict[str, Calibration]]:
@@ -45,10 +59,7 @@ def load_by_data_set(folder: Path, summary: Mapping[str, Any]) -> dict[str, dict
     """
     again = recalibration_of(folder)
     found = (summary if again is None else again).get("calibration_by_data_set") or {}
-    return {
-        data_set: {name: Calibration.from_dict(values) for name, values in targets.items()}
-        for data_set, targets in found.items()
-    }
+    return msgspec.convert(found, dict[str, dict[str, Calibration]])
 
 
 def recalibration_of(folder: Path) -> dict[str, Any] | None:
@@ -62,17 +73,14 @@ def recalibration_of(folder: Path) -> dict[str, Any] | None:
     file = folder / FILE
     if not file.exists():
         return None
-    try:
-        values = read_json(file)
+    values = read_json(file, _REMEDY)
+    with sound(file, _REMEDY):
         content: dict[str, Any] = values["content"]
-        sound = values == _sealed(content)
-        of = content["ensemble"]
-    except (InputError, KeyError, TypeError):
-        sound = False
-    if not sound:
-        raise _refused(file, "is damaged or of another version")
-    if of != _digest(folder):
-        raise _refused(file, f"belongs to another {SUMMARY} than the one beside it")
+        if values != _sealed(content):
+            raise ValueError("or of another version")
+        msgspec.convert(content, _Content)
+    if content["ensemble"] != _digest(folder):
+        raise InputError(f"{file}: belongs to another {SUMMARY} than the one beside it; {_REMEDY}")
     return content
 
 
@@ -102,13 +110,6 @@ def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, dic
 def _digest(folder: Path) -> str:
     """SHA-256 of the `ensemble.json` whose calibration is replaced."""
     return hashlib.sha256((folder / SUMMARY).read_bytes()).hexdigest()
-
-
-def _refused(file: Path, why: str) -> InputError:
-    return InputError(
-        f"{file}: {why}; delete it to return to the calibration of the run, then recalibrate again "
-        f"if you need to"
-    )
 
 
 def _sealed(content: Any) -> dict[str, Any]:

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import write_text
+from hydragnn_flow.files import open_regular, write_text
+from hydragnn_flow.plain_files import from_json
 
 CHECKSUMS = "checksums.json"
 _VERSION = 1
+_MOST_BYTES = 1 << 26
+# All that an ensemble consists of; a name in a stranger's file may lead anywhere.
+_NAME = re.compile(
+    r"(ensemble|manifest|applicability)\.json|README\.md|members/[0-9]+/(config\.json|checkpoint\.pt)"
+)
 _BLOCK = 1 << 20
 
 
@@ -58,8 +65,9 @@ def verify_checksums(folder: Path, but: Collection[str] = ()) -> list[str]:
     """
     file = folder / CHECKSUMS
     try:
-        text = file.read_text(encoding="utf-8")
-        digests = json.loads(text)["sha256"]
+        with open_regular(file) as opened:
+            text = opened.read(_MOST_BYTES).decode()
+        digests = from_json(text)["sha256"]
         # Nobody else writes this file, so each of its bytes is known.
         sound = text == _content(digests)
     except FileNotFoundError:
@@ -68,12 +76,16 @@ def verify_checksums(folder: Path, but: Collection[str] = ()) -> list[str]:
         sound = False
     if not sound:
         raise _damaged(file, "is damaged")
+    if strange := [name for name in digests if not _NAME.fullmatch(name)]:
+        raise _damaged(file, f"is damaged (an ensemble has no file {strange[0]!r})")
     names = [name for name in digests if not name.startswith(tuple(f"{other}/" for other in but))]
     for name in names:
         try:
             found = _sha256(folder / name)
         except FileNotFoundError:
             raise _damaged(folder / name, "is missing") from None
+        except OSError as error:
+            raise _damaged(folder / name, f"cannot be read ({error.strerror})") from None
         if found != digests[name]:
             raise _damaged(folder / name, f"has changed since {CHECKSUMS} was written")
     return names
@@ -86,7 +98,7 @@ def _content(digests: Mapping[str, str]) -> str:
 
 def _sha256(file: Path) -> str:
     digest = hashlib.sha256()
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         while block := opened.read(_BLOCK):
             digest.update(block)
     return digest.hexdigest()

@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from ase import Atoms
 from numpy.typing import NDArray
-from pydantic import ValidationError
 from torch import nn
 from torch_geometric.data import Batch
 
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.data import Manifest, batch_graphs
+from hydragnn_flow.data.store.manifest import kept_manifest
 from hydragnn_flow.ensemble.applicability import (
     APPLICABILITY,
     Applicability,
@@ -26,10 +25,10 @@ from hydragnn_flow.ensemble.applicability import (
 )
 from hydragnn_flow.ensemble.branches import Branches
 from hydragnn_flow.ensemble.calibration_file import load_by_data_set, load_calibrations
-from hydragnn_flow.ensemble.checksums import verify_checksums
+from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
-from hydragnn_flow.ensemble.members import load_member, member_name, remaining_members
+from hydragnn_flow.ensemble.members import load_member, member_files, member_name, remaining_members
 from hydragnn_flow.ensemble.mixed_calibration import (
     ByDataSet,
     MixedCalibration,
@@ -39,10 +38,11 @@ from hydragnn_flow.ensemble.mixed_calibration import (
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
 from hydragnn_flow.ensemble.rows import rows_of
-from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
+from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
+from hydragnn_flow.plain_files import FROM_A_COPY
 
 MANIFEST = "manifest.json"
 
@@ -103,15 +103,13 @@ class Ensemble:
             would be left, or if there is no such data set.
         """
         folder = ensemble_folder(path)
-        verify_checksums(folder, [member_name(member) for member in without])
+        named = verify_checksums(folder, [member_name(member) for member in without])
         summary = read_summary(path)
         numbers, weights = remaining_members(summary, folder, without)
-        try:
-            manifest = Manifest.model_validate(read_json(folder / MANIFEST))
-        except ValidationError:
-            raise InputError(
-                f"{folder / MANIFEST}: is damaged; restore it from a copy of the run"
-            ) from None
+        files = {SUMMARY, MANIFEST, APPLICABILITY}.union(*map(member_files, numbers))
+        if unnamed := files.difference(named):
+            raise InputError(f"{folder / CHECKSUMS}: has none of {min(unnamed)}; {FROM_A_COPY}")
+        manifest = kept_manifest(folder / MANIFEST)
         ensemble = cls(
             tuple(load_member(folder, member, manifest)[0] for member in numbers),
             weights,
@@ -119,7 +117,7 @@ class Ensemble:
             manifest,
             summary["coverage"],
             tuple(numbers),
-            summary["aggregation"],
+            summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
             load_by_data_set(folder, summary),
         )

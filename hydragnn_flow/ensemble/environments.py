@@ -217,7 +217,8 @@ class Usual:
             one, other = map(int, pair.split("-"))
             closeness[one * _ELEMENTS + other] = value
         nearest, neighbours, volume = (
-            np.array(values[name], dtype=float) for name in ("nearest", "neighbours", "volume")
+            np.array(values[name], dtype=float).reshape(_ELEMENTS)
+            for name in ("nearest", "neighbours", "volume")
         )
         surroundings = Surroundings.from_dict(values["surroundings"])
         return cls(closeness, nearest, neighbours, volume, surroundings)

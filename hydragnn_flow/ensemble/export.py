@@ -11,7 +11,7 @@ from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.checksums import verify_checksums, write_checksums
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.members import predicting_state
-from hydragnn_flow.ensemble.summary import FOLDER, ensemble_folder
+from hydragnn_flow.ensemble.summary import FOLDER, ensemble_folder, inside
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import copy_file, write_text
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -47,14 +47,14 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
     temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
     try:
         for name in names:
-            source, target = folder / name, temporary / name
+            source, target = inside(run_directory, folder / name), temporary / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if target.name == FILE:
                 save_checkpoint(target, predicting_state(load_checkpoint(source), source))
             else:
                 copy_file(source, target)
         if (folder / CALIBRATION).exists():  # which may be replaced, so it has a seal of its own
-            copy_file(folder / CALIBRATION, temporary / CALIBRATION)
+            copy_file(inside(run_directory, folder / CALIBRATION), temporary / CALIBRATION)
         write_text(temporary / CARD, card)
         write_checksums(temporary, [*names, CARD])
         temporary.rename(out)

@@ -11,10 +11,11 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hydragnn_flow.config.network import read_json
+from hydragnn_flow.config.network import load_network
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.summary import SUMMARY
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import sound
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.predictions import SPLITS, predictions_in
@@ -107,18 +108,19 @@ def load_member(
     """
     directory = member_folder(folder, member)
     file = directory / FILE
-    network = read_json(directory / NETWORK)
+    network = load_network(directory / NETWORK)
     whole = load_checkpoint(file, remedy=_REMEDY)
     state = predicting_state(whole, file)
-    found = {split: predictions_in(whole, split) for split in SPLITS}
-    for name, values in state["best"].items():
-        if values.is_floating_point() and not torch.isfinite(values).all():
-            raise InputError(
-                f"{file}: {name} has weights that are not finite; leave the member out with "
-                f"--without {member}, or {_REMEDY}"
-            )
+    with sound(file, _REMEDY):
+        found = {split: predictions_in(whole, split) for split in SPLITS}
+        for name, values in state["best"].items():
+            if values.is_floating_point() and not torch.isfinite(values).all():
+                raise InputError(
+                    f"{file}: {name} has weights that are not finite; leave the member out with "
+                    f"--without {member}, or {_REMEDY}"
+                )
     try:
-        model = restore_model(network["NeuralNetwork"], manifest, state["best"])
+        model = restore_model(network, manifest, state["best"])
     except (KeyError, TypeError, RuntimeError):
         raise InputError(
             f"{file}: does not hold the weights of the network in {NETWORK}; {_REMEDY}"

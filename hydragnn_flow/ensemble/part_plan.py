@@ -19,7 +19,7 @@ from hydragnn_flow.ensemble.records import CHUNK
 from hydragnn_flow.ensemble.structure_files import Files, Piece
 from hydragnn_flow.ensemble.summary import ensemble_folder
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import write_json
+from hydragnn_flow.files import open_regular, write_json
 from hydragnn_flow.versions import versions
 
 PLAN = "plan.json"
@@ -74,8 +74,9 @@ class OtherParts(InputError):
 def digest_of_ensemble(run: str | Path) -> str:
     """Digest of all files that an ensemble predicts with."""
     folder, digest = ensemble_folder(run), hashlib.blake2b(digest_size=16)
-    for file in (folder / CHECKSUMS, folder / CALIBRATION):
-        digest.update(file.read_bytes() if file.exists() else b"")
+    for file in filter(Path.exists, (folder / CHECKSUMS, folder / CALIBRATION)):
+        with open_regular(file) as opened:
+            digest.update(opened.read())
     return digest.hexdigest()
 
 

@@ -16,7 +16,7 @@ from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.evaluation import Labelled, predict_labelled
 from hydragnn_flow.ensemble.folds import folds
-from hydragnn_flow.ensemble.summary import ensemble_folder
+from hydragnn_flow.ensemble.summary import ensemble_folder, inside
 from hydragnn_flow.errors import InputError
 
 
@@ -57,6 +57,7 @@ def recalibrate(
         If there are too few structures for the coverage of the ensemble's intervals, and as of
         :func:`~hydragnn_flow.ensemble.evaluation.evaluate`.
     """
+    folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)
     members, references, n_atoms, numbers, _, data_sets = predict_labelled(
         ensemble, data, split=split, keys=keys, say=say
@@ -94,7 +95,7 @@ def recalibrate(
     elif data_sets is not None:
         by_data_set |= calibrated_on.by_data_set()
     save_calibrations(
-        ensemble_folder(path),
+        folder,
         calibrations,
         by_data_set,
         {"data": Path(_named(data)).name, "split": split, "structures": counts},

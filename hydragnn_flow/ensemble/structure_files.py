@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data.reading.graph_store import open_foreign
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures, each_structure
 from hydragnn_flow.data.sources.csv_tables import count_rows, each_row
 from hydragnn_flow.data.sources.file_names import natural_order
@@ -245,7 +246,7 @@ def open_path(
     if not path.exists():
         raise InputError(f"{path}: does not exist; correct the path of the structures")
     if (path / MANIFEST).is_file() or path.suffix == ".bp":
-        return GraphStore.open(path, mode="random")
+        return open_foreign(path)
     if split is not None:
         raise InputError(f"{path}: is no GraphStore and has no splits; leave --split out")
     tables = [one for one in trained_on.sources if one.get("format") == "csv"]

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from hydragnn_flow.config.network import read_json
+import msgspec
+
+from hydragnn_flow.ensemble.uncertainty import Calibration
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
 
 FOLDER = "ensemble"
 SUMMARY = "ensemble.json"
 VERSION = 6
 ENSEMBLE = "ensemble"
 """Name of the ensemble among the models whose test errors are compared."""
+
+
+class _Member(msgspec.Struct):
+    member: Annotated[int, msgspec.Meta(ge=0)]
+    trial: int
+    weight: float
+
+
+class _Summary(msgspec.Struct):
+    """What it needs to predict; reports show the rest."""
+
+    coverage: Annotated[float, msgspec.Meta(gt=0, lt=1)]
+    members: list[_Member]
+    calibration: dict[str, Calibration]
+    calibration_by_data_set: dict[str, dict[str, Calibration]] = {}
+    aggregation: Literal["weighted", "uniform", "median"] = "weighted"
 
 
 def per_atom(unit: str) -> tuple[str, float]:
@@ -38,6 +57,19 @@ def ensemble_folder(path: str | Path) -> Path:
     raise InputError(_without_ensemble(path))
 
 
+def inside(path: Path, file: Path) -> Path:
+    """A file of a run or of an ensemble; a stranger's link may lead to somebody's own files.
+
+    Raises
+    ------
+    InputError
+        If it does.
+    """
+    if not file.resolve().is_relative_to(path.resolve()):
+        raise InputError(f"{file}: is a link out of {path}; put there what it leads to")
+    return file
+
+
 def read_summary(path: str | Path) -> dict[str, Any]:
     """The content of the `ensemble.json` of a finished run or of an exported ensemble.
 
@@ -47,17 +79,15 @@ def read_summary(path: str | Path) -> dict[str, Any]:
         If there is no ensemble yet, or the file is damaged or of another version.
     """
     file = ensemble_folder(path) / SUMMARY
-    summary: dict[str, Any] = read_json(file)
-    if not isinstance(summary, dict):
-        raise InputError(
-            f"{file}: is damaged; take it from a copy, or, in the directory of a run, delete it "
-            f"and start the run again"
-        )
+    remedy = f"{FROM_A_COPY}, or, in the directory of a run, delete it and start the run again"
+    summary: dict[str, Any] = read_json(file, remedy)
     if summary.get("version") != VERSION:
         raise InputError(
             f"{file}: has version {summary.get('version')}, this package reads {VERSION}; run the "
             f"campaign again in another directory"
         )
+    with sound(file, remedy):
+        msgspec.convert(summary, _Summary)
     return summary
 
 
@@ -72,7 +102,7 @@ def _without_ensemble(path: Path) -> str:
             f"{path}: is neither the directory of a run (no run.yaml) nor an exported ensemble (no "
             f"{SUMMARY}); correct the path"
         )
-    if "\nensemble: null\n" in (path / "run.yaml").read_text(encoding="utf-8", errors="replace"):
+    if read_yaml(path / "run.yaml").get("ensemble", "") is None:
         return (
             f"{path}: was a search for the fastest training, which has no ensemble; name "
             f"another run"

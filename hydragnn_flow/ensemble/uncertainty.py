@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -90,32 +89,6 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
         return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
-        """What :meth:`to_dict` gave, also after JSON."""
-
-        def points(curve: Any) -> tuple[tuple[float, float], ...]:
-            return tuple((float(before), float(after)) for before, after in curve)
-
-        return cls(
-            tuple(
-                Deviation(one["scale"], one["floor"], points(one["curve"]))
-                for one in values["deviations"]
-            ),
-            tuple(
-                tuple(
-                    Scores(tuple(one["score"]), tuple(one["held"]), one["structures"])
-                    for one in groups
-                )
-                for groups in values["scores"]
-            ),
-            tuple(values["norms"]),
-            values["per_atom"],
-            values["structures"],
-            tuple(values["elements"]),
-            values["by_noise"],
-        )
 
 
 @dataclass(frozen=True)

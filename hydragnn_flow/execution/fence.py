@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.files import write_text
+from hydragnn_flow.files import open_regular, write_text
 from hydragnn_flow.locks import Held, Unlockable, is_locked, locked
+from hydragnn_flow.plain_files import from_json
 
 DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"
@@ -116,16 +117,10 @@ def is_driven(run_directory: Path) -> bool:
 
 
 def _driver(run_directory: Path) -> dict[str, str]:
+    """What it says of itself; empty if there is no file or it is damaged."""
     try:
-        values: dict[str, str] = json.loads(_read(run_directory / DRIVER_FILE))
-    except ValueError:
+        with open_regular(run_directory / DRIVER_FILE) as file:
+            values = from_json(file.read(1 << 16))
+    except (FileNotFoundError, NotADirectoryError, ValueError):
         return {}
-    return values
-
-
-def _read(path: Path) -> str:
-    """A file's text; empty if there is no file or it is not text."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
-        return ""
+    return values if isinstance(values, dict) else {}

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
-import yaml
 from pydantic import Field, field_validator
 
 from hydragnn_flow.config.base import Section, validate
 from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import read_yaml
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
 # Options that are on the command line too.
@@ -196,16 +196,8 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
     InputError
         If it cannot be read, or names no site.
     """
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), PlainLoader)
-    except FileNotFoundError:
-        raise InputError(f"{path}: does not exist; check the name") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (ValueError, yaml.YAMLError) as error:
-        said = " ".join(str(error).split())
-        raise InputError(f"{path}: cannot be read ({said}); correct it") from error
-    if not isinstance(values, dict) or not isinstance(values.get("site"), str):
+    values = read_yaml(path, PlainLoader)
+    if not isinstance(values.get("site"), str):
         raise InputError(f"{path}: site: this key is required; name a site or a site file")
     name = values.pop("site")
     beside = path.parent / name

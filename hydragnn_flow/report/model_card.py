@@ -7,14 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ase.data import chemical_symbols
 
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.data.store.manifest import kept_manifest
 from hydragnn_flow.ensemble.calibration_file import recalibration_of
 from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml
 from hydragnn_flow.report.cost import cost_sentence, energy_sentences
 from hydragnn_flow.report.measures import measures_frame
 from hydragnn_flow.report.text import SPLITS, number
@@ -33,8 +32,9 @@ def model_card(run_directory: Path, name: str) -> str:
     """
     folder = ensemble_folder(run_directory)
     summary = read_summary(run_directory)
-    manifest = Manifest.model_validate(read_json(folder / "manifest.json"))
-    run = _configuration(run_directory / CONFIG)
+    manifest = kept_manifest(folder / "manifest.json")
+    file = run_directory / CONFIG
+    run = read_yaml(file, remedy=FROM_A_COPY) if file.exists() else {}
     networks = {
         row["member"]: read_json(folder / "members" / str(row["member"]) / "config.json")
         for row in summary["members"]
@@ -61,19 +61,6 @@ def model_card(run_directory: Path, name: str) -> str:
     for title, content in sections:
         lines += ["", f"## {title}", "", *content]
     return "\n".join(lines) + "\n"
-
-
-def _configuration(file: Path) -> dict[str, Any]:
-    """Name and versions of the run; nothing where its file is gone."""
-    try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (UnicodeDecodeError, yaml.YAMLError):
-        values = None
-    if not isinstance(values, dict):
-        raise InputError(f"{file}: is damaged; restore it from a copy")
-    return values
 
 
 def _start(run_directory: Path) -> list[tuple[str, list[str]]]:

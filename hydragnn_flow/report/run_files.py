@@ -8,13 +8,12 @@ from typing import Any
 
 import optuna
 import pandas as pd
-import yaml
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.ensemble.summary import FOLDER, read_summary
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml
 from hydragnn_flow.report.trials_frame import find_study, study_frame
 from hydragnn_flow.run_directory import COMMANDS, RunDirectory
 from hydragnn_flow.segment import SegmentResult
@@ -56,15 +55,7 @@ def read_run(directory: Path) -> RunFiles:
         If it is no run directory, or a complete file in it cannot be read.
     """
     path = directory / "run.yaml"
-    try:
-        text = path.read_text(encoding="utf-8")
-        values = yaml.safe_load(text)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError):
-        raise InputError(
-            f"{path}: cannot be read; give the directory of a run, which holds run.yaml"
-        ) from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: must hold a mapping; restore it from a copy of the run")
+    values = read_yaml(path, remedy=FROM_A_COPY)
     if "objective" in (values.get("search") or {}):
         raise InputError(
             f"{path}: search.objective: the run of a function has no networks to report on; look "
@@ -80,7 +71,7 @@ def read_run(directory: Path) -> RunFiles:
     return RunFiles(
         directory=directory,
         config=config,
-        configuration=text,
+        configuration=path.read_text(encoding="utf-8"),
         commands=[str(command) for command in values.get(COMMANDS) or []],
         versions={str(k): str(v) for k, v in (values.get("versions") or {}).items()},
         manifest=_read_manifest(directory),
@@ -100,7 +91,7 @@ def _read_manifest(directory: Path) -> dict[str, Any] | None:
 
 
 def _read_table(path: Path) -> pd.DataFrame | None:
-    if not path.exists():
+    if not path.is_file():
         return None
     try:
         return pd.read_parquet(path)

@@ -12,9 +12,9 @@ import pandas as pd
 from rich.box import SIMPLE
 from rich.table import Table
 
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
+from hydragnn_flow.plain_files import read_json, sound
 from hydragnn_flow.report.profile import WORDS, shares
 from hydragnn_flow.report.text import number
 from hydragnn_flow.training.profile_result import TrainingProfile
@@ -149,14 +149,10 @@ class Study:
             If it is damaged or of another version.
         """
         values = read_json(path)
-        try:
+        with sound(path, "delete it and measure again"):
             if values.pop("version") != _VERSION:
-                raise ValueError
+                raise ValueError("of another version")
             return cls(**{**values, "points": tuple(map(_point, values["points"]))})
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise InputError(
-                f"{path}: is no scaling study of this version; delete it and measure again"
-            ) from None
 
 
 def _point(values: Mapping[str, Any]) -> Point:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -13,12 +12,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.summary import per_atom
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import read_workers
+from hydragnn_flow.plain_files import read_json
 from hydragnn_flow.report.gcd_time import GcdTime, gcd_time
 from hydragnn_flow.report.text import number
 from hydragnn_flow.run_directory import RunDirectory, recorded
@@ -176,7 +175,7 @@ def _units(run_directory: Path) -> dict[str, str]:
     files = (folder / "manifest.json" for folder in (directory.store, directory.ensemble))
     try:
         file = next(file for file in files if file.exists())
-        targets = json.loads(file.read_text(encoding="utf-8"))["targets"]
+        targets = read_json(file)["targets"]
         return {str(name): str(target["unit"] or "") for name, target in targets.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
         return {}

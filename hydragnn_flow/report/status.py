@@ -12,13 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, elapsed, in_queue, read_workers
 from hydragnn_flow.files import modified
 from hydragnn_flow.locks import is_locked
+from hydragnn_flow.plain_files import read_json, sound
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
 from hydragnn_flow.report.forecast import predicted_end, told_end
@@ -53,7 +53,8 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     shown += map(Text, _failures(stage.results))
     if stage.phase == "finished":
         if RunDirectory(run_directory).summary.exists():  # a search of a function has none
-            shown.append(closing_table(read_summary(run_directory)))
+            with sound(RunDirectory(run_directory).summary):
+                shown.append(closing_table(read_summary(run_directory)))
     elif not is_simulated:
         shown += map(Text, _driver(run_directory, stage))
     return Group(*shown)
@@ -97,9 +98,11 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     if not is_driven(run_directory):
         yield "no driver is at work on it; `hydragnn-flow run` continues it"
         return
-    driver, workers = read_json(run_directory / DRIVER_FILE), read_workers(run_directory)
-    yield f"driver: process {driver['pid']} on {driver['host']}"
-    is_its = (workers.get("driver_pid"), workers.get("host")) == (driver["pid"], driver["host"])
+    driver = read_json(run_directory / DRIVER_FILE)
+    workers = read_workers(run_directory)
+    pid, host = driver.get("pid"), driver.get("host")
+    yield f"driver: process {pid} on {host}"
+    is_its = (workers.get("driver_pid"), workers.get("host")) == (pid, host)
     if is_its and "blocks" in workers:  # a driver of an earlier version writes another form
         yield from _workers(workers)
     # A function holds the lock of its trial's folder, and has touched it when it was called.

@@ -22,8 +22,9 @@ from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, write_text
+from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.garbage import no_collection
+from hydragnn_flow.plain_files import from_json
 from hydragnn_flow.search.records import TrialRecord, own, record_of
 
 STUDY = "search"
@@ -46,8 +47,8 @@ def _decoded(line: bytes) -> dict[str, Any]:
     """A record of a journal; ValueError if it is none."""
     try:
         record: dict[str, Any] = _decode(line)
-    except msgspec.DecodeError:  # NaN, which is no JSON and Optuna writes; or damage
-        record = json.loads(line)
+    except (msgspec.DecodeError, RecursionError):  # NaN, which Optuna writes; or damage
+        record = from_json(line)
     return record
 
 
@@ -84,7 +85,7 @@ class GroupCommitBackend(BaseJournalBackend):
         if not is_there(self.path):
             return
         has_end = not self._ended
-        with self.path.open("rb") as file:
+        with open_regular(self.path) as file:
             for line in file:
                 self.line += 1
                 if not line.endswith(b"\n"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data import GraphStore, check_store
+from hydragnn_flow.data.reading.graph_store import open_foreign
 from hydragnn_flow.data.store.bp5 import Bp5Writer
 from hydragnn_flow.data.store.manifest import _checksum as manifest_checksum
 from hydragnn_flow.data.store.manifest import load_manifest
@@ -47,6 +49,7 @@ def missing(path: Path) -> None:
     path.unlink()
 
 
+RECORD = {"size": 1, "crc32": None}
 DAMAGES = (truncate, empty, garbage, longer, missing)
 
 
@@ -109,6 +112,9 @@ def test_damaged_manifest(copied, no_adios2, damage):
         ({"keys": {}}, "x are missing|edge_index, pos, x are missing"),
         ({"shards": []}, "shards"),
         ({"shards": [{"path": "../s.bp", "files": {}, "splits": {}}]}, "shards.0.path"),
+        ({"shards": [{"path": "s.bp", "files": {"../x": RECORD}, "splits": {}}]}, "shards.0.files"),
+        ({"shards": [{"path": "s.bp", "files": {"/x": RECORD}, "splits": {}}]}, "shards.0.files"),
+        ({"shards": [{"path": "s.bp", "files": {"..": RECORD}, "splits": {}}]}, "shards.0.files"),
     ],
 )
 def test_wrong_manifest(copied, no_adios2, change, complaint):
@@ -174,3 +180,34 @@ def test_our_shard_opens_as_a_hydragnn_file(written, store, same):
         same(a, b, ignore=("y", "y_loc"))
         for a, b in zip(theirs["valset"], store["valset"], strict=True)
     )
+
+
+@pytest.mark.parametrize("text", ['{"a":' * 100_000, "[]", '{"version": 3, "version": 3}'])
+def test_a_manifest_that_is_none_is_said_in_a_sentence(copied, no_adios2, text):
+    (copied / "manifest.json").write_text(text)
+    with pytest.raises(StoreError, match=r"manifest\.json: is damaged"):
+        use(copied)
+
+
+def tampered(store: Path, name: str, at: int, content: bytes) -> None:
+    """Write into a shard's file as a stranger could: all checksums are right."""
+    path = store / "manifest.json"
+    values = json.loads(path.read_text())
+    (shard,) = values["shards"]
+    file = store / shard["path"] / name
+    data = bytearray(file.read_bytes())
+    data[at : at + len(content)] = content
+    file.write_bytes(data)
+    shard["files"][name] = {"size": len(data), "crc32": zlib.crc32(data)}
+    seal(path, values)
+
+
+# Offsets at which ADIOS2 dies of a signal as it opens or reads the file.
+@pytest.mark.parametrize("part", [0.1, 0.3, 0.5, 0.7, 0.9])
+def test_a_strangers_shard_takes_down_another_process(copied, part):
+    """What crashes ADIOS2 is said of the store, by whoever reads stores of others."""
+    size = next(copied.glob("*/mmd.0")).stat().st_size
+    tampered(copied, "mmd.0", int(size * part) // 8 * 8, b"\xff" * 7 + b"\x7f" + b"\xff" * 56)
+    for read in (open_foreign, check_store):
+        with pytest.raises(StoreError, match="damaged"):
+            read(copied)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -89,7 +90,7 @@ def not_a_number(state: dict[str, Any]) -> None:
         (lambda f: (f / MEMBER / "config.json").unlink(), False, "config.json: is missing"),
         (lambda f: (f / "manifest.json").unlink(), False, "manifest.json: is missing"),
         (lambda f: (f / CHECKSUMS).unlink(), False, "checksums.json: is missing"),
-        (lambda f: (f / "manifest.json").write_text("{}"), True, "manifest.json: is damaged"),
+        (lambda f: (f / "manifest.json").write_text("{}"), True, "manifest.json: targets: "),
         (
             lambda f: shutil.copyfile(f / "members/0" / FILE, f / MEMBER / FILE),
             False,
@@ -109,6 +110,7 @@ def not_a_number(state: dict[str, Any]) -> None:
         (lambda f: edited(f, lambda s: s.update(version=1)), True, "ensemble.json: has version 1"),
         (lambda f: with_weights(f, not_a_number), True, "weights that are not finite"),
         (lambda f: with_weights(f, lambda s: s.pop("best")), True, "holds no weights"),
+        (lambda f: with_weights(f, lambda s: s.update(best={"a": 1})), True, "has no attribute"),
         (
             lambda f: with_weights(f, lambda s: s["best"].popitem()),
             True,
@@ -196,3 +198,117 @@ def test_checksums_are_written_before_what_says_that_an_ensemble_is_complete(run
     times = [(run / "ensemble" / n).stat().st_mtime_ns for n in (CHECKSUMS, "ensemble.json")]
     assert times == sorted(times)
     assert json.loads((run / "ensemble" / CHECKSUMS).read_text())["version"] == 1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../.bashrc",
+        "/etc/hostname",
+        "/dev/zero",
+        "members/../../x",
+        "members/0/../../../config.json",
+        "members//config.json",
+        "members\\0\\config.json",
+        "members/0/config.json\n",
+        "members/٠/config.json",
+        "./ensemble.json",
+        "run.yaml",
+        "",
+    ],
+)
+def test_names_that_lead_out_of_an_ensemble_are_not_followed(run: Path, name: str) -> None:
+    """A stranger writes names as they please, and checksums that are right."""
+    file = run / "ensemble" / CHECKSUMS
+    values = read_json(file)
+    values["sha256"] = dict(sorted({**values["sha256"], name: "0" * 64}.items()))
+    write_json(file, values)
+    with pytest.raises(InputError, match=r"checksums\.json: is damaged \(an ensemble has no file"):
+        Ensemble.load(run)
+
+
+@pytest.mark.parametrize("name", [CHECKSUMS, "ensemble.json", "manifest.json", f"{MEMBER}/{FILE}"])
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")], ids=str
+)
+def test_files_without_an_end_are_not_read(
+    run: Path, name: str, make: Callable[[Path], object]
+) -> None:
+    file = run / "ensemble" / name
+    file.unlink()
+    make(file)
+    with pytest.raises((InputError, OSError), match=file.name) as refused:
+        Ensemble.load(run)
+    assert "regular file" in str(refused.value) or "directory" in str(refused.value)
+
+
+def test_a_file_without_a_checksum_is_not_used(run: Path) -> None:
+    folder = run / "ensemble"
+    names = read_json(folder / CHECKSUMS)["sha256"]
+    write_checksums(folder, [name for name in names if name != f"{MEMBER}/{FILE}"])
+    with pytest.raises(InputError, match=rf"{CHECKSUMS}: has none of {MEMBER}/{FILE}"):
+        Ensemble.load(run)
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (CHECKSUMS, DEEP),
+        ("ensemble.json", DEEP),
+        ("manifest.json", DEEP),
+        ("applicability.json", DEEP),
+        (f"{MEMBER}/config.json", DEEP),
+    ],
+)
+def test_deep_files_are_refused(run: Path, name: str, text: str) -> None:
+    (run / "ensemble" / name).write_text(text)
+    if name != CHECKSUMS:
+        sealed(run / "ensemble")
+    with pytest.raises(InputError, match=r"is damaged|nested too deeply"):
+        Ensemble.load(run)
+
+
+@pytest.mark.parametrize(
+    ("file", "path", "value"),
+    [
+        ("ensemble.json", "members.0.member", "../../../x"),
+        ("ensemble.json", "members.0.member", -1),
+        ("ensemble.json", "members.0.weight", "0.5"),
+        ("ensemble.json", "members.0", []),
+        ("ensemble.json", "members", {"a": 1}),
+        ("ensemble.json", "coverage", [0.9]),
+        ("ensemble.json", "coverage", 9),
+        ("ensemble.json", "aggregation", "sum"),
+        ("ensemble.json", "calibration", []),
+        ("ensemble.json", "calibration.energy.deviations", {"scale": 1}),
+        ("ensemble.json", "calibration.energy.scores.0.0.score", "high"),
+        ("ensemble.json", "calibration_by_data_set", []),
+        ("applicability.json", "version", "2"),
+        ("applicability.json", "ranges", []),
+        ("applicability.json", "elements", "Cu"),
+        ("applicability.json", "fractions", {"Cu": {"low": 0, "high": 1, "margin": 0}}),
+        ("applicability.json", "usual", []),
+        ("applicability.json", "usual.volume", [1.0]),
+        ("applicability.json", "usual.closeness.pairs", {"1-9-9": 1.0}),
+        ("manifest.json", "targets", []),
+        ("manifest.json", "statistics.degree_histogram", "many"),
+        ("members/1/config.json", "NeuralNetwork", []),
+        ("members/1/config.json", "NeuralNetwork.Architecture", "deep"),
+    ],
+)
+def test_values_of_another_type_are_named(run: Path, file: str, path: str, value: Any) -> None:
+    """Whoever sealed them."""
+    folder = run / "ensemble"
+    values = inner = read_json(folder / file)
+    *keys, last = (int(key) if key.isdigit() else key for key in path.split("."))
+    for key in keys:
+        inner = inner[key]
+    inner[last] = value
+    write_json(folder / file, values)
+    sealed(folder)
+    with pytest.raises(InputError, match=file) as refused:
+        Ensemble.load(run)
+    assert str(refused.value).count("\n") == 0

@@ -20,6 +20,7 @@ from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import export as export_module
 from hydragnn_flow.ensemble import member_folder
+from hydragnn_flow.ensemble.calibration_file import save_calibrations
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums, write_checksums
 from hydragnn_flow.ensemble.export import export_ensemble
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -160,8 +161,8 @@ def test_what_the_command_refuses(
 @pytest.mark.parametrize(
     ("name", "change", "says"),
     [
-        ("ensemble.json", lambda text: text.replace('"weight"', '"wight"'), "has changed since"),
-        ("ensemble.json", lambda text: "[]", "ensemble.json: is damaged; take it from a copy"),
+        ("ensemble.json", lambda text: text.replace('"mae_', '"mea_'), "has changed since"),
+        ("ensemble.json", lambda text: "[]", "ensemble.json: is damaged (no mapping); take it"),
         ("manifest.json", lambda text: "{}", "manifest.json: has changed since"),
         ("calibration.json", lambda text: "{}", "calibration.json: is damaged"),
     ],
@@ -209,3 +210,39 @@ def test_the_commands_take_what_the_command_writes(
     found = pd.read_csv(table)
     assert len(found) == len(STRUCTURES)
     assert {"energy_member_0", "energy_member_2"} < set(found) and "energy_member_1" not in found
+
+
+def test_names_of_a_stranger_write_nothing_outside(run: Path, tmp_path: Path) -> None:
+    """A run from somebody else, with checksums that fit, puts nothing beside the export."""
+    evil = b"echo owned\n"
+    strange = Path(shutil.copytree(run, tmp_path / "there" / "run"))
+    (tmp_path / "there" / ".bashrc").write_bytes(evil)
+    folder, home = strange / "ensemble", tmp_path / "home"
+    write_checksums(folder, [*read_json(folder / CHECKSUMS)["sha256"], "../../.bashrc"])
+    (home / "models").mkdir(parents=True)
+    (home / ".bashrc").write_text("mine\n")
+    with pytest.raises(InputError, match=r"checksums\.json: is damaged"):
+        export_ensemble(strange, home / "models" / "new", "a card\n")
+    assert (home / ".bashrc").read_text() == "mine\n"
+    assert [*(home / "models").iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["applicability.json", "members/1", "calibration.json", ""])
+def test_links_out_of_a_run_are_not_exported(run: Path, tmp_path: Path, name: str) -> None:
+    """Somebody's own files must not come into what they hand on."""
+    strange = Path(shutil.copytree(run, tmp_path / "run"))
+    place, outside = strange / "ensemble" / name, tmp_path / "outside"
+    if name == "calibration.json":
+        found = Ensemble.load(strange).calibrations
+        save_calibrations(place.parent, found, {}, {"structures": {"energy": 9}})
+    place.rename(outside)
+    place.symlink_to(outside)
+    with pytest.raises(InputError, match="is a link out of"):
+        export_ensemble(strange, tmp_path / "out", "a card\n")
+    assert not (tmp_path / "out").exists()
+    # Links within it are as good as files.
+    place.unlink()
+    outside.rename(strange / "kept")
+    place.symlink_to(strange / "kept")
+    export_ensemble(strange, tmp_path / "out", "a card\n")
+    assert not any(found.is_symlink() for found in (tmp_path / "out").rglob("*"))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import ase
+import msgspec
 import numpy as np
 import pandas as pd
 import pytest
@@ -211,7 +212,7 @@ def test_a_member_less_does_not_turn_an_error_into_a_factor_of_noise() -> None:
     members = truth + 0.3 * rng.normal(size=(200, 1)) + 0.01 * rng.normal(size=(3, 200, 1))
     mean, spread = combine(members, EQUAL)
     found = calibrated(truth - mean, spread)
-    assert found == Calibration.from_dict(json.loads(json.dumps(found.to_dict())))
+    assert found == msgspec.convert(json.loads(json.dumps(found.to_dict())), Calibration)
     left, equal = members[:2], np.full(2, 0.5)
     without, given = (
         distribution(left, equal, found, None, noise, coverage=0.9)

@@ -171,3 +171,14 @@ def test_the_command(
     code, said = call("predict", run, file, "-o", out, "--coverage", "0.99")
     assert code == 2
     assert "coverage = 0.99: needs 99 structures" in said
+
+
+def test_a_link_to_somebody_elses_ensemble_is_not_written_through(
+    run: Path, structures: list[Atoms], tmp_path: Path
+) -> None:
+    mine = tmp_path / "mine"
+    (run / "ensemble").rename(mine)
+    (run / "ensemble").symlink_to(mine)
+    with pytest.raises(InputError, match="ensemble: is a link out of"):
+        recalibrate(run, structures)
+    assert not (mine / FILE).exists()

@@ -181,7 +181,9 @@ def until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
 
 def unread_connections(port: int) -> int:
     """Connections to a port of this machine on which something waits to be read."""
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    lines = [
+        line.split() for line in Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()[1:]
+    ]
     return sum(
         int(local.rpartition(":")[2], 16) == port and state == "01" and int(queues[-8:], 16) > 0
         for _, local, _, state, queues, *_ in lines

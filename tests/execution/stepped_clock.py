@@ -8,5 +8,5 @@ import time
 from pathlib import Path
 
 _ahead, _real = Path(sys.argv[2]), time.time
-time.time = lambda: _real() + float(_ahead.read_text())
+time.time = lambda: _real() + float(_ahead.read_text(encoding="utf-8"))
 runpy.run_module("hydragnn_flow.execution.pools.interchange", run_name="__main__", alter_sys=True)

@@ -123,6 +123,19 @@ def test_a_scheduler_that_refuses_jobs_is_quoted(tmp_path: Path) -> None:
             update_until(pools, lambda: False)
 
 
+def test_nobody_else_can_read_the_keys_of_a_run(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with Pool(site(), tmp_path / "parsl"):
+            pass
+    finally:
+        os.umask(before)
+    keys = [*tmp_path.rglob("*.key*")]
+    assert len(keys) == 4 and all(path.read_text() for path in keys)
+    assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
+    assert {path.parent.stat().st_mode & 0o777 for path in keys} == {0o700}
+
+
 def test_blocks_follow_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
     with Pool(site(), tmp_path / "parsl") as pools:

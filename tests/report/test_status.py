@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import socket
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from typer.testing import CliRunner
 
 from hydragnn_flow import cli
 from hydragnn_flow.energy_counters import Reading
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import sole_driver
 from hydragnn_flow.execution.pools.node_energy import EnergyFile
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
@@ -137,6 +140,80 @@ def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Pa
     assert shown.endswith("".join(lines[-20:]))
     assert lines[9] not in shown
     assert lines[-1] not in CliRunner().invoke(cli.app, run).stdout
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        lambda path: path.symlink_to("/dev/zero"),
+        lambda path: path.write_text("[" * 100_000 + "\n"),
+        lambda path: path.write_text('{"a":' * 100_000 + "\n"),
+        lambda path: path.write_text("[]\n"),
+        lambda path: path.write_text("1\n"),
+        lambda path: path.write_text('{"search": [1], "targets": 1, "failed": [1], "chosen": 1}\n'),
+    ],
+    ids=["fifo", "endless", "deep list", "deep mapping", "list", "number", "types"],
+)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "run.yaml",
+        "segments.jsonl",
+        JOURNAL,
+        "driver.lock",
+        "driver.json",
+        "driver.log",
+        "energy.json",
+        WORKERS_FILE,
+        "store.gs/manifest.json",
+        "ensemble/selection.json",
+        "ensemble/ensemble.json",
+    ],
+)
+def test_a_strangers_run_is_shown_or_the_file_is_named(
+    finished: Made, tmp_path: Path, name: str, make: Callable[[Path], object]
+) -> None:
+    run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
+    file = run / name
+    file.parent.mkdir(exist_ok=True)
+    file.unlink(missing_ok=True)
+    make(file)
+    told = CliRunner().invoke(cli.app, ["status", "--log", str(run)])
+    assert told.exception is None or isinstance(told.exception, (InputError, SystemExit))
+    assert str(run) in str(told.exception) or told.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("errors.forces.mae", [1, 2]),
+        ("errors.forces.mae", {}),
+        ("errors.forces.change", {}),
+        ("errors.forces.target", "nothing"),
+        ("errors", 1),
+        ("test", []),
+        ("best_member", 77),
+        ("wall_seconds", "long"),
+        ("joules", []),
+    ],
+)
+def test_results_of_another_type_are_named(
+    finished: Made, tmp_path: Path, path: str, value: Any
+) -> None:
+    run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
+    file = run / "ensemble" / "ensemble.json"
+    values = inner = json.loads(file.read_text())
+    *keys, last = path.split(".")
+    for key in keys:
+        inner = inner[key]
+    inner[last] = value
+    file.write_text(json.dumps(values))
+    commands = [("status", file)] + [("report", run)] * (path == "best_member")  # it takes longer
+    for command, named in commands:
+        told = CliRunner().invoke(cli.app, [command, str(run)])
+        assert isinstance(told.exception, InputError), (command, told.output)
+        assert str(told.exception).startswith(f"{named}: is damaged (")
 
 
 def failed(number: int, ended: float) -> dict[str, Any]:

@@ -22,12 +22,12 @@ from hydragnn_flow.config.network.load import (
     VariablesOfInterest,
     load_network,
     network_section,
-    read_json,
     write_network,
 )
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.config.network.sharding import DDP, Sharding
 from hydragnn_flow.config.network.training import BatchLimits, Optimizer, Scheduler, Training
+from hydragnn_flow.plain_files import read_json
 
 __all__ = [
     "DDP",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from hydragnn_flow.config.network.sharding import Sharding
 from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
+from hydragnn_flow.plain_files import read_json
 
 _Section = TypeVar("_Section", bound=Section)
 # Keys of `Training` and its sections that are read with some values of another: which, and what.
@@ -326,29 +326,6 @@ def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]
     if not isinstance(section, Mapping):
         raise InputError(f"{source}: NeuralNetwork must be a mapping of sections")
     return dict(section)
-
-
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file; what is wrong with it becomes one sentence."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-        return json.loads(text, object_pairs_hook=_each_key_once)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except ValueError as error:
-        raise InputError(f"{path}: is not valid JSON ({error}); correct the file") from None
-    except RecursionError:
-        raise InputError(f"{path}: is nested too deeply; correct the file") from None
-
-
-def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping; without this, of two values of a key the first would be lost without a word."""
-    mapping: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in mapping:
-            raise ValueError(f"the key {key!r} is given twice in a mapping")
-        mapping[key] = value
-    return mapping
 
 
 def load_network(

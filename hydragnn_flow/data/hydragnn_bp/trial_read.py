@@ -1,4 +1,4 @@
-"""A trial read of a HydraGNN file in another process, which ADIOS2 may crash or hang."""
+"""A trial read of somebody's BP5 file in another process, which ADIOS2 may crash or hang."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -19,6 +20,7 @@ from hydragnn_flow.errors import StoreError
 _CHILD = Path(__file__).with_name("child.py")
 _FILES = ("md.idx", "md.0", "mmd.0", "data.0")
 _POLL_SECONDS = 0.05
+_MOST_SHARDS = 1000  # a command line is not endless
 # ADIOS2 repeats a read that returns nothing after 20 ns, and each further time after twice as long:
 # 25 reads in the first half second. A slow disk returns fewer reads, and each with bytes.
 _WAITING_SECONDS, _WAITING_READS = 0.5, 3
@@ -66,6 +68,23 @@ def trial_read(path: Path) -> None:
         raise damaged(path / name, what)
 
 
+def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
+    """Open a store's shards in another process, before ADIOS2 opens them in this one.
+
+    Checksums that are right say nothing of who wrote the files.
+
+    Raises
+    ------
+    StoreError
+        If ADIOS2 crashes, hangs or fails there.
+    """
+    for first in range(0, len(shards), _MOST_SHARDS):
+        paths = (store / shard for shard in shards[first : first + _MOST_SHARDS])
+        answer = _ask_child(store, _IDLE_SECONDS, *paths)
+        if "fault" in answer:
+            raise damaged(store, " ".join(answer["fault"]))
+
+
 def damaged(place: Path | str, what: str) -> StoreError:
     """The error for a HydraGNN file that cannot be trusted."""
     return StoreError(
@@ -78,11 +97,11 @@ def _data_name(path: Path) -> str:
     return "data.*" if (path / "data.1").exists() else "data.0"
 
 
-def _ask_child(path: Path, idle: float) -> dict[str, Any]:
-    """Let the child read the file; returns its answer."""
+def _ask_child(path: Path, idle: float, *shards: Path) -> dict[str, Any]:
+    """Let the child read the file, or shards of a store; returns its answer."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
-            [sys.executable, str(_CHILD), str(path)],
+            [sys.executable, str(_CHILD), path, *shards],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=complaints,

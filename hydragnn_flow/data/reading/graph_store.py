@@ -10,6 +10,7 @@ from typing import get_args
 
 from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
+from hydragnn_flow.data.hydragnn_bp.trial_read import trial_of_shards
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.lines import Reader
@@ -150,6 +151,18 @@ class GraphStore:
             shard.close()
         if self._staged is not None:
             self._staged.release()
+
+
+def open_foreign(path: Path) -> GraphStore:
+    """Open a store that somebody else may have made, in mode ``random``.
+
+    Another process tries its shards first; a run's own store, which many processes open, needs no
+    trial. Parameters and errors are those of :meth:`GraphStore.open`.
+    """
+    store = GraphStore.open(path, "random")
+    if (path / MANIFEST).exists():
+        trial_of_shards(path, [shard.path for shard in store.manifest.shards])
+    return store
 
 
 def _open_reader(

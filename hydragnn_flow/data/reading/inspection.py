@@ -12,7 +12,7 @@ import numpy as np
 from ase.data import chemical_symbols
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.reading.graph_store import GraphStore
+from hydragnn_flow.data.reading.graph_store import GraphStore, open_foreign
 from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.data.store.integrity import verify_checksum
 from hydragnn_flow.data.store.layout import read_counts
@@ -120,7 +120,7 @@ def check_store(
         Naming what is damaged.
     """
     show = progress or (lambda what, done, total: None)
-    with GraphStore.open(path, mode="random") as store:
+    with open_foreign(path) as store:
         files = {
             f"{shard.path}/{name}": (record, shard.is_in_place)
             for shard in store.manifest.shards

@@ -306,6 +306,6 @@ def _open(path: Path, state: tuple[tuple[Path, int, int], ...]) -> GraphStore:
 
     ``state`` identifies its files, so that others in their place are opened anew.
     """
-    from hydragnn_flow.data.reading.graph_store import GraphStore
+    from hydragnn_flow.data.reading.graph_store import open_foreign
 
-    return GraphStore.open(path, "random")
+    return open_foreign(path)

@@ -7,7 +7,7 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -18,9 +18,11 @@ from pydantic import (
     model_validator,
 )
 
+from hydragnn_flow.config.base import explain
 from hydragnn_flow.data.store.integrity import FileRecord
 from hydragnn_flow.data.truncation import Truncation
-from hydragnn_flow.errors import StoreError
+from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json
 
 MANIFEST = "manifest.json"
 VERSION = 3
@@ -171,7 +173,7 @@ class Shard(_Record):
 
     path: str = Field(pattern=r"^(\.|\w[\w.-]*|/.+)$")
     """Name within the store; absolute for one that is used in place."""
-    files: dict[str, FileRecord]
+    files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], FileRecord]
     """Its files by name; empty for a HydraGNN .bp, of which none is known."""
     splits: dict[str, SplitSize]
     """Size of each split in it."""
@@ -308,10 +310,10 @@ def load_manifest(store: Path) -> Manifest:
         )
     again = "the store is damaged; delete it and prepare it again, or restore a copy"
     try:
-        values = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path} cannot be read as JSON ({error}): {again}") from None
-    version = values.get("version") if isinstance(values, dict) else None
+        values = read_json(path, again)
+    except InputError as error:
+        raise StoreError(str(error)) from None
+    version = values.get("version")
     if version != VERSION:
         raise StoreError(
             f"{path}: version {version!r} is not the version {VERSION} this release reads; "
@@ -326,3 +328,17 @@ def load_manifest(store: Path) -> Manifest:
         first = error.errors(include_url=False, include_input=False)[0]
         key = ".".join(str(name) for name in first["loc"])
         raise StoreError(f"{path}: {key or 'file'}: {first['msg']}: {again}") from None
+
+
+def kept_manifest(path: Path) -> Manifest:
+    """The manifest that an ensemble keeps of the store it was trained on.
+
+    Raises
+    ------
+    InputError
+        If it is none, naming the key.
+    """
+    try:
+        return Manifest.model_validate(read_json(path, FROM_A_COPY))
+    except ValidationError as error:
+        raise explain(error, path) from None

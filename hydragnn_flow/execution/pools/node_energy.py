@@ -6,7 +6,6 @@ and with the signs of life of a node that has nothing to do.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -17,6 +16,7 @@ import msgspec
 
 from hydragnn_flow.energy_counters import NodeMeter, Reading
 from hydragnn_flow.files import write_json
+from hydragnn_flow.plain_files import read_json
 
 ENERGY_FILE = "energy.json"
 _logger = logging.getLogger(__name__)
@@ -62,11 +62,11 @@ class NodeEnergy:
 def read_node_energy(run_directory: Path) -> NodeEnergy | None:
     """What the nodes of a run have used so far; None where nothing counted it."""
     path = run_directory / ENERGY_FILE
-    try:
-        return msgspec.convert(json.loads(path.read_text(encoding="utf-8")), NodeEnergy)
-    except FileNotFoundError:
+    if not path.exists():
         return None
-    except (OSError, ValueError) as error:
+    try:
+        return msgspec.convert(read_json(path), NodeEnergy)
+    except ValueError as error:
         _logger.warning("%s: is ignored, it cannot be read (%s)", path, error)
         return None
 

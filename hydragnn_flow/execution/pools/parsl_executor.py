@@ -157,6 +157,11 @@ class ParslExecutor:
         scripts = directory / "submit_scripts"
         scripts.mkdir(exist_ok=True)
         self._provider.script_dir = str(scripts)
+        if executor.encrypted:  # files that are there keep their mode when keys are written
+            certificates = Path(executor.logdir) / "certificates"
+            certificates.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name in ("server.key", "server.key_secret", "client.key", "client.key_secret"):
+                (certificates / name).touch(mode=0o600)
         executor.start()
 
     def shut_down(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -11,7 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
+from hydragnn_flow.plain_files import read_json
 
 if TYPE_CHECKING:  # reading the file needs no Parsl
     from hydragnn_flow.execution.pools.blocks import Blocks
@@ -25,10 +26,10 @@ SECONDS_TO_REMEMBER = 86_400.0
 def read_workers(run_directory: Path) -> dict[str, Any]:
     """The file's content; empty if there is no file."""
     try:
-        content = json.loads((run_directory / WORKERS_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        content: dict[str, Any] = read_json(run_directory / WORKERS_FILE)
+        return content
+    except InputError:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def remembered_nodes(run_directory: Path) -> dict[str, float]:

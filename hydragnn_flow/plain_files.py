@@ -1,0 +1,105 @@
+"""JSON and YAML files that a stranger may have written, or damage changed: read without harm.
+
+They are regular files, without a device or FIFO that has no end, and no larger or deeper than what
+this package writes; whatever is wrong with one becomes a sentence.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import open_regular
+
+CORRECT = "correct the file"
+FROM_A_COPY = "take it from a copy"
+_MOST_BYTES = {"JSON": 1 << 28, "YAML": 1 << 22}
+_MOST_LEVELS = 64
+_MOST_VALUES = 20_000_000
+
+
+def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
+    """Read the mapping that a JSON file holds.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, or is wrong; ``remedy`` says what to do then.
+    """
+    return _read(path, "JSON", from_json, remedy)
+
+
+def read_yaml(path: Path, loader: Any = yaml.SafeLoader, remedy: str = CORRECT) -> Any:
+    """Read the mapping that a YAML file holds, as :func:`read_json` does."""
+    return _read(path, "YAML", lambda text: yaml.load(text, loader), remedy)
+
+
+def from_json(text: str | bytes) -> Any:
+    """Values of a JSON text; ValueError if it is none, gives a key twice or is too deep."""
+    try:
+        return _bounded(json.loads(text, object_pairs_hook=_each_key_once))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+@contextmanager
+def sound(file: Path, remedy: str = FROM_A_COPY) -> Iterator[None]:
+    """Take an error at what a file holds for damage of the file: an InputError that names both."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        said = f"no key {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise InputError(f"{file}: is damaged ({said}); {remedy}") from error
+
+
+def _read(path: str | Path, form: str, parse: Callable[[str], Any], remedy: str) -> Any:
+    try:
+        with open_regular(Path(path)) as file:
+            content = file.read(_MOST_BYTES[form] + 1)
+        if len(content) > _MOST_BYTES[form]:
+            raise ValueError("too large")
+        values = _bounded(parse(content.decode()))
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
+    except (RecursionError, ValueError, yaml.YAMLError) as error:  # ValueError: no such date, say
+        is_deep = isinstance(error, RecursionError)
+        said = "nested too deeply" if is_deep else " ".join(str(error).split())
+        what = f"is not valid {form}" if remedy == CORRECT else "is damaged"
+        raise InputError(f"{path}: {what} ({said}); {remedy}") from None
+    if not isinstance(values, dict):
+        what = "must hold a mapping" if remedy == CORRECT else "is damaged (no mapping)"
+        raise InputError(f"{path}: {what}; {remedy}")
+    return values
+
+
+def _bounded(values: Any) -> Any:
+    """The values; few lines of YAML may repeat others so often that there is no end of them."""
+    level: list[Any] = [[values]]
+    total = 0
+    for _ in range(_MOST_LEVELS):
+        total += sum(map(len, level))
+        if total > _MOST_VALUES:
+            raise ValueError("too many values")
+        inner = (one.values() if isinstance(one, dict) else one for one in level)
+        level = [value for of in inner for value in of if isinstance(value, (dict, list))]
+        if not level:
+            return values
+    raise ValueError("nested too deeply")
+
+
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping; without this, of two values of a key the first would be lost without a word."""
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f"the key {key!r} is given twice in a mapping")
+        mapping[key] = value
+    return mapping

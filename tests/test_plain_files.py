@@ -1,0 +1,110 @@
+"""JSON and YAML of strangers: whatever is wrong with a file is said in one sentence."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hydragnn_flow import InputError, plain_files
+from hydragnn_flow.plain_files import read_json, read_yaml, sound
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(os.path.relpath(path))
+
+
+@pytest.mark.parametrize("read", [read_json, read_yaml])
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (a_socket, "cannot be read"),
+        (Path.mkdir, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: path.symlink_to("/nowhere"), "cannot be read"),
+        (lambda path: path.symlink_to(path), "cannot be read"),
+        (lambda path: path.write_bytes(b"\xff\xfe"), "is not valid"),
+        (lambda path: path.write_text("[" * 100_000), "nested too deeply"),
+        (lambda path: path.write_text('{"a":' * 100_000), "nested too deeply"),
+        (lambda path: path.write_text("[" * 80 + "]" * 80), "nested too deeply"),
+        (lambda path: path.write_text('{"a": ' * 80 + "1" + "}" * 80), "nested too deeply"),
+        (lambda path: path.write_text("9" * 5000), "is not valid"),
+    ],
+)
+def test_what_cannot_be_read_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    read: Callable[[Path], object],
+    make: Callable[[Path], object],
+    says: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "file"
+    make(file)
+    with pytest.raises(InputError) as refused:
+        read(file)
+    assert str(refused.value).startswith(f"{file}: ") and says in str(refused.value)
+    assert str(refused.value).count("\n") == 0
+
+
+def test_a_file_may_be_as_large_as_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(plain_files._MOST_BYTES, "JSON", 7)
+    file = tmp_path / "file"
+    file.write_text('{"a":1}')
+    assert read_json(file) == {"a": 1}
+    file.write_text('{"a":1} ')
+    with pytest.raises(InputError, match="too large"):
+        read_json(file)
+
+
+BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (BOMB, "too many values"),
+        ("a: &a [*a]", "nested too deeply"),
+        ("a: &a {b: *a}", "nested too deeply"),
+        ("a: 2001-02-30", "is not valid YAML"),
+        ("- a", "must hold a mapping"),
+        ("", "must hold a mapping"),
+        ("!!python/object/apply:os.system [true]", "is not valid YAML"),
+    ],
+)
+def test_yaml_that_means_harm_is_refused(tmp_path: Path, text: str, says: str) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text(text)
+    with pytest.raises(InputError, match=says):
+        read_yaml(file)
+
+
+def test_ordinary_yaml_may_repeat_itself(tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    one = [1, 2]
+    file.write_text(yaml.safe_dump({"a": one, "b": one}))
+    assert "&id001" in file.read_text()
+    assert read_yaml(file) == {"a": one, "b": one}
+
+
+@pytest.mark.parametrize(
+    "error", [KeyError("weight"), TypeError("no number"), IndexError("out"), OverflowError("big")]
+)
+def test_errors_at_the_content_of_a_file_name_it(error: Exception) -> None:
+    with (
+        pytest.raises(InputError, match=r"^f\.json: is damaged \(.*\); take it from a copy$"),
+        sound(Path("f.json")),
+    ):
+        raise error
+    with pytest.raises(InputError, match=r"^mine$"), sound(Path("f.json")):
+        raise InputError("mine")
