@@ -11,37 +11,47 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from hydragnn_flow.report.html import mpnn_types, test_targets
 from hydragnn_flow.report.run_files import RunFiles, read_run
-from hydragnn_flow.report.style import BLUE, INK, ORANGE, RED, SOFT, colours, new_figure, tidy
+from hydragnn_flow.report.style import (
+    BLUE,
+    INK,
+    ORANGE,
+    RED,
+    SOFT,
+    colours,
+    new_figure,
+    tidy,
+    value_axis,
+)
 from hydragnn_flow.report.target_values import TargetValues, binned
 
 PICTURE = Path(__file__).with_name("images") / "quickstart.png"
 _INCHES, _PIXELS_PER_INCH = (6.67, 5.6), 192  # twice what GitHub shows on a laptop
-_COLOURS = 128
+_COLOURS = 256
 _SMALL = 8.5
 
 
 def main(run_directory: Path = Path("runs/quickstart")) -> None:
     """Write the picture."""
     run = read_run(run_directory)
-    assert run.ensemble is not None and run.nodes is not None
-    n_atoms = run.nodes.groupby("graph_id").size()
-    energy, forces = (target for target in test_targets(run) if target.name in ("energy", "forces"))
+    assert run.ensemble is not None
+    energy, forces = test_targets(run)  # the energy is per atom
     figure = new_figure(*_INCHES)
     left, right = figure.subfigures(1, 2, width_ratios=[1, 1])
     upper, lower = left.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
-    _predictions(upper, lower, energy.per_atom(n_atoms), run.ensemble["coverage"])
+    _predictions(upper, lower, energy, run.ensemble["coverage"])
     search, errors = right.subplots(2, 1)
     _search(search, run)
     _errors(errors, forces)
     left.align_ylabels()
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=_PIXELS_PER_INCH)
-    picture = Image.open(file).convert("RGB")
-    picture.quantize(_COLOURS, dither=Image.Dither.NONE).save(PICTURE, optimize=True)
+    picture = Image.open(file).convert("RGB").quantize(_COLOURS, Image.Quantize.MAXCOVERAGE)
+    picture.save(PICTURE, optimize=True)
 
 
 def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float) -> None:
@@ -68,7 +78,7 @@ def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float
                 label=f"{inside.sum()} {word}",
             )
     lower.legend(loc="upper center", ncols=2, fontsize=_SMALL, frameon=False, handletextpad=0.3)
-    reach = 1.35 * float((np.abs(energy.errors) + bars.max(axis=0)).max())
+    reach = 1.6 * float((np.abs(energy.errors) + bars.max(axis=0)).max())
     lower.set(ylim=(-reach, reach), xlabel="reference (eV/atom)", ylabel="error (meV/atom)")
     _title(lower, f"Their {coverage * 100:g} % intervals")
     tidy(upper)
@@ -91,7 +101,9 @@ def _search(axes: Axes, run: RunFiles) -> None:
     chosen = frame[frame["trial"].isin({m["trial"] for m in run.ensemble["members"]})]
     look = {"ms": 11, "mfc": "none", "mec": INK, "mew": 1.1, "ls": "none"}
     axes.plot(chosen["trial"], chosen["value"], "o", label="in the ensemble", **look)
-    axes.set(xlabel="trial", ylabel="validation error", yscale="log")
+    axes.set(xlabel="trial", ylabel="validation error")
+    value_axis(axes, "y", frame["value"].dropna().to_numpy())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(fontsize=_SMALL, frameon=False, ncols=2, handletextpad=0.3, columnspacing=0.8)
     _title(axes, "The search")
     tidy(axes)
@@ -101,12 +113,14 @@ def _errors(axes: Axes, forces: TargetValues) -> None:
     error, std = np.abs(forces.errors), forces.std
     axes.plot(std, error, "o", color=BLUE, ms=2, mew=0, alpha=0.25, rasterized=True)
     ends = np.quantile(std, [0.0, 1.0])
-    axes.plot(ends, ends, color=SOFT, lw=1.4, label="as predicted")
+    axes.plot(ends, ends, color=SOFT, lw=1.4, label="equal")
     axes.plot(*binned(error, std), "D-", color=ORANGE, ms=5, lw=1.4, label="root mean square")
-    axes.set(xscale="log", yscale="log", ylim=(ends[0] / 30, None))
-    axes.set(xlabel="predicted deviation (eV/Å)", ylabel="error of a force (eV/Å)")
+    value_axis(axes, "x", std)
+    axes.set(yscale="log", ylim=(ends[0] / 30, None))
+    axes.set_yticks([0.001, 0.01, 0.1, 1], ["0.001", "0.01", "0.1", "1"])
+    axes.set(xlabel="predicted deviation (eV/Å)", ylabel="error of forces (eV/Å)")
     axes.legend(fontsize=_SMALL, frameon=False, loc="lower right", handletextpad=0.3)
-    _title(axes, "Errors are as large as predicted")
+    _title(axes, "Errors against error bars")
     tidy(axes)
 
 

@@ -201,7 +201,7 @@ def _at_work(
             found.append({"kind": "trial", "number": -1, "rung": 0, "started": end, "gcds": [""]})
             found[-1] |= {**ended, "waited_seconds": waited, "away_seconds": 0.0}
         return msgspec.convert(found, list[SegmentResult])
-    except (InputError, ValueError, KeyError, TypeError):  # damaged, or of an earlier version
+    except (InputError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or older
         return []
 
 

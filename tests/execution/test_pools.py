@@ -20,12 +20,14 @@ from parsl.launchers.base import Launcher
 from pool_cases import PATIENCE, Quick, site, update_until
 from segment_cases import make_spec
 
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Rank, Site, load_site
-from hydragnn_flow.execution.pools import blocks, patience
+from hydragnn_flow.execution.pools import blocks, patience, pool, workers_file
 from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.workers_file import read_workers
+from hydragnn_flow.execution.workers.rank import Rank
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -160,6 +162,27 @@ def test_blocks_follow_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert not pools.hosts()
         update_until(pools, lambda: not jobs(tmp_path))
     assert not read_workers(tmp_path)["workers"]
+
+
+def test_segments_at_work_are_listed_where_they_are(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As their lines of the ledger will name it."""
+    monkeypatch.setattr(workers_file, "SECONDS_BETWEEN_WRITES", 0.0)
+    monkeypatch.setattr(pool, "SECONDS_BETWEEN_CHECKS", 0.0)
+    with Pool(site(), tmp_path / "parsl") as pools:
+        update_until(pools, lambda: pools.workers() == 2, 2)
+        (host,) = pools.hosts()
+        spec = make_spec(tmp_path / "trial", alloy_store, 1, number=7)
+        ended = pools.run([Rank(spec, gcd=1)], host.name)
+        update_until(pools, lambda: read_workers(tmp_path)["segments"], 2)
+        (line,) = read_workers(tmp_path)["segments"]
+        assert (line["kind"], line["number"], line["to_epoch"]) == ("trial", 7, 1)
+        update_until(pools, ended.done, 2)
+        (result,) = ended.result()
+        assert result.status == "ok" and line["started"] <= result.started
+        assert (line["node"], line["gcds"]) == (result.node, result.gcds) == (line["node"], ["1"])
+        update_until(pools, lambda: not read_workers(tmp_path)["segments"], 2)
 
 
 def test_tasks_go_to_the_node_that_is_chosen(tmp_path: Path) -> None:
