@@ -129,7 +129,7 @@ class _Campaign:
         with Pool(self._site, self._directory.path / "parsl") as pool, search:
             workers = PoolWorkers(self._site, lambda: pool, _TASK)
             self._search = search
-            self._directory.check_study((one.number for one in search.records), self._results)
+            self._directory.check_study((one.number for one in search.records), self._ledger.trials)
             self._take_up()
             while self._fill(workers):
                 self._show()

@@ -86,7 +86,7 @@ def peak_memory_gib(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**30
 
 
-def out_of_memory(error: Exception) -> str | None:
+def out_of_memory(error: BaseException) -> str | None:
     """The line in which an error says that memory ran out; None if it says something else."""
     lines = str(error).splitlines() or [type(error).__name__]
     said = next((line for line in lines if _NO_MEMORY.search(line)), None)

@@ -18,7 +18,7 @@ from campaign_cases import CONFIG
 from driver_cases import TWO_CORES
 from own_engine import Neighbours
 
-from hydragnn_flow import Ensemble, EnsembleCalculator
+from hydragnn_flow import Ensemble, EnsembleCalculator, cli
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.search import read_trials
 
@@ -100,13 +100,18 @@ def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path:
 
 
 def test_an_engine_that_returns_a_wrong_name_is_refused_before_anything_trains(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     space = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
     config_of(tmp_path, "own_engine:wrong_name", {}, space=space)
-    done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run")
-    assert done.returncode == 2
-    (sentence,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    monkeypatch.setattr("sys.argv", ["hydragnn-flow", "run", "config.yaml", "--run-dir", "run"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    (sentence,) = [line for line in said if line.startswith("error: ")]
     assert "engine own_engine:wrong_name returns 'energys', but no output 'energy'" in sentence
     assert not (tmp_path / "run" / "segments.jsonl").exists()
 

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -133,30 +129,3 @@ def test_an_interface_that_is_not_there_is_named() -> None:
     assert address_of(LOOPBACK) == "127.0.0.1"
     with pytest.raises(InputError, match=rf"no network interface 'hsn7' .*\b{LOOPBACK}\b"):
         address_of("hsn7")
-
-
-AGENT = """
-import os, time
-from test_binding import node_of
-from hydragnn_flow.execution.workers.worker import trainers_of
-
-with trainers_of(node_of("cpu")).lend(0) as (trainer, _):
-    print(trainer._process.pid, flush=True)
-    time.sleep(600)
-"""
-
-
-def test_trainers_end_with_their_agent(tmp_path: Path) -> None:
-    script = tmp_path / "agent.py"
-    script.write_text(AGENT)
-    agent = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert agent.stdout is not None
-    trainer = psutil.Process(int(agent.stdout.readline()))
-    agent.send_signal(signal.SIGKILL)
-    agent.wait()
-    trainer.wait(timeout=60)

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from segment_cases import make_spec, network_with
 from trainer_cases import LONG, NODE, Running, checkpoint, until
 
@@ -14,6 +15,8 @@ from hydragnn_flow.execution import Rank, run_ranks
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import load_checkpoint
+
+pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 CHEAP: dict[str, Any] = {
     "Architecture__mpnn_type": "SAGE",

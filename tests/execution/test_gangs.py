@@ -130,6 +130,27 @@ def test_a_gang_of_two_workers_equals_one_process(
     assert group_results[0].history == group_results[1].history
 
 
+def test_a_gang_saves_before_its_deadline(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    warm = gang(tmp_path / "warm", alloy_store, 1)
+    send(workers, warm)
+    assert merged([worker.result() for worker in workers]).status == "ok"
+    send(workers, gang(tmp_path / "gang", alloy_store, LONG), seconds=SPARE_SECONDS + 6)
+    group_results = [worker.result() for worker in workers]
+    assert [group_result.status for group_result in group_results] == ["interrupted"] * 2
+    assert group_results[0].reason == group_results[1].reason, (
+        "the ranks did not end after the same step"
+    )
+    assert "its time is up" in group_results[0].reason, "its workers ended it, at the deadline"
+    again = gang(tmp_path / "gang", alloy_store, group_results[0].to_epoch + 1)
+    send(workers, again)
+    resumed = merged([worker.result() for worker in workers])
+    assert (resumed.status, resumed.from_epoch) == ("ok", group_results[0].to_epoch)
+    said = f"in epoch {resumed.from_epoch + 1} after step {resumed.from_step}"
+    assert group_results[0].reason.endswith(said)
+
+
 def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
@@ -147,6 +168,52 @@ def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     resumed = merged([worker.result() for worker in workers])
     assert resumed.status == "ok", resumed.reason
     assert resumed.from_epoch + resumed.from_step > 0
+
+
+def test_a_gang_that_was_taken_for_lost_spoils_nothing_of_the_next_sending(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    """Both train at the same time, until the nodes of the first notice that nobody listens."""
+    first = gang(tmp_path / "gang", alloy_store, LONG)
+    send(workers, first)
+    checkpoint(first.folder)
+    others = [Worker(), Worker()]
+    try:
+        second = gang(tmp_path / "gang", alloy_store, 2)
+        send(others, second)
+        result = merged([worker.result() for worker in others])
+        assert result.status == "ok", result.reason
+        kept = second.folder / result.checkpoint
+        content = kept.read_bytes()
+        for worker in workers:
+            worker.call_off(first, "nobody waits for it")
+        assert [worker.result().status for worker in workers] == ["interrupted"] * 2
+        assert kept.read_bytes() == content
+    finally:
+        for worker in workers:
+            worker.end()
+        workers[:] = others  # which are warm
+
+
+@pytest.mark.parametrize(("rank", "said"), [(0, "only 1 of 2 ranks met"), (1, "rank 0")])
+def test_a_gang_without_one_of_its_groups_is_lost(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker], rank: int, said: str
+) -> None:
+    spec = gang(tmp_path / "gang", alloy_store, 1)
+    workers[rank].send(spec, number=rank, world=2, seconds_to_meet=3.0)
+    group_result = workers[rank].result()
+    assert group_result.status == "lost"
+    assert said in group_result.reason
+    assert rank == 1 or "missing: rank 1" in group_result.reason
+
+
+def test_a_wrong_interface_is_named(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), "hsn9", world=2)
+    group_result = workers[0].result()
+    assert group_result.status == "error"
+    assert "no network interface 'hsn9'" in group_result.reason
 
 
 def test_a_lost_worker_ends_the_other_group(
@@ -167,6 +234,7 @@ def test_a_lost_worker_ends_the_other_group(
     assert merged([left, gone]).reason == gone.reason
 
 
+@pytest.mark.slow  # gangs are called off above, and test_hanging has a rank that hangs
 def test_a_gang_that_hangs_is_called_off(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
@@ -193,72 +261,6 @@ def test_a_group_that_comes_after_it_was_called_off_ends_at_once(
         "interrupted",
         "node n2 does not answer",
     )
-
-
-@pytest.mark.parametrize(("rank", "said"), [(0, "only 1 of 2 ranks met"), (1, "rank 0")])
-def test_a_gang_without_one_of_its_groups_is_lost(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker], rank: int, said: str
-) -> None:
-    spec = gang(tmp_path / "gang", alloy_store, 1)
-    workers[rank].send(spec, number=rank, world=2, seconds_to_meet=3.0)
-    group_result = workers[rank].result()
-    assert group_result.status == "lost"
-    assert said in group_result.reason
-    assert rank == 1 or "missing: rank 1" in group_result.reason
-
-
-def test_a_gang_saves_before_its_deadline(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
-    warm = gang(tmp_path / "warm", alloy_store, 1)
-    send(workers, warm)
-    assert merged([worker.result() for worker in workers]).status == "ok"
-    send(workers, gang(tmp_path / "gang", alloy_store, LONG), seconds=SPARE_SECONDS + 6)
-    group_results = [worker.result() for worker in workers]
-    assert [group_result.status for group_result in group_results] == ["interrupted"] * 2
-    assert group_results[0].reason == group_results[1].reason, (
-        "the ranks did not end after the same step"
-    )
-    assert "its time is up" in group_results[0].reason, "its workers ended it, at the deadline"
-    again = gang(tmp_path / "gang", alloy_store, group_results[0].to_epoch + 1)
-    send(workers, again)
-    resumed = merged([worker.result() for worker in workers])
-    assert (resumed.status, resumed.from_epoch) == ("ok", group_results[0].to_epoch)
-    said = f"in epoch {resumed.from_epoch + 1} after step {resumed.from_step}"
-    assert group_results[0].reason.endswith(said)
-
-
-def test_a_gang_that_was_taken_for_lost_spoils_nothing_of_the_next_sending(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
-    """Both train at the same time, until the nodes of the first notice that nobody listens."""
-    first = gang(tmp_path / "gang", alloy_store, LONG)
-    send(workers, first)
-    checkpoint(first.folder)
-    others = [Worker(), Worker()]
-    try:
-        second = gang(tmp_path / "gang", alloy_store, 2)
-        send(others, second)
-        result = merged([worker.result() for worker in others])
-        assert result.status == "ok", result.reason
-        kept = second.folder / result.checkpoint
-        content = kept.read_bytes()
-        for worker in workers:
-            worker.call_off(first, "nobody waits for it")
-        assert [worker.result().status for worker in workers] == ["interrupted"] * 2
-        assert kept.read_bytes() == content
-    finally:
-        for worker in others:
-            worker.end()
-
-
-def test_a_wrong_interface_is_named(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
-    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), "hsn9", world=2)
-    group_result = workers[0].result()
-    assert group_result.status == "error"
-    assert "no network interface 'hsn9'" in group_result.reason
 
 
 def group_result(

@@ -25,10 +25,10 @@ from hydragnn_flow.execution.workers.trainers import Trainers
 # Of a process that has yet to import torch; nothing answers so soon.
 SECONDS = SECONDS_TO_ANSWER + 0.2
 
+pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
-pytestmark = pytest.mark.usefixtures("own_trainers")
 
-
+@pytest.mark.usefixtures("own_trainers")
 @pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
     tmp_path: Path, alloy_store: GraphStore, world: int

@@ -13,7 +13,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.workers.worker import release
 
-pytestmark = pytest.mark.usefixtures("own_trainers")
+pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
 def test_a_released_segment_ends_with_a_checkpoint_and_its_process_goes_on(

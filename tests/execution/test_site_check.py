@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,9 @@ def test_every_gcd_says_what_it_has(
 )
 def test_what_a_gcd_cannot_do_is_its_fault(request_: dict[str, Any], says: str) -> None:
     request = {"device": "cpu", "store": None, "interface": None} | request_
-    node = replace(NODE, gcds=("0",))
-    (found,) = faults(site(node), run_probe(node, request), [])
-    assert found.startswith("GCD 0 of ")
-    assert says in found
+    found = faults(site(NODE), run_probe(NODE, request), [])
+    assert [fault.partition(" of ")[0] for fault in found] == ["GCD 0", "GCD 1"]
+    assert all(says in fault for fault in found)
 
 
 def site(node: Node, nodes: int = 1) -> Site:
@@ -148,16 +147,14 @@ def test_two_gcds_exchange_data(tmp_path: Path) -> None:
 
 def test_a_gcd_is_calibrated_by_segments() -> None:
     """After the time there is, no other network is begun; the first is trained in any case."""
-    node = replace(NODE, gcds=("0",), cores=(CORE,))
-    (network,) = run_calibration(node, {"device": "cpu", "threads": 1, "seconds": 0.0})["networks"]
+    (network,) = run_calibration(NODE, {"device": "cpu", "threads": 1, "seconds": 0.0})["networks"]
     taken = network["taken"]
     assert network["kind"] == "SchNet" and len(taken["work"]) == len(fields(Work))
     assert 0 < taken["steps"] * taken["step_seconds"] < taken["seconds"]
 
 
 def test_a_gcd_that_cannot_be_calibrated_says_why() -> None:
-    node = replace(NODE, gcds=("0",), cores=(CORE,))
-    answer = run_calibration(node, {"device": "cuda", "threads": 1, "seconds": 0.0})
+    answer = run_calibration(NODE, {"device": "cuda", "threads": 1, "seconds": 0.0})
     assert "fault" in answer
     failed = {"kind": "MACE", "hidden": 512, "reason": "out_of_memory: 40 GiB"}
     assert faults(site(GPUS), [gpu("a", "0")], [], answer) == [f"calibration: {answer['fault']}"]

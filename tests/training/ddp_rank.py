@@ -1,9 +1,11 @@
-"""One rank of a job that trains some networks one after the other; a script, and its loop."""
+"""Ranks of a job in processes of their own, and what one does that trains some networks."""
 
 from __future__ import annotations
 
-import json
-import sys
+import faulthandler
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,52 @@ STEPS = 8
 TOLD = "checkpoint-0a.pt", ""
 # Of a stream.
 EPOCHS = 3
+
+# Ranks are forked from a process that has imported what they need, which takes nine seconds, and
+# has computed nothing.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["hydragnn_flow.training.runner"])
+
+
+def on_ranks(
+    size: int, answer: Callable[..., Any], meeting: Path, *arguments: Any, seconds: float = 300.0
+) -> list[Any]:
+    """What each rank of a job answers, given its world and the arguments.
+
+    Parameters
+    ----------
+    size
+        Number of ranks.
+    answer
+        Function of a module.
+    meeting
+        File by which the ranks meet.
+    arguments
+        Of that function, behind the world.
+    seconds
+        After which they give up.
+    """
+    with ProcessPoolExecutor(size, _FORKS) as pool:
+        ranks = [
+            pool.submit(_rank, answer, rank, size, str(meeting), seconds, arguments)
+            for rank in range(size)
+        ]
+        return [rank.result() for rank in ranks]
+
+
+def _rank(
+    answer: Callable[..., Any],
+    rank: int,
+    size: int,
+    meeting: str,
+    seconds: float,
+    arguments: tuple[Any, ...],
+) -> Any:
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    torch.set_num_threads(1)
+    with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
+        # The trainers are gone before the group is: gloo's threads must not outlive it.
+        return answer(world, *arguments)
 
 
 def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dict[str, float]]:
@@ -96,16 +144,14 @@ def stream(values: dict[str, Any], world: World) -> dict[str, Any]:
     return {"read": read, "losses": losses, "weights": weights}
 
 
-if __name__ == "__main__":
-    specs, stopped, streamed, rank, size, rendezvous = json.loads(sys.argv[1])
-    torch.set_num_threads(1)
-    with joined(rank, size, dist.FileStore(rendezvous, size), "cpu") as world:
-        # The trainers are gone before the group is: gloo's threads must not outlive it.
-        answers = [
-            [train(spec, world) for spec in specs],
-            stop(stopped, world),
-            [predict(spec, world) for spec in specs[:2]],
-            stream(streamed, world),
-            [world.told(text if rank == 0 else "mine", torch.device("cpu")) for text in TOLD],
-        ]
-    print(json.dumps(answers))
+def answers(
+    world: World, specs: list[dict[str, Any]], stopped: dict[str, Any], streamed: dict[str, Any]
+) -> list[Any]:
+    """What a rank has to say of all of these."""
+    return [
+        [train(spec, world) for spec in specs],
+        stop(stopped, world),
+        [predict(spec, world) for spec in specs[:2]],
+        stream(streamed, world),
+        [world.told(text if world.rank == 0 else "mine", torch.device("cpu")) for text in TOLD],
+    ]

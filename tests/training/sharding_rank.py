@@ -1,21 +1,16 @@
-"""One rank of a job that trains some networks in parts, one after the other; a script."""
+"""Ranks of a job that trains some networks in parts, one after the other."""
 
 from __future__ import annotations
 
-import faulthandler
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
+import ddp_rank
 import torch
-import torch.distributed as dist
-from ddp_rank import train_on
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.distributed import World, joined
+from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.trainer import Trainer
 
 
@@ -31,24 +26,17 @@ def on_ranks(
     specs
         By name.
     folder
-        Where the ranks meet.
+        Where the ranks meet, a job of each size.
     seconds
         After which they give up.
     """
-    (meeting := folder / f"ranks-{size}").mkdir()
-    (meeting / "specs.json").write_text(json.dumps(specs))
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, __file__, meeting, str(rank), str(size), str(seconds)],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(size)
-    ]
-    outputs = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0] * size
-    answers = [json.loads(output.splitlines()[-1]) for output in outputs]
+    meeting = folder / f"ranks-{size}"
+    answers = ddp_rank.on_ranks(size, _train_all, meeting, specs, seconds=seconds)
     return {name: [answer[name] for answer in answers] for name in specs}
+
+
+def _train_all(world: World, specs: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    return {name: train(spec, world) for name, spec in specs.items()}
 
 
 def train(values: dict[str, Any], world: World) -> dict[str, Any]:
@@ -62,7 +50,7 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
     """
     spec = SegmentSpec.from_dict(values)
     trainer = Trainer(spec, GraphStore.open(spec.store), torch.device("cpu"), world)
-    losses = train_on(trainer, world)
+    losses = ddp_rank.train_on(trainer, world)
     val_loss, metrics = trainer.evaluate(trainer.val)
     trainer.save()
     predicted = {}
@@ -93,13 +81,3 @@ def train(values: dict[str, Any], world: World) -> dict[str, Any]:
 def _here(tensor: torch.Tensor) -> int:
     local = getattr(tensor, "to_local", lambda: tensor)()
     return int(local.numel())
-
-
-if __name__ == "__main__":
-    faulthandler.dump_traceback_later(float(sys.argv[4]), exit=True)
-    folder, rank, size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    torch.set_num_threads(1)
-    specs = json.loads((folder / "specs.json").read_text())
-    with joined(rank, size, dist.FileStore(str(folder / "store"), size), "cpu") as world:
-        answers = {name: train(spec, world) for name, spec in specs.items()}
-    print(json.dumps(answers))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from ddp_rank import TOLD, train, train_on
+from ddp_rank import TOLD, answers, on_ranks, train, train_on
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore
@@ -26,6 +23,8 @@ from hydragnn_flow.training.predictions import gathered
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.starting import keep_weights
 from hydragnn_flow.training.trainer import Trainer
+
+pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
 
 BUDGET = {"mode": "node_budget", "max_nodes": 48, "max_edges": 3000}
 PER_RANK = "a batch of each"
@@ -114,28 +113,12 @@ def on_two_ranks(
     streamed: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, Any]:
-    rendezvous = str(tmp_path_factory.mktemp("rendezvous") / "file")
-    script = Path(__file__).with_name("ddp_rank.py")
-    ranks = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                script,
-                json.dumps([list(specs.values()), stopped, streamed, rank, 2, rendezvous]),
-            ],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    outputs = [rank.communicate(timeout=300)[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0]
-    (answers, reason, predicted, first, told), (*_, second, heard) = (
-        json.loads(output.splitlines()[-1]) for output in outputs
-    )
+    meeting = tmp_path_factory.mktemp("rendezvous") / "file"
+    of_ranks = on_ranks(2, answers, meeting, [*specs.values()], stopped, streamed)
+    (trained, reason, predicted, first, told), (*_, second, heard) = of_ranks
     others = {"reason": reason, "predicted": predicted, "streamed": (first, second)}
     others["told"] = (told, heard)
-    return dict(zip(specs, answers, strict=True)) | others
+    return dict(zip(specs, trained, strict=True)) | others
 
 
 def test_ranks_that_share_the_optimiser_save_all_of_it(

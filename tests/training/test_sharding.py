@@ -33,6 +33,8 @@ from hydragnn_flow.training.parallel import parallel
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
+pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
+
 PROPERTY = {
     "Architecture__enable_interatomic_potential": False,
     "Architecture__output_heads": {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}},

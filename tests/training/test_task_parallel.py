@@ -29,6 +29,8 @@ from hydragnn_flow.training.parallel import Division, division_of, parallel
 from hydragnn_flow.training.starting import freeze
 from hydragnn_flow.training.trainer import Trainer
 
+pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
+
 WIDE = {"num_headlayers": 2, "dim_headlayers": [48, 48]}
 SHARED = {"num_sharedlayers": 1, "dim_sharedlayers": 16}
 
