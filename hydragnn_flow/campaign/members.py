@@ -34,14 +34,13 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoint import (
     FILE,
-    Damaged,
     checkpoints,
     copy_checkpoint,
     furthest,
     load_checkpoint,
     named_or_furthest,
 )
-from hydragnn_flow.training.checkpoint_parts import folder_of, remove_checkpoint
+from hydragnn_flow.training.checkpoint_parts import Damaged, folder_of, remove_checkpoint
 
 # Ends that may be the member's own doing: the next in line may do better.
 _GIVEN_UP = ("error", "killed")

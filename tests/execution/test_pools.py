@@ -27,7 +27,6 @@ from hydragnn_flow.execution.pools import blocks, patience, pool, workers_file
 from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.workers_file import read_workers
-from hydragnn_flow.execution.workers.rank import Rank
 
 pytestmark = pytest.mark.xdist_group("processes")
 

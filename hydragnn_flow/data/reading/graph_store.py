@@ -153,15 +153,15 @@ class GraphStore:
             self._staged.release()
 
 
-def open_foreign(path: Path) -> GraphStore:
+def open_foreign(path: str | Path) -> GraphStore:
     """Open a store that somebody else may have made, in mode ``random``.
 
     Another process tries its shards first; a run's own store, which many processes open, needs no
     trial. Parameters and errors are those of :meth:`GraphStore.open`.
     """
     store = GraphStore.open(path, "random")
-    if (path / MANIFEST).exists():
-        trial_of_shards(path, [shard.path for shard in store.manifest.shards])
+    if (Path(path) / MANIFEST).exists():
+        trial_of_shards(Path(path), [shard.path for shard in store.manifest.shards])
     return store
 
 
