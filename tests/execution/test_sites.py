@@ -159,10 +159,10 @@ def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path: Path) -> None:
     ("content", "says"),
     [
         ("account: ABC123\n", "site: this key is required"),
-        ("site: [slurm\n", "cannot be read"),
-        ("- slurm\n", "site: this key is required"),
+        ("site: [slurm\n", "is not valid YAML"),
+        ("- slurm\n", "must hold a mapping"),
         ("site: slurm\nnodes: 3\nnodes: 4\n", "'nodes' is given twice .* line 3"),
-        ("site: slurm\nwalltime: 2026-13-41\n", "cannot be read .*month must be in 1"),
+        ("site: slurm\nwalltime: 2026-13-41\n", "is not valid YAML .*month must be in 1"),
         ("site: slurm\nnods: 3\n", "unknown key 'nods'; did you mean 'nodes'"),
         ("site: slurm\nnode: {gcd: 3}\n", "node: unknown key 'gcd'; did you mean 'gcds'"),
         ("site: frontire\n", "frontire is neither a file nor one of"),
@@ -184,13 +184,13 @@ def test_a_project_of_digits_is_text_where_it_begins_with_zero(tmp_path: Path) -
 
 
 def test_a_site_yaml_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"site\.yaml: does not exist; check the name"):
+    with pytest.raises(InputError, match=r"site\.yaml: cannot be read .No such file"):
         load_site(tmp_path / "site.yaml")
 
 
 def test_a_site_yaml_that_the_system_refuses_is_named(tmp_path: Path) -> None:
     (tmp_path / "site.yaml").mkdir()
-    refusal = r"site\.yaml: cannot be read \(Is a directory\); check the path"
+    refusal = r"site\.yaml: cannot be read \(is no regular file\); check the path"
     with pytest.raises(InputError, match=refusal):
         load_site(tmp_path / "site.yaml")
 
