@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -41,7 +42,8 @@ def main(run_directory: Path = Path("runs/quickstart")) -> None:
     assert run.ensemble is not None
     energy, forces = test_targets(run)  # the energy is per atom
     figure = new_figure(*_INCHES)
-    left, right = figure.subfigures(1, 2, width_ratios=[1, 1])
+    grid = figure.add_gridspec(1, 2)
+    left, right = figure.add_subfigure(grid[0]), figure.add_subfigure(grid[1])
     upper, lower = left.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
     _predictions(upper, lower, energy, run.ensemble["coverage"])
     search, errors = right.subplots(2, 1)
@@ -99,7 +101,7 @@ def _search(axes: Axes, run: RunFiles) -> None:
     )
     assert run.ensemble is not None
     chosen = frame[frame["trial"].isin({m["trial"] for m in run.ensemble["members"]})]
-    look = {"ms": 11, "mfc": "none", "mec": INK, "mew": 1.1, "ls": "none"}
+    look: dict[str, Any] = {"ms": 11, "mfc": "none", "mec": INK, "mew": 1.1, "ls": "none"}
     axes.plot(chosen["trial"], chosen["value"], "o", label="in the ensemble", **look)
     axes.set(xlabel="trial", ylabel="validation error")
     value_axis(axes, "y", frame["value"].dropna().to_numpy())

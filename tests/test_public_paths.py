@@ -131,7 +131,10 @@ def test_functions_take_what_names_a_path(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    named = lambda *parts: kind(str(run.joinpath(*parts)))  # noqa: E731
+
+    def named(*parts: str) -> Any:
+        return kind(str(run.joinpath(*parts)))
+
     store = kind(str(alloy_store.path))
 
     assert len(read_trials(named())) == len(trials_frame(named())) == 1
