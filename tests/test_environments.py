@@ -141,7 +141,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     place = Place(tmp_path_factory.mktemp("environments"))
     folder = place.folder
     (folder / "DATA").mkdir()
-    made = structures()
+    made = structures(40)
     for atoms in made:
         atoms.info["remark"] = "Größe in Å"
     write(folder / "DATA" / "a.extxyz", made)
