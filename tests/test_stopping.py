@@ -18,7 +18,7 @@ import pytest
 from campaign_cases import write_config
 from driver_cases import PATIENCE
 
-_BEGIN = "from hydragnn_flow.commands import main; main()"
+_BEGIN = "from hydragnn_flow.__main__ import main; main()"
 _IMPORTING = r"import time:.* {}\r\n"
 _ON = "stopped; the same command continues from here"
 
