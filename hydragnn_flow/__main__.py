@@ -8,18 +8,17 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Make the environment one that a command works in, and run it.
+    """Run the command line; in Python's UTF-8 mode, which begins anew, if the locale is another.
 
-    Python begins anew in its UTF-8 mode where the locale is another: all files are in UTF-8, and
-    parts of other packages take the locale's word for it. What is printed is in the locale's.
+    All files are in UTF-8, and other packages take the locale's word for it. What is printed is in
+    the locale's encoding.
     """
-    for number in range(3):  # a file that took the place of a closed one would be printed to
+    for number in range(3):  # a file in the place of a closed one would be printed to
         with suppress(OSError):
             os.fstat(number)
             continue
         os.open(os.devnull, os.O_RDWR)
-    utf8 = sys.getfilesystemencoding() == "utf-8"
-    if not utf8 and os.environ.get("PYTHONUTF8") != "1":
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
         os.environ.setdefault("PYTHONIOENCODING", getattr(sys.stdout, "encoding", "utf-8"))
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
