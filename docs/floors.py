@@ -19,6 +19,7 @@ PACKAGE = Path(__file__).parents[1] / "hydragnn_flow"
 PICTURE = Path(__file__).with_name("images") / "floors.svg"
 
 FLOORS: tuple[tuple[str, ...], ...] = (
+    ("__main__",),
     ("cli", "testing"),
     ("commands",),
     ("simulation",),

@@ -351,6 +351,4 @@ def _brief(error: Exception) -> str:
 
 
 if __name__ == "__main__":
-    from hydragnn_flow.commands import main as begin
-
-    begin()
+    main()

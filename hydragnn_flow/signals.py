@@ -19,7 +19,7 @@ SECONDS_OF_ONE = 2.0
 
 
 @contextmanager
-def leaving_in_order(at_once: Callable[[], None] | None = None) -> Iterator[None]:
+def leaving_in_order() -> Iterator[None]:
     """Leave a ``with`` block by `SystemExit` on SIGTERM and SIGHUP, as on Ctrl-C by its exception.
 
     Left alone, both end the process at once. The exit status is a shell's: 128 and the number of
@@ -27,21 +27,13 @@ def leaving_in_order(at_once: Callable[[], None] | None = None) -> Iterator[None
 
     Signals that come together raise one exception: systemd ends a session by SIGTERM and SIGHUP at
     once, and a user whose Ctrl-C has to wait for a long computation may close the terminal.
-
-    Parameters
-    ----------
-    at_once
-        Is called, and the process ended, for a signal that comes during an import: many a module
-        catches every exception of those that it can do without. Exceptions only if not given.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in _ENDING}
-    around = next((one for one in before.values() if isinstance(one, _Leaving)), None)
-    replaced = _UNHANDLED if around is None else (*_UNHANDLED, around)
-    ours = {number: handler for number, handler in before.items() if handler in replaced}
-    leave = _Leaving(at_once, [float("-inf")] if around is None else around.left)
+    ours = {number: handler for number, handler in before.items() if handler in _UNHANDLED}
+    leave = _leaving()
     for number in ours:
         signal.signal(number, leave)
     try:
@@ -74,25 +66,22 @@ def undisturbed() -> Iterator[None]:
             os.kill(os.getpid(), number)
 
 
-class _Leaving:
+def _leaving() -> Callable[[int, FrameType | None], None]:
     """A handler that raises the exception of a signal, and none for those right behind it."""
+    left = float("-inf")
 
-    def __init__(self, at_once: Callable[[], None] | None, left: list[float]) -> None:
-        self._at_once, self.left = at_once, left
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
+    def leave(number: int, frame: FrameType | None) -> None:
+        nonlocal left
+        del frame
         _keep_silent_without_terminal()
-        if time.monotonic() - self.left[0] < SECONDS_OF_ONE:
+        if time.monotonic() - left < SECONDS_OF_ONE:
             return
-        self.left[0] = time.monotonic()
-        while self._at_once is not None and frame is not None:
-            if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
-                self._at_once()
-                os._exit(128 + number)
-            frame = frame.f_back
+        left = time.monotonic()
         if number == signal.SIGINT:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
+
+    return leave
 
 
 def _keep_silent_without_terminal() -> None:

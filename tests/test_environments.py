@@ -14,7 +14,7 @@ import yaml
 from campaign_cases import CONFIG
 
 GOLDEN = Path(__file__).parent / "golden" / "run_1"
-BEGIN = "from hydragnn_flow.commands import main; main()"
+BEGIN = "from hydragnn_flow.__main__ import main; main()"
 ENVIRONMENTS: dict[str, tuple[Mapping[str, str | None], str]] = {
     "no home": ({"HOME": None, "XDG_CACHE_HOME": None, "MPLCONFIGDIR": None}, ""),
     "a home that is absent": ({"HOME": "absent/home", "XDG_CACHE_HOME": None}, ""),
@@ -141,7 +141,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     place = Place(tmp_path_factory.mktemp("environments"))
     folder = place.folder
     (folder / "DATA").mkdir()
-    made = structures()
+    made = structures(40)
     for atoms in made:
         atoms.info["remark"] = "Größe in Å"
     write(folder / "DATA" / "a.extxyz", made)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import pty
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -124,45 +122,3 @@ def test_a_terminal_that_is_gone_does_not_end_the_clearing_up(
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     assert (tmp_path / "cleared").exists()
-
-
-_DURING_AN_IMPORT = """
-import sys
-from hydragnn_flow.signals import leaving_in_order
-
-with leaving_in_order(), leaving_in_order(lambda: print("told", flush=True)):
-    sys.path.insert(0, sys.argv[1])
-    import forgiving
-    print("the signal was lost")
-"""
-_FORGIVING = """
-import os, signal, time
-
-try:
-    os.kill(os.getpid(), signal.{name})
-    time.sleep(60)
-except:
-    pass
-"""
-
-
-@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143)])
-def test_no_signal_is_lost_in_an_import(tmp_path: Path, name: str, status: int) -> None:
-    (tmp_path / "forgiving.py").write_text(_FORGIVING.format(name=name))
-    command = [sys.executable, "-c", _DURING_AN_IMPORT, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (status, "told\n", "")
-
-
-def test_signals_that_come_together_cut_no_clearing_up_of_an_outer_block_short() -> None:
-    cleared = False
-    with pytest.raises(SystemExit), leaving_in_order():
-        try:
-            with leaving_in_order():
-                send(signal.SIGTERM)
-                time.sleep(10)
-        finally:
-            send(signal.SIGHUP)
-            str(Path("a call"))
-            cleared = True
-    assert cleared

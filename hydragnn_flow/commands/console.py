@@ -56,14 +56,8 @@ class Stopped(SystemExit):
 @contextmanager
 def interruptible(told: str = "stopped; the same command continues from here") -> Iterator[None]:
     """Say how a command that is stopped by Ctrl-C or another signal can be continued."""
-
-    def tell() -> None:
-        console.show_cursor()
-        say(told)
-        console.file.flush()
-
     try:
-        with leaving_in_order(tell):
+        with leaving_in_order():
             yield
     except Stopped:
         raise

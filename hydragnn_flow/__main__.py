@@ -1,0 +1,34 @@
+"""Entry of the command line: an environment that it works in, then `cli`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+
+
+def main() -> None:
+    """Run the command line; in Python's UTF-8 mode, which begins anew, if the locale is another.
+
+    All files are in UTF-8, and other packages take the locale's word for it. What is printed is in
+    the locale's encoding.
+    """
+    for number in range(3):  # a file in the place of a closed one would be printed to
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        os.open(os.devnull, os.O_RDWR)
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"
+        os.environ.setdefault("PYTHONIOENCODING", getattr(sys.stdout, "encoding", "utf-8"))
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    try:
+        from hydragnn_flow.cli import main as run
+    except KeyboardInterrupt:
+        print("stopped")
+        sys.exit(130)
+    run()
+
+
+if __name__ == "__main__":
+    main()

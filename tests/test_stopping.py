@@ -1,0 +1,92 @@
+"""Ctrl-C at a terminal and SIGTERM end a command with its sentence, and nothing behind it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import termios
+import time
+from pathlib import Path
+
+import pytest
+from campaign_cases import write_config
+from driver_cases import PATIENCE
+
+_BEGIN = "from hydragnn_flow.__main__ import main; main()"
+_IMPORTING = r"import time:.* {}\r\n"
+_ON = "stopped; the same command continues from here"
+
+
+def stopped(command: list[str], seen: str, how: str, folder: Path) -> tuple[int, list[str]]:
+    """Exit status and last words of a command that is stopped once a pattern is on its terminal."""
+    ours, its = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, *command],
+        cwd=folder,
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(its)
+    printed, sent = "", None
+    give_up = time.monotonic() + PATIENCE
+    while time.monotonic() < give_up:
+        try:
+            printed += os.read(ours, 1 << 16).decode(errors="replace")
+        except OSError:  # the terminal has no user any more
+            break
+        if sent is None and re.search(seen, printed):
+            sent = len(printed)
+            if how == "Ctrl-C":
+                os.write(ours, b"\x03")
+            else:
+                process.send_signal(signal.SIGTERM)
+    os.close(ours)
+    assert sent is not None, printed[-3000:]
+    words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed[sent:]).replace("^C", "").splitlines()
+    return process.wait(60), [
+        word for word in words if word.strip() and not word.startswith("import time:")
+    ]
+
+
+@pytest.mark.parametrize("module", ["typer", "yaml"])
+def test_ctrl_c_while_modules_are_imported(tmp_path: Path, module: str) -> None:
+    shutil.copytree(Path(__file__).parent / "golden" / "run_1", tmp_path / "run")
+    command = ["-X", "importtime", "-c", _BEGIN, "status", "run"]
+    code, words = stopped(command, _IMPORTING.format(module), "Ctrl-C", tmp_path)
+    assert (code, words) == (130, ["stopped"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("words", "seen", "told"),
+    [
+        (["prepare"], "structures", _ON),
+        (["run"], "structures", _ON),
+        (["run"], "[12] running", _ON),
+        (["run"], "ensemble", _ON),
+        (["run"], "finish", _ON),
+        (["plan"], _IMPORTING.format("torch"), "stopped"),
+        (["simulate"], _IMPORTING.format("torch"), "stopped"),
+    ],
+)
+def test_the_sentence_is_the_last_word(
+    tmp_path: Path, words: list[str], seen: str, told: str, how: str
+) -> None:
+    config = write_config(tmp_path)
+    options = ["-X", "importtime"] if seen.startswith("import") else []
+    command = [*options, "-c", _BEGIN, *words, str(config)]
+    code, said = stopped(command, seen, how, tmp_path)
+    assert code == (130 if how == "Ctrl-C" else 143)
+    assert said[-1] == told
+    assert not [line for line in said if "nanobind" in line or "Traceback" in line]
