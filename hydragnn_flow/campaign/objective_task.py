@@ -80,7 +80,7 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
     except (Exception, SystemExit) as error:  # whatever a user's function does
         if passing(error) is not None:
             raise
-        reason = out_of_memory(error)
+        reason = out_of_memory(error) if isinstance(error, Exception) else None
         if reason is not None:
             return "out_of_memory", reason, {}
         return "error", with_place(error), {}

@@ -28,6 +28,7 @@ from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.execution.workers import trainer_main
 from hydragnn_flow.locks import locked
+from hydragnn_flow.run_directory import RunDirectory
 
 TESTS = Path(__file__).resolve().parents[1]
 SEARCH = {
@@ -293,6 +294,7 @@ def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_ag
     write(tmp_path, objective="own_objective:hangs", epochs=1, trials=4)
     config, run = load_campaign(tmp_path / "objective.yaml"), tmp_path / "run"
     assert isinstance(config, ObjectiveConfig)
+    RunDirectory(run).record_start(config)
     damaged = answer_file(run / "trials" / "0", 1)
     damaged.parent.mkdir(parents=True)
     damaged.write_text('{"status": "ok", "val')

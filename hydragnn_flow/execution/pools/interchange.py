@@ -56,7 +56,7 @@ _SECONDS_OF_MESSAGES = 0.1
 _SECONDS_BETWEEN_LOOKS = 1.0
 # A turn that takes longer was kept from the processor: what pools said meanwhile is on its way.
 _SECONDS_OF_A_TURN = 1.0
-parsls.time = STEADY_TIME
+cast(Any, parsls).time = STEADY_TIME
 
 
 class NeverCame(ManagerLost):
