@@ -229,7 +229,9 @@ def test_names_that_lead_out_of_an_ensemble_are_not_followed(run: Path, name: st
 
 @pytest.mark.parametrize("name", [CHECKSUMS, "ensemble.json", "manifest.json", f"{MEMBER}/{FILE}"])
 @pytest.mark.parametrize(
-    "make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")], ids=str
+    "make",
+    [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")],
+    ids=["pipe", "directory", "device"],
 )
 def test_files_without_an_end_are_not_read(
     run: Path, name: str, make: Callable[[Path], object]
