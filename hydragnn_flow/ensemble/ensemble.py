@@ -37,7 +37,6 @@ from hydragnn_flow.ensemble.mixed_calibration import (
 )
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
-from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
@@ -307,7 +306,7 @@ class Ensemble:
     ) -> Calibration | MixedCalibration:
         if data_sets is None or not self.by_data_set:
             return of_all
-        of_rows = rows_of(data_sets, n_atoms, self.manifest.targets[target])
+        of_rows = self.manifest.targets[target].rows_of(data_sets, n_atoms)
         return calibration_of_rows(target, of_all, self.by_data_set, of_rows)
 
     def check_reads_structures(self) -> None:

@@ -198,14 +198,7 @@ class SimulatedWorkers:
     def _answer(self, sending: _Sending, status: Status, reason: str, gone: str = "") -> None:
         """Take a segment off its GCDs and say how it ended.
 
-        Parameters
-        ----------
-        sending
-            The segment.
-        status, reason
-            How it ended.
-        gone
-            Node that is there no more; the ranks on others end because of it.
+        Where a node is gone, the ranks on others end because of it.
         """
         del self._sendings[sending.spec.attempt]
         if sending.stop is not None:
