@@ -119,7 +119,6 @@ class _Campaign:
         ledger.load(lambda results: None)
 
     def run(self) -> list[TrialRecord]:
-        """Search until every trial has ended."""
         search = Search(
             self._directory.journal,
             self._config.search,

@@ -24,7 +24,7 @@ from hydragnn_flow.ensemble.applicability import (
     joined_notes,
 )
 from hydragnn_flow.ensemble.branches import Branches
-from hydragnn_flow.ensemble.calibration_file import load_by_data_set, load_calibrations
+from hydragnn_flow.ensemble.calibration_file import load_calibrations
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
@@ -109,16 +109,17 @@ class Ensemble:
         if unnamed := files.difference(named):
             raise InputError(f"{folder / CHECKSUMS}: has none of {min(unnamed)}; {FROM_A_COPY}")
         manifest = kept_manifest(folder / MANIFEST)
+        calibrations, by_data_set = load_calibrations(folder, summary)
         ensemble = cls(
             tuple(load_member(folder, member, manifest)[0] for member in numbers),
             weights,
-            load_calibrations(folder, summary),
+            calibrations,
             manifest,
             summary["coverage"],
             tuple(numbers),
             summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
-            load_by_data_set(folder, summary),
+            by_data_set,
         )
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 
