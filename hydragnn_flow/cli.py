@@ -62,7 +62,6 @@ Config = Annotated[
 
 
 def _store_of(path: Path) -> Path:
-    """A store, or that of a run."""
     with using(path):
         if not path.exists():
             raise InputError(f"{path}: does not exist; prepare the store or correct the path")

@@ -185,7 +185,6 @@ class _LogFile(logging.Handler):
             self._file = None
 
     def close(self) -> None:
-        """Close the file."""
         self._close_file()
         super().close()
 
@@ -198,7 +197,6 @@ class _Shown(logging.Handler):
         self._show = show
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Show a message."""
         try:
             self._show(record.getMessage())
         except Exception:

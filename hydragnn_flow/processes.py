@@ -162,7 +162,7 @@ def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
     return send
 
 
-def end_with_parent(parent: int, seconds: float = 1.0) -> None:
+def end_with_parent(parent: int) -> None:
     """Have this process end when its parent does, however that ends.
 
     A parent that is killed sends no message, and its pipes may be held open by other children.
@@ -171,13 +171,11 @@ def end_with_parent(parent: int, seconds: float = 1.0) -> None:
     ----------
     parent
         Number of the parent process. One that has ended already ends this process too.
-    seconds
-        Time between two checks [s].
     """
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(seconds)
+            time.sleep(1.0)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True, name="parent-watch").start()

@@ -301,13 +301,7 @@ class RunDirectory:
         return total
 
     def _recorded(self) -> dict[str, Any]:
-        """Content of `run.yaml`, empty if there is none; parsed once for each file.
-
-        Raises
-        ------
-        InputError
-            If it is damaged.
-        """
+        """Content of `run.yaml`, empty if there is none, checked and parsed once for each file."""
         file = self.path / CONFIG
         if not file.exists():
             return {}
@@ -398,13 +392,7 @@ def _is_of(line: bytes, trials: Container[int]) -> bool:
 
 
 def _result(line: bytes) -> SegmentResult:
-    """The segment of a line.
-
-    Raises
-    ------
-    ValueError, TypeError
-        If it is damaged, or of another version.
-    """
+    """The segment of a line; ValueError or TypeError if it is damaged, or of another version."""
     try:
         result = _fast(line)
         if result.version == VERSION:

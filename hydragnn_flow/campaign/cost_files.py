@@ -118,13 +118,7 @@ class CostFiles:
             return f"is damaged ({error})"
 
     def _experience(self, values: Any) -> Experience | str:
-        """Content of a file, or why it is of no use.
-
-        Raises
-        ------
-        ValueError
-            If it is damaged.
-        """
+        """Content of a file, or why it is of no use; ValueError if it is damaged."""
         if not isinstance(values, dict):
             raise ValueError("it is no JSON object")
         if values.get("version") != VERSION:

@@ -274,7 +274,6 @@ class Dispatch:
         self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
 
     def _send(self, placement: Placement[Task]) -> None:
-        """Run a segment on the GCDs that the fleet has given it."""
         task, resident = placement.segment, placement.resident
         task = task.sent()
         spec, spots = task.spec, resident.spots

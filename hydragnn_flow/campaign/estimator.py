@@ -331,7 +331,6 @@ class Estimator:
         return self._counted[1]
 
     def _in_parts(self, work: Work, network: NetworkConfig, width: int) -> Work:
-        """Work of a step on some GCDs, as the network is divided among them."""
         division = division_of(
             *(network, self._store.manifest, self._store[TRAIN], self._config.data.sampling),
             width,

@@ -119,7 +119,6 @@ class _Campaign:
         ledger.load(lambda results: None)
 
     def run(self) -> list[TrialRecord]:
-        """Search until every trial has ended."""
         search = Search(
             self._directory.journal,
             self._config.search,
@@ -218,7 +217,6 @@ class _Campaign:
         return 0
 
     def _take(self, call: _Call, ended: Future[None]) -> None:
-        """Record how a call ended, and act on it."""
         try:
             ended.result()
             self._record(self._answered(call))
@@ -301,7 +299,6 @@ class _Campaign:
 
 
 def _table(records: list[TrialRecord], config: ObjectiveConfig) -> str:
-    """The trials as CSV."""
     text = io.StringIO()
     names, objectives = list(config.search.space), list(config.search.objectives)
     writer = csv.writer(text, lineterminator="\n")

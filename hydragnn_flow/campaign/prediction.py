@@ -142,7 +142,6 @@ def _check(
 def _predict(
     parts: Mapping[Path, Part], asked: Asked, site: Site, folder: Path, progress: Shown
 ) -> None:
-    """Have workers predict the parts that are not finished."""
     if not parts:
         return
     together = next(iter(parts)).parent
@@ -173,13 +172,7 @@ def _predict(
 
 
 def _wait_for(parts: Collection[Path], folder: Path) -> None:
-    """Wait until this node sees what others have written: NFS tells for a while what was before.
-
-    Raises
-    ------
-    CampaignStopped
-        If it does not come to see it.
-    """
+    """Wait until this node sees what others have written: NFS tells for a while what was before."""
     give_up = time.monotonic() + _SECONDS_TO_SEE
     while missing := {path.name for path in parts} - finished(folder):
         if time.monotonic() > give_up:

@@ -336,13 +336,7 @@ def _gcds(count: int) -> str:
 
 
 def _seen(path: Path) -> Path:
-    """A file that a node has written, once it is seen here: NFS tells for a while what was before.
-
-    Raises
-    ------
-    CampaignStopped
-        If it does not come.
-    """
+    """A file that a node has written, once this one sees it: NFS tells for a while what was."""
     give_up = time.monotonic() + SECONDS_TO_SEE
     while not is_there(path):
         if time.monotonic() > give_up:

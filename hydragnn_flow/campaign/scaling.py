@@ -121,13 +121,7 @@ def draw(study: Study, run: Path) -> Path:
 
 
 def _continued(study: Study, run: Path) -> Study:
-    """A study with what an earlier one has measured.
-
-    Raises
-    ------
-    InputError
-        If the earlier one is of another network.
-    """
+    """A study with what an earlier one has measured; InputError if that is of another network."""
     path = study.path(run)
     if not is_there(path):
         return study

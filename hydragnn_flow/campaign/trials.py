@@ -129,14 +129,9 @@ class TrialPhase:
             )
 
     def _fill(self, dispatch: Dispatch) -> bool:
-        """Give GCDs something to do, new trials where too few segments are ready.
+        """Give GCDs something to do; returns whether anything is left to do.
 
         Trials are in the study, on disk, before they run; those sent together are written together.
-
-        Returns
-        -------
-        bool
-            Whether anything is left to do.
         """
         self._tell_of_energy()
         left = self._to_come

@@ -67,7 +67,6 @@ def interruptible(told: str = "stopped; the same command continues from here") -
 
 
 def _existing(run_dir: Path) -> Path:
-    """The directory of a run, which it must be."""
     with using(run_dir):
         if not (run_dir / "run.yaml").is_file():
             raise InputError(

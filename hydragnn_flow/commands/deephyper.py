@@ -122,7 +122,6 @@ def _read(file: Path, objective: str) -> pd.DataFrame:
 
 
 def _paths(name: str, space: Mapping[str, Parameter]) -> list[str]:
-    """The paths of a space that end with a name."""
     name = _RENAMED.get(name, name)
     return [path for path in space if path.rpartition(".")[2] == name]
 

@@ -196,7 +196,6 @@ def _of_energy(site: Site, power: Power | None) -> str:
 
 
 def _jobs(seconds: float, site: Site) -> str:
-    """The batch jobs to ask for."""
     asked = math.ceil(seconds / _STEP) * _STEP
     nodes = f"{site.nodes // site.blocks:,} nodes"
     if asked <= site.walltime:

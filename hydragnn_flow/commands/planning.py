@@ -201,7 +201,6 @@ def _loaded(
 
 
 def _store(given: Path | None, config: RunConfig) -> Path | None:
-    """The store that is there already; None if there is none."""
     if given is not None:
         if not (given / "manifest.json").is_file():
             raise InputError(f"--store {given}: is no GraphStore; prepare one or leave it out")

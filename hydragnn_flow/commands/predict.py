@@ -158,7 +158,6 @@ def _machine(site: str | None, device: str | None, options: dict[str, Any]) -> S
 
 
 def _here(ensemble: Ensemble, structures: Path, out: list[Path], asked: dict[str, Any]) -> Written:
-    """Predict in this process."""
     from hydragnn_flow.ensemble import write_predictions
     from hydragnn_flow.report.progress import CampaignView
     from hydragnn_flow.training.memory import keep_freed_memory
@@ -177,7 +176,6 @@ def _here(ensemble: Ensemble, structures: Path, out: list[Path], asked: dict[str
 def _on_site(
     run_dir: Path, structures: Path, out: list[Path], site: Site, asked: dict[str, Any]
 ) -> Written:
-    """Predict on the GCDs of a site."""
     from hydragnn_flow.campaign.prediction import predict_on_site
     from hydragnn_flow.report.progress import CampaignView
 

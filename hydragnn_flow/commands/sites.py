@@ -157,7 +157,6 @@ def check(
 
 
 def _facts(site: Site) -> Table:
-    """Table of the facts of a site."""
     node, gcd = site.node, site.node.gcd
     table = Table(title=f"Site {site.name}", show_header=False)
     for name, value in (
@@ -176,7 +175,6 @@ def _facts(site: Site) -> Table:
 
 
 def _report_table(reports: list[dict[str, Any]]) -> Table:
-    """Table of the reports of GCDs."""
     table = Table(box=SIMPLE)
     for column in ("node", "GCD", "device", "GiB", "cores", "threads", "start, s"):
         right = column in ("GiB", "threads", "start, s")
@@ -209,7 +207,6 @@ def _report_table(reports: list[dict[str, Any]]) -> Table:
 
 
 def _energy_sentence(reports: list[dict[str, Any]]) -> str:
-    """What counts the energy of segments and of nodes."""
     words = []
     for name, key in (("segments", "energy"), ("nodes", "node_energy")):
         found = sorted({report[key] or "nothing" for report in reports})
@@ -218,7 +215,6 @@ def _energy_sentence(reports: list[dict[str, Any]]) -> str:
 
 
 def _calibration_table(networks: Sequence[Calibrated]) -> Table:
-    """Predicted and measured times of training steps."""
     table = Table(title=r"A training step \[s]", box=SIMPLE)
     table.add_column("network")
     for column in ("predicted before", "measured", "predicted after"):

@@ -110,11 +110,6 @@ class ObjectiveConfig(Section):
     def _is_a_file_name(cls, name: str) -> str:
         return is_file_name(name)
 
-    @property
-    def budgets(self) -> tuple[int, ...]:
-        """Budgets at which trials are judged."""
-        return self.search.rung_epochs(self.search.epochs)
-
 
 def load_campaign(
     path: str | Path, *, data: str | Path | None = None

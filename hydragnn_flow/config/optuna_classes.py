@@ -72,18 +72,10 @@ def build_sampler(
 
 
 def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[str, Any]) -> object:
-    """An object of a class derived from ``base``.
+    """An object of a class derived from ``base``, one of `_HOMES`.
 
-    Parameters
-    ----------
-    key
-        Of the configuration, for messages.
-    base
-        One of `_HOMES`.
-    options
-        ``type`` and arguments.
-    supplied
-        Arguments that are supplied to every class that has them, and that a user may not give.
+    ``key`` is for messages; ``options`` has ``type`` and arguments. A user may not give those that
+    are ``supplied`` to every class that has them.
     """
     kind = _found(key, base, options)
     name, signature = kind.__name__, inspect.signature(kind)

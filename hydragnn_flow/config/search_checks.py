@@ -239,7 +239,6 @@ def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
 
 
 def _outputs(network: NetworkConfig) -> list[str]:
-    """Targets that a network is trained on."""
     architecture = network.Architecture
     if not architecture.enable_interatomic_potential:
         return list(network.Variables_of_interest.output_names)

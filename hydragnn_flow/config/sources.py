@@ -170,7 +170,6 @@ def section_class(name: Any) -> type[SourceSection]:
 
 
 def _wrong_format(message: str, value: Any) -> ValidationError:
-    """The error of the key ``format``."""
     context = {"error": ValueError(message)}
     return ValidationError.from_exception_data(
         "source", [{"type": "value_error", "loc": ("format",), "input": value, "ctx": context}]

@@ -65,7 +65,6 @@ class NodeMeter:
 
 
 def _found() -> Iterator[tuple[str, list[Counter]]]:
-    """Counters of the node, by what they are."""
     whole = cray_counter("energy")
     if whole is not None:
         yield "pm_counters", [whole]

@@ -250,8 +250,6 @@ def joined_notes(*notes: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Saying:
-    """How a quantity beyond its range is said."""
-
     value: Callable[[Environments, Usual, int], tuple[str, float, str]]
     """Name, value and unit of a structure's quantity."""
     logarithmic: bool

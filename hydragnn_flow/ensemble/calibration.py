@@ -13,7 +13,6 @@ from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
 from hydragnn_flow.ensemble.deviation import Deviation, fit_curve, fit_deviation
 from hydragnn_flow.ensemble.measures import gaussian_crps
 from hydragnn_flow.ensemble.mixed_calibration import ByDataSet, with_enough
-from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
     Floats,
@@ -78,7 +77,7 @@ class CalibrationData:
         """
 
         def rows(output: str) -> NDArray[np.bool_]:
-            return rows_of(chosen, self.n_atoms, self._target(output))
+            return self._target(output).rows_of(chosen, self.n_atoms)
 
         return replace(
             self,
@@ -100,8 +99,9 @@ class CalibrationData:
     def _calibration(self, name: str) -> Calibration | None:
         """That of a target; None if no value is known."""
         reference, noise = self.references[name], self.members.get(name + NOISE_SUFFIX)
-        per_graph = self._target(name).level == "graph"
-        structure = rows_of(np.arange(len(self.n_atoms)), self.n_atoms, self._target(name))
+        target = self._target(name)
+        per_graph = target.level == "graph"
+        structure = target.rows_of(np.arange(len(self.n_atoms)), self.n_atoms)
         fold = self.fold[structure]
         mean, spread = np.empty(reference.shape), np.empty(reference.shape)
         together = None if noise is None else np.empty(reference.shape)

@@ -32,8 +32,10 @@ class _Content(msgspec.Struct):
     calibration_by_data_set: dict[str, dict[str, Calibration]] = {}
 
 
-def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Calibration]:
-    """The calibrations of an ensemble's targets.
+def load_calibrations(
+    folder: Path, summary: Mapping[str, Any]
+) -> tuple[dict[str, Calibration], dict[str, dict[str, Calibration]]]:
+    """The calibrations of an ensemble's targets, and those that data sets have of their own.
 
     Parameters
     ----------
@@ -47,19 +49,12 @@ def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Cal
     InputError
         As of :func:`recalibration_of`.
     """
-    again = recalibration_of(folder)
-    found = (summary if again is None else again)["calibration"]
-    return msgspec.convert(found, dict[str, Calibration])
-
-
-def load_by_data_set(folder: Path, summary: Mapping[str, Any]) -> dict[str, dict[str, Calibration]]:
-    """The calibrations that data sets have of their own: data set -> target -> calibration.
-
-    Parameters and errors are those of :func:`load_calibrations`.
-    """
-    again = recalibration_of(folder)
-    found = (summary if again is None else again).get("calibration_by_data_set") or {}
-    return msgspec.convert(found, dict[str, dict[str, Calibration]])
+    found = recalibration_of(folder) or summary
+    own = found.get("calibration_by_data_set") or {}
+    return (
+        msgspec.convert(found["calibration"], dict[str, Calibration]),
+        msgspec.convert(own, dict[str, dict[str, Calibration]]),
+    )
 
 
 def recalibration_of(folder: Path) -> dict[str, Any] | None:

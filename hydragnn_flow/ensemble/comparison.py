@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.bootstrap import Estimate, interval
 from hydragnn_flow.ensemble.measures import Floats, ratio
-from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.summary import per_atom
 
 _DRAWS = 1000
@@ -53,7 +52,7 @@ def compare_models(
     names, found = list(predicted), {}
     for target, reference in references.items():
         about = manifest.targets[target]
-        structure = rows_of(np.arange(len(n_atoms)), n_atoms, about)
+        structure = about.rows_of(np.arange(len(n_atoms)), n_atoms)
         errors = np.stack([np.abs(predicted[name][target] - reference) for name in names])
         label, unit = target, about.unit
         if manifest.is_extensive(target):
@@ -91,9 +90,7 @@ def compare_by_data_set(
     found = {}
     for name in manifest.data_sets.values():
         of_graphs = data_set == name
-        rows = {
-            target: rows_of(of_graphs, n_atoms, manifest.targets[target]) for target in references
-        }
+        rows = {t: manifest.targets[t].rows_of(of_graphs, n_atoms) for t in references}
         found[name] = compare_models(
             {
                 model: {target: of[target][rows[target]] for target in references}

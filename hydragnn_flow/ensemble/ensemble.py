@@ -24,7 +24,7 @@ from hydragnn_flow.ensemble.applicability import (
     joined_notes,
 )
 from hydragnn_flow.ensemble.branches import Branches
-from hydragnn_flow.ensemble.calibration_file import load_by_data_set, load_calibrations
+from hydragnn_flow.ensemble.calibration_file import load_calibrations
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
@@ -37,7 +37,6 @@ from hydragnn_flow.ensemble.mixed_calibration import (
 )
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
-from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
@@ -110,16 +109,17 @@ class Ensemble:
         if unnamed := files.difference(named):
             raise InputError(f"{folder / CHECKSUMS}: has none of {min(unnamed)}; {FROM_A_COPY}")
         manifest = kept_manifest(folder / MANIFEST)
+        calibrations, by_data_set = load_calibrations(folder, summary)
         ensemble = cls(
             tuple(load_member(folder, member, manifest)[0] for member in numbers),
             weights,
-            load_calibrations(folder, summary),
+            calibrations,
             manifest,
             summary["coverage"],
             tuple(numbers),
             summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
-            load_by_data_set(folder, summary),
+            by_data_set,
         )
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 
@@ -307,7 +307,7 @@ class Ensemble:
     ) -> Calibration | MixedCalibration:
         if data_sets is None or not self.by_data_set:
             return of_all
-        of_rows = rows_of(data_sets, n_atoms, self.manifest.targets[target])
+        of_rows = self.manifest.targets[target].rows_of(data_sets, n_atoms)
         return calibration_of_rows(target, of_all, self.by_data_set, of_rows)
 
     def check_reads_structures(self) -> None:

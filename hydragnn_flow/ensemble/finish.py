@@ -25,7 +25,6 @@ from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.folds import calibration_split, folds
 from hydragnn_flow.ensemble.labels import labels_of, labels_of_splits, numbers_of
 from hydragnn_flow.ensemble.members import load_member, member_files
-from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.split_tables import split_tables
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
@@ -219,7 +218,7 @@ def _of_data_sets(
         of_graphs = names == name
         for error in errors.values():
             target = error["target"]
-            rows = rows_of(of_graphs, test.n_atoms, manifest.targets[target])
+            rows = manifest.targets[target].rows_of(of_graphs, test.n_atoms)
             predicted = distributions[target]
             inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
             error["coverage"] = float(inside[rows & np.isfinite(predicted.mean).all(axis=1)].mean())

@@ -17,7 +17,6 @@ from hydragnn_flow.ensemble.inputs import (
     graph_batches,
     structure_names,
 )
-from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
@@ -108,7 +107,7 @@ def predictions_where_possible(
         target = ensemble.manifest.targets.get(name.removesuffix(NOISE_SUFFIX))
         if target is None:
             continue  # forces that nobody knows
-        rows = rows_of(predicted, n_atoms, target)
+        rows = target.rows_of(predicted, n_atoms)
         whole[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
         whole[name][:, rows] = values[:, : rows.sum()]
     notes = np.full(len(structures), "", dtype=object)

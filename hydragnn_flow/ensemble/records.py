@@ -66,10 +66,10 @@ def fault_of(record: Record) -> str | None:
     return None
 
 
-def chunks(things: Iterable[T], size: int = CHUNK) -> Iterator[list[T]]:
-    """Things in lists of ``size``; the last may be shorter."""
+def chunks(things: Iterable[T]) -> Iterator[list[T]]:
+    """Things in lists of `CHUNK`; the last may be shorter."""
     rest = iter(things)
-    while chunk := list(islice(rest, size)):
+    while chunk := list(islice(rest, CHUNK)):
         yield chunk
 
 

@@ -179,14 +179,8 @@ def _greedy(
     """Further members by ensemble selection with replacement.
 
     Caruana et al., ICML 2004, doi:10.1145/1015330.1015432. What is chosen twice is trained twice
-    here, where it has twice the weight there.
-
-    Parameters
-    ----------
-    pool
-        Candidates, the best first.
-    has_best
-        Whether the first of them is a member already.
+    here, where it has twice the weight there. The best of the pool comes first in it, and is a
+    member already if ``has_best``.
     """
     seeds, owners = _with_seeds(judged)
     owner = owners.tolist()

@@ -92,7 +92,6 @@ def read_summary(path: str | Path) -> dict[str, Any]:
 
 
 def _without_ensemble(path: Path) -> str:
-    """Why a path has no ensemble, and what to do."""
     if not path.exists():
         return f"{path}: does not exist; correct the path of the run or of the exported ensemble"
     if (path / "members").is_dir():

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.bootstrap import Estimate, Sample, measure
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
-from hydragnn_flow.ensemble.rows import rows_of
 from hydragnn_flow.ensemble.summary import per_atom
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
@@ -86,7 +85,7 @@ def measure_targets(
         if name not in references:
             continue
         target = manifest.targets[name]
-        rows = rows_of(np.arange(len(n_atoms)), n_atoms, target)
+        rows = target.rows_of(np.arange(len(n_atoms)), n_atoms)
         units: list[tuple[str, str, float | Floats]] = [(name, target.unit, 1.0)]
         if manifest.is_extensive(name):
             unit, factor = per_atom(target.unit)

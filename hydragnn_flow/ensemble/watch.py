@@ -128,7 +128,6 @@ class UncertaintyWatch:
         return self._atoms.calc.get_property(name, self._atoms)
 
     def _frame(self) -> str:
-        """Structure and results as extended XYZ."""
         results = self._atoms.calc.results
         frame = self._atoms.copy()
         known = {name: results[name] for name in _WRITTEN if name in results}

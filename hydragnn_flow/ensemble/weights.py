@@ -135,11 +135,7 @@ def _most_even(sums: Floats) -> int:
 
     Breiman et al., Classification and Regression Trees, 1984, section 3.4.3; the error is that of
     the difference between the two. The first of all, where the criterion is finite with none.
-
-    Parameters
-    ----------
-    sums
-        What each fold adds to the criterion with each kind of weights, ``[n_kinds, n_folds]``.
+    ``sums`` is what each fold adds to the criterion with each kind, ``[n_kinds, n_folds]``.
     """
     n_folds = sums.shape[1]
     finite = np.flatnonzero(np.isfinite(sums).all(axis=1))

@@ -67,10 +67,7 @@ class NetworkCost:
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
     """Counts kernels, their products' operations, the bytes they touch and those they keep.
 
-    Parameters
-    ----------
-    numbers
-        Whether the tensors have numbers, so that each operation must run.
+    Where tensors have ``numbers``, each operation must run.
     """
 
     def __init__(self, numbers: bool) -> None:

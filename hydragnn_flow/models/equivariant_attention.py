@@ -199,12 +199,8 @@ class PairAverages(nn.Module):
     def _pairs(self, rows: Tensor, positions: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
         """What of two atoms does not depend on their features.
 
-        Returns
-        -------
-        functions
-            Of the distance [n_graphs, n_rows, size, largest].
-        harmonics
-            Of the direction [(highest + 1)², n_graphs, n_rows, largest].
+        Functions of the distance [n_graphs, n_rows, size, largest], and harmonics of the direction
+        [(highest + 1)², n_graphs, n_rows, largest].
         """
         vectors = positions[:, None] - rows[:, :, None]
         # As for the lengths of edges: finite slopes at zero.
@@ -221,14 +217,8 @@ class PairAverages(nn.Module):
     ) -> Tensor:
         """Averages for graphs of which some are no crystals.
 
-        Parameters
-        ----------
-        weights
-            [heads, n_graphs, n_rows, largest].
-        functions, harmonics
-            Of :meth:`_pairs`.
-        features
-            [n_graphs, largest, components · width].
+        Of weights [heads, n_graphs, n_rows, largest], functions and harmonics as of :meth:`_pairs`,
+        and features [n_graphs, largest, components · width].
         """
         heads, n_graphs, _, largest = weights.shape
         senders = features.view(n_graphs, largest, -1, self.width).transpose(1, 2)
@@ -256,21 +246,10 @@ class PairAverages(nn.Module):
     ) -> list[Tensor]:
         """Sums over atoms of the products of one degree of features and one of harmonics.
 
-        Parameters
-        ----------
-        paths
-            Numbers of the paths with these degrees.
-        weights
-            [heads, n_graphs, n_rows, largest].
-        of_pairs
-            [n_graphs, 2 second + 1, n_rows, n_functions, largest].
-        senders
-            [heads, n_graphs, 2 first + 1, largest, width].
-
-        Returns
-        -------
-        list of Tensor
-            For each path [heads, n_graphs, 2 result + 1, n_rows, n_functions, width].
+        Of the numbers of the paths with these degrees, weights [heads, n_graphs, n_rows, largest],
+        ``of_pairs`` [n_graphs, 2 second + 1, n_rows, n_functions, largest], and senders [heads,
+        n_graphs, 2 first + 1, largest, width]: for each path [heads, n_graphs, 2 result + 1,
+        n_rows, n_functions, width].
         """
         first, second, result = self.paths[paths[0]]
         shape = (*weights.shape[:2], -1, weights.shape[2], of_pairs.shape[3], self.width)

@@ -125,7 +125,6 @@ class BranchedHeads(nn.Module):
             last.weight *= factor
 
     def _last_layers(self) -> Iterator[tuple[nn.Linear | PlaceLinear, int]]:
-        """Last layers with the number of components they predict."""
         for branch in self._here():
             for head, dim in zip(branch.heads, self.dims, strict=True):
                 assert isinstance(head, nn.Sequential)

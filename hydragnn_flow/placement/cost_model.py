@@ -448,7 +448,6 @@ class CostModel:
         )
 
     def _step_case(self, kind: str, work: Work, width: int, together: float = 1.0) -> Case:
-        """The wall time of one step."""
         gcd = self.gcd
         is_within = width <= self._gcds_per_node
         bandwidth = gcd.node_bandwidth if is_within else gcd.network_bandwidth
@@ -464,7 +463,6 @@ class CostModel:
     def _rest_case(
         self, step_seconds: float, epochs: int, evaluated: float, together: float = 1.0
     ) -> Case:
-        """The wall time of a segment beside its steps."""
         terms = (
             self.gcd.start_seconds,
             _WARM_UP_STEPS * step_seconds,

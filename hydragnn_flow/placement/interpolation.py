@@ -86,7 +86,6 @@ class _Family:
         self._fit: _Fit | None = None
 
     def add(self, sizes: list[float], work: Work) -> None:
-        """Learn from a network that was counted."""
         self._sizes.append(sizes)
         self._logs.append([math.log1p(getattr(work, name)) for name in _COUNTED])
         if len(self._sizes) >= max(FEWEST, _AGAIN_AFTER * self._fitted):

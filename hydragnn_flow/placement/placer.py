@@ -134,17 +134,7 @@ def _widest(segment: Segment, room: Room) -> tuple[Segment, list[Spot] | None]:
 
 
 def _in_order(ready: Sequence[Segment], now: float, patience: float) -> list[Segment]:
-    """Segments in the order in which they get GCDs.
-
-    Parameters
-    ----------
-    ready
-        Segments that could run now.
-    now
-        The time [s].
-    patience
-        How long a segment waits before it goes first [s].
-    """
+    """Segments in the order in which they get GCDs; first those that wait for ``patience`` [s]."""
     wide = [segment for segment in ready if segment.width > 1]
     oldest = min(wide, key=lambda segment: segment.ready_since, default=None)
 

@@ -48,7 +48,6 @@ def closing_table(summary: Mapping[str, Any]) -> RenderableType:
 
 
 def _data_sets(summary: Mapping[str, Any]) -> list[Table]:
-    """The ensemble's errors on each data set, and how many intervals hold there."""
     rows = data_set_rows(summary)
     if not rows:
         return []

@@ -53,7 +53,6 @@ def told_end(end: float, now: float) -> str:
 
 
 def _search_seconds(stage: Stage) -> float | None:
-    """Time until the last trial has ended [s]."""
     own = _by_trial(stage.results)
     spent = [(t.state, sum(_gcd_seconds(r) for r in own[t.number])) for t in stage.trials]
     ended = [seconds for state, seconds in spent if state != "running"]

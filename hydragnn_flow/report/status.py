@@ -29,24 +29,22 @@ from hydragnn_flow.run_directory import RunDirectory, objectives_of
 from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult
 
-_MOST_FAILURES = 3
+_MOST_TRIALS, _MOST_FAILURES = 5, 3
 _MOST_CHARACTERS = 200
 
 
-def status_table(run_directory: Path, best: int = 5) -> RenderableType:
+def status_table(run_directory: Path) -> RenderableType:
     """How far a run is, and its best trials.
 
     Parameters
     ----------
     run_directory
         Of a live or finished run; only read.
-    best
-        How many trials to list.
     """
     stage = stage_of(run_directory)
     is_simulated = RunDirectory(run_directory).simulated.exists()
     shown: list[RenderableType] = [Text(SIMULATED_RUN)] if is_simulated else []
-    shown += [Text(f"phase: {stage}"), _trials(run_directory, stage, best)]
+    shown += [Text(f"phase: {stage}"), _trials(run_directory, stage)]
     # Where nobody asks for errors, a structure is all that they are measured on.
     if stage.has_members and (found := best_errors(run_directory, stage.results)):
         shown.append(Text(f"smallest validation errors: {', '.join(found)}"))
@@ -60,7 +58,7 @@ def status_table(run_directory: Path, best: int = 5) -> RenderableType:
     return Group(*shown)
 
 
-def _trials(run_directory: Path, stage: Stage, best: int) -> Table:
+def _trials(run_directory: Path, stage: Stage) -> Table:
     epochs = {r.number: r.to_epoch for r in stage.results if r.kind == "trial" and r.status == "ok"}
     states = ", ".join(f"{n} {state}" for state, n in sorted(stage.counts.items())) or "none yet"
     first = (objectives_of(run_directory) or ["val_error"])[0]
@@ -69,7 +67,7 @@ def _trials(run_directory: Path, stage: Stage, best: int) -> Table:
     shown = escape(objective_label(first))
     table = Table("trial", "state", shown, "epochs", title=title, title_justify="left")
     judged = [r for r in stage.trials if r.value is not None and r.state != "failed"]
-    for record in sorted(judged, key=best_first(direction_of(first)))[:best]:
+    for record in sorted(judged, key=best_first(direction_of(first)))[:_MOST_TRIALS]:
         table.add_row(
             str(record.number),
             told_state(record),
@@ -94,7 +92,6 @@ def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
 
 
 def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
-    """Driver of a run that is not finished, and its work."""
     if not is_driven(run_directory):
         yield "no driver is at work on it; `hydragnn-flow run` continues it"
         return

@@ -125,18 +125,16 @@ def interval_coverage(target: TargetValues) -> float:
     return float(np.mean(inside))
 
 
-def binned(error: Floats, std: Floats, most: int = 10) -> tuple[Floats, Floats]:
+def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
     """Root mean square of standard deviations and of errors, in bins of equally many values.
 
     Parameters
     ----------
     error, std
-        Of each value; bins hold those of similar ``std``.
-    most
-        How many bins, with at least five values each.
+        Of each value; bins, ten at most, hold at least five of similar ``std``.
     """
     order = np.argsort(std, kind="stable")
-    bins = np.array_split(order, max(1, min(most, len(order) // 5)))
+    bins = np.array_split(order, max(1, min(10, len(order) // 5)))
     roots = [[np.sqrt(np.mean(of[part] ** 2)) for part in bins] for of in (std, error)]
     return np.array(roots[0]), np.array(roots[1])
 

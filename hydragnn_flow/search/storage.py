@@ -8,7 +8,6 @@ from collections.abc import Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -200,12 +199,7 @@ class StudyStorage(JournalStorage):
     def __enter__(self) -> StudyStorage:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.commit()
 
     def commit(self, *, is_last: bool = False) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from types import TracebackType
 
 import optuna
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's alone to set
@@ -236,13 +235,8 @@ class Search:
     def __enter__(self) -> Search:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None:
             self.close()
             return
         # The disk may be away, or a newer driver in charge. Changes that are not committed have not

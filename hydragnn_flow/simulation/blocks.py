@@ -39,8 +39,6 @@ class Conditions:
 
 @dataclass(eq=False)
 class _Block:
-    """A batch job."""
-
     name: str
     to_come: int
     """Nodes that have not started yet."""
@@ -97,13 +95,7 @@ class Blocks:
 
     @property
     def _nodes(self) -> int:
-        """Nodes of a batch job."""
         return self._site.nodes // self._site.blocks
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether no node takes work yet."""
-        return not self._block_of
 
     def hosts(self) -> list[Host]:
         """The nodes that take work."""

@@ -170,7 +170,6 @@ def _epochs(result: SegmentResult) -> float:
 
 
 def _are_of(parameters: Mapping[str, Any], network: NetworkConfig) -> bool:
-    """Whether a network is that of some parameters."""
     return all(
         (value_at(network, name) or None) == (value or None)
         for name, value in parameters.items()

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
+
+import torch
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.execution import Rank, Site
@@ -16,11 +19,11 @@ from hydragnn_flow.execution.workers.gang import ANOTHER_RANK
 from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.simulation.blocks import Blocks, Conditions
-from hydragnn_flow.simulation.checkpoints import leave_checkpoint
 from hydragnn_flow.simulation.clock import Appointment, VirtualClock
 from hydragnn_flow.simulation.curves import Curves
 from hydragnn_flow.simulation.sharing import Gcds, Job
 from hydragnn_flow.simulation.truth import Cost, Truth, draws
+from hydragnn_flow.training.checkpoint import VERSION, checkpoints
 
 # Time before the end of its batch job in which a segment has stopped with a checkpoint [s].
 _SECONDS_TO_STOP = 10.0
@@ -198,14 +201,7 @@ class SimulatedWorkers:
     def _answer(self, sending: _Sending, status: Status, reason: str, gone: str = "") -> None:
         """Take a segment off its GCDs and say how it ended.
 
-        Parameters
-        ----------
-        sending
-            The segment.
-        status, reason
-            How it ended.
-        gone
-            Node that is there no more; the ranks on others end because of it.
+        Where a node is gone, the ranks on others end because of it.
         """
         del self._sendings[sending.spec.attempt]
         if sending.stop is not None:
@@ -277,7 +273,7 @@ class SimulatedWorkers:
         taken = round((reached - sending.from_epoch) * cost.steps)
         each = cost.step_seconds * sending.stretch * slower
         if reached > 0:
-            leave_checkpoint(spec)
+            _leave_checkpoint(spec)
         return replace(
             outcome,
             to_epoch=epochs,
@@ -309,3 +305,25 @@ def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> di
         "steady_graphs": round(counted * cost.graphs_per_step),
         "steady_seconds": counted * each,
     }
+
+
+def _leave_checkpoint(spec: SegmentSpec) -> None:
+    """Checkpoint that can be read and holds nothing, in place of those before it."""
+    folder = spec.folder
+    before = folder / spec.begin_with if spec.begin_with else None
+    if before is not None and not spec.may_have_begun:
+        before.replace(spec.checkpoint)
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    others = checkpoints(folder) if spec.may_have_begun else []
+    spec.checkpoint.write_bytes(_empty_checkpoint())
+    for other in others:
+        other.unlink()
+
+
+@cache
+def _empty_checkpoint() -> bytes:
+    file = io.BytesIO()
+    progress = {"epoch": 0, "step": 0, "best_val_error": math.nan}
+    torch.save({"version": VERSION, "progress": progress, "network": {}}, file)
+    return file.getvalue()

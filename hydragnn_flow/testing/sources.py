@@ -154,12 +154,10 @@ class SourceSuite:
 
 
 def _any_graph() -> Data:
-    """A graph as all sources give them."""
     return atoms_to_graph(ase.Atoms("H2", [[0, 0, 0], [0, 0, 1]]), 3.0, None, 0, _TARGETS)
 
 
 def _lengths(columns: dict[str, Column]) -> Any:
-    """Length of every edge, by positions and shifts."""
     offsets = np.repeat(columns["x"].starts(), columns["edge_index"].counts)
     vectors = np.diff(columns["pos"].values[columns["edge_index"].values + offsets], axis=0)[0]
     return np.linalg.norm(vectors + columns["edge_shifts"].values, axis=1)

@@ -109,14 +109,6 @@ def join_members(predictions: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str,
     return {name: np.stack([p[name] for p in predictions]) for name in common}
 
 
-def outputs_of(
-    model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
-) -> Outputs:
-    """Predictions as of :func:`predict_batches`, in the precision of the computation."""
-    (outputs,) = _outputs([model], batches, torch.device(device))
-    return outputs
-
-
 def _outputs(
     models: Sequence[nn.Module], batches: Iterable[Batch], device: torch.device
 ) -> list[Outputs]:

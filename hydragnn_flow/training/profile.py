@@ -107,7 +107,6 @@ def _profile(
     should_stop: Callable[[], bool],
     energy_fraction: Callable[[], float],
 ) -> TrainingProfile:
-    """As :func:`profile_training`."""
     world, device, spec = trainer.world, trainer.device, trainer.spec
     trainer.model.train()
     forget_peak_memory(device)
@@ -222,7 +221,6 @@ class _Work:
 
     @property
     def _are_all_marked(self) -> bool:
-        """Whether the marks tell all parts of a step apart."""
         return not self.trainer.parallel.is_sharded
 
     @property
@@ -308,7 +306,6 @@ class _Work:
         return itertools.cycle(list(zip(steps, batches, strict=True)))
 
     def _trained(self, batches: Iterator[tuple[Step, list[Batch]]]) -> Iterator[Step]:
-        """Train on each batch that is asked for."""
         for step, pieces in batches:
             self.trainer.train_step(step, pieces)
             yield step

@@ -432,7 +432,6 @@ class Trainer:
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
         # Read on the host, whence everything goes where it belongs: an optimiser's count of steps
         # stays there unless a fused kernel wants it, or each step would wait to read it.
         here, own = self.parallel, self.model.state_dict()

@@ -70,7 +70,7 @@ def answered(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
 def test_a_configuration_is_read(tmp_path: Path) -> None:
     config = load_campaign(write(tmp_path))
     assert isinstance(config, ObjectiveConfig)
-    assert config.budgets == (1, 3, 9)
+    assert config.search.rung_epochs(config.search.epochs) == (1, 3, 9)
     assert ObjectiveConfig.model_validate_json(config.model_dump_json()) == config
 
 

@@ -219,7 +219,6 @@ class HydraNetwork(NetworkConfig):
 
     @property
     def _unread(self) -> set[str]:
-        """Keys of `Architecture` that are not read."""
         unread = self.Architecture.unread()
         if "graph" not in self.Variables_of_interest.type:
             unread |= {"graph_pooling"}

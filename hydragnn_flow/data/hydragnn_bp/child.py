@@ -97,7 +97,6 @@ def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
 
 
 def _read_ends(engine: Any, variable: Any) -> None:
-    """Read the first number of a variable and the last."""
     shape = list(variable.Shape())
     for start in ([0] * len(shape), [extent - 1 for extent in shape]) if all(shape) else ():
         variable.SetSelection((start, [1] * len(shape)))
@@ -127,10 +126,8 @@ def _extremes(
 def _blocks(engine: Any, variable: Any, name: str) -> list[dict[str, str]]:
     """The blocks of a variable that have values; none of uint8, which ADIOS2 cannot describe.
 
-    Raises
-    ------
-    Fault
-        If they hold more or fewer values than the variable's shape: ADIOS2 would not fill the rest.
+    A Fault if they hold more or fewer values than the variable's shape: ADIOS2 would not fill the
+    rest.
     """
     if variable.Type() == "uint8_t":  # stated as characters, which need not be any
         return []

@@ -270,7 +270,6 @@ def _read(
 
 
 def _size(chunks: Sequence[Chunk]) -> int:
-    """Number of structures."""
     return sum(chunk.stop - chunk.start for chunk in chunks)
 
 

@@ -208,7 +208,6 @@ def _compare(store: GraphStore, split: str) -> None:
 
 
 def _shape(key: Key) -> list[int | str]:
-    """The shape of a graph's tensor."""
     rows: int | str = "any" if key.rows is None else key.rows
     if key.node:
         rows = "nodes"

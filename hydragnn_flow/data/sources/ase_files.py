@@ -215,13 +215,7 @@ def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
 
 
 def _database(file: Path) -> Any:
-    """An ase.db to read from.
-
-    Raises
-    ------
-    InputError
-        For another SQLite database: ASE would make its tables in it.
-    """
+    """An ase.db to read from; no other SQLite database, in which ASE would make its tables."""
     import ase.db
 
     connect: Any = ase.db.connect  # ASE has no types

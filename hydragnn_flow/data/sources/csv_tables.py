@@ -136,13 +136,7 @@ def _path(cell: str | None, file: Path) -> Path | None:
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Name of each row for messages, and its cells by column; None for empty ones.
-
-    Raises
-    ------
-    InputError
-        If the file is no table.
-    """
+    """Name of each row for messages, and its cells by column; InputError if it is no table."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
             lines = csv.reader(text, strict=True)

@@ -289,13 +289,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _open_current(path: Path) -> GraphStore:
-    """The store as it is on disk now.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it cannot be opened.
-    """
+    """The store as it is on disk now; InputError if there is none, or it cannot be opened."""
     described = [(file, file.stat()) for file in _files(path)]
     return _open(path, tuple((file, said.st_size, said.st_mtime_ns) for file, said in described))
 

@@ -123,7 +123,6 @@ class MeshFiles(GraphFiles[MeshSource]):
             )
 
     def _row(self, path: Path) -> dict[str, NDArray[Any]]:
-        """Row of the table for a mesh."""
         if self._section.table is None:
             return {}
         row = self._table.get(path.resolve())

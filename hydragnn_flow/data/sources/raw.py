@@ -96,15 +96,7 @@ class RawFiles(GraphFiles[AnyRaw]):
         path: Path,
         index: int,
     ) -> tuple[Record, list[str]]:
-        """Choose inputs and targets.
-
-        Parameters
-        ----------
-        atoms
-            Positions, cell and periodic directions.
-        of_atoms, of_structure
-            All named quantities, [n_atoms, dim] and [dim].
-        """
+        """Inputs and targets of a geometry, from all named quantities, [n_atoms, dim] and [dim]."""
         origin = str(path)
         scaled = {
             name: values / len(atoms) if DIVIDED_BY_ATOMS in name else values

@@ -121,11 +121,8 @@ def _surroundings(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
     """The points, their periodic images, and the mirror images of both, up to ``margin`` outside.
 
-    Returns
-    -------
-    tuple
-        Points, the given ones first; which of those each is an image of, -1 for mirror images; by
-        how many periods it is displaced, [n, d].
+    Points, the given ones first; which of those each is an image of, -1 for mirror images; by how
+    many periods it is displaced, [n, d].
     """
     steps = [(0.0, -1.0, 1.0) if repeated else (0.0,) for repeated in periodic]
     turn = np.repeat(np.array(list(itertools.product(*steps))), len(points), axis=0)
@@ -150,11 +147,8 @@ def _facets(
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
     """The facets of the cells of the first ``n_own`` points.
 
-    Returns
-    -------
-    tuple
-        The points on either side of each, [n, 2]; their areas or lengths, [n]; how far any of their
-        corners is from those points, infinite where a cell is not closed.
+    The points on either side of each, [n, 2]; their areas or lengths, [n]; how far any of their
+    corners is from those points, infinite where a cell is not closed.
     """
     try:
         diagram = Voronoi(points)

@@ -184,7 +184,6 @@ def _numbered(values: Iterable[Hashable]) -> NDArray[np.int64]:
 
 
 def _draw(components: list[_Component], fractions: Mapping[str, float], by: By, seed: int) -> _Draw:
-    """Give each component a split."""
     n = sum(map(len, components))
     sizes = {name: max(1, round(fraction * n)) for name, fraction in fractions.items()}
     if sum(sizes.values()) >= n:

@@ -7,8 +7,10 @@ import re
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -37,6 +39,7 @@ _CHECKSUM = "crc32"
 _BY_ATOM = re.compile(r"(/|\bper\b)\s*atoms?\b|\batoms?\s*\^?\s*-\s*1", re.IGNORECASE)
 
 Dtypes = Literal["hydragnn", "compact"]
+T = TypeVar("T", bound=np.generic)
 
 
 class _Record(BaseModel):
@@ -54,6 +57,10 @@ class Target(_Record):
     """Unit of the stored numbers; empty if unknown."""
     extensive: bool | None = None
     """Whether a graph's value is a sum over its atoms; None if name and unit have to tell."""
+
+    def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
+        """What is known of each structure, ``[n]``, for each row: of a structure or of an atom."""
+        return values if self.level == "graph" else np.repeat(values, n_atoms)
 
 
 class TargetStatistics(_Record):
@@ -290,7 +297,6 @@ def save_manifest(store: Path, manifest: Manifest) -> None:
 
 
 def _checksum(values: Mapping[str, Any]) -> int:
-    """CRC-32 of all else that a manifest says."""
     rest = {key: value for key, value in values.items() if key != _CHECKSUM}
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 

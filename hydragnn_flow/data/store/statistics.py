@@ -202,18 +202,10 @@ class _Labels:
         atoms: NDArray[np.int64],
         graphs: NDArray[np.bool_] | None,
     ) -> None:
-        """Add labels of a block.
+        """Add labels of a block, each [n_graphs or n_atoms, dim], of the graphs that count.
 
-        Parameters
-        ----------
-        values
-            Each target of all graphs of the block, [n_graphs or n_atoms, dim].
-        numbers
-            Atomic numbers, [n_atoms]; None where nodes are no atoms.
-        atoms
-            Atoms of each graph, [n_graphs].
-        graphs
-            Which graphs count, [n_graphs]; None for all.
+        Nodes that are no atoms have no ``numbers`` [n_atoms]; ``atoms`` is their number in each
+        graph. All graphs count if ``graphs`` [n_graphs] is not given.
         """
         of_atoms = None if graphs is None else np.repeat(graphs, atoms)
         self.graphs += len(_some(atoms, graphs))

@@ -532,7 +532,6 @@ class Blocks:
 
 
 def _named(nodes: Sequence[str]) -> str:
-    """Nodes by name, as far as a sentence has room for them."""
     names = ", ".join(nodes[:_MOST_NAMES])
     more = len(nodes) - _MOST_NAMES
     return f"{names} and {more} more nodes" if more > 0 else names

@@ -486,13 +486,7 @@ class Pool:
 
 
 def _check_name(site: Site, directory: Path) -> None:
-    """Refuse a directory that would be another one in a shell command or a batch script.
-
-    Raises
-    ------
-    InputError
-        Naming the first character that has a special meaning there.
-    """
+    """Refuse a directory that would be another one in a shell command or a batch script."""
     strange = re.search(rf"[^{_PLAIN}{_ALSO_PLAIN[site.scheduler]}]", str(directory.absolute()))
     if strange is not None:
         raise InputError(

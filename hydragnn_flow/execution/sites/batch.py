@@ -268,7 +268,6 @@ class Executors:
         )
 
     def _worker_pool(self, directory: Path) -> str:
-        """Shell command that starts the agent of a node."""
         # By module rather than by script: it works in an environment that has been moved.
         command = f"{Path(sys.executable).name} -m {AGENT}"
         if self.staged is None:

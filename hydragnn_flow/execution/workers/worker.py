@@ -263,12 +263,7 @@ def _watch_driver(spec: SegmentSpec, gcds: int) -> None:
 def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[str, Any] | None:
     """Where a rank of a gang meets the others, as :func:`.rendezvous` takes it.
 
-    Parameters
-    ----------
-    ranks
-        Of the gang, those on this node.
-    here
-        Directory of this node.
+    ``ranks`` are those on this node, ``here`` is a directory of it.
     """
     if not rank.in_gang:
         return None

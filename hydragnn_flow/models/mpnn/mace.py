@@ -244,7 +244,6 @@ class MACELayer(nn.Module):
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
-    """Sum of two tensors of which one may be missing."""
     if first is None or second is None:
         return cast(Tensor, second if first is None else first)
     return first + second

@@ -42,7 +42,7 @@ class BackgroundProposer:
 
     def __init__(self, space: Space) -> None:
         self._process = JsonProcess(
-            "hydragnn_flow.search.samplers.background_process",
+            "hydragnn_flow.search.samplers.proposer",
             str(os.getpid()),
             environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )

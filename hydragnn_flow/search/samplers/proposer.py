@@ -1,12 +1,24 @@
-"""Proposals of a Gaussian process: the trials with the largest expected improvement."""
+"""Proposals of a Gaussian process: the trials with the largest expected improvement.
+
+As `python -m hydragnn_flow.search.samplers.proposer DRIVER_PID` it is a process that proposes them.
+Requests and answers are single lines of JSON through pipes; it ends when the driver does.
+"""
 
 from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erfcx, ndtr
 from scipy.stats import qmc, yeojohnson
 
+from hydragnn_flow.config import Parameter
+from hydragnn_flow.processes import end_with_parent, keep_stdout
 from hydragnn_flow.search.samplers.encoding import (
     Bools,
     Branch,
@@ -127,16 +139,7 @@ class Proposer:
     ) -> Floats:
         """The point [n_parameters] with the largest expected improvement that is not taken.
 
-        Parameters
-        ----------
-        known
-            Points with a loss, the best first.
-        taken
-            All that must not be chosen again, those with a loss first.
-        branch
-            The one to keep to.
-        random
-            Makes the points.
+        Known points have a loss, the best first; so have the first of those that are taken.
         """
         expected = np.concatenate([known[:_BEST], taken[len(known) :]])
         least = self._process.predict(self._cube.features(expected))[0].min()
@@ -244,3 +247,23 @@ def _standardised(losses: Floats) -> Floats:
         deviation = float(losses.std())
         losses = (losses - losses.mean()) / (deviation if deviation > 0 else 1.0)
     return losses
+
+
+def _serve() -> None:
+    """Read the space, then answer requests until the driver closes the pipe."""
+    # A Ctrl-C, and the loss of a terminal, are for the driver, which then closes the pipe.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    end_with_parent(int(sys.argv[1]))
+    os.nice(10)  # the driver and what it starts on its own node come first
+    send = keep_stdout()
+    space = json.loads(sys.stdin.readline())
+    proposer = Proposer({name: Parameter.model_validate(domain) for name, domain in space.items()})
+    for line in sys.stdin:
+        start = time.monotonic()
+        values = proposer.propose(**json.loads(line))
+        send({"values": values, "seconds": time.monotonic() - start})
+
+
+if __name__ == "__main__":
+    _serve()

@@ -63,15 +63,7 @@ def sent(values: Tensor, device: torch.device) -> Tensor:
 
 
 class _Filled:
-    """Rows of several members, each filled up to the same number.
-
-    Parameters
-    ----------
-    own
-        Rows that each member has, [members].
-    size
-        Rows that each is to have.
-    """
+    """Rows of several members, ``own`` [members], each filled up to the same number ``size``."""
 
     def __init__(self, own: Ints, size: int) -> None:
         self.own, self.size, self.members = own, size, len(own)

@@ -118,7 +118,6 @@ def run_fused(
 
 
 def _ended(outcome: TrainingOutcome, error: Exception | None, apart: str) -> TrainingOutcome:
-    """The outcome of a member that has ended."""
     if error is None:
         return outcome
     if isinstance(error, Diverged):

@@ -185,15 +185,7 @@ class Stack:
 
 
 class _Layout:
-    """Where the weights of a network lie in a row of numbers.
-
-    Parameters
-    ----------
-    network
-        What computes with them; it wants some transposed.
-    weights
-        By their names.
-    """
+    """Where the weights of a network, by their names, lie in a row; it wants some transposed."""
 
     def __init__(self, network: StackedNetwork, weights: Mapping[str, Tensor]) -> None:
         self.names = list(weights)

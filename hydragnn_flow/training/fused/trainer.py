@@ -239,7 +239,6 @@ class FusedTrainer:
         self._next.pop(place, None)
 
     def _stacked(self) -> Stack:
-        """The stack of the members that are left."""
         if self._stack is None or self._rows.keys() != self._next.keys():
             self._unstack()
             self._rows = {place: row for row, place in enumerate(self._next)}
@@ -260,7 +259,6 @@ class FusedTrainer:
             self._behind.discard(place)
 
     def _batch(self) -> FusedBatch:
-        """The next batches of all members."""
         steps = list(self._next.values())
         batch = self.members[0].train.batch(np.concatenate([step.order for step in steps]))
         return fused(batch, steps, self._store.manifest, self._beyond).on(self.device)

@@ -204,13 +204,7 @@ class TaskParallel(Parallel):
 
 
 class _Heads:
-    """The heads of a network, and what of its state is theirs.
-
-    Parameters
-    ----------
-    model
-        The network.
-    """
+    """The heads of a network, and what of its state is theirs."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = {
