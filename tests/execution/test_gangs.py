@@ -207,15 +207,6 @@ def test_a_gang_without_one_of_its_groups_is_lost(
     assert rank == 1 or "missing: rank 1" in group_result.reason
 
 
-def test_a_wrong_interface_is_named(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
-    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), "hsn9", world=2)
-    group_result = workers[0].result()
-    assert group_result.status == "error"
-    assert "no network interface 'hsn9'" in group_result.reason
-
-
 def test_a_lost_worker_ends_the_other_group(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
@@ -261,6 +252,15 @@ def test_a_group_that_comes_after_it_was_called_off_ends_at_once(
         "interrupted",
         "node n2 does not answer",
     )
+
+
+def test_a_wrong_interface_is_named(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), "hsn9", world=2)
+    group_result = workers[0].result()
+    assert group_result.status == "error"
+    assert "no network interface 'hsn9'" in group_result.reason
 
 
 def group_result(
