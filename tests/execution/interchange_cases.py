@@ -179,12 +179,10 @@ def until(condition: Callable[[], bool], seconds: float = 300.0) -> bool:
     return holds
 
 
-def unread_connections(port: int) -> int:
-    """Connections to a port of this machine on which something waits to be read."""
-    lines = [
-        line.split() for line in Path("/proc/net/tcp").read_text(encoding="utf-8").splitlines()[1:]
-    ]
-    return sum(
-        int(local.rpartition(":")[2], 16) == port and state == "01" and int(queues[-8:], 16) > 0
-        for _, local, _, state, queues, *_ in lines
-    )
+def flush(pools: dict[str, Any]) -> None:
+    """Wait until the kernel has what was sent: one thread of a context writes it, in order."""
+    context = next(iter(pools.values())).context
+    with context.socket(zmq.PAIR) as last, context.socket(zmq.PAIR) as seen:
+        last.connect(f"tcp://127.0.0.1:{seen.bind_to_random_port('tcp://127.0.0.1')}")
+        last.send(b"")
+        assert seen.poll(1000 * SECONDS)
