@@ -8,6 +8,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # One thread per process: the cores are shared out between trials, not between a trial's threads.
 export OMP_NUM_THREADS ?= 1
+# Hundreds of processes of the tests would each compile all they import.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Packages whose names are public: those of their `__all__`.
 PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.network data data.sources ensemble \

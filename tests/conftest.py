@@ -52,7 +52,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Processes that tests start, those of xdist among them, have their sets in the same order.
 os.environ.setdefault("PYTHONHASHSEED", "0")
 # readline sets these for every process that pytest starts; rich would take them for a terminal's.
-for name in ("COLUMNS", "LINES"):
+# Without bytecode on disk each of hundreds of processes would compile the package.
+for name in ("COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE"):
     os.environ.pop(name, None)
 
 # A shell's `&` leaves it ignored, in all processes that follow; tests press Ctrl-C.
