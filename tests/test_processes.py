@@ -108,7 +108,7 @@ time.sleep(600)
 CHILD = """
 import os, time
 from hydragnn_flow.processes import end_with_parent
-end_with_parent(os.getppid(), 0.01)
+end_with_parent(os.getppid())
 print(os.getpid(), flush=True)
 time.sleep(600)
 """
