@@ -17,10 +17,11 @@ def main() -> None:
         with suppress(OSError):
             os.fstat(number)
             continue
-        os.open(os.devnull, os.O_RDWR)
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
-        os.environ.setdefault("PYTHONIOENCODING", getattr(sys.stdout, "encoding", "utf-8"))
+        encoding = getattr(sys.stdout, "encoding", "utf-8")  # a terminal may not have every sign
+        os.environ.setdefault("PYTHONIOENCODING", f"{encoding}:replace")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     try:
         from hydragnn_flow.cli import main as run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import threading
 import time
@@ -84,10 +85,23 @@ def _leaving() -> Callable[[int, FrameType | None], None]:
     return leave
 
 
+def ignore_endings() -> None:
+    """Ignore further signals in a process that is about to end."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+
+
 def _keep_silent_without_terminal() -> None:
-    """Print nowhere if the terminal is gone: an error of `print` would end the clearing up."""
+    """Print nowhere if the terminal, or who reads a pipe, is gone: an error of `print` would end
+    the clearing up."""
     for output in (1, 2):
+        ends = select.poll()
+        ends.register(output, 0)
         try:
             os.write(output, b"")
+            is_open = not any(event & select.POLLERR for _, event in ends.poll(0))
         except OSError:
+            is_open = False
+        if not is_open:
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)

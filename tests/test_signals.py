@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pty
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
@@ -122,3 +124,56 @@ def test_a_terminal_that_is_gone_does_not_end_the_clearing_up(
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 129
     assert (tmp_path / "cleared").exists()
+
+
+INTERRUPTIBLE = """
+import sys, threading
+from hydragnn_flow.commands.console import interruptible
+threading.Thread(target=sys.stdin.read).start()  # which the end of the process waits for
+with interruptible():
+    print("ready", file=sys.stderr, flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+@pytest.mark.parametrize("is_read", [True, False])
+def test_the_sentence_is_the_last_word_though_signals_follow_or_nobody_reads_it(
+    number: int, status: int, is_read: bool
+) -> None:
+    """Ctrl-C ends `tee` as well, and impatient users press it twice."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+    assert process.stdin and process.stdout and process.stderr
+    assert process.stderr.readline() == "ready\n"
+    if not is_read:
+        process.stdout.close()
+    process.send_signal(number)
+    if is_read:
+        assert process.stdout.readline() == "stopped; the same command continues from here\n"
+        process.send_signal(number)
+    process.stdin.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == status
+
+
+BEGIN = """
+import subprocess, sys
+import hydragnn_flow.cli as cli
+from hydragnn_flow import __main__
+child = [sys.executable, "-ISc", "import os; [os.fstat(number) for number in range(3)]"]
+cli.main = lambda: sys.exit(subprocess.call(child))
+__main__.main()
+"""
+
+
+def test_children_have_what_takes_the_place_of_closed_streams() -> None:
+    shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", BEGIN]
+    assert subprocess.run(shell).returncode == 0

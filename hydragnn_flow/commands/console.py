@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.signals import leaving_in_order
+from hydragnn_flow.signals import ignore_endings, leaving_in_order
 
 console = Console()
 
@@ -59,10 +59,12 @@ def interruptible(told: str = "stopped; the same command continues from here") -
     try:
         with leaving_in_order():
             yield
-    except Stopped:
-        raise
     except (KeyboardInterrupt, SystemExit) as stop:
-        say(told)
+        ignore_endings()  # what is said now is the last word
+        if isinstance(stop, Stopped):
+            raise
+        with suppress(SystemExit):  # how rich leaves if nobody reads any more
+            say(told)
         raise Stopped(stop.code if isinstance(stop, SystemExit) else 130) from None
 
 
