@@ -118,7 +118,7 @@ def measure(name: str, data: Path, folder: Path, quick: bool) -> tuple[float, li
         config = _shortened(config, folder)
     path = folder / name
     words = ["run", config, "--run-dir", path, "--data", data / SETS[name].folder]
-    command = [sys.executable, "-m", "hydragnn_flow.cli", *map(str, words)]
+    command = [sys.executable, "-m", "hydragnn_flow", *map(str, words)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     summary = json_file.loads((path / "ensemble" / "ensemble.json").read_text(encoding="utf-8"))
     results = list(RunDirectory(path).results())

@@ -109,7 +109,7 @@ def campaign(name: str, seed: int, data: Path, path: Path, quick: bool) -> None:
     words: list[str | Path] = ["run", config, "--run-dir", path]
     if name in SETS:
         words += ["--data", data / SETS[name].folder]
-    command = [sys.executable, "-m", "hydragnn_flow.cli", *map(str, words)]
+    command = [sys.executable, "-m", "hydragnn_flow", *map(str, words)]
     log = path.with_name(f"{path.name}.log")
     with log.open("a", encoding="utf-8") as output:
         ended = subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=False)

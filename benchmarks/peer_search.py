@@ -170,7 +170,7 @@ def campaign(data: Path, seed: int, trials: int, epochs: int, path: Path) -> Non
     text = json_file.dumps({"NeuralNetwork": section})
     path.with_name("network.json").write_text(text, encoding="utf-8")
     words = ["run", config, "--run-dir", path, "--data", data / SETS[_SET].folder]
-    command = [sys.executable, "-m", "hydragnn_flow.cli", *map(str, words)]
+    command = [sys.executable, "-m", "hydragnn_flow", *map(str, words)]
     subprocess.run(command, check=True, stdout=sys.stderr)
 
 

@@ -347,7 +347,3 @@ def _explained(error: Exception) -> tuple[str, int]:
 def _brief(error: Exception) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
     return f"{type(error).__name__}: {first}; {_DEBUG} shows where"
-
-
-if __name__ == "__main__":
-    main()

@@ -54,6 +54,8 @@ class JsonProcess:
             stdout=subprocess.PIPE,
             stderr=stderr,
             env={key: value for key, value in variables.items() if value is not None},
+            # Ctrl-C, and the loss of a terminal, are for this process, which then closes the pipe.
+            start_new_session=True,
         )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._requests, self._answers = self._process.stdin, self._process.stdout

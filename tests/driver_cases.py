@@ -50,7 +50,7 @@ def start(config: Path, run: Path, log: Path) -> subprocess.Popen[bytes]:
 
 def command_on_two_cores(words: Sequence[str | Path], log: Path) -> subprocess.Popen[bytes]:
     """Start a command whose site `local` has two GCDs."""
-    command = [sys.executable, "-m", "hydragnn_flow.cli", *words]
+    command = [sys.executable, "-m", "hydragnn_flow", *words]
     with log.open("ab") as output, bound_to(TWO_CORES):
         return subprocess.Popen(command, stdout=output, stderr=output)
 

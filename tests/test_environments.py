@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,35 +15,37 @@ import yaml
 from campaign_cases import CONFIG
 
 GOLDEN = Path(__file__).parent / "golden" / "run_1"
-BEGIN = "from hydragnn_flow.__main__ import main; main()"
-ENVIRONMENTS: dict[str, tuple[Mapping[str, str | None], str]] = {
-    "no home": ({"HOME": None, "XDG_CACHE_HOME": None, "MPLCONFIGDIR": None}, ""),
-    "a home that is absent": ({"HOME": "absent/home", "XDG_CACHE_HOME": None}, ""),
-    "a home that is read-only": ({"HOME": "/proc", "XDG_CACHE_HOME": None}, ""),
-    "C": ({"LC_ALL": "C", "LANG": None}, ""),
-    "ASCII": ({"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}, ""),
-    "latin-1": ({"LC_ALL": "en_US.ISO-8859-1", "LOCPATH": "locales"}, ""),
-    "a terminal of ASCII": ({"PYTHONIOENCODING": "ascii"}, ""),
-    "no directory for temporary files": ({"TMPDIR": "absent"}, ""),
-    "no room for temporary files": ({"TMPDIR": "full"}, ""),
-    "a dumb, narrow terminal": ({"TERM": "dumb", "COLUMNS": "40"}, ""),
-    "no terminal": ({"TERM": None}, ""),
-    "no input": ({}, "<&-"),
+Changes = Mapping[str, str | None]
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+# What each changes of the environment, and a shell's redirection.
+TERMINALS: dict[str, tuple[Changes, str]] = {
+    "ASCII, dumb and narrow": ({**ASCII, "TERM": "dumb", "COLUMNS": "40"}, ""),
+    "no terminal, no input": ({"PYTHONIOENCODING": "ascii", "TERM": None}, "<&-"),
     "no output": ({}, ">&-"),
     "none of the three": ({}, "<&- >&- 2>&-"),
+    "a full disk": ({}, "> /dev/full"),
     "a reader that has gone": ({}, "| head -1"),
-    "a directory that has gone": ({}, "from a directory that has gone"),
+    "a directory that has gone": ({}, "in a directory that has gone"),
 }
-COMMANDS = [
-    "site show local",
+PRINTING = [
     "status RUN --log",
     "trials RUN",
+    "store info STORE",
+    "site show local",
+    "status NOWHERE",
+]
+FILES: dict[str, tuple[Changes, str]] = {
+    "no home, latin-1": ({"HOME": None, "LC_ALL": "en_US.ISO-8859-1", "LOCPATH": "LOCALES"}, ""),
+    "home and temporary files absent": ({"HOME": "ABSENT", "TMPDIR": "ABSENT"}, ""),
+    "home read-only, no room for temporary files": ({"HOME": "/proc", "TMPDIR": "FULL"}, ""),
+}
+COMMANDS = [
     "trials RUN -o NEW/trials.csv",
     "importance RUN",
     "report RUN",
-    "store info STORE",
     "store check STORE",
     "init DATA -o NEW/init.yaml",
+    "import-deephyper RESULTS -c CONFIG",
     "evaluate RUN STORE -o NEW/errors.csv",
     "predict RUN STORE -o NEW/a.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.extxyz",
@@ -50,10 +53,14 @@ COMMANDS = [
     "export RUN NEW/exported",
     "plan CONFIG --draws 2",
     "simulate CONFIG",
-    "profile RUN",
+    "site check local",
     "prepare CONFIG --run-dir NEW/prepared",
     "run CONFIG --run-dir NEW/run",
+    "profile NEW/run",
+    "scaling NEW/run --gcds 1 --seconds 0.1",
+    "dashboard NEW/run",
 ]
+ENVIRONMENTS = {**TERMINALS, **FILES}
 
 
 class Place:
@@ -62,47 +69,52 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         shutil.copytree(GOLDEN, folder / "RUN")
-        (folder / "locales").mkdir()
 
     def run(self, environment: str, command: str) -> subprocess.CompletedProcess[str]:
         changes, how = ENVIRONMENTS[environment]
-        values = {**os.environ, **changes}
-        for name in ("HOME", "LOCPATH", "TMPDIR"):
-            if name in changes and (value := changes[name]) is not None:
-                values[name] = str(self.folder / value)
+        set_to = {name: value and self._placed(value) for name, value in changes.items()}
         words = [self._placed(word) for word in command.split()]
-        script = f'"$@" {how}'
-        if "gone" in how.split()[-1:]:
-            script = 'mkdir gone && cd gone && rmdir ../gone && "$@"'
-        return subprocess.run(
-            ["bash", "-o", "pipefail", "-c", script, "x", sys.executable, "-c", BEGIN, *words],
+        script = f'"$@" {how}' if "|" in how else f'exec "$@" {how}'
+        if "in a directory" in how:
+            script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+        flow = [sys.executable, "-m", "hydragnn_flow", *words]
+        with subprocess.Popen(
+            ["bash", "-o", "pipefail", "-c", script, "x", *flow],
             cwd=self.folder,
-            env={name: value for name, value in values.items() if value is not None},
+            env={k: v for k, v in {**os.environ, **set_to}.items() if v is not None},
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             encoding="utf-8",
             errors="replace",
-        )
+        ) as process:
+            if words[0] == "dashboard":
+                assert process.stdout is not None
+                process.stdout.readline()
+                process.send_signal(signal.SIGINT)
+            out, err = process.communicate()
+        return subprocess.CompletedProcess(flow, process.returncode, out, err)
 
     def _placed(self, word: str) -> str:
         name = word.partition("/")[0]
-        return str(self.folder / word) if name.isupper() and name.isalpha() else word
+        return str(self.folder / word) if len(name) > 1 and name.isupper() and name.isalpha() else word
 
     def answers(self, environment: str, commands: Sequence[str]) -> None:
         """Check each command: as it should be, or one sentence."""
+        shutil.rmtree(self.folder / "NEW", ignore_errors=True)
+        (self.folder / "NEW").mkdir()
         for command in commands:
-            shutil.rmtree(self.folder / "NEW", ignore_errors=True)
-            (self.folder / "NEW").mkdir()
             done = self.run(environment, command)
             said = done.stderr.splitlines()
             told = (environment, command, done.returncode, done.stdout[-2000:], said[-20:])
-            if done.returncode == 0:
-                assert said == [], told
-                assert done.stdout or "none" in environment or environment == "no output", told
+            if environment == "none of the three":
+                assert done.returncode == (2 if "NOWHERE" in command else 0), told
+            elif "NOWHERE" not in command and environment != "a full disk":
+                # Only where it had more to say than the reader that has gone read.
+                assert done.returncode == 0 or environment == "a reader that has gone", told
+                assert said == [] and (done.stdout or environment == "no output"), told
                 made = [word for word in command.split() if word.startswith("NEW/")]
                 assert all((self.folder / word).exists() for word in made), told
-            elif environment == "a reader that has gone":  # where it had more to say
-                assert done.returncode == 1 and said == [], told
             else:
                 assert done.returncode in (1, 2) and len(said) == 1, told
                 assert said[0].startswith("error: "), told
@@ -114,7 +126,8 @@ def small(tmp_path: Path) -> Place:
 
 
 @pytest.mark.parametrize(
-    "environment", ["ASCII", "none of the three", "a reader that has gone", "no terminal"]
+    "environment",
+    ["ASCII, dumb and narrow", "none of the three", "a reader that has gone", "a full disk"],
 )
 def test_a_run_is_shown_in_any_environment(small: Place, environment: str) -> None:
     small.answers(environment, ["status RUN"])
@@ -145,14 +158,18 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     for atoms in made:
         atoms.info["remark"] = "Größe in Å"
     write(folder / "DATA" / "a.extxyz", made)
-    search = {**CONFIG["search"], "trials": 2}
-    (folder / "CONFIG").write_text(yaml.safe_dump({**CONFIG, "search": search}), "utf-8")
-    assert place.run("no terminal", "prepare CONFIG --run-dir PREPARED").returncode == 0
+    changes = {"search": {**CONFIG["search"], "trials": 2, "min_epochs": 1}}
+    changes["ensemble"] = {**CONFIG["ensemble"], "epochs": 6}
+    (folder / "CONFIG").write_text(yaml.safe_dump({**CONFIG, **changes}), "utf-8")
+    (folder / "RESULTS").write_text("p:hidden_dim,objective\n4,-1.5\n8,-1.25\n", "utf-8")
+    done = place.run("no terminal, no input", "prepare CONFIG --run-dir PREPARED")
+    assert done.returncode == 0, done.stderr
     (folder / "PREPARED" / "store.gs").rename(folder / "STORE")
-    made_locale = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", "locales/en_US.ISO-8859-1"]
+    (folder / "LOCALES").mkdir()
+    locale = ["localedef", "-i", "en_US", "-f", "ISO-8859-1", "LOCALES/en_US.ISO-8859-1"]
     if shutil.which("localedef"):
-        subprocess.run(made_locale, cwd=folder, capture_output=True)
-    full = folder / "full"
+        subprocess.run(locale, cwd=folder, capture_output=True)
+    full = folder / "FULL"
     full.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(full)]
     mounted = not os.geteuid() and not subprocess.run(mount, capture_output=True).returncode
@@ -164,10 +181,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("environment", ENVIRONMENTS)
+@pytest.mark.parametrize("environment", TERMINALS)
+def test_what_is_printed_is_right_on_every_terminal(place: Place, environment: str) -> None:
+    place.answers(environment, PRINTING)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", FILES)
 def test_every_command_works_in_every_environment(place: Place, environment: str) -> None:
-    if environment == "latin-1" and not any((place.folder / "locales").iterdir()):
+    if "latin-1" in environment and not any((place.folder / "LOCALES").iterdir()):
         pytest.skip("needs localedef and the locales' sources")
-    if environment == "no room for temporary files" and not any((place.folder / "full").iterdir()):
+    if "no room" in environment and not any((place.folder / "FULL").iterdir()):
         pytest.skip("needs root, to mount a file system of 64 KiB")
     place.answers(environment, COMMANDS)

@@ -52,6 +52,10 @@ def test_a_child_has_the_arguments_and_the_environment_it_was_given(scripted: Sc
     assert child.receive() == ["-m module 7", "a", "gone"]
 
 
+def test_ctrl_c_and_a_lost_terminal_are_for_the_parent_alone(scripted: Scripted) -> None:
+    assert os.getsid(scripted("sleep 600").pid) != os.getsid(0)
+
+
 @pytest.mark.parametrize(
     ("lines", "says"),
     [

@@ -83,8 +83,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         ensemble={"size": 2, "epochs": 9, "coverage": 0.8},
     )
     run, output, mark = folder / "run", folder / "output", str(folder)
-    command = [sys.executable, "-m", "hydragnn_flow.cli", "run", config, "--run-dir", run]
-    kinds = ("hydragnn_flow.cli", "interchange", TRAINER, "other")
+    command = [sys.executable, "-m", "hydragnn_flow", "run", config, "--run-dir", run]
+    kinds = ("-m hydragnn_flow run", "interchange", TRAINER, "other")
     seen = Ran(run, {kind: set() for kind in kinds}, set())
     environment = os.environ | {MARK: mark, "MY_TOKEN": TOKEN}
     with output.open("wb") as log, bound_to(TWO_CORES):
@@ -101,7 +101,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran: Ran) -> None:
-    assert ran.reached["hydragnn_flow.cli"], "the driver was not seen"
+    assert ran.reached["-m hydragnn_flow run"], "the driver was not seen"
     assert ran.reached["interchange"], "the interchange was not seen"
     assert ran.reached[TRAINER], "the ranks of a trial were not seen"
     addresses = set().union(*ran.reached.values())

@@ -109,7 +109,7 @@ def measured(checkout: Path, folder: Path, trials: int = 12) -> Campaign:
         "XDG_CACHE_HOME": str(folder / "cache"),  # without what was learned of other networks
     }
     environment = {**os.environ, **variables}
-    command = [sys.executable, "-m", "hydragnn_flow.cli", "run", str(config), "--run-dir", str(run)]
+    command = [sys.executable, "-m", "hydragnn_flow", "run", str(config), "--run-dir", str(run)]
     subprocess.run(command, check=True, stdout=sys.stderr, env=environment)
     directory, networks = RunDirectory(run), folder / "networks"
     networks.mkdir(exist_ok=True)

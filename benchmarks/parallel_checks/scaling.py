@@ -123,7 +123,7 @@ def _study(folder: Path, seconds: float) -> Study:
     words = ["scaling", run.path, "--site", site, "--seconds", f"{seconds:g}"]
     widths = ["--gcds", ",".join(map(str, WIDTHS))]
     with cluster.Cluster(nodes=NODES) as slurm:
-        command = [sys.executable, "-m", "hydragnn_flow.cli", *words, *widths]
+        command = [sys.executable, "-m", "hydragnn_flow", *words, *widths]
         print(slurm.ask(*command, seconds=_MOST_SECONDS), file=sys.stderr)
     file = run.path / "scaling" / "slurm.json"
     shutil.copyfile(file.with_suffix(".png"), folder / "scaling.png")

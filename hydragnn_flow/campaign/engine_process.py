@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from functools import lru_cache
 from typing import Any
@@ -53,9 +52,6 @@ def _tried(network: dict[str, Any], store: str, batch: dict[str, int]) -> dict[s
 
 def _serve() -> None:
     """Answer requests until the driver closes the pipe."""
-    # A Ctrl-C, and the loss of a terminal, are for the driver, which then closes the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     end_with_parent(int(sys.argv[1]))
     os.nice(10)  # the driver and what it starts on its own node come first
     torch.set_num_threads(1)

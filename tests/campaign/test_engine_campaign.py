@@ -50,7 +50,7 @@ def flow(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPro
     """Give a command where our test modules are found."""
     paths = [str(TESTS), str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
-    command = [sys.executable, "-m", "hydragnn_flow.cli", *words]
+    command = [sys.executable, "-m", "hydragnn_flow", *words]
     with bound_to(TWO_CORES):
         return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
 

@@ -178,7 +178,7 @@ def test_two_calls_of_a_trial_are_never_at_once(
 def start(folder: Path) -> subprocess.Popen[bytes]:
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    command = [sys.executable, "-m", "hydragnn_flow.cli", "run", "objective.yaml"]
+    command = [sys.executable, "-m", "hydragnn_flow", "run", "objective.yaml"]
     with bound_to(TWO_CORES), (folder / "output").open("ab") as output:
         return subprocess.Popen(
             [*command, "--run-dir", "run"],

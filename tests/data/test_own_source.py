@@ -142,7 +142,7 @@ def test_a_campaign_is_run_on_it(module, tmp_path):
     words = ["run", config, "--data", tmp_path / "data", "--run-dir", tmp_path / "run"]
     with bound_to(TWO_CORES):
         done = subprocess.run(
-            [sys.executable, "-m", "hydragnn_flow.cli", *map(str, words)],
+            [sys.executable, "-m", "hydragnn_flow", *map(str, words)],
             capture_output=True,
             text=True,
             env={**os.environ, "PYTHONPATH": path},

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
-from concurrent.futures import wait
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import psutil
 import pytest
 from parsl import Config
 from parsl.errors import ParslError
-from parsl.executors import ThreadPoolExecutor
+from parsl.executors import ThreadPoolExecutor as Threads
 from parsl.executors.high_throughput.errors import ManagerLost
 from parsl.launchers.base import Launcher
 from pool_cases import PATIENCE, Quick, site, update_until
@@ -111,7 +113,7 @@ def has_ended(group: int) -> bool:
 
 def test_a_pool_that_is_not_there_is_named_before_anything_starts(tmp_path: Path) -> None:
     def parsl_config(directory: Path) -> Config:
-        return Config(executors=[ThreadPoolExecutor(label="gcd")], run_dir=str(directory))
+        return Config(executors=[Threads(label="gcd")], run_dir=str(directory))
 
     with pytest.raises(InputError, match="it needs 'gcd', a HighThroughputExecutor"):
         Pool(Site("threads", 1, load_site("local").node, parsl_config), tmp_path / "parsl")
@@ -298,6 +300,27 @@ def test_a_run_that_had_workers_is_patient_with_its_scheduler(
         update_until(pools, lambda: pools.workers() == 2, 2)
         update_until(pools, lambda: pools.workers() == 4, 4)
     assert Moody.submitted == 3
+
+
+def test_ctrl_c_and_a_lost_terminal_leave_an_interchange_that_begins(tmp_path: Path) -> None:
+    def tell() -> None:
+        while True:
+            for child in psutil.Process().children():
+                with suppress(psutil.Error):
+                    words = child.cmdline()
+                    if words[:1] == [sys.executable] and "interchange" in words[2]:
+                        child.send_signal(signal.SIGINT)
+                        child.send_signal(signal.SIGHUP)
+                        return
+
+    with ThreadPoolExecutor(1) as thread:
+        told = thread.submit(tell)
+        with Pool(site(), tmp_path / "parsl") as pools:
+            told.result(PATIENCE)
+            update_until(pools, lambda: pools.workers() == 2, 2)
+            (group,) = jobs(tmp_path)
+            assert pools.submit(abs, -1).result(PATIENCE) == 1
+    _wait_until_ended(group)
 
 
 def test_without_parsls_interchange_the_campaign_stops_at_once(tmp_path: Path) -> None:

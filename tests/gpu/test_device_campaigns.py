@@ -89,7 +89,7 @@ def ended(config: dict[str, Any], folder: Path, site: str | Path, device: torch.
     file.write_text(yaml.safe_dump(config))
     hidden = {"CUDA_VISIBLE_DEVICES": ""} if device.type == "cpu" else {}
     done = subprocess.run(
-        [sys.executable, "-m", "hydragnn_flow.cli", "run", file, "--run-dir", run, "--site", site],
+        [sys.executable, "-m", "hydragnn_flow", "run", file, "--run-dir", run, "--site", site],
         capture_output=True,
         text=True,
         timeout=400,

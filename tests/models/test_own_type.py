@@ -210,7 +210,7 @@ def test_a_campaign_searches_trains_and_predicts_with_it(package: Path, tmp_path
         ensemble={"size": 2, "epochs": 2, "coverage": 0.9},
     )
     environment = {**os.environ, "PYTHONPATH": f"{package}:{os.environ.get('PYTHONPATH', '')}"}
-    flow = [sys.executable, "-m", "hydragnn_flow.cli"]
+    flow = [sys.executable, "-m", "hydragnn_flow"]
     for command in (
         ["run", config, "--run-dir", "run"],
         ["predict", "run", "run/store.gs", "-o", "predictions.csv"],

@@ -201,7 +201,7 @@ def test_a_port_in_use_is_refused_by_name_and_avoided_by_default(searching: Made
 
 
 def test_ctrl_c_ends_the_command(searching: Made) -> None:
-    words = [sys.executable, "-m", "hydragnn_flow.cli", "dashboard", str(searching.directory)]
+    words = [sys.executable, "-m", "hydragnn_flow", "dashboard", str(searching.directory)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         url = run.stdout.readline().strip()

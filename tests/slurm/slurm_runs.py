@@ -62,7 +62,7 @@ class Campaign:
         if workflow:
             words = [sys.executable, "workflows/ensemble_hpo.py", "--config", self.config]
         else:
-            words = [sys.executable, "-m", "hydragnn_flow.cli", "run", self.config]
+            words = [sys.executable, "-m", "hydragnn_flow", "run", self.config]
         where = ["--site", self.site, "--run-dir", self.path]
         self.driver = self.cluster.popen([*before, *words, *where], self.log)
 
@@ -103,7 +103,7 @@ class Campaign:
 
     def status(self, *options: str) -> str:
         """What `hydragnn-flow status` prints."""
-        words = (sys.executable, "-m", "hydragnn_flow.cli", "status", self.path, *options)
+        words = (sys.executable, "-m", "hydragnn_flow", "status", self.path, *options)
         return self.cluster.ask(*words)
 
     def said(self) -> str:

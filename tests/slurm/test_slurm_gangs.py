@@ -117,7 +117,7 @@ def test_the_workflow_gives_the_numbers_of_one_process(cluster: Cluster, tmp_pat
 
 def test_the_check_of_a_site_has_two_nodes_exchange_data(cluster: Cluster, tmp_path: Path) -> None:
     site = write_site(tmp_path, nodes=2, blocks=1, gcds=2)
-    check = f"exec {sys.executable} -m hydragnn_flow.cli site check {site}"
+    check = f"exec {sys.executable} -m hydragnn_flow site check {site}"
     told = cluster.ask("sh", "-c", f"cd {tmp_path} && {check}", seconds=240)
     for between in ("two GCDs of a node", "two nodes"):
         assert re.search(rf"{between} exchange \d+\.\d+ GB/s", told), told

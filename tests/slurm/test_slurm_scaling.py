@@ -38,7 +38,7 @@ def test_a_study_over_four_nodes(cluster: Cluster, tmp_path: Path) -> None:
     driver.wait()
     before = Study.read(file)
 
-    driver = cluster.popen([sys.executable, "-m", "hydragnn_flow.cli", "scaling", *words], log)
+    driver = cluster.popen([sys.executable, "-m", "hydragnn_flow", "scaling", *words], log)
     assert driver.wait(PATIENCE) == 0, log.read_text()
     study = Study.read(file)
     assert study.points[: len(before.points)] == before.points, "was measured again"

@@ -21,7 +21,6 @@ from __future__ import annotations
 import logging
 import pickle
 import resource
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -227,10 +226,6 @@ def _take_descriptors() -> None:
 
 
 if __name__ == "__main__":
-    # Ctrl-C in a terminal, and its loss, are for the driver, which ends this process when it has
-    # given all back.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     _take_descriptors()
     end_with_parent(int(sys.argv[1]))
     setproctitle("parsl: HTEX interchange")

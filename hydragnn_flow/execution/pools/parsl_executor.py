@@ -147,8 +147,11 @@ class ParslExecutor:
             Where Parsl keeps its logs and certificates.
         """
         executor = self._executor
+        # Ctrl-C in a terminal, and its loss, are for the driver, which ends this process when it
+        # has given all back. Python takes seconds until it could say so itself.
+        deaf = ["/bin/sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh"]
         command = [sys.executable, "-m", interchange.__name__, str(os.getpid())]
-        executor.interchange_launch_cmd = command
+        executor.interchange_launch_cmd = [*deaf, *command]
         # A site of the user's own may have left Parsl's command as it was.
         executor.launch_cmd = executor.launch_cmd.replace(
             "process_worker_pool.py", f"python -m {AGENT}"

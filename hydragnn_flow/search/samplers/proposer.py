@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 
@@ -251,9 +250,6 @@ def _standardised(losses: Floats) -> Floats:
 
 def _serve() -> None:
     """Read the space, then answer requests until the driver closes the pipe."""
-    # A Ctrl-C, and the loss of a terminal, are for the driver, which then closes the pipe.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     end_with_parent(int(sys.argv[1]))
     os.nice(10)  # the driver and what it starts on its own node come first
     send = keep_stdout()
