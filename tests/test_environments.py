@@ -97,7 +97,9 @@ class Place:
 
     def _placed(self, word: str) -> str:
         name = word.partition("/")[0]
-        return str(self.folder / word) if len(name) > 1 and name.isupper() and name.isalpha() else word
+        return (
+            str(self.folder / word) if len(name) > 1 and name.isupper() and name.isalpha() else word
+        )
 
     def answers(self, environment: str, commands: Sequence[str]) -> None:
         """Check each command: as it should be, or one sentence."""
