@@ -41,7 +41,7 @@ COMMANDS = [
     "importance RUN",
     "report RUN",
     "store check STORE",
-    "init DATA -o NEW/init.yaml",
+    "init DATA",
     "import-deephyper RESULTS -c CONFIG",
     "evaluate RUN STORE -o NEW/errors.csv",
     "predict RUN STORE -o NEW/a.csv",
@@ -66,6 +66,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         shutil.copytree(GOLDEN, folder / "RUN")
+        (folder / "NEW").mkdir()
 
     def run(self, environment: str, command: str) -> subprocess.CompletedProcess[str]:
         changes, how = ENVIRONMENTS[environment]
@@ -77,7 +78,7 @@ class Place:
         flow = [sys.executable, "-m", "hydragnn_flow", *words]
         with subprocess.Popen(
             ["bash", "-o", "pipefail", "-c", script, "x", *flow],
-            cwd=self.folder,
+            cwd=self.folder / "NEW",
             env={k: v for k, v in {**os.environ, **set_to}.items() if v is not None},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
