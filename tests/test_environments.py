@@ -43,8 +43,8 @@ COMMANDS = [
     "store check STORE",
     "init DATA",
     "import-deephyper RESULTS -c CONFIG",
-    "evaluate RUN STORE -o NEW/errors.csv",
-    "predict RUN STORE -o NEW/a.csv",
+    "evaluate RUN DATA/a.extxyz -o NEW/errors.csv",
+    "predict RUN DATA/a.extxyz -o NEW/a.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.extxyz",
     "select RUN DATA/a.extxyz -n 3 -o NEW/chosen.extxyz",
     "export RUN NEW/exported",
@@ -144,6 +144,15 @@ def test_adios2_needs_no_home(home: str | None) -> None:
         env={name: value for name, value in values.items() if value is not None},
     )
     assert done.returncode == 0
+
+
+def test_a_home_that_is_read_only_is_not_talked_about() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "import hydragnn_flow.report.pictures"],
+        env={**os.environ, "HOME": "/proc"},
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 @pytest.fixture(scope="module")
