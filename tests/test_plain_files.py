@@ -95,13 +95,16 @@ MERGES = "a0: &a0 {k: v}\n" + "".join(
         (f"a: !!int 1{':1' * 60_000}", "too many digits"),
         ('a: "\\UFFFFFFFF"', "is not valid YAML"),
         (MERGES, "too many values are merged"),
-        ("a: &a {b: 1, c: 2}\nd: {<<: [" + "*a, " * 100_000 + "]}", "too many values are merged"),
-        ("a: &a {<<: *a}", "nested too deeply"),
+        ("a: &a {b: 1, c: 2}\nd: {<<: [" + "*a, " * 2_000 + "]}", "too many values are merged"),
+        ("a: {" + "<<: {}, " * 2_000 + "}", "too many values are merged|is given twice"),
         (BOMB.replace("[*", "!!pairs [k: *").replace(",*", ",k: *"), "too many values"),
     ],
 )
 @pytest.mark.parametrize("loader", [BoundedLoader, PlainLoader])
-def test_yaml_that_means_harm_is_refused(tmp_path: Path, text: str, says: str, loader: Any) -> None:
+def test_yaml_that_means_harm_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str, loader: Any
+) -> None:
+    monkeypatch.setattr(plain_files, "_MOST_MERGED", 1000)
     file = tmp_path / "file.yaml"
     file.write_text(text)
     with pytest.raises(InputError, match=says):
