@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +26,7 @@ from hydragnn_flow.commands import (
 )
 from hydragnn_flow.commands.console import (
     RunDir,
+    Terminal,
     console,
     interruptible,
     say,
@@ -327,7 +327,7 @@ def main() -> None:
         message, code = _explained(error)
         if message:
             said = Text.assemble(("error: ", "bold red"), message)
-            Console(stderr=True).print(said, soft_wrap=True)
+            Terminal(stderr=True).print(said, soft_wrap=True)
     sys.exit(code or 0)
 
 

@@ -20,8 +20,29 @@ from hydragnn_flow.files import open_regular
 CORRECT = "correct the file"
 FROM_A_COPY = "take it from a copy"
 _MOST_BYTES = {"JSON": 1 << 28, "YAML": 1 << 22}
+_WRONG = ArithmeticError, AttributeError, LookupError, TypeError, ValueError
 _MOST_LEVELS = 64
 _MOST_VALUES = 20_000_000
+_MOST_DIGITS = 1000
+_MOST_MERGED = 100_000
+_NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+
+
+class BoundedLoader(yaml.SafeLoader):
+    """YAML without repeated merges and long numbers, on which PyYAML would be at work for ever."""
+
+    _merged = 0
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        if node.tag in _NUMBERS and len(node.value) > _MOST_DIGITS:
+            raise ValueError("a number has too many digits")
+        return super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        self._merged += 1 + len(node.value)  # also each time before another takes them over
+        if self._merged > _MOST_MERGED:
+            raise ValueError("too many values are merged")
 
 
 def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
@@ -35,7 +56,7 @@ def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
     return _read(path, "JSON", from_json, remedy)
 
 
-def read_yaml(path: Path, loader: Any = yaml.SafeLoader, remedy: str = CORRECT) -> Any:
+def read_yaml(path: Path, loader: Any = BoundedLoader, remedy: str = CORRECT) -> Any:
     """Read the mapping that a YAML file holds, as :func:`read_json` does."""
     return _read(path, "YAML", lambda text: yaml.load(text, loader), remedy)
 
@@ -55,7 +76,7 @@ def sound(file: Path, remedy: str = FROM_A_COPY) -> Iterator[None]:
         yield
     except InputError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except _WRONG as error:
         said = f"no key {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise InputError(f"{file}: is damaged ({said}); {remedy}") from error
 
@@ -69,9 +90,11 @@ def _read(path: str | Path, form: str, parse: Callable[[str], Any], remedy: str)
         values = _bounded(parse(content.decode()))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (RecursionError, ValueError, yaml.YAMLError) as error:  # ValueError: no such date, say
-        is_deep = isinstance(error, RecursionError)
-        said = "nested too deeply" if is_deep else " ".join(str(error).split())
+    except (RecursionError, *_WRONG, yaml.YAMLError) as error:  # ValueError: no such date, say
+        said = " ".join(str(error).split())
+        if not isinstance(error, (ValueError, yaml.YAMLError)):
+            is_deep = isinstance(error, RecursionError)
+            said = "nested too deeply" if is_deep else "a value is not what its tag says"
         what = f"is not valid {form}" if remedy == CORRECT else "is damaged"
         raise InputError(f"{path}: {what} ({said}); {remedy}") from None
     if not isinstance(values, dict):
@@ -89,7 +112,7 @@ def _bounded(values: Any) -> Any:
         if total > _MOST_VALUES:
             raise ValueError("too many values")
         inner = (one.values() if isinstance(one, dict) else one for one in level)
-        level = [value for of in inner for value in of if isinstance(value, (dict, list))]
+        level = [value for of in inner for value in of if isinstance(value, (dict, list, tuple))]
         if not level:
             return values
     raise ValueError("nested too deeply")

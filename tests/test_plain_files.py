@@ -6,12 +6,14 @@ import os
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from hydragnn_flow import InputError, plain_files
-from hydragnn_flow.plain_files import read_json, read_yaml, sound
+from hydragnn_flow.config.plain_yaml import PlainLoader
+from hydragnn_flow.plain_files import BoundedLoader, read_json, read_yaml, sound
 
 
 def a_socket(path: Path) -> None:
@@ -69,6 +71,10 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)
 )
 
+MERGES = "a0: &a0 {k: v}\n" + "".join(
+    f"a{i}: &a{i} {{<<: [{','.join([f'*a{i - 1}'] * 8)}]}}\n" for i in range(1, 12)
+)
+
 
 @pytest.mark.parametrize(
     ("text", "says"),
@@ -80,13 +86,35 @@ BOMB = "a0: &a0 [x,x,x,x,x,x,x,x,x]\n" + "".join(
         ("- a", "must hold a mapping"),
         ("", "must hold a mapping"),
         ("!!python/object/apply:os.system [true]", "is not valid YAML"),
+        ('a: !!timestamp "abc"', "a value is not what its tag says"),
+        ('a: !!bool "q"', "a value is not what its tag says"),
+        ('a: !!int ""', "a value is not what its tag says"),
+        ('a: !!float "_"', "a value is not what its tag says"),
+        (f"a: 1{':1' * 200}.5", "a value is not what its tag says"),
+        (f"a: 1{':1' * 60_000}.5", "too many digits"),
+        (f"a: !!int 1{':1' * 60_000}", "too many digits"),
+        ('a: "\\UFFFFFFFF"', "is not valid YAML"),
+        (MERGES, "too many values are merged"),
+        ("a: &a {b: 1, c: 2}\nd: {<<: [" + "*a, " * 2_000 + "]}", "too many values are merged"),
+        ("a: {" + "<<: {}, " * 2_000 + "}", "too many values are merged|is given twice"),
+        (BOMB.replace("[*", "!!pairs [k: *").replace(",*", ",k: *"), "too many values"),
     ],
 )
-def test_yaml_that_means_harm_is_refused(tmp_path: Path, text: str, says: str) -> None:
+@pytest.mark.parametrize("loader", [BoundedLoader, PlainLoader])
+def test_yaml_that_means_harm_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str, loader: Any
+) -> None:
+    monkeypatch.setattr(plain_files, "_MOST_MERGED", 1000)
     file = tmp_path / "file.yaml"
     file.write_text(text)
     with pytest.raises(InputError, match=says):
-        read_yaml(file)
+        read_yaml(file, loader)
+
+
+def test_mappings_may_be_merged(tmp_path: Path) -> None:
+    file = tmp_path / "file.yaml"
+    file.write_text("a: &a {b: 1}\nc: {<<: [*a, {d: 2}], e: 3}\n")
+    assert read_yaml(file)["c"] == {"b": 1, "d": 2, "e": 3}
 
 
 def test_ordinary_yaml_may_repeat_itself(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,9 @@ def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
     try:
         made = _begin_trials(temporary, directory, search, results, numbers)
         _judge(temporary, config, results)
-        end_of(temporary).replace(end_of(directory.journal))
+        end_of(directory.journal).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # the disk may have refused it
+            end_of(temporary).replace(end_of(directory.journal))
         temporary.replace(directory.journal)
     finally:
         temporary.unlink(missing_ok=True)

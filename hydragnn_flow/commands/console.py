@@ -10,12 +10,27 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.signals import ignore_endings, leaving_in_order
 
-console = Console()
+# C0 but tab and newline, DEL, C1: what a terminal obeys instead of showing it.
+_CONTROLS = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10})
+
+
+class Terminal(Console):
+    """A console that files of strangers cannot command: it leaves out their control characters."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else text.translate(_CONTROLS), style, control)
+
+
+console = Terminal()
 
 # The system refuses these without naming a file: the data of one already open.
 _FULL = (errno.ENOSPC, errno.EDQUOT)

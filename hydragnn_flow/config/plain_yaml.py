@@ -7,10 +7,12 @@ from typing import Any
 
 import yaml
 
+from hydragnn_flow.plain_files import BoundedLoader
+
 _FLOAT, _INT = "tag:yaml.org,2002:float", "tag:yaml.org,2002:int"
 
 
-class PlainLoader(yaml.SafeLoader):
+class PlainLoader(BoundedLoader):
     """YAML 1.2's numbers, and no key twice.
 
     PyYAML takes ``1e-3``, without a point, for text, ``12:00:00`` for a number to the base 60,

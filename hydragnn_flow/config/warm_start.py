@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import open_regular
 from hydragnn_flow.plain_files import from_json
 
 JOURNAL = "study.journal"
@@ -50,7 +51,7 @@ def check_earlier(paths: Sequence[Path]) -> None:
                 f"{place} has no {JOURNAL}; name the directory of a run whose search has begun, "
                 f"or an Optuna journal"
             )
-        if path.is_file() and not _is_journal(path):
+        if not path.is_dir() and not _is_journal(path):
             raise InputError(
                 f"{place} is not an Optuna journal; name one, or the directory of a run"
             )
@@ -59,7 +60,7 @@ def check_earlier(paths: Sequence[Path]) -> None:
 def _is_journal(path: Path) -> bool:
     """Whether the first line of a file is a record of Optuna's journal storage."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             record = from_json(file.readline(1_000_000))
     except (OSError, ValueError):
         return False

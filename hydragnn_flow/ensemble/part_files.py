@@ -16,6 +16,7 @@ from typing import Any
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.integrity import fsync_tree
+from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.frames import extended_xyz, numbered_frames
 from hydragnn_flow.ensemble.part_plan import Part, digest_of_ensemble
@@ -28,7 +29,7 @@ from hydragnn_flow.ensemble.predicting import (
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles, with_predictions
 from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, NODES
 from hydragnn_flow.ensemble.spool import Spool, Spooled
-from hydragnn_flow.ensemble.structure_files import PassedOver, Piece, open_path
+from hydragnn_flow.ensemble.structure_files import Files, PassedOver, Piece, open_path
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import whole_directory, write_json
 
@@ -149,7 +150,11 @@ def _chunks(
     pieces: Sequence[Piece] = [Piece(*piece) for piece in request["pieces"]]
     outs = [Path(out) for out in request["outs"]]
     split, members = request["split"], request["members"]
-    data = open_path(Path(request["data"]), ensemble.manifest, split, outs)
+    path = Path(request["data"])
+    if (path / MANIFEST).is_file():  # the command has tried it in another process
+        data: GraphStore | Files = GraphStore.open(path, "random")
+    else:
+        data = open_path(path, ensemble.manifest, split, outs)
     if isinstance(data, GraphStore):
         with data:
             yield from chunks_of_store(ensemble, data, split, pieces, members)

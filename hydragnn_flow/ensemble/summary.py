@@ -19,9 +19,9 @@ ENSEMBLE = "ensemble"
 
 
 class _Member(msgspec.Struct):
-    member: Annotated[int, msgspec.Meta(ge=0)]
+    member: Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
     trial: int
-    weight: float
+    weight: Annotated[float, msgspec.Meta(ge=0, le=1.001)]
 
 
 class _Summary(msgspec.Struct):

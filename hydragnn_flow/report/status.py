@@ -18,14 +18,14 @@ from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, elapsed, in_queue, read_workers
 from hydragnn_flow.files import modified
 from hydragnn_flow.locks import is_locked
-from hydragnn_flow.plain_files import read_json, sound
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
 from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
 from hydragnn_flow.report.forecast import predicted_end, told_end
 from hydragnn_flow.report.gcd_time_words import utilisation_sentence
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.text import SIMULATED_RUN, objective_label, told_state
-from hydragnn_flow.run_directory import RunDirectory, objectives_of
+from hydragnn_flow.run_directory import CONFIG, RunDirectory, objectives_of
 from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult
 
@@ -41,6 +41,7 @@ def status_table(run_directory: Path) -> RenderableType:
     run_directory
         Of a live or finished run; only read.
     """
+    read_yaml(run_directory / CONFIG, remedy=FROM_A_COPY)  # else it would be passed over
     stage = stage_of(run_directory)
     is_simulated = RunDirectory(run_directory).simulated.exists()
     shown: list[RenderableType] = [Text(SIMULATED_RUN)] if is_simulated else []

@@ -73,8 +73,8 @@ class GroupCommitBackend(BaseJournalBackend):
         self._file, self._end = AppendOnly(path), end_of(path)
         self._crc, self._ended = 0, b""
         # Read first: a driver that goes on takes it away, and then appends.
-        with suppress(FileNotFoundError):
-            self._ended = self._end.read_bytes()
+        with suppress(FileNotFoundError), open_regular(self._end) as file:
+            self._ended = file.read(32)
         self._unread: Iterable[dict[str, Any]] = self._stored()
         self._pending: list[str | dict[str, Any]] = []
         """Lines of the next commit; records of trials that it creates, which may still grow."""
@@ -97,7 +97,11 @@ class GroupCommitBackend(BaseJournalBackend):
                     has_end |= self._ended == b"%d\n" % self._crc
                 yield _decoded(line)
         if not has_end:
-            raise ValueError(f"it is not the last one by {self._end.name}, and no other follows")
+            raise InputError(
+                f"{self.path}: line {self.line} is not the last one by {self._end.name}, and no "
+                f"other follows; restore both from a copy, or delete {self._end} to go on from "
+                f"there"
+            )
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
         """Records that the storage has not read yet; it reads each once."""
@@ -188,10 +192,10 @@ class StudyStorage(JournalStorage):
     """
 
     def __init__(self, path: Path) -> None:
-        drop_torn_record(path)
         self._journal = GroupCommitBackend(path)
         with _damage_named(self._journal), no_collection():
             super().__init__(self._journal)
+        drop_torn_record(path)  # of a sound journal: a damaged one stays as it is
 
     def __reduce__(self) -> str:
         raise TypeError("a study's journal has one writer: its storage stays with the driver")
@@ -270,9 +274,12 @@ def read_trials(run_directory: str | Path) -> list[TrialRecord]:
 def _damage_named(backend: GroupCommitBackend) -> Iterator[None]:
     try:
         yield
+    except InputError:
+        raise
     except _DAMAGE as error:
         raise InputError(
             f"{backend.path}: line {backend.line} is damaged ({type(error).__name__}: {error}); "
-            f"restore the file from a copy; or, of a search for networks, move it away: the next "
-            f"start of the run makes it anew from segments.jsonl"
+            f"restore the file from a copy; or, of a search for networks, move it and "
+            f"{end_of(backend.path).name} away: the next start of the run makes it anew from "
+            f"segments.jsonl"
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from hydragnn_flow.config import RunConfig, load_config
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search, TrialRecord, read_trials
-from hydragnn_flow.search.storage import read_journal
+from hydragnn_flow.search.storage import end_of, read_journal
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoint import save_checkpoint
 
@@ -232,6 +233,21 @@ def test_a_rebuilding_that_was_killed_is_done_again(
     assert remade(directory) == 24
     assert trials(directory) == before
     assert not list(directory.path.glob(".study*"))
+
+
+def test_a_study_is_made_anew_though_its_end_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    directory = searched(tmp_path)
+    before = trials(directory)
+    directory.journal.unlink()
+    end_of(directory.journal).write_text("12\n")  # of the study that is lost
+    monkeypatch.setattr("hydragnn_flow.search.storage.write_text", full)
+    assert remade(directory) == 24
+    assert trials(directory) == before
 
 
 def test_another_search_is_refused_though_the_study_is_lost(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -309,7 +310,9 @@ def test_earlier_searches_are_found_beside_the_file(
     config = load_config(write(change(quickstart, place, ["runs/first", str(journal)])))
     assert config.search.warm_start == (journal.parent, journal)
 
+    os.mkfifo(tmp_path / "fifo")
     for name, words in {
+        "fifo": ("fifo is not an Optuna journal",),
         "runs/second": ("runs/second does not exist", "correct the path"),
         "runs": ("has no study.journal", "run whose search has begun"),
         "run.yaml": ("run.yaml is not an Optuna journal",),

@@ -100,12 +100,12 @@ def not_a_number(state: dict[str, Any]) -> None:
         (
             lambda f: edited(f, lambda s: s["members"][0].update(weight=3.0)),
             True,
-            "ensemble.json: weights of the members add up to",
+            "ensemble.json: is damaged (Expected `float` <= 1.",
         ),
         (
-            lambda f: edited(f, lambda s: s["members"][0].update(weight=float("nan"))),
+            lambda f: edited(f, lambda s: s["members"][0].update(weight=0.99)),
             True,
-            "ensemble.json: weights of the members add up to nan",
+            "ensemble.json: weights of the members add up to",
         ),
         (lambda f: edited(f, lambda s: s.update(version=1)), True, "ensemble.json: has version 1"),
         (lambda f: with_weights(f, not_a_number), True, "weights that are not finite"),
@@ -278,6 +278,9 @@ def test_deep_files_are_refused(run: Path, name: str, text: str) -> None:
     [
         ("ensemble.json", "members.0.member", "../../../x"),
         ("ensemble.json", "members.0.member", -1),
+        ("ensemble.json", "members.0.member", 10**30),
+        ("ensemble.json", "members.0.weight", float("nan")),
+        ("ensemble.json", "members.0.weight", -5.0),
         ("ensemble.json", "members.0.weight", "0.5"),
         ("ensemble.json", "members.0", []),
         ("ensemble.json", "members", {"a": 1}),

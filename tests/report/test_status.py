@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import socket
 import time
@@ -142,6 +143,33 @@ def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Pa
     assert lines[-1] not in CliRunner().invoke(cli.app, run).stdout
 
 
+def test_a_terminal_does_not_obey_a_strangers_run(
+    finished: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Titles, colours and sequences of eight bits in a reason, a log, a name, an error."""
+    harm, left = "\x1b]0;title\x07\x9b31m\x08\x7f\r", "]0;title31m"
+    run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
+    segments = (run / "segments.jsonl").read_text().splitlines()
+    failed = json.loads(segments[-1]) | {"status": "error", "reason": f"of {harm}harm"}
+    (run / "segments.jsonl").write_text("\n".join([*segments, json.dumps(failed)]) + "\n")
+    (run / FILE).write_text(f"a\tline {harm}of harm\n", newline="\n")
+    file = run / "ensemble/ensemble.json"
+    summary = json.loads(file.read_text())
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    for aggregation in ("weighted", harm):
+        file.write_text(json.dumps(summary | {"aggregation": aggregation}))
+        monkeypatch.setattr("sys.argv", ["hydragnn-flow", "status", "--log", str(run)])
+        with pytest.raises(SystemExit):
+            cli.main()
+        told = capsys.readouterr()
+        plain = re.sub(r"\x1b\[[\d;]*m", "", told.out + told.err)  # without rich's own styles
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", plain)
+        if aggregation != harm:
+            assert f"of {left}harm" in plain and f"line {left}" in plain
+        else:
+            assert "error: " in plain
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -161,6 +189,7 @@ def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Pa
         "run.yaml",
         "segments.jsonl",
         JOURNAL,
+        f"{JOURNAL}.end",
         "driver.lock",
         "driver.json",
         "driver.log",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -462,6 +465,34 @@ def test_a_line_that_is_lost_doubled_moved_or_changed_is_named(tmp_path: Path) -
             open_search(path)
     path.write_bytes(b"".join(lines))
     assert open_search(path).records == records
+
+
+def test_an_older_copy_goes_on_without_the_file_that_knows_the_end(tmp_path: Path) -> None:
+    path = tmp_path / JOURNAL
+    search = some_trials(path)
+    search.commit()
+    older, records = path.read_bytes(), search.records
+    search.ask()
+    search.close()
+    path.write_bytes(older + b'{"op_code": 4, "wor')
+    says = re.escape(f"is not the last one by {end_of(path).name}, and no other follows; restore ")
+    with pytest.raises(InputError, match=f"{says}both from a copy, or delete {end_of(path)} "):
+        open_search(path)
+    assert path.read_bytes() == older + b'{"op_code": 4, "wor'  # as it was
+    end_of(path).unlink()
+    assert open_search(path).records == records
+    assert path.read_bytes() == older
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_the_file_that_knows_the_end_has_one(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    path = tmp_path / JOURNAL
+    some_trials(path).close()
+    end_of(path).unlink()
+    make(end_of(path))
+    for read in (open_search, lambda path: read_trials(path.parent)):
+        with pytest.raises(OSError, match=r"is no regular file.*\.end"):
+            read(path)
 
 
 def test_notes_of_others_and_lines_of_earlier_versions_are_read(tmp_path: Path) -> None:

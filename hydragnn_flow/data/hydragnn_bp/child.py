@@ -2,9 +2,9 @@
 
 A HydraGNN file is read through, as nothing else vouches for its numbers. Of the shards of a store,
 whose checksums are verified, it reads what ADIOS2 may crash at: all metadata, and the ends of each
-variable. It prints a space for each slice read, then JSON: an empty object, or a fault. It imports
-nothing of this package and keeps torch from being imported, so that it starts in a fraction of a
-second.
+variable. It prints a space for each file and slice, then JSON: an empty object, or a fault. It
+imports nothing of this package and keeps torch from being imported, so that it starts in a fraction
+of a second.
 """
 
 from __future__ import annotations
@@ -184,9 +184,10 @@ def main() -> None:
     try:
         path, *shards = sys.argv[1:]
         for file in shards or [path]:
+            print(end=" ", file=answer, flush=True)
             read_all(file, answer, whole=not shards)
     except Fault as fault:
-        found = {"fault": fault.args}
+        found = {"fault": fault.args, "file": file}
     json.dump(found, answer)
     answer.close()
 

@@ -82,7 +82,8 @@ def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
         paths = (store / shard for shard in shards[first : first + _MOST_SHARDS])
         answer = _ask_child(store, _IDLE_SECONDS, *paths)
         if "fault" in answer:
-            raise damaged(store, " ".join(answer["fault"]))
+            place, what = answer["fault"]
+            raise damaged(Path(answer["file"]) / place, what)
 
 
 def damaged(place: Path | str, what: str) -> StoreError:
@@ -115,6 +116,8 @@ def _ask_child(path: Path, idle: float, *shards: Path) -> dict[str, Any]:
             complaints.seek(0)
             trouble += f" ({_last_line(complaints.read())})"
         if trouble:
+            if shards:  # the child has printed a space for each that it began
+                path = shards[max(0, os.fstat(output.fileno()).st_size - 1)]
             raise StoreError(
                 f"{path} makes ADIOS2 {trouble}: md.idx, md.0, mmd.0 or {_data_name(path)} is "
                 "damaged; restore the files from a copy or write them again"
