@@ -37,7 +37,7 @@ SECONDS_TO_ANSWER = 60.0
 # A word alone may be in the name of an account, queue or path that is refused.
 _NO_ANSWER = re.compile(
     r"^(?!.*\b(invalid|unknown)\b).*\b(unable to (contact|connect|communicate|establish)|"
-    r"(cannot|could ?n[o']t|failed to) (connect|communicate)|communications? (\w+ )?(failure|error)|"
+    r"(cannot|could not|failed to) (connect|communicate)|communications? (\w+ )?(failure|error)|"
     r"connect(ion)? (failure|refused|reset|closed|timed out)|not connected|timed out|"
     r"is unreachable|no route to host|in standby mode|shutting down|munge (en|de)code failed|"
     r"munge\.socket|end of (file|message)|zero bytes were|temporarily un)",
