@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Packages whose names are public: those of their `__all__`.
 PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.network data data.sources ensemble \
-	execution models models.mpnn placement report search testing)
+	execution models models.mpnn placement report search simulation testing)
 
 # `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, one that has
 # schnetpack and mace-torch, and the directory that benchmarks/fetch.sh has filled; BENCH may name

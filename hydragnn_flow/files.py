@@ -18,17 +18,9 @@ from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 
-# Errors of a disk that is full, or of a shared file system that is away for a while.
-PASSING = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EIO,
-    errno.ESTALE,
-    errno.ETIMEDOUT,
-    errno.ENOTCONN,
-    errno.EHOSTDOWN,
-)
+# Errors of a disk that is full or away, and those of a shared file system that sockets also have.
+DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
+PASSING = (*DISKS, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN)
 SECONDS_BETWEEN_TRIES = 1.0
 
 

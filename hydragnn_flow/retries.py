@@ -33,6 +33,11 @@ class Retries:
         return self.tries + self.losses
 
     @property
+    def pause(self) -> int:
+        """Time to let pass first, in which a disk may come back: five minutes in all [s]."""
+        return min(60, 2**self.losses - 1)
+
+    @property
     def is_hopeless(self) -> bool:
         """Whether the work has had its chances."""
         return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES

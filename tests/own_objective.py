@@ -44,15 +44,15 @@ def short_of_room(job: Any) -> float:
     """Writes to a disk that is full at first, or misses a file of its own."""
     calls = job.directory / "calls"
     calls.write_text(before := calls.read_text() + "x" if calls.exists() else "x")
-    if len(before) < 3:
-        number = errno.ENOSPC if job.number == 0 else errno.ENOENT
-        raise OSError(number, os.strerror(number))
+    if len(before) < job.parameters.get("times", 3):
+        number = getattr(errno, job.parameters.get("errno", "ENOSPC"))
+        raise OSError(number, os.strerror(number), *job.parameters.get("files", []))
     return quadratic(job)
 
 
 def hangs(job: Any) -> float:
-    """Never returns for trial 1, nor does the program that it has started."""
-    if job.number == 1:
+    """Never returns for the first two trials, nor does the program that it has started."""
+    if job.number < 2:
         sleeper = subprocess.Popen(["sleep", "600"])
         (job.directory / "sleeper").write_text(str(sleeper.pid))
         sleeper.wait()

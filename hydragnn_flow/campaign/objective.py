@@ -12,9 +12,11 @@ import json
 import logging
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -28,7 +30,7 @@ from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, STEPS_TO_WAIT
 from hydragnn_flow.files import patiently, write_text
-from hydragnn_flow.log import driver_log
+from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.retries import Retries
 from hydragnn_flow.run_directory import RunDirectory
@@ -116,7 +118,7 @@ class _Campaign:
         self._running: dict[Future[None], _Call] = {}
         self._longest = 0.0
         """Longest that a call has taken, for each unit of its budget [s]."""
-        ledger.load(lambda results: None)
+        ledger.load(self._learn)
 
     def run(self) -> list[TrialRecord]:
         search = Search(
@@ -188,6 +190,7 @@ class _Campaign:
             "objectives": list(self._config.search.objectives),
             "number": call.number,
             "attempt": call.attempt,
+            "pause": call.retries.pause,
             "parameters": self._search.record(call.number).parameters,
             "budget": self._budget(call),
             "directory": str(self._directory.trial(call.number)),
@@ -200,7 +203,7 @@ class _Campaign:
     def _end_hung(self, pool: Pool) -> None:
         """Call off what writes nothing for an hour and for 20 times as long as any has taken."""
         now = time.monotonic()
-        for future, call in self._running.items() if self._longest else ():
+        for future, call in self._running.items():
             most = max(SECONDS_TO_BEGIN, STEPS_TO_WAIT * self._longest * self._budget(call))
             if now - call.looked <= most:
                 continue
@@ -223,7 +226,8 @@ class _Campaign:
         except TaskFailed as error:
             is_lost = isinstance(error, TaskLost)
             retries = call.retries.lost() if is_lost else call.retries.failed()
-            _logger.info("trial %d: %s (%s)", call.number, error, retries)
+            say = partial(tell, _logger) if is_lost and not call.retries.losses else _logger.info
+            say("trial %d: %s (%s)", call.number, error, retries)
             if not retries.is_hopeless:
                 self._ready.append(_Call(call.number, call.rung, retries))
                 return
@@ -260,16 +264,21 @@ class _Campaign:
 
     def _record(self, result: SegmentResult) -> None:
         self._ledger.record([result])
+        self._learn([result])
         if self._judge(result):
             self._ready.append(_Call(result.number, result.rung + 1))
+
+    def _learn(self, results: Sequence[SegmentResult]) -> None:
+        for one in results:
+            if one.status == "ok":
+                units = max(1, one.to_epoch - one.from_epoch)
+                self._longest = max(self._longest, one.seconds / units)
 
     def _judge(self, result: SegmentResult) -> bool:
         """Report an answer to the study; returns whether the trial goes on."""
         if result.status != "ok":
             self._search.fail(result.number, f"{result.status}: {result.reason}")
             return False
-        units = max(1, result.to_epoch - result.from_epoch)
-        self._longest = max(self._longest, result.seconds / units)
         calls = self._ledger.trials[result.number]
         spent = sum(call.seconds for call in calls if call.rung <= result.rung)
         measured = {SECONDS: spent, "gcd_hours": spent / 3600, **result.metrics}

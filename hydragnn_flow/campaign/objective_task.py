@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.user_classes import import_class, one_line, with_place
-from hydragnn_flow.files import is_there, passing, patiently, write_json
+from hydragnn_flow.files import DISKS, is_there, passing, patiently, write_json
 from hydragnn_flow.locks import Held, locked
 from hydragnn_flow.search.job import Job
 from hydragnn_flow.segment import Status
+from hydragnn_flow.tasks import TaskLost
 from hydragnn_flow.training.device import this_device
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 
@@ -32,13 +34,16 @@ def run(request: Mapping[str, Any]) -> None:
     """Call the objective for a trial up to a rung, unless that has been done.
 
     Whatever the function does is an answer; a process that dies leaves none, nor does a disk that
-    is full or away, which is to be waited for.
+    is full or away, which the next sending waits for.
 
     Raises
     ------
+    TaskLost
+        If the disk fails once the function was called, which is not to be called again at once.
     OSError
-        If the disk fails, or an earlier call of the trial does not end.
+        If the disk fails before, or an earlier call of the trial does not end.
     """
+    time.sleep(request["pause"])
     folder = Path(request["directory"])
     folder.mkdir(parents=True, exist_ok=True)
     file = answer_file(folder, request["budget"])
@@ -47,8 +52,11 @@ def run(request: Mapping[str, Any]) -> None:
         with locked(folder / "lock", SECONDS_TO_WAIT):
             if not is_there(file):
                 (folder / "lock").touch()  # for `hydragnn-flow status`, which says since when
-                answer = _answer(request, folder)
-                patiently(lambda: write_json(file, answer))
+                try:
+                    answer = _answer(request, folder)
+                    patiently(lambda: write_json(file, answer))
+                except OSError as error:
+                    raise TaskLost("", f"the disk failed ({one_line(error)})") from None
     except Held:
         raise TimeoutError(
             errno.ETIMEDOUT, f"an earlier call of trial {request['number']} still holds {folder}"
@@ -78,13 +86,24 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
     try:
         returned = import_class(request["objective"])(job)
     except (Exception, SystemExit) as error:  # whatever a user's function does
-        if passing(error) is not None:
-            raise
+        if (cause := _of_disk(error, folder)) is not None:
+            raise cause from None
         reason = out_of_memory(error) if isinstance(error, Exception) else None
         if reason is not None:
             return "out_of_memory", reason, {}
         return "error", with_place(error), {}
     return _checked(returned, request["objectives"])
+
+
+def _of_disk(error: BaseException, folder: Path) -> OSError | None:
+    """The error, or what it came of, if it is one of the run's disk: no other is looked after."""
+    cause = passing(error)
+    if cause is None or cause.errno not in DISKS:
+        return None
+    if not isinstance(cause.filename, str | bytes):
+        return cause
+    named, run = map(os.path.realpath, (os.fsdecode(cause.filename), folder.parents[1]))
+    return cause if Path(named).is_relative_to(run) else None
 
 
 def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dict[str, float]]:

@@ -116,7 +116,8 @@ def stage_of(run_directory: Path) -> Stage:
     elif not trials:
         phase = "search" if directory.store.exists() else "preparation"
     starts = values.get("started")
-    at_work = [] if phase == "finished" else _at_work(directory.path, trials, results)
+    start = float(starts[-1]) if isinstance(starts, list) and starts else 0.0
+    at_work = [] if phase == "finished" else _at_work(directory.path, trials, results, start)
     epochs = _integer(values.get("network") or {}, "Training", "num_epoch")
     last = {r.number for r in at_work if r.kind == "trial" and r.node and r.to_epoch >= epochs}
     more: dict[Kind, bool] = {
@@ -130,7 +131,7 @@ def stage_of(run_directory: Path) -> Stage:
         planned,
         size,
         _member_epochs(values),
-        float(starts[-1]) if isinstance(starts, list) and starts else 0.0,
+        start,
         begun,
         trained,
         failed,
@@ -182,7 +183,7 @@ def _units(run_directory: Path) -> dict[str, str]:
 
 
 def _at_work(
-    path: Path, trials: Sequence[TrialRecord], results: Sequence[SegmentResult]
+    path: Path, trials: Sequence[TrialRecord], results: Sequence[SegmentResult], start: float
 ) -> list[SegmentResult]:
     """What the driver has at work or ready; of one that is gone, when it last wrote so."""
     told = read_workers(path)
@@ -196,8 +197,9 @@ def _at_work(
         ]
         sent = {line["number"] for line in found if line["kind"] == "trial"}
         running = {trial.number for trial in trials if trial.state == "running" and not trial.waits}
-        if is_live and running - sent:  # ready at the latest since a segment ended
-            waited = end - max((result.ended for result in results), default=end)
+        if is_live and running - sent:  # ready at the latest since a segment ended, or the driver
+            # began, which a stretch of days without any may precede
+            waited = end - max(start, max((result.ended for result in results), default=end))
             found.append({"kind": "trial", "number": -1, "rung": 0, "started": end, "gcds": [""]})
             found[-1] |= {**ended, "waited_seconds": waited, "away_seconds": 0.0}
         return msgspec.convert(found, list[SegmentResult])

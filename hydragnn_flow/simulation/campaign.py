@@ -65,13 +65,13 @@ class Simulated:
 def simulate(
     config: RunConfig,
     site: Site,
-    path: Path,
+    path: str | Path,
     view: View,
     *,
     conditions: Conditions,
     seed: int = 0,
-    store: Path | None = None,
-    recorded: Path | None = None,
+    store: str | Path | None = None,
+    recorded: str | Path | None = None,
 ) -> Simulated:
     """Run a campaign on simulated GCDs; its run directory is as that of a real one.
 
@@ -105,11 +105,11 @@ def simulate(
         If the run directory holds something else than a simulation, or the data or the recorded run
         cannot be read.
     """
-    directory = _cleared(path, keeps_store=store is None)
+    directory = _cleared(Path(path), keeps_store=store is None)
     with _owned(directory, view) as token:
         if store is not None:
-            directory.store.symlink_to(store.absolute())
-        run = None if recorded is None else RecordedRun(recorded)
+            directory.store.symlink_to(Path(store).absolute())
+        run = None if recorded is None else RecordedRun(Path(recorded))
         power = measured_power(CostFiles(site).read())
         watts = simulated_watts(config, site, power) if run is None else run.gcd_watts
         with checked_store(config, directory.store, view) as data:

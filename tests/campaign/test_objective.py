@@ -20,6 +20,7 @@ import yaml
 from driver_cases import PATIENCE, TWO_CORES, is_at_work, lines
 
 from hydragnn_flow.campaign import objective, objective_task
+from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.objective_task import answer_file, run
 from hydragnn_flow.config import load_config
 from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
@@ -28,7 +29,10 @@ from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.execution.workers import trainer_main
 from hydragnn_flow.locks import locked
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.retries import MOST_LOSSES, Retries
 from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.segment import Place, Segment, SegmentResult, TrainingOutcome
 
 TESTS = Path(__file__).resolve().parents[1]
 SEARCH = {
@@ -57,6 +61,7 @@ def request(folder: Path, objective: str = "quadratic", **changes: Any) -> dict[
         "budget": 3,
         "directory": str(folder),
         "seed": 7,
+        "pause": 0,
         **changes,
     }
 
@@ -140,23 +145,58 @@ def test_several_objectives_are_returned_by_name(tmp_path: Path) -> None:
     assert "no 'loss'" in answered(tmp_path, lacking)["reason"]
 
 
-def test_a_disk_that_is_full_within_a_function_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a file that it misses is its own mistake."""
-    monkeypatch.setattr("hydragnn_flow.files.SECONDS_BETWEEN_TRIES", 0.01)
+def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path: Path) -> None:
+    """By the next sending, which goes out later; the function is called once for each."""
     task = "hydragnn_flow.campaign.objective_task:run"
-    asked = request(tmp_path / "0", "short_of_room")
-    with monkeypatch.context() as patch:
-        patch.setattr(trainer_main, "SECONDS_TO_RECOVER", 0.0)
+    asked = request(tmp_path / "trials" / "0", "short_of_room")
+    for _ in range(2):
         assert trainer_main._outcome(task, asked)["lost"]
-    (tmp_path / "0" / "calls").unlink()
     assert trainer_main._outcome(task, asked) == {}
-    assert json.loads(answer_file(tmp_path / "0", 3).read_text())["status"] == "ok"
-    assert (tmp_path / "0" / "calls").read_text() == "xxx"
-    own = answered(tmp_path / "1", request(tmp_path / "1", "short_of_room", number=1))
-    assert own["status"] == "error" and "FileNotFoundError in own_objective.py" in own["reason"]
-    assert (tmp_path / "1" / "calls").read_text() == "x"
+    assert json.loads(answer_file(tmp_path / "trials" / "0", 3).read_text())["status"] == "ok"
+    assert (tmp_path / "trials" / "0" / "calls").read_text() == "xxx"
+    assert sum(Retries(losses=losses).pause for losses in range(MOST_LOSSES)) > 240
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "lost"),
+    [
+        ("EROFS", "inside", True),
+        ("ESTALE", "", True),
+        ("EROFS", "/usr/share/mine.log", False),
+        ("ENOSPC", "/tmp/mine", False),
+        ("ENOENT", "inside", False),
+        ("ETIMEDOUT", "", False),
+        ("ENOTCONN", "", False),
+        ("EHOSTDOWN", "inside", False),
+    ],
+)
+def test_only_the_disk_of_the_run_is_not_the_functions_fault(
+    tmp_path: Path, error: str, file: str, lost: bool
+) -> None:
+    """And whoever is at fault, nothing is called twice."""
+    folder = tmp_path / "trials" / "0"
+    files = [file.replace("inside", str(folder / "file"))] if file else []
+    asked = request(folder, "short_of_room", parameters={"x": 0.5, "errno": error, "files": files})
+    answer = trainer_main._outcome("hydragnn_flow.campaign.objective_task:run", asked)
+    assert bool(answer.get("lost")) == lost
+    assert (folder / "calls").read_text() == "x"
+    if not lost:
+        own = json.loads(answer_file(folder, 3).read_text())
+        assert own["status"] == "error" and "Error in own_objective.py" in own["reason"]
+
+
+def test_the_longest_call_is_known_after_a_restart(tmp_path: Path) -> None:
+    """By which a call that hangs is told."""
+    directory = RunDirectory(tmp_path)
+    config = load_campaign(write(tmp_path))
+    assert isinstance(config, ObjectiveConfig)
+    directory.record_start(config)
+    trial = Segment(kind="trial", number=0, rung=0)
+    outcome = TrainingOutcome(status="ok", to_epoch=2, seconds=10.0)
+    directory.record([SegmentResult.of(trial, outcome, Place(node="here"))])
+    site, ledger = load_site("local"), Ledger(directory, "")
+    campaign = objective._Campaign(config, site, directory, ledger, CampaignView())
+    assert campaign._longest == 5.0
 
 
 def test_two_calls_of_a_trial_are_never_at_once(
@@ -295,13 +335,15 @@ def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_ag
     config, run = load_campaign(tmp_path / "objective.yaml"), tmp_path / "run"
     assert isinstance(config, ObjectiveConfig)
     RunDirectory(run).record_start(config)
-    damaged = answer_file(run / "trials" / "0", 1)
+    damaged = answer_file(run / "trials" / "2", 1)
     damaged.parent.mkdir(parents=True)
     damaged.write_text('{"status": "ok", "val')
     with bound_to(TWO_CORES):
         objective.run_objective(config, load_site("local"), run)
     rows = trials(tmp_path)
-    assert [rows[k]["state"] for k in range(4)] == ["complete", "failed", "complete", "complete"]
-    assert "3 times: it hung: it neither returned nor wrote a file for" in rows[1]["reason"]
+    assert [rows[k]["state"] for k in range(4)] == ["failed", "failed", "complete", "complete"]
+    for number in range(2):  # though no call had returned yet
+        reason = rows[number]["reason"]
+        assert "3 times: it hung: it neither returned nor wrote a file for" in reason
     assert "budget-1.json is damaged" in (run / "driver.log").read_text()
     assert not is_at_work(int((run / "trials/1/sleeper").read_text()))

@@ -117,18 +117,22 @@ def test_nobody_is_lost_or_kept_by_a_step_of_the_wall_clock(tmp_path: Path, step
     clock = tmp_path / "clock"
     clock.write_text("0")
     with (
-        Interchange(tmp_path, 60.0, clock=clock) as interchange,
-        worker_pools(interchange.port, 3) as sockets,
+        Interchange(tmp_path, 3600.0, clock=clock) as interchange,
+        worker_pools(interchange.port, 4) as sockets,
     ):
-        last = "node2"
+        new, last = "node2", "node3"
         for name in ("node0", "node1"):
             sockets[name].send(registration(name))
         assert until(lambda: len(interchange.managers()) == 2)
         replace(clock, step)
-        # Whoever has no time left is told so, after a look at all.
-        sockets[last].send(registration(last, drain_time=time.time() - abs(step)))
+        # Whoever has no time left by the new clock, that of its node too, is told so, after a look
+        # at all; not whoever has.
+        sockets[new].send(registration(new, drain_time=time.time() + step + 300))
+        assert until(lambda: new in interchange.managers())
+        sockets[last].send(registration(last, drain_time=time.time() + step - 1))
         assert sockets[last].poll(60_000)
-        assert {*interchange.managers()} == {"node0", "node1"}
+        assert {*interchange.managers()} == {"node0", "node1", new}
+        assert not sockets[new].poll(0)
 
 
 def test_a_silent_worker_pool_is_lost_though_the_wall_clock_was_set_back(tmp_path: Path) -> None:

@@ -444,6 +444,18 @@ def test_a_trial_that_is_ready_and_not_sent_leaves_its_name(tmp_path: Path) -> N
         assert spent(tmp_path) == {"busy": 100, "at work": 60, "ready": 40}
 
 
+@pytest.mark.parametrize(("started", "waited"), [(0, {}), (10, {"away": 20})])
+def test_a_trial_that_is_ready_waits_from_the_start_of_the_driver_that_continues(
+    tmp_path: Path, started: float, waited: dict[str, int]
+) -> None:
+    """Not since the last segment ended, two days ago."""
+    live(tmp_path, asked=3, ended=[(0, 0, 60, 58), (1, 1, 60, 58)])
+    starts = [time.time() - 3600 * hours for hours in (60, started)]
+    (tmp_path / "run.yaml").write_text(json.dumps({**CONFIGURATION, "started": starts}))
+    with sole_driver(tmp_path):
+        assert spent(tmp_path) == {"busy": 4, **waited}
+
+
 @pytest.mark.parametrize(("epoch", "name"), [(RUNGS[0], "no work"), (RUNGS[-1], "tail")])
 def test_the_tail_begins_when_nothing_more_can_come(tmp_path: Path, epoch: int, name: str) -> None:
     """The last trial to be asked for may still be continued, unless it is in its last rung."""

@@ -106,8 +106,12 @@ class ManyPools(Interchange):
             manager, message, *reading = self.manager_sock.recv_multipart()
             if reading and manager in self._ready_managers:
                 self._readings[manager.decode()] = reading[0]
+            known = self._ready_managers.get(manager)
             with self._received("manager_sock", [manager, message]):
                 take(*arguments)
+            record = self._ready_managers.get(manager)
+            if record is not None and record is not known:  # it told a time by the nodes' clock
+                record["drain_time"] += STEADY_TIME.time() - time.time()
 
         self._is_behind = not self._take(self.manager_sock, take_one)
         if not self._is_behind:

@@ -33,11 +33,15 @@ from hydragnn_flow.execution.pools.calls import AGENT, node_of
 from hydragnn_flow.execution.pools.scheduler import JobState
 
 SECONDS_TO_ANSWER = 60.0
-# Words of sbatch, qsub and Parsl for a scheduler, or what tells it who asks, that is not there.
+# Phrases of sbatch, qsub and Parsl for a scheduler, or what tells it who asks, that is not there.
+# A word alone may be in the name of an account, queue or path that is refused.
 _NO_ANSWER = re.compile(
-    r"unable to contact|connect|communicat|timed? ?out|unreachable|no route|standby|shutting down|"
-    r"munge|end of (file|message)|zero bytes|temporar(y|ily)|configuration source",
-    re.IGNORECASE,
+    r"^(?!.*\b(invalid|unknown)\b).*\b(unable to (contact|connect|communicate|establish)|"
+    r"(cannot|could not|failed to) (connect|communicate)|communications? (\w+ )?(failure|error)|"
+    r"connect(ion)? (failure|refused|reset|closed|timed out)|not connected|timed out|"
+    r"is unreachable|no route to host|in standby mode|shutting down|munge (en|de)code failed|"
+    r"munge\.socket|end of (file|message)|zero bytes were|temporarily un)",
+    re.IGNORECASE | re.MULTILINE,
 )
 
 

@@ -35,6 +35,7 @@ from hydragnn_flow.execution.workers.trainer_process import (
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.processes import keep_stdout, kill_below
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.tasks import TaskLost
 from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
@@ -149,7 +150,7 @@ def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
     try:
         return patiently(call, print, SECONDS_TO_RECOVER)
     except Exception as error:
-        is_lost = passing(error) is not None
+        is_lost = isinstance(error, TaskLost) or passing(error) is not None
         if isinstance(error, InputError) and not is_lost:
             return {"refused": type(error).__name__, "reason": str(error)}
         traceback.print_exc()
