@@ -15,7 +15,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import (
-    CHECKSUM,
     IN_PARTS,
     PATTERN,
     SECONDS_TO_RECOVER,
@@ -68,7 +67,7 @@ class Sending:
         self.checkpoint: Path | None = None
         """The file that has what was trained so far; none if nothing was."""
         self.checksum: int | None = None
-        """That of this file."""
+        """That of this file; none if another sending wrote it, and may yet replace it."""
         self.passed_over: dict[Path, str] = {}
         """Checkpoints that it should have begun with, and why it did not."""
 
@@ -97,7 +96,7 @@ class Sending:
         if spec.begin_with or spec.may_have_begun:
             found = alike(spec.folder, "" if spec.may_have_begun else spec.begin_with)
         if found is not None:
-            self.checkpoint, self.checksum = found[0], found[1].get(CHECKSUM)
+            self.checkpoint = found[0]
         elif spec.start_from is not None:
             file = Path(spec.start_from)
             found = alike(file.parent, file.name)

@@ -151,6 +151,19 @@ def test_a_checkpoint_without_checksum_of_an_earlier_version_is_read(tmp_path: P
     assert load_checkpoint(tmp_path / "checkpoint.pt")["epoch"] == 3
 
 
+def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """Another began with it, wrote nothing, and so vouches for no bytes of it."""
+    spec = sent(tmp_path / "t", alloy_store, 1, "a")
+    run_segment(spec)
+    other = run_segment(sent(spec.folder, alloy_store, 1, "b"))
+    assert (other.checkpoint, other.checksum) == ("checkpoint-a.pt", None)
+    run_segment(replace(spec, until_epoch=2))
+    again = run_segment(sent(spec.folder, alloy_store, 3, "c"))
+    assert (again.from_epoch, again.passed_over) == (2, "")
+
+
 @pytest.mark.parametrize("of", ["an earlier attempt", "another trial"])
 def test_a_checkpoint_in_the_place_of_another_is_passed_over(
     tmp_path: Path, alloy_store: GraphStore, of: str
