@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,11 +13,12 @@ from typing import Any
 import torch
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import is_there, patiently, sweep
+from hydragnn_flow.files import is_there, passing, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import (
     IN_PARTS,
     PATTERN,
+    REMEDY,
     SECONDS_TO_RECOVER,
     checkpoints,
     furthest,
@@ -41,7 +43,8 @@ from hydragnn_flow.training.distributed import World
 _SECONDS_TO_WRITE = 3600.0
 # Times that ranks look for a checkpoint which they all see alike.
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 4, 1.0
-_DAMAGED = 2.0
+# Faults of ranks, the worst last.
+_AWAY, _UNREADABLE, _DAMAGED = 0.5, 1.0, 2.0
 
 Found = tuple[Path, dict[str, Any]]
 Read = Callable[[Path], dict[str, Any]]
@@ -132,7 +135,8 @@ class Sending:
     def rewrite(self, changes: dict[str, Any]) -> None:
         """Change keys of what was trained so far."""
         assert self.checkpoint is not None  # something was
-        self.write(read_alone(self.checkpoint) | changes)
+        read = partial(read_alone, self.checkpoint)
+        self.write(patiently(read, seconds=SECONDS_TO_RECOVER) | changes)
 
     def write_parts(
         self,
@@ -178,13 +182,12 @@ class Sending:
 
     def _read(self, path: Path, **how: Any) -> dict[str, Any]:
         try:
-            known, remedy = self._spec.checksums, "it is passed over"
-            state = load_checkpoint(path, remedy=remedy, known=known, **how)
+            state = load_checkpoint(path, remedy=REMEDY, known=self._spec.checksums, **how)
             if path.parent == self._spec.folder and not self._is_ours(state):
-                raise Damaged(f"{path}: is of another training; {remedy}")
+                raise Damaged(f"{path}: is of another training; {REMEDY}")
         except Damaged as error:
-            self.passed_over[path] = str(error)
-            raise
+            self.passed_over[path] = str(error).removesuffix(REMEDY) + "it is passed over"
+            raise Damaged(self.passed_over[path]) from error
         return state
 
     def _found(self, folder: Path, name: str, read: Read) -> Found | None:
@@ -240,7 +243,8 @@ class Sending:
             elif faults.any():
                 fault = world.told(fault, device, int(faults.argmax()))
                 if not told or faults.max() < _DAMAGED:
-                    raise InputError(fault)
+                    is_away = faults.max() <= _AWAY
+                    raise InputError(fault) from OSError(errno.EIO, fault) if is_away else None
                 self.passed_over[folder / told], looks = fault, 0
             else:
                 raise InputError(
@@ -259,7 +263,9 @@ class Sending:
 
 def _said(error: Exception) -> tuple[str, float]:
     said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    return said, _DAMAGED if isinstance(error, Damaged) else 1.0
+    if passing(error) is not None:
+        return said, _AWAY
+    return said, _DAMAGED if isinstance(error, Damaged) else _UNREADABLE
 
 
 def _moment(state: Mapping[str, Any]) -> str:
