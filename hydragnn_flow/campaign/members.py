@@ -317,8 +317,8 @@ class MemberPhase:
             copy_checkpoint(named_or_furthest(trial_file, _LOOK)[0], file)
         elif mine != [file]:
             last = [result for result in self._of("member", member) if result.checkpoint][-1]
-            kept = self._kept.get(member)
-            source = kept or named_or_furthest(folder / last.checkpoint, _LOOK)[0]
+            named = folder / last.checkpoint
+            source = self._kept.get(member) or named_or_furthest(named, _LOOK)[0]
             if folder_of(source) is None:
                 source.replace(file)
             else:  # one file, so that what is sealed and copied of an ensemble is all of it

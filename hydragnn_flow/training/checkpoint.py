@@ -12,9 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
-from io import BufferedWriter, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -81,22 +79,13 @@ def checkpoints(folder: Path) -> list[Path]:
     return [folder / name for name in sorted(names) if _NAME.fullmatch(name)]
 
 
-class _Summed(BufferedWriter):
-    """A file and the CRC-32 of what is written to it."""
-
-    crc = 0
-
-    def write(self, data: Any, /) -> int:
-        self.crc = zlib.crc32(data, self.crc)
-        return super().write(data)
-
-
 def _write(path: Path, state: dict[str, Any]) -> int:
     try:
-        with replacing(path) as temporary, _Summed(FileIO(temporary, "w")) as file:
+        with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save({"version": VERSION, **state, CHECKSUM: 0}, file)
             file.write(_MARK)
-            crc = file.crc
+            file.flush()
+            crc = checksum(temporary)
             file.write(crc.to_bytes(4, "little"))
             file.flush()
             os.fsync(file.fileno())
@@ -148,8 +137,7 @@ def load_checkpoint(
         if (version := state.get("version")) not in (VERSION, IN_PARTS):
             told = f"{path}: has checkpoint version {version}, this package reads {VERSION}"
             raise InputError(f"{told}; {remedy}")
-        whole: dict[str, Any] = joined(state, path.parent, remedy, share, lazily=lazily)
-        return whole
+        return joined(state, path.parent, remedy, share, lazily=lazily)
 
     try:
         return patiently(load, seconds=SECONDS_TO_RECOVER)

@@ -91,8 +91,8 @@ def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, 
 
 
 def joined(
-    state: Any, folder: Path, remedy: str, share: tuple[int, int] = (0, 1), *, lazily: bool = False
-) -> Any:
+    state: dict[str, Any], folder: Path, remedy: str, share: tuple[int, int], *, lazily: bool
+) -> dict[str, Any]:
     """A checkpoint's content with the tensors that are divided among its parts.
 
     Parameters

@@ -135,8 +135,7 @@ class Sending:
     def rewrite(self, changes: dict[str, Any]) -> None:
         """Change keys of what was trained so far."""
         assert self.checkpoint is not None  # something was
-        read = partial(read_alone, self.checkpoint)
-        self.write(patiently(read, seconds=SECONDS_TO_RECOVER) | changes)
+        self.write(read_alone(self.checkpoint) | changes)
 
     def write_parts(
         self,
@@ -263,9 +262,8 @@ class Sending:
 
 def _said(error: Exception) -> tuple[str, float]:
     said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    if passing(error) is not None:
-        return said, _AWAY
-    return said, _DAMAGED if isinstance(error, Damaged) else _UNREADABLE
+    other = _UNREADABLE if passing(error) is None else _AWAY
+    return said, _DAMAGED if isinstance(error, Damaged) else other
 
 
 def _moment(state: Mapping[str, Any]) -> str:
