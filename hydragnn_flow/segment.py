@@ -77,7 +77,7 @@ class SegmentSpec(Segment):
     decay: tuple[int, int] | None = None
     """Epochs between which a member's learning rate falls, by default to nothing; those of a trial
     if not given."""
-    checksums: dict[str, int | None] = field(default_factory=dict)
+    checksums: dict[str, int] = field(default_factory=dict)
     """Of the checkpoints that the driver knows, by name."""
     after_epoch: int = 0
     """Epochs trained when the segment was planned; those after it are in its history."""

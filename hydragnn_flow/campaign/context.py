@@ -263,7 +263,7 @@ class Context:
         batches = width if task.is_batch_per_gcd else task.spec.batches
         results = self._results(task)
         network, estimate = self.estimator.divide(network, task.epochs, width, results, batches)
-        checksums = {result.checkpoint: result.checksum for result in results}
+        checksums = {r.checkpoint: r.checksum for r in results if r.checksum is not None}
         spec = replace(task.spec, network=network, batches=batches, checksums=checksums)
         return replace(task, spec=spec, estimate=estimate, width=width)
 

@@ -100,6 +100,8 @@ class MemberPhase:
         }
         # Those that began early and are not asked for, or not yet, have no say.
         self._ended = {k: result for k, result in self._ended.items() if k in {*self._asked}}
+        # Checkpoints of members that earlier drivers have trained, as they were found.
+        self._kept: dict[int, Path] = {}
         self._miss_checkpoints(self._asked)
         # Members at work that began early and are not asked for.
         self._dropped: set[int] = set()
@@ -175,12 +177,16 @@ class MemberPhase:
             self._ended.pop(result.number, None)
 
     def _is_kept(self, result: SegmentResult) -> bool:
-        """Whether what a member ended in can be read."""
+        """Whether a checkpoint that has all a member was trained for can be read."""
         read = partial(_LOOK, known={result.checkpoint: result.checksum})
         try:
-            return furthest(self._checkpoints(result.number), read) is not None
+            found = patiently(lambda: furthest(self._checkpoints(result.number), read))
         except Damaged:  # which has been logged
             return False
+        if found is None or found[1]["progress"]["epoch"] < result.to_epoch:
+            return False
+        self._kept[result.number] = found[0]
+        return True
 
     def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> list[Task]:
         """Send the members for which there are GCDs, the longest first; returns the others."""
@@ -311,7 +317,8 @@ class MemberPhase:
             copy_checkpoint(named_or_furthest(trial_file, _LOOK)[0], file)
         elif mine != [file]:
             last = [result for result in self._of("member", member) if result.checkpoint][-1]
-            source = named_or_furthest(folder / last.checkpoint, _LOOK)[0]
+            named = folder / last.checkpoint
+            source = self._kept.get(member) or named_or_furthest(named, _LOOK)[0]
             if folder_of(source) is None:
                 source.replace(file)
             else:  # one file, so that what is sealed and copied of an ensemble is all of it

@@ -25,6 +25,7 @@ from hydragnn_flow.search.storage import STUDY, StudyStorage, end_of
 from hydragnn_flow.search.study import Search
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoint import checkpoints, furthest
+from hydragnn_flow.training.checkpoint_parts import Damaged
 
 
 def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
@@ -144,7 +145,7 @@ def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
     """Values at the paths of the space, from the network in a trial's checkpoint."""
     try:
         found = furthest(checkpoints(folder))
-    except InputError:  # a damaged one
+    except Damaged:
         found = None
     if found is None:
         return {}

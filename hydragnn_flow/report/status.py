@@ -79,15 +79,17 @@ def _trials(run_directory: Path, stage: Stage) -> Table:
 
 
 def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
-    """The last segments that ended badly, the latest last."""
-    failed = [r for r in results if r.status not in ("ok", "interrupted") or r.passed_over]
+    """The last segments that passed checkpoints over, or ended badly, the latest last."""
+    for result in [r for r in results if r.passed_over][-_MOST_FAILURES:]:
+        told = " ".join(result.passed_over.split())[:_MOST_CHARACTERS]
+        yield f"passed over: {result.kind} {result.number}: {told}"
+    failed = [r for r in results if r.status not in ("ok", "interrupted")]
     if not failed:
         return
     yield f"failed segments: {len(failed):,}, the last:"
     for result in failed[-_MOST_FAILURES:]:
         when = time.strftime("%m-%d %H:%M:%S", time.localtime(result.ended)) if result.ended else ""
-        why = f"{result.reason} {result.passed_over}"
-        reason = " ".join(why.split())[:_MOST_CHARACTERS]
+        reason = " ".join(result.reason.split())[:_MOST_CHARACTERS]
         where = f" on {result.node}" if result.node else ""
         yield f"  {when} {result.kind} {result.number}{where}: {result.status}: {reason}"
 

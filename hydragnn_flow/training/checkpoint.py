@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import copy_file, is_there, patiently, replacing
+from hydragnn_flow.files import copy_file, is_there, open_regular, passing, patiently, replacing
 from hydragnn_flow.training.checkpoint_parts import Damaged, checksum, folder_of, joined
 from hydragnn_flow.training.memory import out_of_memory
 
@@ -33,6 +33,7 @@ PATTERN = "checkpoint*.pt"
 # A disk that is full, or away, may be back within such a time [s]; other ranks wait longer still.
 SECONDS_TO_RECOVER = 60.0
 _NAME = re.compile(r"checkpoint(-\w+)?\.pt")
+REMEDY = "delete it to train afresh"
 CHECKSUM = "checksum"
 """Key of a checkpoint that ends with its checksum; this once it is read."""
 _MARK = b"CRC-32: "
@@ -98,7 +99,7 @@ def _write(path: Path, state: dict[str, Any]) -> int:
 def load_checkpoint(
     path: Path,
     *,
-    remedy: str = "delete it to train afresh",
+    remedy: str = REMEDY,
     share: tuple[int, int] = (0, 1),
     lazily: bool = False,
     known: Mapping[str, int | None] | None = None,
@@ -126,32 +127,36 @@ def load_checkpoint(
     InputError
         If it cannot be read for another reason, or has a version this package does not read.
     """
-    try:
+
+    def load() -> dict[str, Any]:
         # Of ranks that read some of it each, one reads all.
         state = read_alone(path, lazily=lazily, checked=not lazily or not share[0])
         expected = (known or {}).get(path.name)
         if expected is not None and state.get(CHECKSUM) != expected:
             raise ValueError("it is another than segments.jsonl names")
+        if (version := state.get("version")) not in (VERSION, IN_PARTS):
+            told = f"{path}: has checkpoint version {version}, this package reads {VERSION}"
+            raise InputError(f"{told}; {remedy}")
+        return joined(state, path.parent, remedy, share, lazily=lazily)
+
+    try:
+        return patiently(load, seconds=SECONDS_TO_RECOVER)
+    except InputError:
+        raise
     except Exception as error:
         # Damaged bytes make torch's unpickler raise whatever it stumbles over.
         # The first sentence is enough; the rest is advice about torch.
         first = next(iter(str(error).splitlines()), type(error).__name__)
         reason = first.partition(". ")[0]
         kind = InputError if isinstance(error, OSError) or out_of_memory(error) else Damaged
-        raise kind(f"{path}: is not a readable checkpoint ({reason}); {remedy}") from None
-    if state.get("version") not in (VERSION, IN_PARTS):
-        raise InputError(
-            f"{path}: has checkpoint version {state.get('version')}, this package reads {VERSION}; "
-            f"{remedy}"
-        )
-    whole: dict[str, Any] = joined(state, path.parent, remedy, share, lazily=lazily)
-    return whole
+        cure = remedy if passing(error) is None else "try again once its disk is back"
+        raise kind(f"{path}: is not a readable checkpoint ({reason}); {cure}") from error
 
 
 def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
     """A checkpoint's own content, without that of its parts; errors are torch's, or ValueErrors."""
-    with path.open("rb") as file:
-        file.seek(-min(len(_MARK) + 4, path.stat().st_size), os.SEEK_END)
+    with open_regular(path) as file:
+        file.seek(-min(len(_MARK) + 4, os.fstat(file.fileno()).st_size), os.SEEK_END)
         mark, crc = file.read(len(_MARK)), int.from_bytes(file.read(), "little")
     if mark == _MARK and checked and checksum(path) != _WHOLE:
         raise ValueError("its checksum is wrong")
@@ -171,14 +176,14 @@ def furthest(
     Parameters
     ----------
     files
-        To look among; those that cannot be read are logged.
+        To look among; those that are damaged, or gone by now, are logged.
     read
         Reads one.
 
     Raises
     ------
     InputError
-        If none of them can be read.
+        If none of them can be read, or one only for now: it may be the furthest.
     """
     found: tuple[Path, dict[str, Any]] | None = None
     damaged: InputError | None = None
@@ -186,6 +191,9 @@ def furthest(
         try:
             state = read(file)
         except InputError as error:
+            is_gone = isinstance(error.__cause__, FileNotFoundError)
+            if not (is_gone or isinstance(error, Damaged)):
+                raise
             _logger.warning("%s", error)
             damaged = error
             continue

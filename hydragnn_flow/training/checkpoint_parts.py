@@ -22,6 +22,8 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import open_regular
+from hydragnn_flow.training.memory import out_of_memory
 
 ROWS = "rows"
 """Of a part: rows of tensors, by the places of these in the checkpoint."""
@@ -89,8 +91,8 @@ def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, 
 
 
 def joined(
-    state: Any, folder: Path, remedy: str, share: tuple[int, int] = (0, 1), *, lazily: bool = False
-) -> Any:
+    state: dict[str, Any], folder: Path, remedy: str, share: tuple[int, int], *, lazily: bool
+) -> dict[str, Any]:
     """A checkpoint's content with the tensors that are divided among its parts.
 
     Parameters
@@ -146,7 +148,7 @@ def part_file(folder: Path, part: int) -> Path:
 def checksum(file: Path) -> int:
     """CRC-32 of a file's content."""
     crc = 0
-    with file.open("rb") as content:
+    with open_regular(file) as content:
         while chunk := content.read(_CHUNK):
             crc = zlib.crc32(chunk, crc)
     return crc
@@ -160,7 +162,8 @@ def folder_of(checkpoint: Path) -> Path | None:
     OSError
         If the disk does not say.
     """
-    if not any(_folders(checkpoint.parent)):  # most have none, and reading each would take long
+    # Most have none, and reading each would take long; a FIFO's writer would be waited for.
+    if not any(_folders(checkpoint.parent)) or checkpoint.is_fifo():
         return None
     try:
         state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
@@ -241,14 +244,12 @@ def _open(
         try:
             is_mine = number % readers == mine
             if file.stat().st_size != size or (is_mine and checksum(file) != crc):
-                raise Damaged(f"{file}: is not the part that was written; {remedy}")
+                raise ValueError(crc)
             part = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        except InputError:
-            raise
-        except OSError as error:
-            kind = Damaged if isinstance(error, FileNotFoundError) else InputError
-            raise kind(f"{file}: cannot be read ({error.strerror}); {remedy}") from None
-        except Exception:  # what damaged bytes make of torch's unpickler
+        except Exception as error:  # what damaged bytes make of torch's unpickler
+            is_gone = isinstance(error, FileNotFoundError)
+            if not is_gone and (isinstance(error, OSError) or out_of_memory(error)):
+                raise
             raise Damaged(f"{file}: is not the part that was written; {remedy}") from None
         parts.append(part)
     return parts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,12 +13,12 @@ from typing import Any
 import torch
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.files import is_there, patiently, sweep
+from hydragnn_flow.files import is_there, passing, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import (
-    CHECKSUM,
     IN_PARTS,
     PATTERN,
+    REMEDY,
     SECONDS_TO_RECOVER,
     checkpoints,
     furthest,
@@ -42,7 +43,8 @@ from hydragnn_flow.training.distributed import World
 _SECONDS_TO_WRITE = 3600.0
 # Times that ranks look for a checkpoint which they all see alike.
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 4, 1.0
-_DAMAGED = 2.0
+# Faults of ranks, the worst last.
+_AWAY, _UNREADABLE, _DAMAGED = 0.5, 1.0, 2.0
 
 Found = tuple[Path, dict[str, Any]]
 Read = Callable[[Path], dict[str, Any]]
@@ -68,7 +70,7 @@ class Sending:
         self.checkpoint: Path | None = None
         """The file that has what was trained so far; none if nothing was."""
         self.checksum: int | None = None
-        """That of this file."""
+        """That of this file; none if another sending wrote it, and may yet replace it."""
         self.passed_over: dict[Path, str] = {}
         """Checkpoints that it should have begun with, and why it did not."""
 
@@ -97,7 +99,7 @@ class Sending:
         if spec.begin_with or spec.may_have_begun:
             found = alike(spec.folder, "" if spec.may_have_begun else spec.begin_with)
         if found is not None:
-            self.checkpoint, self.checksum = found[0], found[1].get(CHECKSUM)
+            self.checkpoint = found[0]
         elif spec.start_from is not None:
             file = Path(spec.start_from)
             found = alike(file.parent, file.name)
@@ -179,13 +181,12 @@ class Sending:
 
     def _read(self, path: Path, **how: Any) -> dict[str, Any]:
         try:
-            known, remedy = self._spec.checksums, "it is passed over"
-            state = load_checkpoint(path, remedy=remedy, known=known, **how)
+            state = load_checkpoint(path, remedy=REMEDY, known=self._spec.checksums, **how)
             if path.parent == self._spec.folder and not self._is_ours(state):
-                raise Damaged(f"{path}: is of another training; {remedy}")
+                raise Damaged(f"{path}: is of another training; {REMEDY}")
         except Damaged as error:
-            self.passed_over[path] = str(error)
-            raise
+            self.passed_over[path] = str(error).removesuffix(REMEDY) + "it is passed over"
+            raise Damaged(self.passed_over[path]) from error
         return state
 
     def _found(self, folder: Path, name: str, read: Read) -> Found | None:
@@ -241,7 +242,8 @@ class Sending:
             elif faults.any():
                 fault = world.told(fault, device, int(faults.argmax()))
                 if not told or faults.max() < _DAMAGED:
-                    raise InputError(fault)
+                    is_away = faults.max() <= _AWAY
+                    raise InputError(fault) from OSError(errno.EIO, fault) if is_away else None
                 self.passed_over[folder / told], looks = fault, 0
             else:
                 raise InputError(
@@ -260,7 +262,8 @@ class Sending:
 
 def _said(error: Exception) -> tuple[str, float]:
     said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-    return said, _DAMAGED if isinstance(error, Damaged) else 1.0
+    other = _UNREADABLE if passing(error) is None else _AWAY
+    return said, _DAMAGED if isinstance(error, Damaged) else other
 
 
 def _moment(state: Mapping[str, Any]) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from phase_cases import (
     well,
 )
 
+from hydragnn_flow import files
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.members import MemberPhase
@@ -31,7 +34,13 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE, checkpoints, load_checkpoint
+from hydragnn_flow.training import checkpoint
+from hydragnn_flow.training.checkpoint import (
+    FILE,
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 # Steps of at least two structures for each of four ranks.
 LARGE_STEPS: dict[str, Any] = {
@@ -74,6 +83,45 @@ def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
     assert [spec.number for spec in again.sent] == [1]
     assert f"{file}: is not a readable checkpoint (its checksum is wrong)" in caplog.text
     assert "member 1 is trained again" in caplog.text
+
+
+def test_a_member_whose_checkpoint_is_damaged_does_not_become_what_an_earlier_sending_left(
+    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials, _ = run(campaign(), well)
+    first = FakePool(well)
+    trained(member_phase(campaign(), trials[:MEMBERS]), first)
+    spec = next(spec for spec in first.sent if spec.number == 1)
+    file = spec.folder / FILE
+    state = load_checkpoint(file)
+    file.write_bytes(b"damaged")
+    save_checkpoint(
+        spec.folder / "checkpoint-before.pt",
+        state | {"progress": state["progress"] | {"epoch": spec.until_epoch - 1}},
+    )
+    # Nor is a disk that fails for a moment taken for damage.
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr(checkpoint, "SECONDS_TO_RECOVER", 0.0)
+    real, failures = files.open_regular, [OSError(errno.ESTALE, "stale")]
+
+    def away(path: Path) -> Any:
+        if failures:
+            raise failures.pop()
+        return real(path)
+
+    monkeypatch.setattr(checkpoint, "open_regular", away)
+    again = FakePool(well)
+    trained(member_phase(campaign(), trials[:MEMBERS]), again)
+    assert [spec.number for spec in again.sent] == [1] and not failures
+    # One that another sending has trained as far is as good as the one that is named, and is taken.
+    (damaged,) = checkpoints(spec.folder)
+    damaged = damaged.replace(spec.folder / again.sent[0].checkpoint.name)
+    save_checkpoint(spec.folder / "checkpoint-late.pt", state)
+    damaged.write_bytes(b"damaged")
+    once_more = FakePool(well)
+    trained(member_phase(campaign(), trials[:MEMBERS]), once_more)
+    assert not once_more.sent
+    assert load_checkpoint(file)["attempt"] == spec.attempt
 
 
 def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:

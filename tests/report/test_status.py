@@ -274,6 +274,13 @@ def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching:
         f"{n} on n7: lost: node is gone {n}" for n in (4, 5, 6)
     ]
     assert lines[first + 4].startswith("no driver")
+    # One that passed a checkpoint over, and did what it should, has not failed.
+    sound = failed(6, 1.75e9) | {"status": "ok", "passed_over": "c.pt: is damaged"}
+    with ledger.open("a") as file:
+        file.write(json.dumps(sound) + "\n")
+    lines = shown(searching.directory).splitlines()
+    assert "failed segments: 6, the last:" in lines
+    assert "passed over: trial 6: c.pt: is damaged" in lines
 
 
 def test_a_function_says_how_long_it_has_been_at_work(run_directory: Path) -> None:

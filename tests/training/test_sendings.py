@@ -20,13 +20,14 @@ from hydragnn_flow import files
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training import sendings
+from hydragnn_flow.training import checkpoint, sendings
 from hydragnn_flow.training.checkpoint import (
     VERSION,
     checkpoints,
     load_checkpoint,
     save_checkpoint,
 )
+from hydragnn_flow.training.checkpoint_parts import remove_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.sendings import Sending
@@ -120,6 +121,7 @@ def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(
     (spec.folder / "checkpoint-d.pt").write_bytes(b"no checkpoint")
     again = run_segment(sent(tmp_path / "t", alloy_store, 3, "e", after_epoch=2))
     assert "checkpoint-d.pt: is not a readable checkpoint" in again.passed_over
+    assert again.passed_over.endswith("; it is passed over")
     assert (again.from_epoch, again.to_epoch, again.status) == (0, 3, "ok")
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 3))
     assert (again.history, again.metrics) == (whole.history[2:], whole.metrics)
@@ -149,6 +151,66 @@ def test_any_change_of_a_checkpoint_is_known(tmp_path: Path, alloy_store: GraphS
 def test_a_checkpoint_without_checksum_of_an_earlier_version_is_read(tmp_path: Path) -> None:
     torch.save({"version": VERSION, "epoch": 3}, tmp_path / "checkpoint.pt")
     assert load_checkpoint(tmp_path / "checkpoint.pt")["epoch"] == 3
+
+
+def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(
+    tmp_path: Path, alloy_store: GraphStore
+) -> None:
+    """Another began with it, wrote nothing, and so vouches for no bytes of it."""
+    spec = sent(tmp_path / "t", alloy_store, 1, "a")
+    run_segment(spec)
+    other = run_segment(sent(spec.folder, alloy_store, 1, "b"))
+    assert (other.checkpoint, other.checksum) == ("checkpoint-a.pt", None)
+    run_segment(replace(spec, until_epoch=2))
+    again = run_segment(sent(spec.folder, alloy_store, 3, "c"))
+    assert (again.from_epoch, again.passed_over) == (2, "")
+
+
+def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
+    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
+    further = sent(tmp_path / "t", alloy_store, 2, "z")
+    run_segment(further)
+    run_segment(sent(tmp_path / "t", alloy_store, 1, "a", may_have_begun=False))
+    real, stale = files.open_regular, OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+    failures = [stale]
+
+    def away(path: Path) -> Any:
+        if path == further.checkpoint and failures:
+            raise failures.pop() if len(failures) == 1 else stale
+        return real(path)
+
+    monkeypatch.setattr(checkpoint, "open_regular", away)
+    again = sent(tmp_path / "t", alloy_store, 3, "b")
+    begun = Sending(again).begin(World(), torch.device("cpu"))
+    assert begun is not None and begun["progress"]["epoch"] == 2, "it is waited for"
+    failures[:] = [stale] * 2
+    monkeypatch.setattr(checkpoint, "SECONDS_TO_RECOVER", 0.0)
+    with pytest.raises(InputError, match=r"checkpoint-z.* try again once its disk is") as caught:
+        run_segment(again)
+    assert files.passing(caught.value) is stale
+    assert names(further.folder) == {"checkpoint-a.pt", "checkpoint-z.pt"}
+    monkeypatch.setattr(sendings, "_SECONDS_BETWEEN_LOOKS", 0.0)
+    with pytest.raises(InputError, match="try again once its disk is back") as caught:
+        Sending(again).begin(_SecondRank(["checkpoint-z.pt", "2 0 []"] * 9), torch.device("cpu"))
+    assert files.passing(caught.value) is not None
+    # Nor is one passed over, or its remedy to delete it, that may not be read for other reasons.
+    state = torch.load(further.checkpoint, weights_only=True)
+    failures.clear()
+    save_checkpoint(further.checkpoint, state | {"version": VERSION + 7})
+    with pytest.raises(InputError, match=r"has checkpoint version .* delete it to train afresh$"):
+        run_segment(again)
+    assert names(further.folder) == {"checkpoint-a.pt", "checkpoint-z.pt"}
+
+
+def test_a_checkpoint_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "checkpoint.pt")
+    with pytest.raises(InputError, match=r"checkpoint\.pt: .*is no regular file"):
+        load_checkpoint(tmp_path / "checkpoint.pt")
+    (tmp_path / "checkpoint-a.parts").mkdir()
+    remove_checkpoint(tmp_path / "checkpoint.pt")
+    assert not checkpoints(tmp_path)
 
 
 @pytest.mark.parametrize("of", ["an earlier attempt", "another trial"])

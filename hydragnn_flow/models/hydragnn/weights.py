@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import open_regular
 from hydragnn_flow.models.exact import pack_exact
 from hydragnn_flow.models.head_layers import PlaceLinear
 from hydragnn_flow.models.hydragnn.connections import MFCLayer
@@ -58,7 +59,8 @@ def read_hydragnn_weights(
         If it is none, or of another network.
     """
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        with open_regular(file) as opened:
+            content = torch.load(opened, map_location="cpu", weights_only=True)
         state = dict(content["model_state_dict"])
     except Exception as error:  # damaged bytes make torch raise whatever it stumbles over
         first = next(iter(str(error).splitlines()), "").partition(". ")[0]
