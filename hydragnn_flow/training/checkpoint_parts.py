@@ -33,6 +33,8 @@ KEY = "parts"
 """Of a checkpoint: where its parts are."""
 SUFFIX = ".parts"
 _CHUNK = 2**24
+# CRC-32 of all bytes that end with their own.
+_WHOLE = 0x2144DF1C
 
 
 class Damaged(InputError):
@@ -146,12 +148,12 @@ def part_file(folder: Path, part: int) -> Path:
 
 
 def checksum(file: Path) -> int:
-    """CRC-32 of a file's content."""
-    crc = 0
+    """CRC-32 of a file's content; of one that ends with its own, as checkpoints do, this one."""
+    crc, end = 0, b""
     with open_regular(file) as content:
         while chunk := content.read(_CHUNK):
-            crc = zlib.crc32(chunk, crc)
-    return crc
+            crc, end = zlib.crc32(chunk, crc), (end + chunk[-4:])[-4:]
+    return int.from_bytes(end, "little") if crc == _WHOLE else crc
 
 
 def folder_of(checkpoint: Path) -> Path | None:

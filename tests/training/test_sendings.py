@@ -27,7 +27,7 @@ from hydragnn_flow.training.checkpoint import (
     load_checkpoint,
     save_checkpoint,
 )
-from hydragnn_flow.training.checkpoint_parts import remove_checkpoint
+from hydragnn_flow.training.checkpoint_parts import checksum, remove_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.sendings import Sending
@@ -146,6 +146,15 @@ def test_any_change_of_a_checkpoint_is_known(tmp_path: Path, alloy_store: GraphS
             load_checkpoint(spec.checkpoint)
     spec.checkpoint.write_bytes(whole)
     assert torch.load(spec.checkpoint, weights_only=True)["progress"]["epoch"] == 1
+
+
+def test_parts_of_equal_size_have_checksums_of_their_own(tmp_path: Path) -> None:
+    """A CRC-32 over bytes that end with theirs is always the same."""
+    files = [tmp_path / name for name in ("a", "b")]
+    written = [save_checkpoint(file, {"n": n}) for n, file in enumerate(files)]
+    assert files[0].stat().st_size == files[1].stat().st_size
+    assert [*map(checksum, files)] == written
+    assert written[0] != written[1]
 
 
 def test_a_checkpoint_without_checksum_of_an_earlier_version_is_read(tmp_path: Path) -> None:
