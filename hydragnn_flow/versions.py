@@ -54,7 +54,6 @@ def versions(values: Any = None) -> dict[str, str]:
 
 
 def _imported_modules(values: Any) -> Iterator[str]:
-    """Modules of the classes that are named anywhere in plain values."""
     if isinstance(values, str):
         named = _CLASS.fullmatch(values)
         if named and named[1] in sys.modules:

@@ -263,7 +263,6 @@ class Dispatch:
         return ((one.resident, one) for one in self._running if one.task.spec.kind == kind)
 
     def _clear(self, nodes: Collection[str]) -> None:
-        """Have the members on some nodes stop."""
         for resident, sending in self._of("member"):
             if any(spot.node in nodes for spot in resident.spots):
                 self._release(sending)

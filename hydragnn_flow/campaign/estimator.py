@@ -343,7 +343,6 @@ class Estimator:
         return replace(work, parameter_bytes=held)
 
     def _is_finite(self, model: Model) -> bool:
-        """Whether graphs are not periodic, for networks that ask."""
         assert isinstance(model, HydraModel)
         # Others do not ask, and graphs are read for the answer.
         return not model.encoder.inputs.space or any_finite(self._store[TRAIN])

@@ -142,7 +142,6 @@ class MemberPhase:
 
     @property
     def _failed(self) -> list[int]:
-        """Members that failed for good, in the order they did."""
         return [k for k, result in self._ended.items() if result.status != "ok"]
 
     @property

@@ -327,7 +327,6 @@ class _Gang:
 
 
 def _seconds(spec: SegmentSpec) -> float:
-    """Time that the steps of a profile take [s]."""
     return (FEWEST_MODES if spec.parts_only else MODES) * spec.profile_seconds
 
 

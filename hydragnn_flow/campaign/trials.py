@@ -113,7 +113,6 @@ class TrialPhase:
 
     @property
     def _to_come(self) -> int:
-        """Trials that are yet to be asked for."""
         return self.context.to_come(self.search.asked)
 
     def _tell_of_energy(self) -> None:

@@ -122,7 +122,6 @@ class DataConfig(Section):
         return self
 
     def _check_in_place(self) -> None:
-        """Refuse what would have to write graphs anew."""
         for number, one in enumerate(self.data_sets):
             key = f"sources.{number} ({one.name})" if one.name else "source"
             try:

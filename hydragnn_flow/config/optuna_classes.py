@@ -148,7 +148,6 @@ def _found(key: str, base: str, options: Mapping[str, Any]) -> Any:
 
 
 def _imported(key: str, parent: type, name: str) -> Any:
-    """A user's class."""
     try:
         kind = import_class(name)
     except ValueError as error:

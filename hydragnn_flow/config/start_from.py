@@ -148,7 +148,6 @@ def _ours(folder: Path, file: Path) -> Origin:
 
 
 def _network(folder: Path, file: Path) -> dict[str, Any]:
-    """The network in the `config.json` beside a checkpoint, or in its folder."""
     beside = folder / _NETWORK
     if not beside.is_file():
         raise InputError(
@@ -159,7 +158,6 @@ def _network(folder: Path, file: Path) -> dict[str, Any]:
 
 
 def _network_of_trial(folder: Path) -> dict[str, Any]:
-    """The network of a trial: that of its run, with the values in the run's ledger."""
     run, ledger = folder.parents[1] / _RUN, folder.parents[1] / "segments.jsonl"
     if not run.is_file() or not ledger.is_file():
         raise InputError(
@@ -221,7 +219,6 @@ def _manifest(folder: Path) -> tuple[Mapping[str, Any], Path]:
 
 
 def _statistics(values: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """Statistics of a manifest, by which layers are made."""
     with sound(file):
         found = values["statistics"]
         unseen = set(values.get("unseen", ()))

@@ -76,7 +76,6 @@ def _amd(smi: Any, handle: Any) -> Counter:
 
 
 def _counts(smi: Any) -> Callable[[Any], bool]:
-    """Says of a die whether it counts anything."""
 
     def counts(handle: Any) -> bool:
         try:

@@ -103,7 +103,6 @@ def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, dic
 
 
 def _digest(folder: Path) -> str:
-    """SHA-256 of the `ensemble.json` whose calibration is replaced."""
     return hashlib.sha256((folder / SUMMARY).read_bytes()).hexdigest()
 
 

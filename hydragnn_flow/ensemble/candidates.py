@@ -113,7 +113,6 @@ def choose_trials(
 def _with_checkpoints(
     candidates: Sequence[Candidate], most: int, folder: Callable[[int], Path]
 ) -> list[Candidate]:
-    """Those that have a checkpoint, of the best of each type; the others' are deleted."""
     seen, kept = Counter[str](), []
     for candidate in best_first(candidates):
         seen[candidate.mpnn_type] += 1

@@ -190,7 +190,6 @@ def _ensemble(
     device: str,
     digest: str,
 ) -> Ensemble:
-    """The ensemble, which a process loads once for all its parts."""
     if digest_of_ensemble(run) != digest:
         raise InputError(f"{run}: the ensemble has changed meanwhile; give the same command again")
     try:

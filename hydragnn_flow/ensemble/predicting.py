@@ -242,7 +242,6 @@ def _keeping(
     batches: Iterable[Batch],
     store: GraphStore,
 ) -> Iterator[Batch]:
-    """The batches, and a copy of their labels and of the atomic numbers."""
     for batch in batches:
         if atoms_of(store.manifest):
             numbers.append(batch.x[:, 0].numpy().astype(np.int64))

@@ -202,7 +202,6 @@ def _workplace(path: Path) -> Iterator[Path]:
 
 
 def _table(path: Path, name: str) -> Path:
-    """File of a table, ``name`` behind the stem of the file that was asked for."""
     return path.with_name(f"{path.stem}{name}{path.suffix}")
 
 

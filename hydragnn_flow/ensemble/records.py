@@ -80,7 +80,6 @@ def _formula(found: Found) -> str:
 
 
 def _name(values: Mapping[str, Any]) -> str | None:
-    """The name that a structure gives itself, in one line."""
     for key in _NAMES:
         value = values.get(key)
         if isinstance(value, (str, Integral)) and not isinstance(value, bool):

@@ -116,5 +116,4 @@ def _type(column: pd.Series[Any]) -> pa.DataType:
 
 
 def _quoted(name: str) -> str:
-    """A name in the header of a CSV file."""
     return '"' + name.replace('"', '""') + '"' if set(name) & set(',"\n\r') else name

@@ -302,7 +302,6 @@ def probed_cost(
 
 
 def _with_update(counter: _Counter, model: Model) -> NetworkCost:
-    """What was counted, and an Adam update."""
     n = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     element = model.dtype.itemsize
     return NetworkCost(

@@ -148,5 +148,4 @@ def _joules(joules: float) -> str:
 
 
 def _hours(times: _Times) -> float:
-    """Hours of all places together in which a segment used them."""
     return sum(end - start for of in times.values() for start, end in union(of)) / 3600

@@ -53,7 +53,6 @@ def data_card(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _words(values: Any) -> str:
-    """Plain values in one line."""
     if isinstance(values, Mapping):
         told = ((str(name), _words(value)) for name, value in values.items() if value is not None)
         return ", ".join(f"{name} {value}" for name, value in told if value)

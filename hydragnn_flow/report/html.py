@@ -272,7 +272,6 @@ def facts(run: RunFiles) -> list[tuple[str, str]]:
 
 
 def _own(run: RunFiles) -> pd.DataFrame:
-    """The trials that the run's search has asked for itself."""
     return run.trials[run.trials["origin"] == ""]
 
 
@@ -289,7 +288,6 @@ def as_text(table: pd.DataFrame) -> Cells:
 
 
 def _columns(run: RunFiles) -> list[str]:
-    """Names of the predicted columns, less their endings."""
     frames = [frame for frame in (run.graphs, run.nodes) if frame is not None]
     return [
         str(column).removesuffix("_mean")

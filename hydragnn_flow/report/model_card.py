@@ -119,7 +119,6 @@ def _data(manifest: Manifest) -> Iterator[str]:
 
 
 def _given(values: Any) -> Any:
-    """Values without keys that have none."""
     if not isinstance(values, dict):
         return values
     return {key: _given(value) for key, value in values.items() if value is not None}

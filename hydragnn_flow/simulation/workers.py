@@ -169,7 +169,6 @@ class SimulatedWorkers:
             )
 
     def _finish(self, sending: _Sending, fits: bool) -> None:
-        """End a segment that has done all it was to do."""
         assert sending.cost is not None
         if fits and sending.cost.status == "ok":
             self._reached[sending.spec.kind, sending.spec.number] = sending.spec.until_epoch

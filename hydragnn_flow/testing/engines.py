@@ -232,7 +232,6 @@ def _weights(model: EngineModel) -> torch.Tensor:
 
 
 def _same(found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]]) -> None:
-    """Compare outputs as far as single precision goes."""
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         atol = 2e-4 * float(np.abs(values).max()) + 1e-6

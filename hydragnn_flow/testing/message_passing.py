@@ -373,7 +373,6 @@ def _check_gradients(model: HydraModel) -> None:
 def _same(
     found: dict[str, NDArray[Any]], expected: dict[str, NDArray[Any]], relative: float | None = None
 ) -> None:
-    """Compare outputs closely, or relative to the largest number of each."""
     assert found.keys() == expected.keys()
     for name, values in expected.items():
         rtol, atol = (1e-10, 1e-10) if relative is None else (0.0, relative * np.abs(values).max())

@@ -79,7 +79,6 @@ def _counted(batch: Batch) -> Batch:
 
 
 def _ahead(source: Batches, work: Callable[[Batch], _T]) -> Generator[_T, None, None]:
-    """Do some work on each batch in a thread."""
 
     def make() -> _T | None:
         batch = next(source, None)

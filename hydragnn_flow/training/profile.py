@@ -293,7 +293,6 @@ class _Work:
                 recorded.export_chrome_trace(str(temporary))
 
     def _real(self) -> _Batches:
-        """Epoch after epoch, read as training reads."""
         for epoch in itertools.count():
             steps = self.trainer.plan(epoch)
             with closing(self.trainer.micro_batches(steps)) as batches:
@@ -311,7 +310,6 @@ class _Work:
             yield step
 
     def _marked(self, batches: Iterator[tuple[Step, list[Batch]]]) -> Iterator[Step]:
-        """The same with marks."""
         while True:
             yield self.trainer.marked_step(batches)
 

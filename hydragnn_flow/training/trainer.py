@@ -413,7 +413,6 @@ class Trainer:
 
     @contextmanager
     def _averaged(self) -> Iterator[nn.Module]:
-        """The model with its averaged weights."""
         self.parallel.settle()
         with self.average.applied() as model:
             try:

@@ -160,7 +160,6 @@ class NetworkConfig(Section):
 
     @property
     def _unread(self) -> set[str]:
-        """Keys of `Architecture` that are not read, as far as that is known."""
         return set()
 
     @model_validator(mode="after")
@@ -300,7 +299,6 @@ def _as_read(section: _Section) -> _Section:
 
 
 def _unread(section: Section) -> set[str]:
-    """Keys that the others of a section leave unread."""
     conditions = _READ_WITH.get(type(section), {}).items()
     return {k for k, (key, read) in conditions if getattr(section, key) not in read}
 

@@ -311,7 +311,6 @@ def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
 
 
 def _keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Keys that all graphs must have, with types and shapes."""
     return {
         name: [key[field] for field in ("dtype", "dim", "shape")]
         for name, key in record["keys"].items()

@@ -277,7 +277,6 @@ def _content(content: Content) -> dict[str, Any]:
 
 
 def _index(directories: Sequence[Path], contents: Sequence[Content]) -> SplitIndex:
-    """The index of the undivided graphs of several reading tasks."""
     shards, graphs = [], []
     for directory, content in zip(directories, contents, strict=True):
         for shard in content.shards:

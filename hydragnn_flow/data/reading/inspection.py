@@ -150,7 +150,6 @@ def check_store(
 
 
 def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
-    """Read every key of every graph, and count what is there."""
     total = sum(size.graphs for size in store.manifest.splits.values())
     read = 0
     for name, size in store.manifest.splits.items():
@@ -181,7 +180,6 @@ def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
 
 
 def _compare(store: GraphStore, split: str) -> None:
-    """Compare the keys of a split with the manifest; raise ValueError."""
     counts: dict[str, list[NDArray[np.int64]]] = {key: [] for key in store.manifest.keys}
     for shard in store.manifest.shards:
         if not shard.splits[split].graphs:

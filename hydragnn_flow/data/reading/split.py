@@ -203,7 +203,6 @@ class GraphSplit:
         return {key: self._index.rows(key) for key in self._index.keys}
 
     def _graphs(self, graphs: NDArray[np.int64]) -> Iterator[Data]:
-        """Some graphs one by one, each with tensors of its own."""
         values = self._reader.take(graphs)
         ends = {key: np.cumsum(rows.counts(graphs)) for key, rows in self._rows.items()}
         for number in range(len(graphs)):

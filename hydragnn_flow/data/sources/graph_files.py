@@ -70,7 +70,6 @@ class GraphFiles(ABC, Generic[AnySection]):
         """Read one file, check its labels, and say what the columns of ``x`` are."""
 
     def _beside(self, path: Path) -> list[Path]:
-        """Further files that belong to one."""
         return []
 
     @property
@@ -118,7 +117,6 @@ class GraphFiles(ABC, Generic[AnySection]):
 
     @property
     def _label_keys(self) -> list[str]:
-        """Keys under which the files have the targets."""
         return [target.key or name for name, target in self._section.targets.items()]
 
     def _read_first(self) -> Sequence[str]:

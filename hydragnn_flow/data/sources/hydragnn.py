@@ -253,7 +253,6 @@ class StoredGraphs:
 
     @cached_property
     def _outputs_are_targets(self) -> bool:
-        """Whether the targets are the outputs in ``y``: in HydraGNN's files, which name none."""
         manifest = self._store.manifest
         is_store = (self._path / MANIFEST).is_file()
         return self._section.outputs is not None and not is_store and "y" in manifest.keys

@@ -150,7 +150,6 @@ class MeshFiles(GraphFiles[MeshSource]):
 
 
 def _meshio() -> Any:
-    """The library, which is installed on request."""
     try:
         import meshio
     except ModuleNotFoundError:

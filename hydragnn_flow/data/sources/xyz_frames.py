@@ -43,7 +43,6 @@ def read_frames(file: Path, start: int, stop: int) -> Iterator[ase.Atoms]:
 
 
 def _frames(file: Path) -> Iterator[bytes]:
-    """The lines of each structure."""
     from ase.io.formats import open_with_compression
 
     with open_with_compression(str(file), "rb") as lines:

@@ -135,7 +135,6 @@ def join_contents(contents: Sequence[Content]) -> Content:
 
 
 def _size(key: Key, level: Literal["graph", "node"]) -> int:
-    """Components of each graph's, or each atom's, values."""
     size = math.prod(key.shape)
     return size if level == "node" else size * (key.rows or 0)
 

@@ -162,7 +162,6 @@ def _open(address: str) -> TCPStore:
 
 
 def _published(path: Path, key: str) -> dict[str, Any] | None:
-    """Address of the first rank, once it has published it in this rendezvous."""
     try:
         place: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

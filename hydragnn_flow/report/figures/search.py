@@ -350,7 +350,6 @@ def _sample(count: int) -> list[int]:
 
 
 def _remark(figure: Figure, *sentences: str) -> None:
-    """Write sentences below a figure."""
     if sentences:
         figure.supxlabel("  ".join(sentences), fontsize=9, color=SOFT, x=0.01, ha="left")
 

@@ -111,7 +111,6 @@ class UnitCube:
         return np.concatenate(columns, axis=1)
 
     def _width(self, name: str) -> int:
-        """Number of features."""
         return int(self.choices[self._column[name]]) or (2 if name in self._when else 1)
 
     def snap(self, points: Floats) -> Floats:
@@ -131,7 +130,6 @@ class UnitCube:
         return snapped
 
     def _holds(self, name: str, units: Floats, allowed: Sequence[Any]) -> Bools:
-        """Whether a parameter exists and has one of the values, of each point."""
         found, where = np.unique(units, return_inverse=True)
         holds = [not math.isnan(unit) and self._value(name, unit) in allowed for unit in found]
         return np.array(holds, dtype=bool)[where]

@@ -211,7 +211,6 @@ def _log_density(z: Floats) -> Floats:
 
 
 def _first_new(points: Floats, taken: Floats) -> Floats | None:
-    """The first of the points that is not taken."""
     for point in points:
         if not np.isclose(taken, point, rtol=0, atol=1e-9, equal_nan=True).all(axis=1).any():
             found: Floats = point

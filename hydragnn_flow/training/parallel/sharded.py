@@ -128,7 +128,6 @@ def _rows_here(value: Tensor) -> Tensor | None:
 
 
 def _units(model: nn.Module) -> Sequence[nn.Module]:
-    """Modules that are gathered one by one."""
     return list(model.encoder.layers.layers) if isinstance(model, PropertyModel) else []
 
 
