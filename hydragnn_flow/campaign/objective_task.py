@@ -102,8 +102,8 @@ def _of_disk(error: BaseException, folder: Path) -> OSError | None:
         return None
     if not isinstance(cause.filename, str | bytes):
         return cause
-    named, run = map(os.path.realpath, (os.fsdecode(cause.filename), folder.parents[1]))
-    return cause if Path(named).is_relative_to(run) else None
+    named = Path(os.path.realpath(os.fsdecode(cause.filename)))
+    return cause if named.is_relative_to(os.path.realpath(folder.parents[1])) else None
 
 
 def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dict[str, float]]:
