@@ -36,7 +36,7 @@ class BoundedLoader(yaml.SafeLoader):
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if node.tag in _NUMBERS and len(node.value) > _MOST_DIGITS:
             raise ValueError("a number has too many digits")
-        return super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+        return super().construct_object(node, deep)
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)

@@ -35,7 +35,7 @@ class Retries:
     @property
     def pause(self) -> int:
         """Time to let pass first, in which a disk may come back: five minutes in all [s]."""
-        return min(60, 2**self.losses - 1)
+        return min(60, (1 << self.losses) - 1)
 
     @property
     def is_hopeless(self) -> bool:
