@@ -48,7 +48,7 @@ COMMANDS = [
     "predict RUN DATA/a.extxyz -o NEW/a.extxyz",
     "select RUN DATA/a.extxyz -n 3 -o NEW/chosen.extxyz",
     "export RUN NEW/exported",
-    "plan CONFIG --draws 2",
+    "plan CONFIG --draws 3",
     "simulate CONFIG",
     "site check local",
     "prepare CONFIG --run-dir NEW/prepared",

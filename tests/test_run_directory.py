@@ -328,7 +328,7 @@ def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
         '"steady_steps": 49, "steady_graphs": 1544, "steady_seconds": 2.4, "steady_joules": 180.0, '
         '"accumulation_steps": 1, "joules": 220.0, "spent_seconds": 1.0, "spent_joules": 70.0, '
         '"started": 1.0, "ended": 4.2, "node": "host", "gcds": ["0", "1"], '
-        '"checkpoint": "checkpoint-7f3a.pt", "together": 1.5, '
+        '"checkpoint": "checkpoint-7f3a.pt", "checksum": 7, "passed_over": "", "together": 1.5, '
         '"parameters": {"Resources.gcds": 2}, "planned_epochs": 6, "predicted_seconds": 2.9, '
         '"predicted_low": 2.1, "predicted_high": 4.0, "busy": 0.7, '
         '"step_work": [1e9, 2e9, 300.0, 4e8, 5e6], '

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression, minimize
 
 from hydragnn_flow.ensemble.measures import gaussian_crps
 
@@ -88,6 +87,8 @@ def fit_deviation(
     start
         A fit to almost the same data, which saves a second start.
     """
+    from scipy.optimize import minimize  # here, as `status` does without SciPy
+
     if error.size > _MOST_VALUES:
         rows = _MOST_VALUES // error.shape[1]
         part = np.random.default_rng(0).choice(len(error), rows, replace=False)
@@ -129,6 +130,8 @@ def fit_curve(
 
     Parameters are those of :func:`fit_deviation`. None if there are too few values.
     """
+    from scipy.optimize import isotonic_regression
+
     bins = min(len(error) // _LEAST_IN_BIN, _MOST_BINS)
     total = _length(fitted.std(spread, size) / size)[:, 0]
     if bins < 2 or np.ptp(total) == 0:

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr
 
 Floats = NDArray[np.float64]
 
@@ -53,6 +52,8 @@ def gaussian_crps(error: Floats, std: Floats) -> Floats:
     Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. The absolute error where
     the standard deviation is zero.
     """
+    from scipy.special import ndtr  # here, as `status` does without SciPy
+
     z = error / np.where(std > 0, std, 1.0)
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
     score = std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
@@ -64,6 +65,8 @@ def coverage_needed(error: Floats, std: Floats) -> Floats:
 
     Where the standard deviation is zero, 0 for an exact prediction and 1 for another.
     """
+    from scipy.special import ndtr
+
     away = np.abs(error)
     z = np.divide(away, std, out=np.where(away > 0, np.inf, 0.0), where=std > 0)
     return np.asarray(2 * ndtr(z) - 1)

@@ -148,8 +148,9 @@ class Study:
         InputError
             If it is damaged or of another version.
         """
-        values = read_json(path)
-        with sound(path, "delete it and measure again"):
+        remedy = "delete it and measure again"
+        values = read_json(path, remedy)
+        with sound(path, remedy):
             if values.pop("version") != _VERSION:
                 raise ValueError("of another version")
             return cls(**{**values, "points": tuple(map(_point, values["points"]))})

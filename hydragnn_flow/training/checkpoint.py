@@ -129,8 +129,8 @@ def load_checkpoint(
     def load() -> dict[str, Any]:
         # Of ranks that read some of it each, one reads all.
         state = read_alone(path, lazily=lazily, checked=not lazily or not share[0])
-        expected = (known or {}).get(path.name)
-        if expected is not None and state.get(CHECKSUM) != expected:
+        found, expected = state.pop(CHECKSUM, None), (known or {}).get(path.name)
+        if expected is not None and found != expected:
             raise ValueError("it is another than segments.jsonl names")
         if (version := state.get("version")) not in (VERSION, IN_PARTS):
             told = f"{path}: has checkpoint version {version}, this package reads {VERSION}"

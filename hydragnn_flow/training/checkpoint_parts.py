@@ -252,7 +252,8 @@ def _open(
             is_gone = isinstance(error, FileNotFoundError)
             if not is_gone and (isinstance(error, OSError) or out_of_memory(error)):
                 raise
-            raise Damaged(f"{file}: is not the part that was written; {remedy}") from None
+            what = "cannot be read (it is gone)" if is_gone else "is not the part that was written"
+            raise Damaged(f"{file}: {what}; {remedy}") from None
         parts.append(part)
     return parts
 

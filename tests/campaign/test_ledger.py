@@ -75,7 +75,7 @@ def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
     old = journal.read_bytes()
     run(campaign(), well)
     journal.write_bytes(old)
-    with pytest.raises(InputError, match="move it away"):
+    with pytest.raises(InputError, match="restore both from a copy"):
         TrialPhase(campaign())
 
 

@@ -27,6 +27,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
+from hydragnn_flow.search.storage import end_of
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
@@ -192,6 +193,7 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     assert phase.search.record(0).state == state
     phase.search.close()
     directory.journal.write_bytes(before)
+    end_of(directory.journal).unlink()  # as of a driver that was killed
     again = TrialPhase(campaign(**changes))
     assert again.search.record(0).state == state
     again.search.close()

@@ -310,10 +310,7 @@ def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path: Path, small_disk:
     with suppress(OSError), ballast.open("wb", buffering=0) as file:
         while file.write(bytes(4096)):
             pass
-    while "cannot be written to" not in (tmp_path / "output").read_text():
-        assert driver.poll() is None and time.monotonic() < give_up
-        time.sleep(0.05)
-    for _ in range(90):
+    for _ in range(130):  # who waits for it is the driver, or the calls, which come to it first
         assert driver.poll() is None, (tmp_path / "output").read_text()
         time.sleep(1)
     ballast.unlink()

@@ -93,7 +93,7 @@ def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 def small_parts(patch: pytest.MonkeyPatch, size: int) -> None:
-    patch.setattr(records.chunks, "__defaults__", (size,))
+    patch.setattr(records, "CHUNK", size)
     patch.setattr(predicting, "CHUNK", size)
     patch.setattr(part_plan, "CHUNK", size)
 

@@ -42,7 +42,7 @@ def crystal(seed: int, **said: object) -> Atoms:
 
 
 def small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(records.chunks, "__defaults__", (size,))
+    monkeypatch.setattr(records, "CHUNK", size)
     monkeypatch.setattr(predicting, "CHUNK", size)
 
 

@@ -7,7 +7,7 @@ import json
 import os
 import resource
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from optuna.trial import TrialState, create_trial
 from storage_cases import content, every_state, optunas
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.search import storage as storage_module
 from hydragnn_flow.search.storage import GroupCommitBackend, StudyStorage, read_journal
 
 
@@ -172,20 +173,14 @@ def test_half_a_record_that_could_not_be_removed_is_removed_by_the_next_commit(p
     assert content(read_journal(path)) == content(storage)
 
 
-def test_a_reader_takes_no_second_half_of_a_line_for_a_line() -> None:
-    class Growing:
-        """A journal whose last line is completed between two reads."""
-
-        def exists(self) -> bool:
-            return True
-
-        def stat(self) -> None: ...
-
-        def open(self, mode: str) -> AbstractContextManager[Iterator[bytes]]:
-            return nullcontext(iter([b'{"a":1}\n', b'{"b"', b":2}\n"]))
-
-    backend = GroupCommitBackend(Path("unused"))
-    backend.path = Growing()  # type: ignore[assignment]
+def test_a_reader_takes_no_second_half_of_a_line_for_a_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line is completed between two reads."""
+    path.touch()
+    growing = nullcontext(iter([b'{"a":1}\n', b'{"b"', b":2}\n"]))
+    backend = GroupCommitBackend(path)
+    monkeypatch.setattr(storage_module, "open_regular", lambda file: growing)
     assert list(backend.read_logs(0)) == [{"a": 1}]
 
 

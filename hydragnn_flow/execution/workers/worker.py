@@ -207,8 +207,8 @@ def ask_trainer(
         try:
             return trainer.call({CALL: function, ARGUMENT: argument}, is_over=is_over)
         finally:
-            if words := trainer.said():
-                print(words, file=sys.stderr, end="")
+            with suppress(OSError):  # the log may be on the disk that is full
+                print(trainer.said(), file=sys.stderr, end="")
 
 
 def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
