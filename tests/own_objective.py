@@ -20,7 +20,8 @@ def quadratic(job: Any) -> float:
     while state["done"] < job.budget:
         time.sleep(job.parameters.get("pause", 0.0))
         state["done"] += 1
-        file.write_text(json.dumps(state))
+        (new := file.with_suffix(".new")).write_text(json.dumps(state))
+        new.replace(file)  # of a full disk nothing may be left but the whole
     return float((job.parameters["x"] - 0.3) ** 2 + 1 / state["done"])
 
 
