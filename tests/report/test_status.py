@@ -166,7 +166,7 @@ def test_a_terminal_does_not_obey_a_strangers_run(
         plain_words = " ".join(plain.split())
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", plain)
         if aggregation != harm:
-            assert f"of {left}harm" in plain_words and f"line {left}" in plain_words
+            assert f"of {left} harm" in plain_words and f"line {left}" in plain_words
         else:
             assert "error: " in plain
 
