@@ -1,7 +1,7 @@
 """JSON and YAML files that a stranger may have written, or damage changed: read without harm.
 
 They are regular files, without a device or FIFO that has no end, and no larger or deeper than what
-this package writes; whatever is wrong with one becomes a sentence.
+this package writes; any fault of a file ends in one sentence, which names it.
 """
 
 from __future__ import annotations

@@ -98,8 +98,8 @@ def gcd_time(segments: Sequence[SegmentResult], to_come: Collection[Kind] = ()) 
     Parameters
     ----------
     segments
-        Of trials and members; of a live run also those at work, as if they ended now, and those
-        that are ready, which have no node yet.
+        Segments of trials and members; of a live run also those at work, as if they ended now, and
+        those that are ready, which have no node yet.
     to_come
         Kinds of which more are yet to become ready.
 

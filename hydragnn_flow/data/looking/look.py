@@ -25,7 +25,7 @@ from hydragnn_flow.errors import InputError
 
 _LOOKED_AT = 200
 RADIUS, _MOST_NEIGHBOURS = 5.0, 100
-"""Of graphs [Å], where no atom has more neighbours within it."""
+"""Radius of graphs [Å], where no atom has more neighbours within it."""
 
 
 @dataclass(frozen=True)

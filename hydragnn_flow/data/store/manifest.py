@@ -59,7 +59,7 @@ class Target(_Record):
     """Whether a graph's value is a sum over its atoms; None if name and unit have to tell."""
 
     def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
-        """What is known of each structure, ``[n]``, for each row: of a structure or of an atom."""
+        """Values of structures, ``[n]``, repeated for each row: of a structure or of an atom."""
         return values if self.level == "graph" else np.repeat(values, n_atoms)
 
 

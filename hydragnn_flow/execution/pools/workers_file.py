@@ -78,7 +78,7 @@ class WorkersFile:
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
         self.segments: dict[Any, list[dict[str, Any]]] = {}
-        """What is at work, by its future: lines of the ledger without an end."""
+        """Segments at work, by their futures: lines of the ledger without an end."""
 
     def write(self, pool: Blocks, bad_nodes: Mapping[str, float], at_once: bool) -> None:
         """Write what has changed.

@@ -113,7 +113,7 @@ def call_off(attempt: str, reason: str) -> None:
     Parameters
     ----------
     attempt
-        Of the function or the gang's segment, as it was sent.
+        Identifier of the function's call, or of the gang's segment, as it was sent.
     reason
         Why, in a few words.
     """
