@@ -67,26 +67,40 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path, module: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+def test_the_sentence_is_the_last_word_in_every_phase(tmp_path: Path) -> None:
+    """Each stop is followed by the same command, which comes to the next phase."""
+    command = ["-c", _BEGIN, "run", str(write_config(tmp_path))]
+    for seen, how in [
+        ("structures", "SIGTERM"),
+        ("[12] running", "Ctrl-C"),
+        ("[12] running", "SIGTERM"),
+        ("ensemble", "Ctrl-C"),
+        ("finish", "SIGTERM"),
+    ]:
+        code, said = stopped(command, seen, how, tmp_path)
+        assert (code, said[-1]) == (130 if how == "Ctrl-C" else 143, _ON), (seen, said)
+        assert not _behind(said), seen
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "seen", "told"),
+    ("word", "seen", "how", "told"),
     [
-        (["prepare"], "structures", _ON),
-        (["run"], "structures", _ON),
-        (["run"], "[12] running", _ON),
-        (["run"], "ensemble", _ON),
-        (["run"], "finish", _ON),
-        (["plan"], _IMPORTING.format("torch"), "stopped"),
-        (["simulate"], _IMPORTING.format("torch"), "stopped"),
+        ("prepare", "structures", "Ctrl-C", _ON),
+        ("plan", _IMPORTING.format("torch"), "SIGTERM", "stopped"),
+        ("simulate", _IMPORTING.format("torch"), "Ctrl-C", "stopped"),
     ],
 )
 def test_the_sentence_is_the_last_word(
-    tmp_path: Path, words: list[str], seen: str, told: str, how: str
+    tmp_path: Path, word: str, seen: str, how: str, told: str
 ) -> None:
-    config = write_config(tmp_path)
-    options = ["-X", "importtime"] if seen.startswith("import") else []
-    command = [*options, "-c", _BEGIN, *words, str(config)]
+    options = ["-X", "importtime"] if seen == _IMPORTING.format("torch") else []
+    command = [*options, "-c", _BEGIN, word, str(write_config(tmp_path))]
     code, said = stopped(command, seen, how, tmp_path)
-    assert code == (130 if how == "Ctrl-C" else 143)
-    assert said[-1] == told
-    assert not [line for line in said if "nanobind" in line or "Traceback" in line]
+    assert (code, said[-1]) == (130 if how == "Ctrl-C" else 143, told)
+    assert not _behind(said)
+
+
+def _behind(said: list[str]) -> list[str]:
+    """Lines that no user should see."""
+    return [line for line in said if "nanobind" in line or "Traceback" in line]
