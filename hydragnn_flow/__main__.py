@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from contextlib import suppress
@@ -23,12 +24,28 @@ def main() -> None:
         encoding = getattr(sys.stdout, "encoding", "utf-8")  # a terminal may not have every sign
         os.environ.setdefault("PYTHONIOENCODING", f"{encoding}:replace")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    ended: list[int] = []
+    atexit.register(_leave, ended)  # first of all, and so the last to be called
     try:
         from hydragnn_flow.cli import main as run
-    except KeyboardInterrupt:
+
+        run()
+    except KeyboardInterrupt:  # while modules are imported
         print("stopped")
         sys.exit(130)
-    run()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            ended.append(end.code)
+        raise
+
+
+def _leave(ended: list[int]) -> None:
+    """End the process now: the interpreter takes seconds to take apart what was imported."""
+    with suppress(OSError):  # which the interpreter says
+        for stream in filter(None, (sys.stdout, sys.stderr)):
+            stream.flush()
+        if ended:
+            os._exit(ended[0])
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ this package writes; any fault of a file ends in one sentence, which names it.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ _MOST_LEVELS = 64
 _MOST_VALUES = 20_000_000
 _MOST_DIGITS = 1000
 _MOST_MERGED = 100_000
-_NUMBERS = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
+_INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class BoundedLoader(yaml.SafeLoader):
@@ -34,7 +35,7 @@ class BoundedLoader(yaml.SafeLoader):
     _merged = 0
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if node.tag in _NUMBERS and len(node.value) > _MOST_DIGITS:
+        if node.tag in (_INT, _FLOAT) and len(node.value) > _MOST_DIGITS:
             raise ValueError("a number has too many digits")
         return super().construct_object(node, deep)
 
@@ -43,6 +44,32 @@ class BoundedLoader(yaml.SafeLoader):
         self._merged += 1 + len(node.value)  # also each time before another takes them over
         if self._merged > _MOST_MERGED:
             raise ValueError("too many values are merged")
+
+
+class PlainLoader(BoundedLoader):
+    """YAML 1.2's numbers, and no key twice.
+
+    PyYAML takes ``1e-3``, without a point, for text, ``12:00:00`` for a number to the base 60,
+    ``010`` for eight, and of two equal keys the last.
+    """
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                said = f"{key.value!r} is given twice"
+                raise yaml.MarkedYAMLError(problem=said, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+PlainLoader.yaml_implicit_resolvers = {
+    first: [(tag, form) for tag, form in resolvers if tag != _INT]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_DIGITS = list("-+0123456789")
+PlainLoader.add_implicit_resolver(_INT, re.compile(r"[-+]?(0|[1-9][0-9]*)$"), _DIGITS)
+PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), _DIGITS)
 
 
 def read_json(path: str | Path, remedy: str = CORRECT) -> Any:

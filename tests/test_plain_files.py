@@ -12,8 +12,7 @@ import pytest
 import yaml
 
 from hydragnn_flow import InputError, plain_files
-from hydragnn_flow.config.plain_yaml import PlainLoader
-from hydragnn_flow.plain_files import BoundedLoader, read_json, read_yaml, sound
+from hydragnn_flow.plain_files import BoundedLoader, PlainLoader, read_json, read_yaml, sound
 
 
 def a_socket(path: Path) -> None:

@@ -55,9 +55,10 @@ def import_deephyper(
     learns from them. Objectives are not taken over, since they are in other units. A parameter of
     DeepHyper's is every path of the space that ends with its name.
     """
+    import yaml
+
     from hydragnn_flow.commands.deephyper import best_evaluations
     from hydragnn_flow.config import load_config
-    from hydragnn_flow.config.plain_yaml import in_a_line
 
     with using(config, *results):
         found = best_evaluations(results, load_config(config), best, objective)
@@ -70,4 +71,5 @@ def import_deephyper(
     say("search:")
     say("  enqueue:")
     for values, value in zip(found.configurations, found.objectives, strict=True):
-        say(f"    - {in_a_line(values)}  # {objective} {value:.6g}")
+        line = yaml.safe_dump(values, default_flow_style=True, sort_keys=False, width=10**6)
+        say(f"    - {line.strip()}  # {objective} {value:.6g}")

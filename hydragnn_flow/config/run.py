@@ -22,14 +22,13 @@ from hydragnn_flow.config.network import (
     read_json,
 )
 from hydragnn_flow.config.network.architecture import GPS
-from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.config.search import CRITERION, WARM_UP_STEPS, SearchConfig
 from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, check_search, completed
 from hydragnn_flow.config.start_from import StartConfig, check_origin, find_origin, resolve_start
 from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.plain_files import read_yaml
+from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
 CriterionName = Literal["mae", "rmse"]
 Strategy = Literal["greedy", "top", "best_of_each_type"]

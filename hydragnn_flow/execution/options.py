@@ -14,9 +14,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator
 
 from hydragnn_flow.config.base import Section, validate
-from hydragnn_flow.config.plain_yaml import PlainLoader
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.plain_files import read_yaml
+from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
 # Options that are on the command line too.

@@ -27,7 +27,7 @@ from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
-from hydragnn_flow.execution.workers import trainer_main
+from hydragnn_flow.execution.workers import answers
 from hydragnn_flow.locks import locked
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.retries import MOST_LOSSES, Retries
@@ -150,8 +150,8 @@ def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path: Path) -> 
     task = "hydragnn_flow.campaign.objective_task:run"
     asked = request(tmp_path / "trials" / "0", "short_of_room")
     for _ in range(2):
-        assert trainer_main._outcome(task, asked)["lost"]
-    assert trainer_main._outcome(task, asked) == {}
+        assert answers._outcome(task, asked)["lost"]
+    assert answers._outcome(task, asked) == {}
     assert json.loads(answer_file(tmp_path / "trials" / "0", 3).read_text())["status"] == "ok"
     assert (tmp_path / "trials" / "0" / "calls").read_text() == "xxx"
     assert sum(Retries(losses=losses).pause for losses in range(MOST_LOSSES)) > 240
@@ -177,7 +177,7 @@ def test_only_the_disk_of_the_run_is_not_the_functions_fault(
     folder = tmp_path / "trials" / "0"
     files = [file.replace("inside", str(folder / "file"))] if file else []
     asked = request(folder, "short_of_room", parameters={"x": 0.5, "errno": error, "files": files})
-    answer = trainer_main._outcome("hydragnn_flow.campaign.objective_task:run", asked)
+    answer = answers._outcome("hydragnn_flow.campaign.objective_task:run", asked)
     assert bool(answer.get("lost")) == lost
     assert (folder / "calls").read_text() == "x"
     if not lost:

@@ -21,8 +21,8 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow import processes
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Rank, merged, run_ranks
+from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers import rank as rank_module
-from hydragnn_flow.execution.workers import trainer_main, worker
 from hydragnn_flow.execution.workers import trainer_process as module
 from hydragnn_flow.execution.workers.trainer_process import Hung, TrainerProcess
 from hydragnn_flow.placement import Gcd
@@ -217,8 +217,8 @@ def test_a_training_says_that_it_is_alive_at_every_step_and_every_batch_it_judge
 def test_signs_of_life_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
     now = [100.0]
-    monkeypatch.setattr(trainer_main.time, "monotonic", lambda: now[0])
-    sign = trainer_main._signs(sent.append)
+    monkeypatch.setattr(answers.time, "monotonic", lambda: now[0])
+    sign = answers._signs(sent.append)
     for step in range(50):
         sign(step)
         now[0] += 0.125
@@ -229,7 +229,7 @@ def test_a_worker_that_is_gone_does_not_end_a_step() -> None:
     def send(message: object) -> None:
         raise BrokenPipeError
 
-    trainer_main._signs(send)(0.1)
+    answers._signs(send)(0.1)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from trainer_cases import (
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged
-from hydragnn_flow.execution.workers import trainer_main
+from hydragnn_flow.execution.workers import answers
 from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.training.checkpoint import checkpoints
 
@@ -142,9 +142,9 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(trainer_main, "run_segment", full)
-    monkeypatch.setattr(trainer_main, "join", lambda *_: None)
-    monkeypatch.setattr(trainer_main, "setproctitle", lambda title: None)
+    monkeypatch.setattr(answers, "run_segment", full)
+    monkeypatch.setattr(answers, "join", lambda *_: None)
+    monkeypatch.setattr(answers, "setproctitle", lambda title: None)
     spec = make_spec(tmp_path / "trial", alloy_store, 1)
     request = {
         "spec": spec.to_dict(),
@@ -153,7 +153,7 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
         "device": "cpu",
         "rendezvous": None,
     }
-    result = trainer_main._train(request, trainer_main._Asked())
+    result = answers._train(request, answers._Asked())
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 

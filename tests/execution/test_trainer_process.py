@@ -39,7 +39,7 @@ from trainer_cases import (
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.execution import Rank
-from hydragnn_flow.execution.workers import trainer_main, worker
+from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.execution.workers.worker import run_function
@@ -166,7 +166,7 @@ def test_a_node_without_a_users_module_is_named(tmp_path: Path, alloy_store: Gra
     spec = make_spec(tmp_path / "t", alloy_store, 1).to_dict()
     spec["network"]["Architecture"]["mpnn_type"] = "not_on_this_node:Mine"
     request = {"spec": spec, "rank": 0, "world": 1, "device": "cpu"}
-    outcome = trainer_main._train(request, trainer_main._Asked())
+    outcome = answers._train(request, answers._Asked())
     assert outcome["status"] == "refused"
     assert "not_on_this_node" in outcome["reason"]
 

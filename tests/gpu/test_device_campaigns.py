@@ -74,7 +74,7 @@ SMALL, LARGE = 4, 32
 # What a trainer process has of its own before it trains, in KiB, as `ulimit -d` counts it.
 BEGIN = """
 from pathlib import Path
-from hydragnn_flow.execution.workers import trainer_main
+from hydragnn_flow.execution.workers import answers
 lines = Path("/proc/self/status").read_text().splitlines()
 print(next(line.split()[1] for line in lines if line.startswith("VmData")))
 """

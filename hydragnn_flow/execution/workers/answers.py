@@ -1,0 +1,235 @@
+"""Answers of a trainer process to the requests of its node's agent."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext, suppress
+from typing import Any
+
+from setproctitle import setproctitle
+
+from hydragnn_flow.data.reading.node_cache import release_all
+from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.execution.workers.rendezvous import RanksMissing, rendezvous
+from hydragnn_flow.execution.workers.trainer_process import (
+    ALIVE,
+    ARGUMENT,
+    CALL,
+    FUSED,
+    LAST,
+    RELEASE,
+    SECONDS_BETWEEN_SIGNS,
+    SECONDS_TO_SAVE,
+    SHARE,
+)
+from hydragnn_flow.files import passing, patiently
+from hydragnn_flow.processes import keep_stdout, kill_below
+from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.tasks import TaskLost
+from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
+from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
+from hydragnn_flow.training.fused import run_fused
+from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
+from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.profile_segment import profile_segment
+from hydragnn_flow.training.runner import run_segment
+
+IDLE = "hydragnn_flow: trainer"
+"""Title of a process that has nothing to do."""
+_leaving = threading.Lock()
+
+
+class _Asked:
+    """What the agent asks of this process, as a thread of it reads."""
+
+    def __init__(self) -> None:
+        self.requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self.stop = threading.Event()
+        """Whether the segment at work is to end."""
+        self.is_idle = threading.Event()
+        """Whether all that was done is in a checkpoint."""
+        self.is_idle.set()
+        self.released = ""
+        """Attempt of the segment that was last asked to end by itself."""
+        self.share = 1.0
+        """Fraction of its GCD's energy counters that this process is to count."""
+
+    def read(self) -> None:
+        """Take messages until the agent closes the pipe or is gone; then this process ends."""
+        for line in sys.stdin:
+            message = json.loads(line)
+            if SHARE in message:
+                self.share = message[SHARE]
+            elif RELEASE in message:
+                self.released = message[RELEASE]
+            else:
+                self.requests.put(message)
+        self.stop.set()
+        self.is_idle.wait(SECONDS_TO_SAVE)
+        _leave()
+
+    def terminate(self, *_: object) -> None:
+        """End when the segment at work has; for a signal."""
+        self.stop.set()
+        self.requests.put({})  # wakes an idle process
+
+
+def serve() -> None:
+    """Answer requests until the agent closes the pipe."""
+    setproctitle(IDLE)
+    keep_freed_memory()
+    send, asked = keep_stdout(), _Asked()
+    threading.Thread(target=asked.read, daemon=True).start()
+    signal.signal(signal.SIGTERM, asked.terminate)
+    while not asked.stop.is_set():
+        if request := asked.requests.get():
+            answer = _answer(request, asked, send)
+            send(answer)
+            if LAST in answer:
+                break
+            # Now, while no request waits: other segments may run on the GCD of an idle process.
+            give_back_memory()
+    _leave()
+
+
+def _leave() -> None:
+    """End this process at once, but for the node's copy of the store, which would be left there."""
+    with _leaving:  # for good: two threads may come here
+        try:
+            release_all()
+            kill_below(os.getpid())
+        finally:
+            os._exit(0)
+
+
+def _answer(
+    request: dict[str, Any], asked: _Asked, send: Callable[[Mapping[str, Any]], None]
+) -> dict[str, Any]:
+    if CALL in request:
+        return _outcome(request[CALL], request[ARGUMENT])
+    asked.is_idle.clear()
+    try:
+        return _train(request, asked, _signs(send))
+    finally:
+        asked.is_idle.set()
+
+
+def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]:
+    """Tells the agent, at most about every second, that this process does not hang."""
+    sent = 0.0
+
+    def sign(longest_step: float) -> None:
+        nonlocal sent
+        now = time.monotonic()
+        if now - sent >= SECONDS_BETWEEN_SIGNS:
+            sent = now
+            with suppress(OSError):  # the agent is gone, which is seen to elsewhere
+                send({ALIVE: longest_step})
+
+    return sign
+
+
+def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
+    """Answer of the function `module:function`, or the reason why there is no answer."""
+    module, _, function = name.partition(":")
+
+    def call() -> dict[str, Any]:
+        return getattr(importlib.import_module(module), function)(argument) or {}
+
+    try:
+        return patiently(call, print, SECONDS_TO_RECOVER)
+    except Exception as error:
+        is_lost = isinstance(error, TaskLost) or passing(error) is not None
+        if isinstance(error, InputError) and not is_lost:
+            return {"refused": type(error).__name__, "reason": str(error)}
+        traceback.print_exc()
+        # On an accelerator some errors last as long as the process.
+        return {"error": _one_line(error), "lost": is_lost, LAST: True}
+
+
+def _train(
+    request: dict[str, Any],
+    asked: _Asked,
+    alive: Callable[[float], None] = lambda longest_step: None,
+) -> dict[str, Any]:
+    try:
+        spec = SegmentSpec.from_dict(request["spec"])
+        fused = [SegmentSpec.from_dict(values) for values in request.get(FUSED, ())]
+    except InputError as error:  # this node lacks a module of the user's
+        return vars(TrainingOutcome.cut_short("refused", str(error)))
+    rank, size, device = request["rank"], request["world"], request["device"]
+    setproctitle(f"hydragnn_flow: {spec.kind} {spec.number} of {spec.run_directory}")
+    began = time.perf_counter()
+
+    # Other ranks do not come to know by themselves, as they do when all agree to stop.
+    cut_short: Status = "interrupted" if size == 1 else "lost"
+
+    def should_stop() -> bool:
+        return asked.stop.is_set() or asked.released == spec.attempt != ""
+
+    def ended(status: Status, reason: str) -> dict[str, Any]:
+        return vars(TrainingOutcome.cut_short(status, reason, began))
+
+    try:
+        if fused:
+            outcomes = run_fused(
+                fused,
+                device=device,
+                should_stop=should_stop,
+                energy_fraction=lambda: asked.share,
+                alive=alive,
+            )
+            broken = device != "cpu" and any(each.status == "error" for each in outcomes)
+            return {FUSED: [vars(each) for each in outcomes]} | ({LAST: True} if broken else {})
+        place = request["rendezvous"]
+        with (
+            nullcontext()
+            if place is None
+            else rendezvous(**place, rank=rank, size=size, should_stop=should_stop) as store
+        ):
+            world = join(rank, size, store, device)
+            run = profile_segment if spec.profile_seconds else run_segment
+            outcome = run(
+                spec,
+                device=device,
+                world=world,
+                should_stop=should_stop,
+                energy_fraction=lambda: asked.share,
+                alive=alive,
+            )
+        return vars(outcome) | ({LAST: True} if world.is_joined else {})
+    except (RanksMissing, Stopped) as error:
+        return ended(cut_short, str(error))
+    except StoreError as error:
+        return ended("refused", str(error)) | ({LAST: True} if size > 1 else {})
+    except Exception as error:
+        traceback.print_exc()
+        if (cause := passing(error)) is not None:
+            answer = ended(cut_short, f"the disk failed ({_one_line(cause)})")
+        elif size > 1 and lost_a_rank(error):
+            answer = ended("lost", f"the connection to another rank broke ({_one_line(error)})")
+        else:
+            answer = ended("error", _one_line(error))
+        if size == 1 and device == "cpu":
+            return answer
+        # On an accelerator some errors last as long as the process; and other ranks are still
+        # joined to it, with what the error refers to.
+        if size > 1:
+            keep_forever(error)
+        return answer | {LAST: True}
+    finally:
+        setproctitle(IDLE)
+        sys.stdout.flush()  # which goes where errors go
+
+
+def _one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
