@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import itertools
 import os
 import random
@@ -55,6 +56,8 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 # Without bytecode on disk each of hundreds of processes would compile the package.
 for name in ("COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE"):
     os.environ.pop(name, None)
+
+gc.disable()  # until all tests are collected: all of their modules stay
 
 # A shell's `&` leaves it ignored, in all processes that follow; tests press Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -118,8 +121,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups of files take longest, so they come first."""
+    """Groups of files take longest, so they come first; a million objects stay from here on."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -25,13 +25,12 @@ class Ring:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each look makes a collection; nothing is left alone afterwards."""
+    """Each look makes a collection."""
     monkeypatch.setattr(garbage, "SECONDS_BETWEEN_COLLECTIONS", 0.0)
     of_hypothesis = [*gc.callbacks]
     gc.callbacks.clear()
     gc.collect()
     yield
-    gc.unfreeze()
     gc.callbacks[:] = of_hypothesis
 
 
