@@ -41,15 +41,17 @@ class PmCounters:
         self.folder = root / "cray/pm_counters"
         self.folder.mkdir(parents=True)
         self.joules, self._updates = dict(joules), 0
+        self._lock = threading.Lock()
         self.set()
 
     def set(self, **joules: int) -> None:
         """Show other numbers, as an update does."""
-        self.joules |= joules
-        self._updates += 1
-        for name, value in self.joules.items():
-            self._put(name, f"{value} J {100_000 * self._updates} us")
-        self._put("freshness", str(self._updates))
+        with self._lock:
+            self.joules |= joules
+            self._updates += 1
+            for name, value in self.joules.items():
+                self._put(name, f"{value} J {100_000 * self._updates} us")
+            self._put("freshness", str(self._updates))
 
     @contextmanager
     def running(self, watts: Mapping[str, float]) -> Iterator[None]:
