@@ -31,7 +31,7 @@ help:
 	@echo "make test         lint, types and tests (7 minutes)"
 	@echo "make test-random  properties with new examples; ROOM=placement those of one room"
 	@echo "make lint         lint and types alone"
-	@echo "make test-slow    campaigns killed at many moments, installations, benchmarks (9 minutes)"
+	@echo "make test-slow    campaigns killed at many moments, every environment, installations (SLOW minutes)"
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (12 minutes)"
 	@echo "make test-drills  what goes wrong on a cluster for a while, on the same private Slurm"

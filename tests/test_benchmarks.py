@@ -14,11 +14,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import ase.build
-import ase.io
 import numpy as np
 import pytest
-from ase.calculators.emt import EMT
 from ensemble_cases import untrained_ensemble
 from ensemble_quality.outcome import area_of_perfect
 from model_accuracy.outcome import Outcome
@@ -62,91 +59,6 @@ def _read(printed: str, figures: Path) -> tuple[str, list[list[str]], Any]:
     return printed, cells[2:], json.loads(figures.read_text(encoding="utf-8"))
 
 
-@pytest.mark.slow
-def test_store(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    arguments = ["--quick", "--only", "memory", "--only", "stream"]
-    peers = {"numpy.memmap", "list of Data"}
-    if checkout := request.config.getoption("--hydragnn"):
-        arguments += ["--hydragnn", checkout]
-        peers |= {f"HydraGNN{way}" for way in (", preload=True", " from disk")}
-        peers.add("HydraGNN, enable_cache=True, second epoch on")
-    arguments += ["--scratch", tmp_path / "scratch", "--json", tmp_path / "figures.json"]
-    printed, table, figures = run_apart("store.py", *arguments)
-    paths = {"memory, batches of 128", "memory, compact dtypes", "stream, batches of 128"}
-    assert {cells[1] for cells in table} == paths
-    assert {cells[3] for cells in table} == peers
-    assert figures["quick"] and "Too little was measured" in printed
-    assert len(figures["details"]["lines"]) == len(table)
-    for line in figures["details"]["lines"]:
-        assert all(math.isfinite(line[key]) for key in ("value", "ratio"))
-    assert list((tmp_path / "scratch").iterdir()) == []
-
-
-@pytest.mark.slow
-def test_models(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    arguments = ["--quick", "--only", "SchNet", "--mode", "potential"]
-    sides = ["ours"]
-    if checkout := request.config.getoption("--hydragnn"):
-        arguments += ["--hydragnn", checkout]
-        sides.append("theirs")
-    printed, table, figures = run("models.py", *arguments, "--json", tmp_path / "figures.json")
-    assert [cells[1] for cells in table] == ["SchNet"]
-    assert figures["quick"] and "Too little was measured" in printed
-    (row,) = figures["details"]
-    for side in sides:
-        assert all(math.isfinite(value) for value in row[side].values())
-    ratios = [row["training"], row["inference"]]
-    assert all(ratio["low"] > 0 for ratio in ratios) if checkout else ratios == [None] * 2
-
-
-@pytest.mark.slow
-def test_prediction(tmp_path: Path) -> None:
-    arguments = ["--quick", "--only", "EGNN", "--json", tmp_path / "figures.json"]
-    printed, table, figures = run("prediction.py", *arguments)
-    assert [cells[1] for cells in table] == ["EGNN, speed of one pass", "memory, 60 structures"]
-    assert all(float(cells[5]) > 0 for cells in table)
-    assert figures["quick"] and "Too little was measured" in printed
-
-
-@pytest.mark.slow
-def test_accuracy(request: pytest.FixtureRequest, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for name in ("train", "test_MD"):
-        frames = []
-        for _ in range(12):
-            atoms = ase.build.molecule("H2O")
-            atoms.positions += rng.normal(0, 0.1, (3, 3))
-            atoms.calc = EMT()
-            atoms.get_forces()
-            frames.append(atoms)
-        (tmp_path / "acac").mkdir(exist_ok=True)
-        ase.io.write(tmp_path / "acac" / f"{name}_300K.xyz", frames)
-    arguments = ["--data", tmp_path, "--only", "acac:EGNN", "--only", "Si:PAINN"]
-    arguments += ["--seconds", "0.5", "--seeds", "1", "--trainings", tmp_path / "trainings.jsonl"]
-    sides = ["ours"]
-    if checkout := request.config.getoption("--hydragnn"):
-        arguments += ["--hydragnn", checkout]
-        sides.append("theirs")
-    printed, table, figures = run("accuracy.py", *arguments, "--json", tmp_path / "figures.json")
-    assert [cells[1] for cells in table] == ["EGNN", ""]
-    assert [cells[3] for cells in table] == ["energy RMSE, meV", "forces RMSE, meV/Å"]
-    assert figures["quick"] and "Too little was measured" in printed
-    (row,) = figures["details"]
-    for side in sides:
-        (outcome,) = row[side]
-        assert outcome["epochs"] > 0
-        assert outcome["seconds"] >= 0.5
-        # Water's forces of some eV/Å: neither perfect nor in other units.
-        assert 1 < outcome["errors"][1] < 20_000
-    # There is no file of Si.
-    assert any("Si:PAINN" in line and "Si_training.json" in line for line in figures["remarks"])
-    # What has been trained is not trained again.
-    before = (tmp_path / "trainings.jsonl").read_bytes()
-    _, again, _ = run("accuracy.py", *arguments, "--json", tmp_path / "again.json")
-    assert again == table
-    assert (tmp_path / "trainings.jsonl").read_bytes() == before
-
-
 def test_trainings_that_end_at_once_are_all_kept(tmp_path: Path) -> None:
     seeds, kept = range(64), Trainings(tmp_path / "trainings.jsonl", "code")
 
@@ -174,46 +86,6 @@ def test_forces(tmp_path: Path) -> None:
     assert whole < 0.01 < 1 < jumps  # meV
     assert any("leaves out 5" in remark for remark in figures["remarks"])
     assert [cells[1] for cells in rows if cells[1] == "SchNet"] == ["SchNet"] * 2
-
-
-@pytest.mark.slow
-def test_campaigns(shared_data: Path, tmp_path: Path) -> None:
-    arguments = ["--quick", "--only", "acac", "--data", shared_data, "--scratch", tmp_path / "runs"]
-    _, table, figures = run_apart("campaigns.py", *arguments, "--json", tmp_path / "figures.json")
-    assert [cells[1] for cells in table] == ["the best member", "ensemble of 2"]
-    member, ensemble = figures["details"]["acac"]
-    assert 0 < member["cpu_seconds"] < ensemble["cpu_seconds"]
-    for reached in (member, ensemble):
-        # Better than the mean energy and no forces, after an epoch or two.
-        assert reached["errors"][0] < 156 and reached["errors"][1] < 1041
-
-
-@pytest.mark.slow
-def test_fused_members(tmp_path: Path) -> None:
-    arguments = ["--only", "fused", "--quick", "--scratch", tmp_path / "made"]
-    printed, rows, _ = run_apart("parallel.py", *arguments, "--json", tmp_path / "figures.json")
-    name = "SAGE, property, 2 graphs a step"
-    lines = [cells for cells in rows if cells[1].startswith(f"{name}:")]
-    assert [cells[-2] for cells in lines[:2]] == ["met", "met"]  # are what they are alone
-    assert lines[3][-2] == "met"  # launches, which no load changes
-    assert "Too little was measured" in printed
-
-
-@pytest.mark.slow
-def test_ensemble(shared_data: Path, tmp_path: Path) -> None:
-    arguments = ["--quick", "--only", "acac", "--seeds", "1", "--data", shared_data]
-    arguments += ["--scratch", tmp_path / "runs", "--json", tmp_path / "figures.json"]
-    printed, table, figures = run_apart("ensemble.py", *arguments)
-    assert [cells[1] for cells in table[:2]] == ["acac, energy", "acac, forces"]
-    assert "Too little was measured" in printed
-    for one in figures["details"]:
-        assert len(one["members"]) == 2 and one["single"] in one["members"]
-        assert 0 < one["ensemble"] <= max(one["members"])
-        assert 0 <= one["held"] <= one["values"]
-        assert -1 <= one["spearman"] <= 1 and 0 <= one["area"] <= 0.5
-    forces = figures["details"][1]
-    assert sum(held for held, _ in forces["held_by_size"]) == forces["held"]
-    assert sum(values for _, values in forces["held_by_size"]) == forces["values"]
 
 
 def test_applicability(alloy_store: GraphStore, tmp_path: Path) -> None:
@@ -256,18 +128,6 @@ def test_parts_that_do_not_add_up_miss_the_target() -> None:
     again = list(scaling.lines_of(found.with_point(replace(point, profile=off))))
     assert [line.met for line in again] == [True] * 4 + [False, True]
     assert len(scaling.table_of(found).rows) == 4
-
-
-@pytest.mark.slow
-def test_search(tmp_path: Path) -> None:
-    arguments = ["--quick", "--scratch", tmp_path / "scratch"]
-    printed, _, figures = run("search.py", *arguments, "--json", tmp_path / "figures.json")
-    lines = figures["details"]["lines"]
-    assert {line["row"] for line in lines} == {"latency", "storage", "driver"}
-    assert all(math.isfinite(line["value"]) for line in lines)
-    engines = {row["engine"] for row in figures["details"]["idle"]}
-    assert {"auto", "batched_tpe", "tpe", "random"} <= engines
-    assert figures["quick"] and "Too little was measured" in printed
 
 
 def test_search_quality(tmp_path: Path) -> None:

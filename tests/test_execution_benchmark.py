@@ -23,24 +23,6 @@ def test_blocks_are_shown_by_medians_beside_their_spread() -> None:
 
 
 @pytest.mark.slow
-def test_execution(tmp_path: Path) -> None:
-    scratch = tmp_path / "scratch"
-    arguments: list[str | Path] = ["--quick", "--scratch", scratch]
-    printed, _, figures = run_apart("execution.py", *arguments, "--json", tmp_path / "figures.json")
-    lines, starts = figures["details"]["lines"], figures["details"]["starts"]
-    assert {line["row"] for line in lines} == {"warm", "throughput"}
-    assert all(math.isfinite(line["value"]) for line in lines)
-    assert "Too little was measured" in printed
-    ratios = [line["ratio"] for line in lines if line["row"] == "warm" and line["ratio"]]
-    assert len(ratios) in (2, 4) and min(ratios) > 0
-    (stages,) = starts["local"]
-    assert stages.keys() == {field.name for field in fields(Stages)}
-    assert min(stages.values()) >= 0 and stages["trainer"] > 0
-    assert list(scratch.iterdir()) == []
-    assert not [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in _command(p)]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "row",
     [

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from placement_race import cost
-from placement_race.networks import Measured, Settings, measured
+from placement_race.networks import Measured
 from test_learning import NETWORKS
 
-from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.models.cost import NetworkCost
 
 
@@ -59,16 +57,3 @@ def test_what_no_model_can_know_is_seen(monkeypatch: pytest.MonkeyPatch) -> None
     assert "mean absolute error" in missed
     assert "rank correlation" in missed
     assert "predicted over measured" in missed
-
-
-@pytest.mark.slow
-def test_networks_of_every_type_are_measured(tmp_path: Path) -> None:
-    said: list[str] = []
-    settings = Settings(each=1, seconds=0.01, rounds=1)
-    networks = measured(tmp_path, settings, said.append)
-    assert {network.kind for network in networks} == set(MPNN_TYPES)
-    assert len(said) == 2 * len(networks)
-    for network in networks:
-        assert 0 < network.seconds < 10 and 0 < network.again < 10
-        counted = network.larger * network.cost.peak_bytes
-        assert 0.3 * counted < network.peak_bytes < 1.05 * counted
