@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from driver_cases import PATIENCE
 from ensemble_cases import untrained_ensemble
 from ensemble_quality.outcome import area_of_perfect
 from model_accuracy.outcome import Outcome
@@ -48,7 +49,7 @@ def run(program: str, *arguments: str | Path) -> tuple[str, list[list[str]], Any
 def run_apart(program: str, *arguments: str | Path) -> tuple[str, list[list[str]], Any]:
     """The same in a process of its own."""
     command = [sys.executable, PROGRAMS / program, *arguments]
-    process = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    process = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert process.returncode == 0, process.stderr
     return _read(process.stdout, Path(arguments[-1]))
 

@@ -17,7 +17,15 @@ import pytest
 from ase.build import bulk
 from ase.io import write
 from campaign_cases import MEMBERS, TRIALS, write_config
-from driver_cases import command_of, family_of, has_checkpoint, start, start_until, still_there
+from driver_cases import (
+    PATIENCE,
+    command_of,
+    family_of,
+    has_checkpoint,
+    start,
+    start_until,
+    still_there,
+)
 from page_cases import REPOSITORY, Block, Line, blocks, lines
 from typer.testing import CliRunner, Result
 
@@ -66,7 +74,7 @@ def interrupted(killed: Started) -> Started:
     )
     family = family_of(driver, killed.run)
     driver.send_signal(signal.SIGINT)
-    return Started(*files, driver.wait(timeout=60), family)
+    return Started(*files, driver.wait(timeout=PATIENCE), family)
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +82,7 @@ def finished(interrupted: Started) -> Path:
     """The directory of the run, which has come to its end."""
     log = interrupted.log
     last = start(interrupted.config, interrupted.run, log)
-    assert last.wait(timeout=400) == 0, log.read_text()
+    assert last.wait(timeout=PATIENCE) == 0, log.read_text()
     assert "Mean absolute errors" in log.read_text()
     return interrupted.run
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 from campaign_cases import CONFIG, write_config
 from counter_trees import PmCounters
-from driver_cases import TWO_CORES, lines, start, start_until
+from driver_cases import PATIENCE, TWO_CORES, lines, start, start_until
 from typer.testing import CliRunner
 
 from hydragnn_flow import cli
@@ -55,7 +55,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counted]:
             driver.wait()
             early = read_node_energy(files[1])
             last = start(*files)
-            assert last.wait(timeout=300) == 0, files[2].read_text()
+            assert last.wait(timeout=PATIENCE) == 0, files[2].read_text()
         directory = RunDirectory(files[1])
         summary = json.loads(directory.summary.read_text())
         before = early.joules if early else 0.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from campaign_cases import MEMBERS, TRIALS, write_config
-from driver_cases import Reached, lines, member_lines, start, start_until
+from driver_cases import PATIENCE, Reached, lines, member_lines, start, start_until
 
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
@@ -35,7 +35,7 @@ def test_killed_at_every_stage(tmp_path: Path) -> None:
         driver.kill()
         driver.wait()
     last = start(config, run, log)
-    assert last.wait(timeout=400) == 0, log.read_text()
+    assert last.wait(timeout=PATIENCE) == 0, log.read_text()
 
     records = read_trials(run)
     assert [record.number for record in records] == list(range(TRIALS))

@@ -61,7 +61,7 @@ def test_no_trial_is_lost_or_repeated(tmp_path: Path) -> None:
         driver.send_signal(signal.SIGKILL)
         driver.wait()
     last = start(config, run, log)
-    assert last.wait(timeout=600) == 0, log.read_text()
+    assert last.wait(timeout=PATIENCE) == 0, log.read_text()
 
     records = read_trials(run)
     results = [result for result in RunDirectory(run).results() if result.kind == "trial"]

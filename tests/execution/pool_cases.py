@@ -15,7 +15,7 @@ from parsl.providers import LocalProvider
 from hydragnn_flow.execution import Site, load_site
 from hydragnn_flow.execution.pools.pool import Pool
 
-PATIENCE = 600.0
+PATIENCE = 1800.0
 
 
 class Quick(LocalProvider):

@@ -436,7 +436,7 @@ def test_ranks_on_two_nodes_meet_on_their_interface_alone(
         asked = json.dumps([spec.to_dict(), rendezvous | place, rank, 4])
         command = [*nodes[rank // 2], sys.executable, str(HERE / "gang_rank.py"), asked]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-    answers = [json.loads(rank.communicate(timeout=300)[0]) for rank in ranks]
+    answers = [json.loads(rank.communicate(timeout=PATIENCE)[0]) for rank in ranks]
     for rank, answer in enumerate(answers):
         assert answer["total"] == 1 + 2 + 3 + 4
         assert answer["weights"] == answers[0]["weights"]

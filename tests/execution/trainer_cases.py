@@ -20,7 +20,7 @@ from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import checkpoints, furthest
 
-PATIENCE = 600.0
+PATIENCE = 1800.0
 LONG = 100_000
 """Epochs that no test waits for."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from driver_cases import PATIENCE
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
@@ -32,9 +33,7 @@ _FORKS = multiprocessing.get_context("forkserver")
 _FORKS.set_forkserver_preload(["hydragnn_flow.training.runner"])
 
 
-def on_ranks(
-    size: int, answer: Callable[..., Any], meeting: Path, *arguments: Any, seconds: float = 300.0
-) -> list[Any]:
+def on_ranks(size: int, answer: Callable[..., Any], meeting: Path, *arguments: Any) -> list[Any]:
     """What each rank of a job answers, given its world and the arguments.
 
     Parameters
@@ -47,13 +46,10 @@ def on_ranks(
         File by which the ranks meet.
     arguments
         Of that function, behind the world.
-    seconds
-        After which they give up.
     """
     with ProcessPoolExecutor(size, _FORKS) as pool:
         ranks = [
-            pool.submit(_rank, answer, rank, size, str(meeting), seconds, arguments)
-            for rank in range(size)
+            pool.submit(_rank, answer, rank, size, str(meeting), arguments) for rank in range(size)
         ]
         return [rank.result() for rank in ranks]
 
@@ -63,10 +59,9 @@ def _rank(
     rank: int,
     size: int,
     meeting: str,
-    seconds: float,
     arguments: tuple[Any, ...],
 ) -> Any:
-    faulthandler.dump_traceback_later(seconds, exit=True)
+    faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
     with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
         # The trainers are gone before the group is: gloo's threads must not outlive it.

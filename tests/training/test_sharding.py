@@ -102,14 +102,14 @@ TYPES = {
 
 
 def on_ranks(
-    size: int, networks: dict[str, Any], folder: Path, store: GraphStore, seconds: float = 240.0
+    size: int, networks: dict[str, Any], folder: Path, store: GraphStore
 ) -> dict[str, list[dict[str, Any]]]:
     """Answers of all ranks by network, each of which has a folder of its name."""
     specs = {
         name: make_spec(folder / name, store, 1, network=network).to_dict()
         for name, network in networks.items()
     }
-    return sharding_rank.on_ranks(size, specs, folder, seconds)
+    return sharding_rank.on_ranks(size, specs, folder)
 
 
 def check_equal(
@@ -149,7 +149,7 @@ def test_four_parts_train_as_the_whole(
 @pytest.mark.slow
 def test_every_type_trains_in_parts(tmp_path: Path, alloy_store: GraphStore) -> None:
     networks = {**MORE, **TYPES}
-    found = on_ranks(4, networks, tmp_path, alloy_store, seconds=900.0)
+    found = on_ranks(4, networks, tmp_path, alloy_store)
     for number, (name, network) in enumerate(networks.items()):
         (alone := tmp_path / f"alone-{number}").mkdir()
         within = 1e-9 if network["Training"].get("precision") == "fp64" else 1e-5

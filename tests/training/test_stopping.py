@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from driver_cases import PATIENCE
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
@@ -97,7 +98,7 @@ def test_a_trainer_that_lost_its_worker_saves_first(
     come_to(lambda: worked() > since + 0.5)  # some steps, and nothing saved for as long
     parent.kill()
     parent.wait()
-    trainer.wait(timeout=120)
+    trainer.wait(timeout=PATIENCE)
     assert (tmp_path / "t" / FILE).stat().st_mtime_ns > before
     assert steps_saved(tmp_path / "t") > seen
 
