@@ -27,7 +27,7 @@ BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over d
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
 
 help:
-	@echo "make quickstart   install, then run the whole campaign on generated data (4 minutes)"
+	@echo "make quickstart   install, then run the whole campaign on generated data (9 minutes)"
 	@echo "make test         lint, types and tests (22 minutes at most)"
 	@echo "make test-random  properties with new examples; ROOM=placement those of one room"
 	@echo "make lint         lint and types alone"

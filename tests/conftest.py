@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import gc
 import itertools
 import os
 import random
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from xdist.scheduler import LoadGroupScheduling
+
+from hydragnn_flow.garbage import no_collection
 
 if TYPE_CHECKING:
     from hydragnn_flow.data import GraphStore
@@ -56,8 +57,6 @@ os.environ.setdefault("PYTHONHASHSEED", "0")
 # Without bytecode on disk each of hundreds of processes would compile the package.
 for name in ("COLUMNS", "LINES", "PYTHONDONTWRITEBYTECODE"):
     os.environ.pop(name, None)
-
-gc.disable()  # until all tests are collected: all of their modules stay
 
 # A shell's `&` leaves it ignored, in all processes that follow; tests press Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -120,11 +119,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupSch
     return _ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without searches for garbage: the tests' modules, a million objects, stay."""
+    with no_collection():
+        return (yield)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups of files take longest, so they come first; a million objects stay from here on."""
+    """Groups of files take longest, so they come first."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -120,6 +120,7 @@ class Place:
             else:
                 assert done.returncode in (1, 2) and len(said) == 1, told
                 assert said[0].startswith("error: "), told
+                assert refused or "/dev/stdout" in said[0], told
 
 
 @pytest.fixture

@@ -177,3 +177,25 @@ __main__.main()
 def test_children_have_what_takes_the_place_of_closed_streams() -> None:
     shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", BEGIN]
     assert subprocess.run(shell).returncode == 0
+
+
+LEAVING = """
+import atexit, os, sys
+import hydragnn_flow.cli as cli
+from hydragnn_flow import __main__
+class Kept:
+    def __del__(self, write=os.write):
+        write(1, b"taken apart")
+def run():
+    atexit.register(print, "at the exit")
+    sys.kept = Kept()
+    print("told")
+    sys.exit(3)
+cli.main = run
+__main__.main()
+"""
+
+
+def test_a_command_ends_without_taking_apart_what_it_imported() -> None:
+    done = subprocess.run([sys.executable, "-c", LEAVING], stdout=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stdout) == (3, "told\nat the exit\n")

@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from driver_cases import PATIENCE
 from parsl import Config
 from parsl.executors import HighThroughputExecutor
 from parsl.providers import LocalProvider
 
 from hydragnn_flow.execution import Site, load_site
 from hydragnn_flow.execution.pools.pool import Pool
-
-PATIENCE = 1800.0
 
 
 class Quick(LocalProvider):

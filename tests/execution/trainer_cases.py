@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+from driver_cases import PATIENCE
 
 from hydragnn_flow.execution import Node, Rank, merged, run_ranks
 from hydragnn_flow.execution.workers import worker
@@ -20,7 +21,6 @@ from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import checkpoints, furthest
 
-PATIENCE = 1800.0
 LONG = 100_000
 """Epochs that no test waits for."""
 
