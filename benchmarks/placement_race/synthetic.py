@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from results import run_config
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
@@ -42,28 +43,7 @@ _WIDTHS = (1, 2, 4, 8, 16, 32)
 # What a trial is known by.
 _NUMBER = "Training.Optimizer.learning_rate"
 CALM = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
-_ARCHITECTURE = {
-    "mpnn_type": "SchNet",
-    "hidden_dim": 8,
-    "num_conv_layers": 1,
-    "radius": 4.0,
-    "enable_interatomic_potential": True,
-    "energy_peratom_weight": 1.0,
-    "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [8]}},
-}
-CONFIG: dict[str, Any] = {
-    "name": "simulated",
-    "data": {
-        "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]},
-        "split": {"val": 0.2, "test": 0.2},
-    },
-    "network": {
-        "Architecture": _ARCHITECTURE,
-        "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
-        "Training": {"num_epoch": EPOCHS, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
-    },
-    "ensemble": {"size": 2, "epochs": EPOCHS},
-}
+CONFIG = run_config("simulated")
 
 
 @dataclass(frozen=True)
@@ -277,18 +257,8 @@ def staged(
     machine
         Facts of the site.
     """
-    run = RunConfig.model_validate(
-        {
-            **CONFIG,
-            "search": {
-                "trials": trials,
-                "sampler": "random",
-                "rungs": "none",
-                "space": {_NUMBER: {"float": [1e-5, 1e-2], "log": True}},
-            },
-            **(sections or {}),
-        }
-    )
+    search = {**CONFIG["search"], "trials": trials}
+    run = RunConfig.model_validate({**CONFIG, "search": search, **(sections or {})})
     directory = RunDirectory(folder)
     gcd = Gcd(GCD_GIB, 1e13, 1e12, 1e-5, 0.6, share)
     node = Node(tuple(map(str, range(GCDS_OF_A_NODE))), gcd, 1, "hip")
