@@ -124,8 +124,9 @@ def _within(what: str, found: Sequence[Outcome], points: float) -> list[Line]:
         return []
     held, values = (sum(getattr(one, key) for one in found) for key in ("held", "values"))
     share, level = 100 * held / values, 100 * LEVEL
-    target = {"at_least": level - points} if share < level else {"at_most": level + points}
-    return [Line(what, share, "%", **target)]
+    if share < level:
+        return [Line(what, share, "%", at_least=level - points)]
+    return [Line(what, share, "%", at_most=level + points)]
 
 
 def outside(flagged: Sequence[Flags]) -> Table:

@@ -126,7 +126,7 @@ def _course(row: str, course: Course, chosen: list[Case], quick: bool) -> Iterat
 
 
 def _in_time(what: str, course: Iterator[T], ends: Event, left_out: list[str]) -> Iterator[T]:
-    """What is measured, until there is no time or no memory left."""
+    """Parts that are measured, until there is no time or no memory left."""
     while not ends.is_set():
         try:
             yield next(course)

@@ -139,10 +139,10 @@ def tables(rows: list[Row]) -> list[Table]:
 
 def _figures(row: Row) -> list[Cell]:
     cells: list[Cell] = [row.case.mpnn_type]
-    rates = ({n: t.rate(n) for n in t.seconds} for t in (row.training, row.inference))
-    for figures in (*rates, row.memory, row.parameters):
-        cells += [figures.get(OURS), figures.get(THEIRS)]
-    return cells
+    for turns in (row.training, row.inference):
+        cells += [turns.rate(name) if name in turns.seconds else None for name in (OURS, THEIRS)]
+    cells += [row.memory.get(OURS), row.memory.get(THEIRS)]
+    return [*cells, row.parameters.get(OURS), row.parameters.get(THEIRS)]
 
 
 def remarks(rows: list[Row]) -> list[str]:

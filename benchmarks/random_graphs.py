@@ -19,7 +19,7 @@ def random_graphs(count: int, seed: int) -> Iterator[Data]:
     Parameters
     ----------
     count
-        How many.
+        Number of graphs.
     seed
         The same seed gives the same graphs.
     """

@@ -38,7 +38,7 @@ class Outcome:
     area: float
     """Miscalibration area."""
     area_limit: float
-    """What a perfect model has at most, in 95 of 100 samples of as many structures."""
+    """Largest area of a perfect model, in 95 of 100 samples of as many structures."""
     held: int
     """Values inside their 90 % intervals."""
     values: int

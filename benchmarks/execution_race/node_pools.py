@@ -52,7 +52,7 @@ class Nodes:
     given
         Parsl's arguments.
     count
-        How many.
+        Number of nodes.
     median
         Time of a segment [s].
     statistics

@@ -54,7 +54,7 @@ _SECONDS_TO_END = 30.0
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured."""
+    """Size of the machine, and times."""
 
     nodes: int
     blocks: int
@@ -79,9 +79,9 @@ def lines(folder: Path, plan: Plan, say: Callable[[str], None]) -> list[Line]:
     folder
         For run directories.
     plan
-        Of the machine.
+        Plan of the machine.
     say
-        Told what is being done.
+        Function that says what is being done.
     """
     with _Run(folder, plan) as run:
         found = _filled(run, plan, say) + _watched(run, plan, say)
@@ -162,7 +162,7 @@ def _lost_driver(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line
 
 @dataclass(frozen=True)
 class _Now:
-    """What all blocks say together."""
+    """State that all blocks report together."""
 
     time: float
     nodes: int

@@ -38,11 +38,11 @@ class Piece(NamedTuple):
     Attributes
     ----------
     name
-        Of the module.
+        Name of the module.
     ours, plain
         Functions of the operands.
     operands
-        What is differentiated; forces come from the first.
+        Tensors that are differentiated; forces come from the first.
     """
 
     name: str
@@ -79,11 +79,11 @@ def measure(
     device
         Where.
     atoms
-        Of the crystal whose edges are summed over; each has some 42 of them.
+        Number of atoms of the crystal whose edges are summed over; each has some 42 of them.
     rounds, seconds
         Turns of each way, and the length of one [s].
     say
-        Told what is measured.
+        Function that says what is measured.
     """
     for piece in pieces(device, atoms):
         for mode in MODES:

@@ -46,7 +46,7 @@ def measure(
     device
         Device that they share; on a CPU each has one thread.
     numbers
-        How many at a time.
+        Numbers of processes at a time.
     seconds
         Length of each measurement [s].
     say

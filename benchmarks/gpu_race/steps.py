@@ -79,7 +79,7 @@ class Course:
     hydragnn: Path | None
     say: Callable[[str], None]
     left_out: list[str]
-    """What could not be measured, and why."""
+    """Names of what could not be measured, and why."""
 
     def run(self, case: Case) -> Row | None:
         """Measure whichever sides there are; None where ours cannot be."""

@@ -30,15 +30,15 @@ def train_and_test(
     Parameters
     ----------
     contest
-        Which network on which set.
+        Network and set.
     store
-        Of the set.
+        Store of the set.
     seconds
         CPU time of the training, of all threads of this process.
     checkout
         Root of a checkout of HydraGNN.
     seed
-        Of the weights and of the order of graphs.
+        Seed of the weights and of the order of graphs.
 
     Raises
     ------
@@ -74,7 +74,7 @@ class _Targets:
     train
         The training split.
     name
-        Of the target.
+        Name of the target.
     potential
         Whether it is a potential's energy.
     """

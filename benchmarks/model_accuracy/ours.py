@@ -23,13 +23,13 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
     Parameters
     ----------
     contest
-        Which network on which set.
+        Network and set.
     store
-        Of the set.
+        Store of the set.
     seconds
         CPU time of the training, of all threads of this process.
     seed
-        Of the weights and of the order of graphs.
+        Seed of the weights and of the order of graphs.
     """
     checked = load_network(network(contest))
     return train_network(checked, contest.set, store, CpuClock(seconds), seed)
@@ -45,13 +45,13 @@ def train_network(
     checked
         The network.
     name
-        Of the set, whose errors are measured.
+        Name of the set, whose errors are measured.
     store
-        Of the set.
+        Store of the set.
     clock
         Ends the training.
     seed
-        Of the weights and of the order of graphs.
+        Seed of the weights and of the order of graphs.
     """
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(

@@ -105,7 +105,7 @@ def version_of(pair: Pair, python: Path) -> str:
 
 
 def _say(python: Path, arguments: list[str]) -> str:
-    """What a peer's environment prints."""
+    """Output of a peer's environment."""
     done = subprocess.run(
         # Not resolved: an environment's interpreter is a link.
         [str(python.absolute()), *arguments],

@@ -120,7 +120,7 @@ def whole(folder: Path, store: GraphStore, held: Held) -> list[Line]:
 
 
 def _trained(result: SegmentResult) -> float:
-    """What a segment has added to what is kept, as part of a trial's training."""
+    """Part of a trial's training that a segment has added to what is kept."""
     return result.steps / STEPS / EPOCHS
 
 

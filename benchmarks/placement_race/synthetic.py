@@ -48,7 +48,7 @@ CONFIG = run_config("simulated")
 
 @dataclass(frozen=True)
 class Model:
-    """What a trial takes."""
+    """Time and memory that a trial takes."""
 
     seconds: float
     """On one GCD [s]."""
@@ -141,7 +141,7 @@ class Foreseen:
         )
 
     def cost(self, rank: Rank) -> Cost:
-        """What a segment really takes."""
+        """Time and memory that a segment really takes."""
         model = self.model(rank.spec.network)
         epoch = model.on(rank.world, rank.spec.batches) / EPOCHS
         memory = model.memory_gib / rank.world
@@ -152,7 +152,7 @@ class NoCurves:
     """Errors that say nothing."""
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """Of each epoch."""
+        """Errors of each epoch, all alike."""
         return [1.0] * spec.until_epoch
 
 
@@ -161,9 +161,9 @@ class Bounds:
     """Times that no schedule is shorter than [s]."""
 
     work: float
-    """Of computing, of memory, and of whole GCDs for what does not fit one."""
+    """Time of computing, of memory, and of whole GCDs for what does not fit one."""
     longest: float
-    """Of the longest trial on the fewest GCDs that have its memory."""
+    """Time of the longest trial on the fewest GCDs that have its memory."""
     longest_of_any_width: float
 
     @classmethod
@@ -237,7 +237,7 @@ def staged(
     folder
         For the run directory; one that is there is gone on with.
     store
-        Which nobody reads.
+        Store that nobody reads.
     trials, gcds
         Their numbers.
     most_gib
@@ -251,9 +251,9 @@ def staged(
     widest
         Most GCDs of a segment.
     conditions
-        What the machine is like.
+        Queue, losses and noise of the machine.
     sections
-        Of the configuration.
+        Sections of the configuration that differ.
     machine
         Facts of the site.
     """

@@ -111,7 +111,7 @@ class DeepHyperEngine:
     python
         An interpreter that has DeepHyper.
     seed
-        Of the search.
+        Seed of the search.
     """
 
     def __init__(self, space: Mapping[str, Parameter], python: Path, seed: int) -> None:
