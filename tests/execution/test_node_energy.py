@@ -54,17 +54,6 @@ def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(
     assert used().node_seconds > first.node_seconds
 
 
-@pytest.mark.xdist_group("processes")
-def test_nothing_is_written_where_nothing_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOST_SYS", str(tmp_path / "sys"))
-    with Pool(site(), tmp_path / "parsl") as pools:
-        update_until(pools, pools.hosts, demand=1)
-        pools.submit(os.getpid).result(60)
-    assert not (tmp_path / ENERGY_FILE).exists() and read_node_energy(tmp_path) is None
-
-
 def test_the_last_reading_of_each_agent_counts(tmp_path: Path) -> None:
     file = EnergyFile(tmp_path)
     file.record([])
