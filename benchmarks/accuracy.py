@@ -24,7 +24,7 @@ from model_accuracy import hydragnns, ours
 from model_accuracy.outcome import Row, ratios, remarks, table, train
 from model_accuracy.sets import CONTESTS, SETS, prepare
 from peers.hydragnn_package import CannotRun
-from results import Run, peer_commit, say_on
+from results import Run, peer_commit, say
 from turns import in_fresh_process
 
 from hydragnn_flow import InputError
@@ -56,7 +56,7 @@ def main(
     left_out = [] if hydragnn else ["HydraGNN, whose checkout --hydragnn would name"]
     with tempfile.TemporaryDirectory() as folder:
         for contest in chosen:
-            say_on()(contest.name)
+            say(contest.name)
             store, row = Path(folder) / f"{contest.set}.gs", Row(contest.name, contest.set)
             training = contest, store, seconds or contest.seconds
 

@@ -29,7 +29,7 @@ import yaml
 from ensemble_quality.outcome import LEVEL, Outcome, outcomes
 from ensemble_quality.outside import Flags, flags
 from model_accuracy.sets import SETS
-from results import REPOSITORY, Cell, Line, Number, Run, Table, line_tables, missed, say_on
+from results import REPOSITORY, Cell, Line, Number, Run, Table, line_tables, missed, say
 
 CONFIGS = {"quickstart": "quickstart", "Si": "mlearn_si", "Ge": "mlearn_si"}
 CONFIGS |= {"acac": "acac", "perov_5": "perov_5"}
@@ -56,7 +56,7 @@ def main(
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         for name in only or CONFIGS:
             for seed in range(seeds):
-                say_on()(f"{name}, campaign {seed + 1} of {seeds}")
+                say(f"{name}, campaign {seed + 1} of {seeds}")
                 path = Path(folder).resolve() / f"{name}-{seed}"
                 campaign(name, seed, data, path, quick)
                 found += outcomes(name, seed, path)

@@ -38,7 +38,7 @@ from execution_race.workplace import (
     segments,
     workers_of_this_machine,
 )
-from results import REPOSITORY, Line, Run, line_tables, missed, say_on
+from results import REPOSITORY, Line, Run, line_tables, missed
 from rich.console import Console
 from search_race.engines import deephyper_version
 from turns import Turns, take_turns
@@ -84,7 +84,7 @@ def warm(folder: Path, turns: int, deephyper: Path | None) -> list[Line]:
             )
             stack.callback(evaluator.communicate)
             sides[_EVALUATOR] = partial(_evaluated, evaluator, specs)
-        found = take_turns(sides, turns, say_on())
+        found = take_turns(sides, turns)
     what, wall = "to a first step", [1e3 * seconds for seconds in walls[1:]]
     lines = [Line(f"{what}, wall time", median(wall), "ms", at_most=100.0)]
     for peer in list(sides)[1:]:
@@ -157,7 +157,7 @@ def driver(folder: Path, workers: int, trials: int, rounds: int) -> list[Line]:
             wait(running)
             return (time.monotonic() - begin) / trials
 
-        found: Turns = take_turns({"driver": campaign, _ALONE: alone}, rounds, say_on())
+        found: Turns = take_turns({"driver": campaign, _ALONE: alone}, rounds)
     what, measured = f"{workers} GCDs, {trials:,} segments that end at once", cpu[1:]
     spread = min(measured), max(measured)
     return [

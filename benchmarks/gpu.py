@@ -32,7 +32,7 @@ from gpu_race import fused, pieces, processes
 from gpu_race.steps import OURS, THEIRS, Course, Row
 from model_race.alloys import write_alloys
 from model_race.networks import BATCH, MODES, TARGETS, Case, Mode, cases
-from results import Cell, Number, Run, Table, peer_commit, say_on
+from results import Cell, Number, Run, Table, peer_commit
 
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.sites.this_node import this_node
@@ -84,7 +84,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         course = Course(
             *(Path(folder), place, gcd, rounds, seconds, 1 if quick else 4),
-            *(hydragnn, say_on(), left_out),
+            *(hydragnn, left_out),
         )
         chosen = cases(types or list(TARGETS), [mode] if mode else list(MODES))
         for row in only or ROWS:
@@ -106,7 +106,7 @@ def main(
 
 def _course(row: str, course: Course, chosen: list[Case], quick: bool) -> Iterator[list[Any]]:
     """Measures a row, part by part."""
-    device, say = course.device, course.say
+    device = course.device
     if row == "steps":
         for case in chosen:
             found = course.run(case)
@@ -115,13 +115,13 @@ def _course(row: str, course: Course, chosen: list[Case], quick: bool) -> Iterat
         numbers, seconds = ((1, 2), 0.1) if quick else ((1, 2, 4, 8), 8 * course.seconds)
         for case in SIDE_BY_SIDE[: 1 if quick else None]:
             store = write_alloys(course.folder, course.batches * BATCH, case)
-            yield [*processes.measure(case, store, device, numbers, seconds, say)]
+            yield [*processes.measure(case, store, device, numbers, seconds)]
     elif row == "pieces":
         atoms = 108 if quick or device.type == "cpu" else 2048
-        for piece in pieces.measure(device, atoms, course.rounds, course.seconds / 4, say):
+        for piece in pieces.measure(device, atoms, course.rounds, course.seconds / 4):
             yield [piece]
     else:
-        for shape in fused.measure(device, course.folder, course.rounds, quick, say):
+        for shape in fused.measure(device, course.folder, course.rounds, quick):
             yield [shape]
 
 

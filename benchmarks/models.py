@@ -32,7 +32,7 @@ from model_race.networks import BATCH, MODES, TARGETS, Case, Mode, cases, networ
 from model_race.sides import Ours, Side
 from peers.hydragnn_model import HydraGNNModel
 from peers.hydragnn_package import CannotRun
-from results import Cell, Run, Table, peer_commit, say_on
+from results import Cell, Run, Table, peer_commit, say
 from turns import CannotMeasure, Turns, in_fresh_process, memory_added, take_turns
 
 from hydragnn_flow import GraphStore, InputError
@@ -78,7 +78,7 @@ def measure(
 
     def turns(work: dict[str, Callable[[float], int]]) -> Turns:
         contenders = {name: partial(_turn, one, seconds) for name, one in work.items()}
-        return take_turns(contenders, rounds, say_on())
+        return take_turns(contenders, rounds)
 
     return Row(
         case,
@@ -175,7 +175,7 @@ def main(
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for case in cases(only or list(TARGETS), [mode] if mode else list(MODES)):
-            say_on()(case.name)
+            say(case.name)
             store = write_alloys(Path(folder), batches * BATCH, case)
             rows.append(measure(case, store, rounds, seconds, hydragnn, left_out))
     run.end(

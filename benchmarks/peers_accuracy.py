@@ -28,7 +28,7 @@ from peer_potentials.sides import (
     write_graphs,
 )
 from peers.hydragnn_package import CannotRun
-from results import Run, say_on
+from results import Run, say
 from turns import in_fresh_process
 
 _TARGET = 0.9
@@ -56,7 +56,7 @@ def main(
         for pair in PAIRS:
             if only and pair.mpnn_type not in only:
                 continue
-            say_on()(f"{pair.mpnn_type}, {pair.peer}")
+            say(f"{pair.mpnn_type}, {pair.peer}")
             row = Row(f"{pair.mpnn_type}, {pair.peer}", SET)
             ours = partial(in_fresh_process, train_ours, pair, store, seconds)
             try:

@@ -23,7 +23,7 @@ from typing import Annotated
 import typer
 from placement_race import planned, synthetic
 from placement_race.campaigns import Held, members, walltime, whole
-from results import Cell, Line, Number, Run, Table, line_tables, missed, say_on
+from results import Cell, Line, Number, Run, Table, line_tables, missed, say
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
@@ -143,7 +143,7 @@ def main(
         data = DataConfig.model_validate(synthetic.CONFIG["data"])
         store = prepare_store(data, 4.0, None, 0, folder / "store.gs")
         for row in only or ROWS:
-            say_on()(row)
+            say(row)
             if row == "makespan":
                 for number, case in enumerate(settings.cases):
                     cells, more = makespan(folder / f"run{number}", store, case)
@@ -159,7 +159,7 @@ def main(
             elif row == "decision":
                 lines += decision(*settings.decision)
             elif row == "planned":
-                lines += planned.lines(folder / row, say_on(), *settings.planned)
+                lines += planned.lines(folder / row, *settings.planned)
             else:
                 raise typer.BadParameter(f"no row {row}; there are {', '.join(ROWS)}")
     columns = ["", "ours", "over the bound", "a node for each trial, over ours"]

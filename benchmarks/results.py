@@ -18,7 +18,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -299,9 +299,9 @@ def peer_commit(hydragnn: Path | None) -> dict[str, str]:
     return {} if hydragnn is None else {"HydraGNN": commit_of(hydragnn) or "of no commit"}
 
 
-def say_on(stream: Any = sys.stderr) -> Callable[[str], None]:
-    """Function that says what is being done."""
-    return lambda text: print(f"  {text}", file=stream, flush=True)
+def say(text: str) -> None:
+    """Say what is being done."""
+    print(f"  {text}", file=sys.stderr, flush=True)
 
 
 def command(given: Sequence[str]) -> str:

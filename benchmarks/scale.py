@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 from execution_race.whole_machine import Plan, lines
-from results import Run, line_tables, missed, say_on
+from results import Run, line_tables, missed
 
 from hydragnn_flow.execution.sites.batch import seconds_between_heartbeats
 
@@ -37,7 +37,7 @@ def main(
     )
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as name:
-        found = lines(Path(name).resolve(), plan, say_on())
+        found = lines(Path(name).resolve(), plan)
     run.end(line_tables(found), json, remarks=missed(found), settings=asdict(plan))
 
 

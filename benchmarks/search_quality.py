@@ -26,7 +26,7 @@ import numpy as np
 import optuna
 import torch
 import typer
-from results import Cell, Run, Table, say_on
+from results import Cell, Run, Table, say
 from search_race.engines import ENGINES, Clock, deephyper_version, make_engine
 from search_race.functions import DEVELOPMENT, HELD_OUT, Function, load
 
@@ -141,8 +141,9 @@ def verdicts(found: Regrets, settings: Sequence[str]) -> list[str]:
             ours, theirs = _pair(found, setting, peer, 0)
             if len(ours) > 1 and _verdict(ours, theirs) == "behind":
                 behind.append(f"{peer} at {setting}")
-    sentences = [f"`auto` over the best peer, target ≤ {_TARGET:g}: {', '.join(said)}"]
-    return sentences + ([f"half-way behind {', '.join(behind)}: MISSED"] if behind else [])
+    beside = f"`auto` over the best peer, target ≤ {_TARGET:g}"
+    what = {beside: said, "half-way `auto` is behind, MISSED": behind}
+    return [f"{name}: {', '.join(words)}" for name, words in what.items() if words]
 
 
 def _pair(found: Regrets, setting: str, peer: str, place: int) -> tuple[list[float], list[float]]:
@@ -194,7 +195,7 @@ def main(
         for one in chosen:
             for name in names:
                 of_setting = one.slow_seeds if name in _SLOW else one.seeds
-                say_on()(f"{one.name}, {function.name}, {name}")
+                say(f"{one.name}, {function.name}, {name}")
                 for seed in range(seeds or of_setting):
                     if name != "deephyper" or deephyper is not None:
                         regrets = search(function, name, one, seed, deephyper)

@@ -30,7 +30,7 @@ from peers import ListOfData, Peer, check_equal
 from peers.hydragnn import NAMES, HydraGNN, Way
 from peers.memmap import Memmap
 from random_graphs import random_graphs, tiny_graphs
-from results import Line, Run, line_tables, missed, peer_commit, say_on
+from results import Line, Run, line_tables, missed, peer_commit, say
 from torch_geometric.data import Batch, Data
 from turns import CannotMeasure, in_fresh_process, kib, memory_added, take_turns
 
@@ -84,7 +84,6 @@ class Bench:
     """Deleted after the run."""
     settings: Settings
     hydragnn: Path | None
-    say: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self.rates: dict[str, dict[str, list[float]]] = {}
@@ -101,7 +100,7 @@ class Bench:
 
     def written(self, name: str, graphs: Iterable[Data]) -> Path:
         """A store of graphs."""
-        self.say(f"writing {name}")
+        say(f"writing {name}")
         write_store(self.folder / name, {SPLIT: graphs}, dtypes="hydragnn")
         return self.folder / name
 
@@ -195,7 +194,7 @@ class Bench:
             if epoch is not None and peer is ours:
                 epochs = epoch  # type: ignore[assignment]  # of the same arguments
             contenders[peer.name] = partial(_turn, epochs, rng, self.settings.seconds)
-        turns = take_turns(contenders, self.settings.rounds, self.say)
+        turns = take_turns(contenders, self.settings.rounds)
         self.rates[ours.name] = turns.seconds
         unit = "graphs/CPU-s"
         return [
@@ -230,7 +229,7 @@ def main(
     left_out = [] if hydragnn else ["HydraGNN, whose checkout --hydragnn would name"]
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        bench = Bench(Path(folder), settings, hydragnn, say_on())
+        bench = Bench(Path(folder), settings, hydragnn)
         for row in only or ROWS:
             try:
                 lines += getattr(bench, row)()

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, TypeVar, cast
 
 import torch
-from results import Line, Number
+from results import Line, Number, say
 
 T = TypeVar("T")
 
@@ -50,9 +50,7 @@ class Turns:
         return Line(what, *rates, ratio.value, spread=spread, **more)
 
 
-def take_turns(
-    contenders: Mapping[str, Callable[[], float]], rounds: int, say: Callable[[str], None]
-) -> Turns:
+def take_turns(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Turns:
     """Let contenders, each of which says how long it took, work in turns; first once unmeasured."""
     found: dict[str, list[float]] = {name: [] for name in contenders}
     # The objects that contenders keep must not slow down the garbage collection of all.

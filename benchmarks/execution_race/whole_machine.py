@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 from parsl.launchers import SimpleLauncher
 from parsl.providers import LocalProvider
-from results import Line
+from results import Line, say
 from rich.console import Console
 
 from execution_race.workplace import config, cpu_seconds, family
@@ -71,7 +71,7 @@ class Plan:
         return self.nodes * _GCDS
 
 
-def lines(folder: Path, plan: Plan, say: Callable[[str], None]) -> list[Line]:
+def lines(folder: Path, plan: Plan) -> list[Line]:
     """Fill a machine, watch it, lose a batch job, and lose the driver.
 
     Parameters
@@ -80,15 +80,13 @@ def lines(folder: Path, plan: Plan, say: Callable[[str], None]) -> list[Line]:
         For run directories.
     plan
         Plan of the machine.
-    say
-        Function that says what is being done.
     """
     with _Run(folder, plan) as run:
-        found = _filled(run, plan, say) + _watched(run, plan, say)
-        return found + _lost_block(run, plan, say) + _lost_driver(run, plan, say)
+        found = _filled(run, plan) + _watched(run, plan)
+        return found + _lost_block(run, plan) + _lost_driver(run, plan)
 
 
-def _filled(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
+def _filled(run: _Run, plan: Plan) -> list[Line]:
     say(f"{plan.nodes:,} nodes come")
     run.until(lambda now: now.nodes == plan.nodes and now.took > 0)
     say(f"{plan.workers:,} GCDs get a segment each")
@@ -101,7 +99,7 @@ def _filled(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
     ]
 
 
-def _watched(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
+def _watched(run: _Run, plan: Plan) -> list[Line]:
     # Segments that began together end together at first.
     say("segments end and begin")
     full = time.time()
@@ -129,7 +127,7 @@ def _watched(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
     ]
 
 
-def _lost_block(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
+def _lost_block(run: _Run, plan: Plan) -> list[Line]:
     say("a block loses all its nodes")
     before, lost = run.blocks(), run.lost()
     run.kill_block(min(before))
@@ -145,7 +143,7 @@ def _lost_block(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]
     ]
 
 
-def _lost_driver(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
+def _lost_driver(run: _Run, plan: Plan) -> list[Line]:
     say("the driver is lost, and begins again")
     answered = run.kill()
     known = sum(result["status"] == "ok" for result in run.results())

@@ -39,9 +39,7 @@ class Together:
     """Seconds of a step of all members."""
 
 
-def measure(
-    device: torch.device, folder: Path, rounds: int, quick: bool, say: Callable[[str], None]
-) -> Iterator[Together]:
+def measure(device: torch.device, folder: Path, rounds: int, quick: bool) -> Iterator[Together]:
     """Train the members of each shape for some steps to compare them, and then time others."""
     source = {"format": "emt_alloys", "structures": 40 if quick else 240, "atoms": [8, 32]}
     data = DataConfig.model_validate({"source": source, "split": {"val": 0.1, "test": 0.1}})
@@ -53,7 +51,7 @@ def measure(
             trainer.begin()
             ways = {SEPARATE: trainer.take_apart, FUSED: trainer.take}
             contenders = {name: _turn(trainer, take) for name, take in ways.items()}
-            yield Together(*shape, loss, weight, take_turns(contenders, rounds, say))
+            yield Together(*shape, loss, weight, take_turns(contenders, rounds))
 
 
 def _turn(trainer: FusedTrainer, take: Callable[[], None]) -> Callable[[], float]:

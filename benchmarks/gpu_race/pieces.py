@@ -70,7 +70,6 @@ def measure(
     atoms: int,
     rounds: int,
     seconds: float,
-    say: Callable[[str], None],
 ) -> Iterator[Timed]:
     """Time every piece in every mode.
 
@@ -82,8 +81,6 @@ def measure(
         Number of atoms of the crystal whose edges are summed over; each has some 42 of them.
     rounds, seconds
         Turns of each way, and the length of one [s].
-    say
-        Function that says what is measured.
     """
     for piece in pieces(device, atoms):
         for mode in MODES:
@@ -93,7 +90,7 @@ def measure(
             }
             worst = _difference(work[OURS](), work[PLAIN]())
             contenders = {name: partial(seconds_of, work[name], device, seconds) for name in work}
-            yield Timed(piece.name, mode, take_turns(contenders, rounds, say), worst)
+            yield Timed(piece.name, mode, take_turns(contenders, rounds), worst)
 
 
 def pieces(device: torch.device, atoms: int) -> list[Piece]:

@@ -6,13 +6,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from model_race.networks import BATCH, Case
+from results import say
 
 _BENCHMARKS = Path(__file__).resolve().parents[1]
 # CPU time after which losses are read [s], for which a process waits for the device.
@@ -35,7 +36,6 @@ def measure(
     device: torch.device,
     numbers: Sequence[int],
     seconds: float,
-    say: Callable[[str], None],
 ) -> list[Shared]:
     """Let the first processes train at the same time, and measure the wall time.
 
@@ -49,8 +49,6 @@ def measure(
         Numbers of processes at a time.
     seconds
         Length of each measurement [s].
-    say
-        Function that says what is being done.
 
     Raises
     ------

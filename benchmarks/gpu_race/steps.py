@@ -77,7 +77,6 @@ class Course:
     batches: int
     """Different batches, which a side takes one after the other."""
     hydragnn: Path | None
-    say: Callable[[str], None]
     left_out: list[str]
     """Names of what could not be measured, and why."""
 
@@ -93,7 +92,7 @@ class Course:
             peak = peak_memory_gib(self.device)
             sides: dict[str, Side] = {OURS: ours} | self._theirs(case, store)
             contenders = {who: self._turn(side, 2 * step) for who, side in sides.items()}
-            turns = take_turns(contenders, self.rounds, self.say)
+            turns = take_turns(contenders, self.rounds)
             # Last, since what the profiler has begun may go on.
             kernels = kernels_of(ours.step, self.batches, self.device)
         except (RuntimeError, InputError) as error:

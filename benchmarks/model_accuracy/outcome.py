@@ -67,7 +67,7 @@ def table(rows: Sequence[Row], peer: str, name: str) -> Table:
 def ratios(rows: Sequence[Row], target: float = math.inf) -> Table:
     """Our mean errors over the other side's, at most a target, and which side is ahead."""
     lines: list[list[Cell]] = []
-    for row in rows:
+    for row in [row for row in rows if row.theirs]:
         cells: list[Cell] = [row.name]
         for number, _ in enumerate(SETS[row.set].measures):
             ours, theirs = _values(row.ours, number), _values(row.theirs, number)

@@ -8,13 +8,12 @@ than.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
-from results import Line, run_config
+from results import Line, run_config, say
 from rich.console import Console
 
 from hydragnn_flow import load_site, run_campaign
@@ -31,9 +30,7 @@ _FIRST = 12
 _SLOTS = 2
 
 
-def lines(
-    folder: Path, say: Callable[[str], None], campaigns: int = 3, trials: int = 40
-) -> list[Line]:
+def lines(folder: Path, campaigns: int = 3, trials: int = 40) -> list[Line]:
     """Plan campaigns, run them, and compare; what is learned of the machine stays in a folder."""
     site = load_site("local")
     site = replace(site, node=replace(site.node, gcds=site.node.gcds[:_SLOTS]))
