@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from hydragnn_flow.config import RunConfig, load_config
-from hydragnn_flow.errors import InputError
 
 MEMBERS = {"size": 2, "epochs": 18}
 GCDS = {"Resources.gcds": {"choices": [1, 2]}}
@@ -41,32 +40,6 @@ def test_the_configuration_that_ships(configs: Path) -> None:
     lines = (configs / "strategy.yaml").read_text().splitlines()
     search = yaml.safe_load("\n".join(lines))["search"]
     assert len(search["space"]) >= 5
-
-
-@pytest.mark.parametrize(
-    ("search", "ensemble", "said"),
-    [
-        ({"objectives": ["throughput"]}, MEMBERS, ("measures none", "remove ensemble")),
-        ({"objectives": ["seconds", "joules"]}, MEMBERS, ("seconds and joules measures none",)),
-        ({}, None, ("ensemble is missing; give it", "this one is for val_error")),
-        ({"objectives": ["val_loss", "throughput"]}, None, ("ensemble is missing",)),
-        ({"objectives": ["throughput", "val_loss"]}, MEMBERS, ("rungs judge", "with val_loss")),
-        ({"objectives": ["throughput", "seconds"]}, None, ("say the same", "Resources.gcds")),
-        ({"objectives": ["seconds"], "budget": {"steps": 5}}, None, ("steps = 5", "as 20")),
-        ({"objectives": ["joules"], "patience": {"epochs": 2}}, None, ("patience", "remove it")),
-        ({"objectives": ["joules"], "learning_curve": {}}, None, ("learning_curve predicts",)),
-        ({"objectives": ["throughputs"]}, None, ("did you mean 'throughput'",)),
-    ],
-    ids=str,
-)
-def test_what_does_not_go_together_is_named(
-    load: Callable[..., RunConfig], search: Any, ensemble: Any, said: tuple[str, ...]
-) -> None:
-    with pytest.raises(InputError) as error:
-        load(search, ensemble)
-    assert "\n" not in str(error.value)
-    for words in said:
-        assert words in str(error.value)
 
 
 def test_speed_is_that_of_one_gcd_unless_it_is_said(load: Callable[..., RunConfig]) -> None:

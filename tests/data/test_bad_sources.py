@@ -17,8 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from source_cases import UNITS, config, frames, read_train
 
-from hydragnn_flow.config import DataConfig
-from hydragnn_flow.config.base import validate
 from hydragnn_flow.data.sources import fingerprint, open_source
 from hydragnn_flow.errors import InputError
 
@@ -132,23 +130,6 @@ def test_a_missing_structure_of_a_table_is_named_by_its_row(tmp_path):
     next(tmp_path.glob("part-11 2.*")).unlink()
     with pytest.raises(InputError, match=r"part-11\.csv: structure 2 names .*part-11 2\."):
         fingerprint(values)
-
-
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"split": {"val": 1.5}}, "split.val: must be less than 1, got 1.5"),
-        ({"split": {"test": 0}}, "split.test: must be greater than 0, got 0"),
-        ({"mode": "disk"}, "mode: must be 'memory', 'random' or 'stream', got 'disk'"),
-        ({"dtypes": 3}, "dtypes: must be 'hydragnn' or 'compact', got 3"),
-        ({"path": 3}, "path: must be a path, got 3"),
-    ],
-)
-def test_values_of_the_section_that_cannot_be(changes, said):
-    values = config(format="ase", train="a.xyz", targets=UNITS).model_dump() | changes
-    with pytest.raises(InputError) as caught:
-        validate(DataConfig, values, "run.yaml")
-    assert str(caught.value).endswith(said)
 
 
 @pytest.mark.parametrize("name", cases.FORMATS)

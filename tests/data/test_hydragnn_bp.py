@@ -196,17 +196,6 @@ def test_good_file(tmp_path, kind):
                     assert np.array_equal(graph[key].numpy(), values[key][number]), (name, key)
 
 
-def test_file_of_hydragnn(shared_data):
-    found = bp_manifest(shared_data / "hydragnn_bp" / "hydragnn_cuau.bp")
-    assert {name: split.graphs for name, split in found.splits.items()} == {
-        "trainset": 40,
-        "valset": 10,
-        "testset": 10,
-    }
-    assert found.splits["trainset"].atoms == 40 * 32
-    assert found.splits["trainset"].edges == 40 * 640
-
-
 def test_looking_through_leaves_nothing_behind(tmp_path):
     """ADIOS2 would write timings, for each time it closes a file, where the temporary files are."""
     path = write_file(tmp_path / f"traceless-{os.getpid()}.bp")

@@ -158,12 +158,6 @@ def test_mesh_refuses(tmp_path):
     refused(tmp_path, dropped, "a.vtu", "'polygon'")
     write_mesh(tmp_path, [("quad", [[0, 1, 2, 3]])], t=np.array([np.nan] + [0.0] * 7))
     refused(tmp_path, dropped, "a.vtu", "NaN or infinity in 't'")
-    (tmp_path / "a.vtu").write_text("<VTKFile>")
-    refused(tmp_path, MESH, "a.vtu", "cannot be read as a mesh")
-    (tmp_path / "a.off").write_text("no mesh\n")
-    refused(tmp_path, {**MESH, "train": "a.off"}, "a.off", "cannot be read as a mesh")
-    (tmp_path / "a.txt").write_text("no mesh\n")
-    refused(tmp_path, {**MESH, "train": "a.txt"}, "a.txt", "cannot be read as a mesh")
 
 
 def test_mesh_refuses_tables(tmp_path):

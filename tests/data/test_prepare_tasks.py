@@ -35,22 +35,48 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
     return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
 
 
-class Killed:
+class Workers:
+    """Run each task at once; tests say how some end otherwise."""
+
+    nodes = 1
+
+    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        future: Future[dict[str, Any]] = Future()
+        try:
+            future.set_result(self.run(request))
+        except (RuntimeError, TaskFailed) as error:
+            future.set_exception(error)
+        return future
+
+    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return run_task(request)
+
+    def check(self) -> None:
+        """They are there."""
+
+
+class Killed(Workers):
     """Workers whose process is killed at a moment of the preparation, after so many tasks."""
 
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         self.left -= 1
-        future: Future[dict[str, Any]] = Future()
-        future.set_result(run_task(request))
-        return future
+        return run_task(request)
 
-    def check(self) -> None:
-        """They are there."""
+
+class Recorded(Workers):
+    """Workers who also remember what they were asked to do."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, Any]] = []
+
+    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.requests.append(dict(request))
+        return run_task(request)
 
 
 def _prepare_and_die(path: Path, after: int, where: str) -> None:
@@ -94,15 +120,10 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
     done = list(tmp_path.glob(".s.preparing/*/*/record.json"))
     in_the_first_task = where.startswith(("store.shard", "preparing.tasks"))
     assert done or after == 0 or in_the_first_task
-    ran = []
-
-    class Counting(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-            ran.append(request["directory"])
-            return super().submit(request)
-
-    store = prepare(path, generated(structures=MANY), workers=Counting(-1))
-    assert not {str(entry.parent) for entry in done} & set(ran)
+    again = Recorded()
+    store = prepare(path, generated(structures=MANY), workers=again)
+    ran = {request["directory"] for request in again.requests}
+    assert not {str(entry.parent) for entry in done} & ran
     assert list(tmp_path.iterdir()) == [path]
     assert {**store.manifest.provenance} == {**whole.manifest.provenance}
     for name in store.splits:
@@ -129,10 +150,8 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whol
 
 
 def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
-    class Lossy:
+    class Lossy(Workers):
         """Threads, of which every task's first one is lost."""
-
-        nodes = 1
 
         def __init__(self) -> None:
             self.pool, self.lost = ThreadPoolExecutor(3), set()
@@ -146,9 +165,6 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
                 raise RuntimeError("its process was killed by SIGKILL")
             return run_task(request)
 
-        def check(self) -> None:
-            """They are there."""
-
     workers = Lossy()
     store = prepare(tmp_path / "s", generated(structures=MANY), workers=workers)
     assert len(workers.lost) > 3
@@ -156,39 +172,26 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
 
 
 def test_a_task_that_is_lost_again_and_again(tmp_path):
-    class Dead:
-        nodes = 1
-
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-            future: Future[dict[str, Any]] = Future()
-            future.set_exception(RuntimeError("its process was killed by SIGKILL"))
-            return future
-
-        def check(self) -> None:
-            """They are there."""
+    class Dead(Workers):
+        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+            raise RuntimeError("its process was killed by SIGKILL")
 
     with pytest.raises(CampaignStopped, match=r"failed 3 times at structures \d+ .*SIGKILL"):
         prepare(tmp_path / "s", workers=Dead())
     assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
 
 
-class OneBadNode:
+class OneBadNode(Workers):
     """Each task fails three times on the node that is free again first, and then gets another."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes, self.failures = nodes, Counter[str]()
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
+    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self.failures[request["directory"]] += 1
         if self.failures[request["directory"]] <= 3:
-            future.set_exception(TaskFailed("node1", "its process was killed by SIGBUS"))
-        else:
-            future.set_result(run_task(request))
-        return future
-
-    def check(self) -> None:
-        """They are there."""
+            raise TaskFailed("node1", "its process was killed by SIGBUS")
+        return run_task(request)
 
 
 def test_a_task_has_its_chances_on_different_nodes(tmp_path):
@@ -197,24 +200,24 @@ def test_a_task_has_its_chances_on_different_nodes(tmp_path):
         prepare(tmp_path / "t", workers=OneBadNode(1))
 
 
-class Gone:
+class Gone(Workers):
     """Workers of which some tasks are run, until the scheduler refuses all further ones."""
 
-    nodes = 1
-
-    def __init__(self, how: str) -> None:
-        self.left, self.how = 3, how
+    def __init__(self, how: str, tasks: int = 3) -> None:
+        self.left, self.how = tasks, how
 
     def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
-        if self.left:
-            self.left -= 1
-            future.set_result(run_task(request))
-        elif self.how == "refused at once":
+        if self.left or self.how != "nothing comes":
+            return super().submit(request)
+        return Future()
+
+    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.left -= 1
+        if self.left >= 0:
+            return run_task(request)
+        if self.how == "refused at once":
             self.check()
-        elif self.how == "tasks fail":
-            future.set_exception(RuntimeError("executor is in a bad state"))
-        return future
+        raise RuntimeError("executor is in a bad state")
 
     def check(self) -> None:
         raise InputError("site slurm: gets no workers: QOSMaxSubmitJob")
@@ -230,23 +233,9 @@ def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole, how):
 
 
 def test_no_worker_from_the_start_leaves_nothing(tmp_path):
-    workers = Gone("tasks fail")
-    workers.left = 0
     with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", workers=workers)
+        prepare(tmp_path / "s", workers=Gone("tasks fail", 0))
     assert list(tmp_path.iterdir()) == []
-
-
-class Recorded(Killed):
-    """Workers who also remember what they were asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__(-1)
-        self.requests: list[dict[str, Any]] = []
-
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        self.requests.append(dict(request))
-        return super().submit(request)
 
 
 def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
@@ -259,28 +248,20 @@ def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
     shutil.rmtree(tmp_path / "s")
 
     class Late(Recorded):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
             if not self.requests:
                 with pytest.raises(StoreError, match="was deleted"):
                     run_task(old.requests[0])
                 # Nor where its directory is there still, as for one that has just been begun.
                 Path(old.requests[0]["directory"]).parent.mkdir()
                 run_task(old.requests[0])
-            return super().submit(request)
+            return super().run(request)
 
     store = prepare(tmp_path / "s", generated(structures=MANY), cutoff=5.0, workers=Late())
     expected = prepare(tmp_path / "t", generated(structures=MANY), cutoff=5.0)
     for name in store.splits:
         assert store[name].n_edges.tolist() == expected[name].n_edges.tolist()
     assert {entry.name for entry in tmp_path.iterdir()} == {"s", "t"}
-
-
-def test_an_orphan_of_a_finished_preparation_leaves_nothing(tmp_path):
-    workers = Recorded()
-    prepare(tmp_path / "s", workers=workers)
-    with pytest.raises(StoreError, match="was deleted"):
-        run_task(workers.requests[0])
-    assert list(tmp_path.iterdir()) == [tmp_path / "s"]
 
 
 def test_leftovers_of_a_finished_preparation_are_removed(tmp_path):
@@ -299,13 +280,13 @@ def test_two_at_once(tmp_path):
     """The second one is told, and does no harm."""
     started, proceed = threading.Event(), threading.Event()
 
-    class Slow(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    class Slow(Workers):
+        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
             started.set()
             proceed.wait(60)
-            return super().submit(request)
+            return run_task(request)
 
-    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
+    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow())
     started.wait(60)
     with pytest.raises(StoreError, match="another process is preparing"):
         prepare(tmp_path / "s")

@@ -8,6 +8,7 @@ import resource
 import shutil
 import signal
 import time
+from collections import namedtuple
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -134,13 +135,27 @@ def test_a_process_that_leaves_at_once(written, ram):
     assert list((ram / USER).iterdir()) == []
 
 
-def test_no_room(written, ram, monkeypatch, tmp_path):
-    from collections import namedtuple
+@pytest.fixture
+def room(monkeypatch):
+    """Have the disks below a directory so many bytes free."""
+    usage, real = namedtuple("usage", "total used free"), node_cache.shutil.disk_usage
 
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(node_cache.shutil, "disk_usage", lambda path: usage(1, 1, 0))
+    def only(free: int, below: Path = Path("/")) -> None:
+        monkeypatch.setattr(
+            node_cache.shutil,
+            "disk_usage",
+            lambda path: usage(1, 1, free) if str(path).startswith(str(below)) else real(path),
+        )
+
+    return only
+
+
+def test_no_room(written, ram, room):
+    room(0)
     with pytest.raises(StoreError, match=r"no room for .* mode 'stream' or 'random'"):
         GraphStore.open(written)["trainset"].batch([0])
+    with pytest.raises(InputError, match="mode 'disk' is not one of memory, random, stream"):
+        GraphStore.open(written, mode="disk")
 
 
 def test_a_limit_while_it_is_written(written, ram):
@@ -177,17 +192,9 @@ def test_the_limit_of_a_job(written, ram, tmp_path, monkeypatch):
     assert node_cache.free_memory() == float("inf")
 
 
-def test_the_first_directory_with_room(written, ram, tmp_path, monkeypatch):
+def test_the_first_directory_with_room(written, ram, tmp_path, room):
     """A scratch directory serves where memory for files is short."""
-    from collections import namedtuple
-
-    usage = namedtuple("usage", "total used free")
-    real = node_cache.shutil.disk_usage
-    monkeypatch.setattr(
-        node_cache.shutil,
-        "disk_usage",
-        lambda path: usage(1, 1, 0) if str(path).startswith(str(ram)) else real(path),
-    )
+    room(0, ram)
     with GraphStore.open(written, scratch=tmp_path / "scratch") as store:
         store["trainset"].batch([0])
         assert entries(ram) == []
@@ -321,22 +328,14 @@ def test_staged_copy_of_a_hydragnn_file(written, tmp_path, mode, same):
     assert entries(scratch) == []
 
 
-def test_no_room_for_a_copy(written, tmp_path, monkeypatch):
-    from collections import namedtuple
-
+def test_no_room_for_a_copy(written, tmp_path, room):
     theirs = tmp_path / "theirs.bp"
     shutil.copytree(written / "shard-00000.bp", theirs)
     least = sum(file.stat().st_size for file in theirs.iterdir())
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(node_cache.shutil, "disk_usage", lambda path: usage(1, 1, least))
+    room(least)
     for path in (written, theirs):
         with pytest.raises(StoreError, match=r"no room .*larger scratch directory or leave it out"):
             GraphStore.open(path, "random", scratch=tmp_path / "scratch")
-
-
-def test_no_such_mode(written):
-    with pytest.raises(InputError, match="mode 'disk' is not one of memory, random, stream"):
-        GraphStore.open(written, mode="disk")
 
 
 def test_staging_verifies(copied, tmp_path):

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import ase
-import numpy as np
 import pytest
 import torch
 from geometry_cases import clusters
@@ -26,7 +25,6 @@ from hydragnn_flow.testing.networks import (
     CUTOFF,
     alloy,
     as_batch,
-    energy_and_forces,
     lively,
     network,
     outputs,
@@ -41,47 +39,6 @@ def gps(request: pytest.FixtureRequest) -> dict[str, Any]:
     return GPS | {"global_attn_type": request.param}
 
 
-def test_batch_mates_do_not_matter(make: Make, gps: dict[str, Any]) -> None:
-    """In HydraGNN's attention they do."""
-    structures = [alloy(0), alloy(1).repeat((2, 2, 1)), alloy(2, spacing=3.5)]
-    model = lively(make("PNA", **gps))
-    together, forces = energy_and_forces(model, *structures)
-    alone = [energy_and_forces(model, structure) for structure in structures]
-    np.testing.assert_allclose(together, np.concatenate([e for e, _ in alone]), rtol=1e-12)
-    np.testing.assert_allclose(forces, np.concatenate([f for _, f in alone]), atol=1e-11)
-
-
-def test_supercell_has_eight_times_the_energy(make: Make, gps: dict[str, Any]) -> None:
-    model = lively(make("SchNet", **gps))
-    cell, forces = energy_and_forces(model, alloy())
-    supercell, all_forces = energy_and_forces(model, alloy().repeat(2))
-    np.testing.assert_allclose(supercell, 8 * cell, rtol=1e-12)
-    np.testing.assert_allclose(all_forces, np.tile(forces, (8, 1)), atol=1e-10)
-
-
-def test_atom_order_does_not_matter(make: Make, gps: dict[str, Any]) -> None:
-    atoms = alloy().repeat((2, 1, 1))
-    order = np.random.default_rng(1).permutation(len(atoms))
-    model = lively(make("SchNet", **gps))
-    energy, forces = energy_and_forces(model, atoms)
-    permuted_energy, permuted_forces = energy_and_forces(model, atoms[order])
-    np.testing.assert_allclose(permuted_energy, energy, rtol=1e-12)
-    np.testing.assert_allclose(permuted_forces, forces[order], atol=1e-11)
-
-
-def test_forces_are_the_gradient_of_the_energy(make: Make, gps: dict[str, Any]) -> None:
-    model = lively(make("SchNet", **gps))
-    batch = as_batch(alloy())
-    batch.pos = batch.pos.double()
-    force = float(model(batch)["forces"][1, 2])
-    energies = []
-    for step in (1e-5, -1e-5):
-        moved = batch.clone()
-        moved.pos[1, 2] += step
-        energies.append(float(model(moved)["energy"]))
-    assert (energies[1] - energies[0]) / 2e-5 == pytest.approx(force, rel=1e-6)
-
-
 def test_atoms_out_of_reach_are_seen(make: Make, gps: dict[str, Any]) -> None:
     def charge_of_first(model: HydraModel, other: str) -> float:
         atoms = ase.Atoms(f"Cu{other}", [[0, 0, 0], [3 * CUTOFF, 0, 0]])
@@ -90,17 +47,6 @@ def test_atoms_out_of_reach_are_seen(make: Make, gps: dict[str, Any]) -> None:
     without, with_attention = (lively(make("GIN", potential=False, **o)) for o in ({}, gps))
     assert charge_of_first(without, "Cu") == charge_of_first(without, "Au")
     assert abs(charge_of_first(with_attention, "Cu") - charge_of_first(with_attention, "Au")) > 1e-4
-
-
-@pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
-def test_gradient_reaches_every_parameter(
-    make: Make, gps: dict[str, Any], potential_mode: bool
-) -> None:
-    model = make("CGCNN", potential=potential_mode, **gps)
-    values = model(as_batch(alloy(0), alloy(1))).values()
-    torch.stack([value.float().square().sum() for value in values]).sum().backward()
-    for name, parameter in model.named_parameters():
-        assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])

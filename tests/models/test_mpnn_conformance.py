@@ -46,6 +46,27 @@ class TestPotentialsThatMoveTheAtoms(_Moving, PotentialSuite):
     pass
 
 
+class _Gps:
+    """With GPS around the layers, whose batch mates matter in HydraGNN."""
+
+    @pytest.fixture(params=["multihead", "performer"], autouse=True)
+    def _kind(self, request: pytest.FixtureRequest) -> None:
+        keys = {"global_attn_engine": "GPS", "global_attn_heads": 3}
+        self.architecture = keys | {"global_attn_type": request.param}
+
+    @pytest.fixture
+    def mpnn_type(self) -> str:
+        return "CGCNN"
+
+
+class TestGps(_Gps, PropertySuite):
+    pass
+
+
+class TestGpsOfPotentials(_Gps, PotentialSuite):
+    pass
+
+
 class _Attending:
     """With HydraGNN's EquivariantTransformer around the layers."""
 

@@ -74,7 +74,7 @@ def test_sums_of_no_edges() -> None:
     assert torch.equal(outer_sum(empty.vectors, torch.zeros(0, WIDTH), empty), zeros)
 
 
-@pytest.mark.parametrize("mpnn_type", ["PAINN", "PNAEq", "DimeNet"])
+@pytest.mark.parametrize("mpnn_type", ["PAINN", "PNAEq", "DimeNet", "MACE"])
 def test_bf16_autocast_trains(make: Make, mpnn_type: str) -> None:
     """Operands of a sum then differ in precision."""
     model, batch = make(mpnn_type), as_batch(alloy(0), alloy(1))
