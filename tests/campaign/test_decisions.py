@@ -1,34 +1,28 @@
 """Decisions of a campaign, as they stand in the driver's log."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter
 
 import pytest
-from phase_cases import Campaign, badly, micro_batches, run, well
-
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from phase_cases import badly, micro_batches, run, well
 
 
 @pytest.fixture
-def decisions(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def decisions(caplog):
     caplog.set_level(logging.INFO, logger="hydragnn_flow.campaign")
     return caplog
 
 
-def said(decisions: pytest.LogCaptureFixture, of: str) -> list[str]:
+def said(decisions, of):
     """Messages that begin with the name of a trial or member."""
     return [message for message in decisions.messages if message.startswith(f"{of} ")]
 
 
-def test_the_life_of_a_trial_is_told(
-    campaign: Campaign, decisions: pytest.LogCaptureFixture
-) -> None:
+def test_the_life_of_a_trial_is_told(campaign, decisions):
     sent: Counter[int] = Counter()
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         sent[spec.number] += 1
         if spec.number == 1 and sent[1] == 1:
             return badly(spec, "killed")

@@ -1,10 +1,6 @@
 """Whatever is wrong in a configuration is refused in one line that names the file and the key."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -20,7 +16,7 @@ SHORT = {
 }
 
 
-def spoilt(values: Any, change: Callable[..., Any], changes: dict[str, Any]) -> Any:
+def spoilt(values, change, changes):
     """A copy with the changes of a row of the table."""
     for path, value in changes.items():
         first, *rest = path.split("/")
@@ -35,7 +31,7 @@ def spoilt(values: Any, change: Callable[..., Any], changes: dict[str, Any]) -> 
     return values
 
 
-def refused(path: Path, *said: str) -> None:
+def refused(path, *said):
     with pytest.raises(InputError) as caught:
         load_config(path)
     message = str(caught.value)
@@ -47,13 +43,7 @@ def refused(path: Path, *said: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"), TABLE, ids=[str(changes)[:60] for changes, _ in TABLE]
 )
-def test_what_is_wrong_is_named(
-    changes: dict[str, Any],
-    said: str,
-    quickstart: dict[str, Any],
-    change: Callable[..., Any],
-    write: Callable[[Any], Path],
-) -> None:
+def test_what_is_wrong_is_named(changes, said, quickstart, change, write):
     refused(write(spoilt(quickstart, change, changes)), *said.split(" … "))
 
 
@@ -66,13 +56,7 @@ def test_what_is_wrong_is_named(
         ("space/Architecture.hidden_dim/int", "search.space.Architecture.hidden_dim"),
     ],
 )
-def test_numbers_that_nothing_can_hold_are_named(
-    place: str,
-    said: str,
-    quickstart: dict[str, Any],
-    change: Callable[..., Any],
-    write: Callable[[Any], Path],
-) -> None:
+def test_numbers_that_nothing_can_hold_are_named(place, said, quickstart, change, write):
     value = [16, 10**400] if place.endswith("int") else 10**400
     if place.endswith("int"):
         place, value = place.removesuffix("/int"), {"int": value}
@@ -89,9 +73,7 @@ def test_numbers_that_nothing_can_hold_are_named(
         (None, "cannot be read"),
     ],
 )
-def test_a_file_that_is_no_configuration_is_named(
-    content: str | bytes | None, said: str, tmp_path: Path
-) -> None:
+def test_a_file_that_is_no_configuration_is_named(content, said, tmp_path):
     path = tmp_path / "run.yaml"
     if content is not None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
@@ -111,9 +93,7 @@ def test_a_file_that_is_no_configuration_is_named(
         (None, "run.yaml: network: there is no file"),
     ],
 )
-def test_the_network_file_is_named(
-    text: str | None, said: str, quickstart: dict[str, Any], write: Callable[[Any], Path]
-) -> None:
+def test_the_network_file_is_named(text, said, quickstart, write):
     path = write({**quickstart, "network": "network.json"})
     if text is not None:
         path.with_name("network.json").write_text(text)

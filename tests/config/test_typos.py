@@ -1,11 +1,7 @@
 """A typo in any key of a configuration is refused in one line that names it."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -16,7 +12,7 @@ from hydragnn_flow.config import resolve_config
 from hydragnn_flow.errors import InputError
 
 
-def places(values: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(values, before=()):
     """The path of every key."""
     if isinstance(values, dict):
         for key, value in values.items():
@@ -25,7 +21,7 @@ def places(values: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 @st.composite
-def typos(draw: st.DrawFn, word: str) -> str:
+def typos(draw, word):
     """A word with a letter too many, too few, wrong, swapped or in the other case."""
     letters = st.sampled_from("abcdefghijklmnopqrstuvwxyz_.")
     at = draw(st.integers(0, len(word) - 1))
@@ -47,7 +43,7 @@ SHIPPED = yaml.safe_load(QUICKSTART.read_text())
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_random_typo_in_any_key_is_named(data: st.DataObject) -> None:
+def test_a_random_typo_in_any_key_is_named(data):
     place = data.draw(st.sampled_from(list(places(SHIPPED))))
     typo = data.draw(typos(place[-1]).filter(lambda word: word != place[-1]))
     values = copy.deepcopy(SHIPPED)

@@ -1,7 +1,5 @@
 """Tasks of a preparation: killed, lost, orphaned, divided in another way."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os
@@ -9,7 +7,6 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 from prepare_cases import MANY, generated, prepare
-from torch_geometric.data import Data
 
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
@@ -30,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("many_tasks")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def whole(tmp_path_factory):
     """The store of all those structures, prepared in one go."""
     return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
 
@@ -40,7 +36,7 @@ class Workers:
 
     nodes = 1
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request):
         future: Future[dict[str, Any]] = Future()
         try:
             future.set_result(self.run(request))
@@ -48,20 +44,20 @@ class Workers:
             future.set_exception(error)
         return future
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, request):
         return run_task(request)
 
-    def check(self) -> None:
+    def check(self):
         """They are there."""
 
 
 class Killed(Workers):
     """Workers whose process is killed at a moment of the preparation, after so many tasks."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after):
         self.left = after
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, request):
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         self.left -= 1
@@ -71,18 +67,18 @@ class Killed(Workers):
 class Recorded(Workers):
     """Workers who also remember what they were asked to do."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.requests: list[dict[str, Any]] = []
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, request):
         self.requests.append(dict(request))
         return run_task(request)
 
 
-def _prepare_and_die(path: Path, after: int, where: str) -> None:
+def _prepare_and_die(path, after, where):
     """In a process of its own: prepare, and be killed between tasks or as a step begins."""
 
-    def die(*_: object, **__: object) -> None:
+    def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if where:
@@ -153,13 +149,13 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
     class Lossy(Workers):
         """Threads, of which every task's first one is lost."""
 
-        def __init__(self) -> None:
+        def __init__(self):
             self.pool, self.lost = ThreadPoolExecutor(3), set()
 
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, request):
             return self.pool.submit(self.run, request)
 
-        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        def run(self, request):
             if request["directory"] not in self.lost:
                 self.lost.add(request["directory"])
                 raise RuntimeError("its process was killed by SIGKILL")
@@ -173,7 +169,7 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
 
 def test_a_task_that_is_lost_again_and_again(tmp_path):
     class Dead(Workers):
-        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        def run(self, request):
             raise RuntimeError("its process was killed by SIGKILL")
 
     with pytest.raises(CampaignStopped, match=r"failed 3 times at structures \d+ .*SIGKILL"):
@@ -184,10 +180,10 @@ def test_a_task_that_is_lost_again_and_again(tmp_path):
 class OneBadNode(Workers):
     """Each task fails three times on the node that is free again first, and then gets another."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes):
         self.nodes, self.failures = nodes, Counter[str]()
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, request):
         self.failures[request["directory"]] += 1
         if self.failures[request["directory"]] <= 3:
             raise TaskFailed("node1", "its process was killed by SIGBUS")
@@ -203,15 +199,15 @@ def test_a_task_has_its_chances_on_different_nodes(tmp_path):
 class Gone(Workers):
     """Workers of which some tasks are run, until the scheduler refuses all further ones."""
 
-    def __init__(self, how: str, tasks: int = 3) -> None:
+    def __init__(self, how, tasks=3):
         self.left, self.how = tasks, how
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request):
         if self.left or self.how != "nothing comes":
             return super().submit(request)
         return Future()
 
-    def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def run(self, request):
         self.left -= 1
         if self.left >= 0:
             return run_task(request)
@@ -219,7 +215,7 @@ class Gone(Workers):
             self.check()
         raise RuntimeError("executor is in a bad state")
 
-    def check(self) -> None:
+    def check(self):
         raise InputError("site slurm: gets no workers: QOSMaxSubmitJob")
 
 
@@ -248,7 +244,7 @@ def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
     shutil.rmtree(tmp_path / "s")
 
     class Late(Recorded):
-        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        def run(self, request):
             if not self.requests:
                 with pytest.raises(StoreError, match="was deleted"):
                     run_task(old.requests[0])
@@ -281,7 +277,7 @@ def test_two_at_once(tmp_path):
     started, proceed = threading.Event(), threading.Event()
 
     class Slow(Workers):
-        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        def run(self, request):
             started.set()
             proceed.wait(60)
             return run_task(request)
@@ -312,7 +308,7 @@ def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
     """The next one of the same store begins anew; what others have begun is left alone."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def die() -> Iterator[Data]:
+    def die():
         yield from graphs
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -333,7 +329,7 @@ def test_two_writers_of_a_store(tmp_path):
     """The second one is told, and does no harm."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def meanwhile() -> Iterator[Data]:
+    def meanwhile():
         yield from graphs
         with pytest.raises(StoreError, match=r"another process is writing .*s; wait for it"):
             write_store(tmp_path / "s", {"trainset": graphs[:1]})

@@ -1,25 +1,19 @@
 """A part of a prediction: it does not hang for ever."""
 
-from __future__ import annotations
-
 import faulthandler
 import os
 import time
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
 
 from hydragnn_flow.ensemble import part_files
 
 
-def chunks(seconds: float) -> Iterator[Any]:
+def chunks(seconds):
     yield "first"
     time.sleep(seconds)
     yield "second"
 
 
-def test_a_process_that_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_hangs_ends(monkeypatch):
     monkeypatch.setattr(part_files, "_SECONDS_BETWEEN_CHUNKS", 0.02)
     monkeypatch.setattr(part_files, "_CHUNKS_TO_WAIT", 0.0)
     hanging = os.fork()
@@ -31,7 +25,7 @@ def test_a_process_that_hangs_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.waitstatus_to_exitcode(status) == 1
 
 
-def test_nobody_watches_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_watches_what_has_ended(monkeypatch):
     called: list[str] = []
     for name in ("dump_traceback_later", "cancel_dump_traceback_later"):
         monkeypatch.setattr(faulthandler, name, lambda *_, name=name, **__: called.append(name))

@@ -1,17 +1,12 @@
 """Convolutions beside PyG's, and the sums over neighbours that they are made of."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 import torch
 from geometry_cases import clusters
-from torch import Tensor
 from torch_geometric.nn import CGConv, GATv2Conv, GINConv, MFConv, SAGEConv
 
-from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
@@ -23,7 +18,7 @@ from hydragnn_flow.testing.networks import alloy, as_batch
 
 
 @pytest.mark.parametrize("features", [0, 3])
-def test_cgcnn_is_as_pygs(features: int) -> None:
+def test_cgcnn_is_as_pygs(features):
     geometry = clusters()
     torch.manual_seed(0)
     ours = CGConvolution(6, features, 1.0, fades=False).double()
@@ -44,13 +39,13 @@ def test_cgcnn_is_as_pygs(features: int) -> None:
     torch.testing.assert_close(ours(nodes, functions, geometry), expected)
 
 
-def test_cgcnn_is_as_wide_as_asked(make: Callable[..., HydraModel]) -> None:
+def test_cgcnn_is_as_wide_as_asked(make):
     """HydraGNN makes it as wide as its input, here one column."""
     layer = make("CGCNN", potential=False, hidden_dim=20).encoder.layers.layers[0].convolution
     assert layer.sender.in_features == 20
 
 
-def test_gin_is_as_pygs() -> None:
+def test_gin_is_as_pygs():
     geometry = clusters()
     torch.manual_seed(0)
     ours = GINConvolution(6, "relu", 1.0).double()
@@ -64,7 +59,7 @@ def test_gin_is_as_pygs() -> None:
     )
 
 
-def test_sums_are_scaled_to_the_usual_number_of_neighbours() -> None:
+def test_sums_are_scaled_to_the_usual_number_of_neighbours():
     """Those of a dense crystal would otherwise drown the atom's own features."""
     geometry = clusters()
     torch.manual_seed(0)
@@ -76,7 +71,7 @@ def test_sums_are_scaled_to_the_usual_number_of_neighbours() -> None:
     torch.testing.assert_close(found, expected.float().expand(-1, 6))
 
 
-def test_sage_is_as_pygs(make: Callable[..., HydraModel]) -> None:
+def test_sage_is_as_pygs(make):
     geometry = clusters()
     stack = make("SAGE", potential=False).double().encoder.layers
     ours = stack.layers[0].convolution
@@ -91,7 +86,7 @@ def test_sage_is_as_pygs(make: Callable[..., HydraModel]) -> None:
     torch.testing.assert_close(found, theirs(nodes, edges))
 
 
-def test_mfc_is_as_pygs() -> None:
+def test_mfc_is_as_pygs():
     geometry = clusters()
     torch.manual_seed(0)
     degrees = neighbour_sums(geometry).degrees
@@ -112,7 +107,7 @@ def test_mfc_is_as_pygs() -> None:
 
 
 @pytest.mark.parametrize("n_atoms", [0, 1, BLOCK, 10 * BLOCK + 3])
-def test_blocks_hold_one_class_each(n_atoms: int) -> None:
+def test_blocks_hold_one_class_each(n_atoms):
     degrees = torch.randint(0, 9, (n_atoms,), generator=torch.Generator().manual_seed(0))
     classes = degree_classes(degrees, 2, 6)
     assert torch.equal(classes.of_atom, degrees.clamp(2, 6) - 2)
@@ -120,14 +115,14 @@ def test_blocks_hold_one_class_each(n_atoms: int) -> None:
     assert torch.equal(classes.of_block[classes.places // BLOCK], classes.of_atom)
 
 
-def test_as_many_blocks_whatever_the_degrees() -> None:
+def test_as_many_blocks_whatever_the_degrees():
     """Shapes that depended on them would make the host wait for an accelerator."""
     same, different = torch.full((100,), 3), torch.arange(100) % 9
     sizes = {degree_classes(degrees, 0, 8).of_block.shape for degrees in (same, different)}
     assert len(sizes) == 1
 
 
-def test_classes_are_the_degrees_of_the_training_split(make: Callable[..., HydraModel]) -> None:
+def test_classes_are_the_degrees_of_the_training_split(make):
     stack = make("MFC", potential=False).encoder.layers
     assert isinstance(stack, MFC)
     assert (stack.smallest, stack.largest) == (12, 16)
@@ -136,7 +131,7 @@ def test_classes_are_the_degrees_of_the_training_split(make: Callable[..., Hydra
     assert (shorter.smallest, shorter.largest) == (12, 14)
 
 
-def test_gat_is_as_pygs() -> None:
+def test_gat_is_as_pygs():
     geometry = clusters()
     torch.manual_seed(0)
     ours = GATConvolution(5, 0, 0.0, fades=False).double()
@@ -154,7 +149,7 @@ def test_gat_is_as_pygs() -> None:
     torch.testing.assert_close(ours(nodes, features, geometry), ours.join(theirs(nodes, edges)))
 
 
-def test_large_attentions_do_not_overflow() -> None:
+def test_large_attentions_do_not_overflow():
     geometry = clusters()
     torch.manual_seed(0)
     layer = GATConvolution(5, 0, 0.0, fades=True).double()
@@ -165,7 +160,7 @@ def test_large_attentions_do_not_overflow() -> None:
     assert layer(nodes, features, geometry).isfinite().all()
 
 
-def test_dropout_of_gat_is_of_training_alone(make: Callable[..., HydraModel]) -> None:
+def test_dropout_of_gat_is_of_training_alone(make):
     model, batch = make("GAT", potential=False, dropout=0.5), as_batch(alloy())
     assert not torch.equal(model(batch)["gap"], model(batch)["gap"])
     model.eval()
@@ -173,7 +168,7 @@ def test_dropout_of_gat_is_of_training_alone(make: Callable[..., HydraModel]) ->
 
 
 @pytest.mark.parametrize("heads", [1, 3])
-def test_sums_over_neighbours_and_their_derivatives(heads: int) -> None:
+def test_sums_over_neighbours_and_their_derivatives(heads):
     geometry = clusters()
     generator = torch.Generator().manual_seed(0)
     shuffled = torch.randperm(len(geometry.sender), generator=generator)[:40]
@@ -189,7 +184,7 @@ def test_sums_over_neighbours_and_their_derivatives(heads: int) -> None:
     values = torch.randn(some.n_atoms, heads, 2, generator=generator).double().requires_grad_()
     weights = torch.randn(40, heads, generator=generator).double().requires_grad_()
 
-    def plain(values: Tensor, weights: Tensor) -> Tensor:
+    def plain(values, weights):
         return some.sum_at_receiver(some.of_sender(values) * weights[:, :, None])
 
     torch.testing.assert_close(bags.weighted_sum(values, weights), plain(values, weights))
@@ -202,7 +197,7 @@ def test_sums_over_neighbours_and_their_derivatives(heads: int) -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_the_order_of_the_edges_is_nothing_to_the_sums(heads: int) -> None:
+def test_the_order_of_the_edges_is_nothing_to_the_sums(heads):
     geometry = clusters()
     generator = torch.Generator().manual_seed(0)
     n = len(geometry.sender)
@@ -219,7 +214,7 @@ def test_the_order_of_the_edges_is_nothing_to_the_sums(heads: int) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_a_prediction_makes_nothing_that_only_gradients_read() -> None:
+def test_a_prediction_makes_nothing_that_only_gradients_read():
     """Finding the receivers of each atom is a third of the time of a small network."""
     geometry = clusters()
     nodes = torch.randn(geometry.n_atoms, 3, requires_grad=True)

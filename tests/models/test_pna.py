@@ -1,7 +1,5 @@
 """PNA, PNAEq and PNAPlus: their extremes, scalers and radial functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import ase
@@ -19,7 +17,7 @@ Make = Callable[..., HydraModel]
 
 
 @pytest.fixture
-def star() -> Geometry:
+def star():
     """Four edges to atom 0, one to atom 1, none to atom 2."""
     return Geometry(
         sender=torch.tensor([1, 2, 1, 2, 0]),
@@ -31,7 +29,7 @@ def star() -> Geometry:
     )
 
 
-def test_extremes_and_their_gradients(star: Geometry) -> None:
+def test_extremes_and_their_gradients(star):
     """Those that tie share the gradient; the atom's own zero has none."""
     messages = torch.tensor([[2.0], [3.0], [3.0], [1.0], [-5.0]], requires_grad=True)
     found = {}
@@ -48,17 +46,17 @@ def test_extremes_and_their_gradients(star: Geometry) -> None:
     }
 
 
-def test_extremes_have_a_second_derivative(star: Geometry) -> None:
+def test_extremes_have_a_second_derivative(star):
     torch.manual_seed(0)
     messages = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
 
-    def squared(messages: torch.Tensor) -> torch.Tensor:
+    def squared(messages):
         return extreme(messages.square(), star, "amax", own_zero=True).square()
 
     assert torch.autograd.gradgradcheck(squared, messages)
 
 
-def test_aggregates_are_scaled_five_ways() -> None:
+def test_aggregates_are_scaled_five_ways():
     """One atom with two messages; an atom counts as one neighbour that says zero."""
     receiver = torch.tensor([0, 0])
     geometry = Geometry(receiver, receiver, torch.zeros(2, 3), 4.0, torch.tensor([0]), 1)
@@ -74,7 +72,7 @@ def test_aggregates_are_scaled_five_ways() -> None:
     torch.testing.assert_close(found, 0.5 * expected * N_SCALERS**-0.5)
 
 
-def test_a_faded_message_changes_nothing() -> None:
+def test_a_faded_message_changes_nothing():
     messages = torch.tensor([[0.5], [-1.0], [0.0]])
     receiver = torch.zeros(3, dtype=torch.int64)
     both = Geometry(receiver, receiver, torch.zeros(3, 3), 4.0, torch.tensor([0]), 1)
@@ -86,13 +84,13 @@ def test_a_faded_message_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("option", [{"num_radial": 12}, {"envelope_exponent": 9}])
-def test_radial_options_are_read(make: Make, option: dict[str, int]) -> None:
+def test_radial_options_are_read(make, option):
     batch = as_batch(alloy())
     usual, other = make("PNAPlus").eval()(batch), make("PNAPlus", **option).eval()(batch)
     assert abs(usual["energy"] - other["energy"]).item() > 1e-6
 
 
-def test_ties_keep_symmetric_forces_symmetric(make: Make) -> None:
+def test_ties_keep_symmetric_forces_symmetric(make):
     """The atoms around a centre send it equal messages; each is the largest.
 
     In a second layer they would differ in the last digit.
