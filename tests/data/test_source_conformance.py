@@ -72,11 +72,14 @@ def test_lengths_are_the_first_edge_feature(case):
     for chunk in found.chunks():
         for record in found.read(chunk):
             graph = record.graph(CUTOFF, None)
-            senders, receivers = graph.edge_index
-            vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
             assert graph.edge_attr[:, 0].tolist() == pytest.approx(
-                vectors.norm(dim=1).tolist(), rel=1e-5
+                vectors_of(graph).norm(dim=1).tolist(), rel=1e-5
             )
+
+
+def vectors_of(graph):
+    senders, receivers = graph.edge_index
+    return graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
 
 
 @pytest.mark.parametrize("case", ["pyg", "voronoi", "mesh", "hydragnn"], indirect=True)
@@ -86,8 +89,7 @@ def test_edges_longer_than_the_radius_are_refused(case, same):
     for chunk in found.chunks():
         for record in found.read(chunk):
             graph = record.graph(CUTOFF, None)
-            senders, receivers = graph.edge_index
-            vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
+            vectors = vectors_of(graph)
             longest = max(vectors.double().norm(dim=1).tolist(), default=0.0)
             assert same(record.graph(longest, None), graph)
             if longest:

@@ -117,16 +117,6 @@ def test_one_answer_without_a_job_is_not_believed(pool, machine):
     assert pool.standing == 0
 
 
-def test_a_job_whose_workers_are_gone_is_cancelled(pool, machine):
-    have(pool, machine, 1)
-    machine.connected.clear()
-    pool.refresh()
-    time.sleep(0.01)
-    pool.refresh()
-    assert machine.cancelled == ["100"]
-    assert pool.total == 0
-
-
 def test_a_cancellation_that_was_not_heard_is_repeated(pool, machine):
     machine.takes_cancels = False
     pool.request(1)
@@ -140,14 +130,14 @@ def test_a_cancellation_that_was_not_heard_is_repeated(pool, machine):
     assert (machine.cancelled, pool.total) == (["100", "100"], 0)
 
 
-def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(pool, machine):
+def test_a_job_whose_workers_are_gone_is_cancelled_and_again_at_the_end(pool, machine):
     machine.takes_cancels = False
     have(pool, machine, 1)
     machine.connected.clear()
     pool.refresh()
     time.sleep(0.01)
     pool.refresh()
-    assert pool.total == 0
+    assert machine.cancelled == ["100"] and pool.total == 0
     machine.takes_cancels = True
     pool.cancel_all()
     assert machine.cancelled == ["100", "100"]

@@ -1,6 +1,7 @@
-"""Run directories whose names would be others in Parsl's commands are refused, the rest work."""
+"""Run directories and sites that Parsl cannot take are refused before anything starts."""
 
 import os
+import resource
 import string
 import subprocess
 from dataclasses import replace
@@ -69,6 +70,17 @@ def test_a_name_that_is_taken_stands_for_itself_wherever_parsl_puts_it(name):
         cwd="/",
     ).stdout
     assert os.fsdecode(said) == f"[--logdir={text}][{text}]"
+
+
+def test_more_nodes_than_the_hard_limit_of_files_allows_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
+    many = replace(site(), nodes=8192)
+    with pytest.raises(InputError, match=r"site here: 8192 nodes take 8292 .* may have 4096"):
+        Pool(many, tmp_path / "parsl")
+    assert not (tmp_path / "parsl").exists()
+    Pool(replace(site(), nodes=3996), tmp_path / "parsl")
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, resource.RLIM_INFINITY))
+    Pool(many, tmp_path / "parsl")
 
 
 HERE = site()

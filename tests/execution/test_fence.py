@@ -71,12 +71,6 @@ def test_a_driver_learns_that_another_has_replaced_it(tmp_path):
                 watched.check(old)
 
 
-def test_a_driver_that_ended_is_not_replaced_by_itself(tmp_path):
-    with sole_driver(tmp_path) as token:
-        pass
-    DriverFile(tmp_path).check(token)
-
-
 def test_the_file_is_read_only_when_it_is_another(tmp_path, monkeypatch):
     """Each look is one call of a file system that thousands of nodes share."""
     read: list[Path] = []
@@ -97,6 +91,9 @@ def test_a_token_that_is_no_other_drivers_stops_nobody(tmp_path, content):
     if content is not None:
         (tmp_path / DRIVER_FILE).write_bytes(content)
     DriverFile(tmp_path).check("mine")
+    with sole_driver(tmp_path) as token:
+        pass
+    DriverFile(tmp_path).check(token)  # nor does its own, when it has ended
 
 
 def test_a_disk_that_does_not_answer_says_nothing(tmp_path, monkeypatch):

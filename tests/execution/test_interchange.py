@@ -245,7 +245,11 @@ def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path):
 
 
 def test_one_command_holds_many(tmp_path):
-    with Interchange(tmp_path) as interchange, worker_pools(interchange.port, NODES) as sockets:
+    """More than its soft limit of files would let in, each of which takes one."""
+    with (
+        Interchange(tmp_path, descriptors=64) as interchange,
+        worker_pools(interchange.port, NODES) as sockets,
+    ):
         Registered(interchange, sockets)
         held = list(sockets)[::2]
         assert interchange.ask((HOLD, [*held, "a stranger"])) is None

@@ -18,35 +18,24 @@ def failed(health, node, *work):
         health.record(node, each, False)
 
 
-def test_a_node_is_bad_where_one_thing_after_the_other_fails():
+@pytest.mark.parametrize(
+    ("records", "bad"),
+    [
+        ([("node1", work, False) for work in range(3)], False),
+        ([("node1", work, False) for work in range(4)], True),
+        # Work that goes well clears a node, and what fails again counts once.
+        ([("node1", work, work == 3) for work in range(7)], False),
+        ([("node1", 1, False)] * 20, False),
+        # What fails on a second node excuses the first.
+        ([(f"node{n}", k, False) for n, k in ((1, 1), (1, 2), (1, 3), (2, 1), (1, 4))], False),
+    ],
+)
+def test_a_node_is_bad_where_one_thing_after_the_other_fails(records, bad):
     health = NodeHealth()
-    failed(health, "node1", 1, 2, 3)
-    assert not health.is_suspect("node1")
-    failed(health, "node1", 4)
-    assert health.is_suspect("node1")
+    for record in records:
+        health.record(*record)
+    assert health.is_suspect("node1") is bad
     assert not health.is_suspect("node2")
-
-
-def test_work_that_goes_well_clears_a_node():
-    health = NodeHealth()
-    failed(health, "node1", 1, 2, 3)
-    health.record("node1", 4, True)
-    failed(health, "node1", 5, 6, 7)
-    assert not health.is_suspect("node1")
-
-
-def test_what_fails_again_counts_once():
-    health = NodeHealth()
-    failed(health, "node1", *[1] * 20)
-    assert not health.is_suspect("node1")
-
-
-def test_what_fails_on_a_second_node_excuses_the_first():
-    health = NodeHealth()
-    failed(health, "node1", 1, 2, 3)
-    failed(health, "node2", 1)
-    failed(health, "node1", 4)
-    assert not health.is_suspect("node1") and not health.is_suspect("node2")
 
 
 def test_two_bad_nodes_do_not_excuse_each_other_for_long():

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import load_site, shipped_sites, sole_driver
+from hydragnn_flow.execution import load_site, shipped_sites
 from hydragnn_flow.execution.options import cores_in, read_site_yaml
 from hydragnn_flow.execution.site import Node, Site, guessed_gcd
 from hydragnn_flow.execution.site_facts import check_site
@@ -166,22 +166,20 @@ def test_a_wrong_site_yaml_is_named(tmp_path, content, says):
     assert str(error.value).startswith(str(yaml))
 
 
+def test_a_site_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(InputError, match="local"):
+        load_site("frontire")
+    with pytest.raises(InputError, match=r"site\.yaml: cannot be read .No such file"):
+        load_site(tmp_path / "site.yaml")
+    (tmp_path / "site.yaml").mkdir()
+    with pytest.raises(InputError, match=r"site\.yaml: cannot be read \(is no regular file"):
+        load_site(tmp_path / "site.yaml")
+
+
 def test_a_project_of_digits_is_text_where_it_begins_with_zero(tmp_path):
     yaml = tmp_path / "site.yaml"
     yaml.write_text("site: slurm\naccount: 0987\nnode: {gcds: 2, device: cpu, memory_gib: 4}\n")
     assert read_site_yaml(yaml)[1]["account"] == "0987"
-
-
-def test_a_site_yaml_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"site\.yaml: cannot be read .No such file"):
-        load_site(tmp_path / "site.yaml")
-
-
-def test_a_site_yaml_that_the_system_refuses_is_named(tmp_path):
-    (tmp_path / "site.yaml").mkdir()
-    refusal = r"site\.yaml: cannot be read \(is no regular file\); check the path"
-    with pytest.raises(InputError, match=refusal):
-        load_site(tmp_path / "site.yaml")
 
 
 def test_a_copied_site_file_works(tmp_path):
@@ -307,11 +305,6 @@ def test_contradictory_facts_of_a_site_yaml_are_named_as_they_stand_there(change
     assert str(error.value).startswith(f"{yaml}: {says}")
 
 
-@pytest.mark.parametrize("name", sorted(shipped_sites()))
-def test_the_facts_of_shipped_sites_agree(name):
-    assert load_site(name, **example_options(name)).name == name
-
-
 @pytest.mark.parametrize("name", ["aurora", "frontier", "perlmutter", "polaris"])
 def test_sites_of_named_machines_say_how_many_cores_a_node_has(name):
     node = load_site(name, **example_options(name)).node
@@ -319,17 +312,6 @@ def test_sites_of_named_machines_say_how_many_cores_a_node_has(name):
     with pytest.raises(InputError, match="and a node has"):
         beyond = replace(node, cores_per_gcd=node.cores_of_a_node)
         check_site(Site(name, 1, beyond, dict), name)
-
-
-def test_an_unknown_site_is_told_the_known_ones():
-    with pytest.raises(InputError, match="local"):
-        load_site("frontire")
-
-
-def test_a_host_that_is_not_on_the_network_says_which_it_has():
-    site = load_site("slurm", node=NODE, interface="hsn9")
-    with pytest.raises(InputError, match="no network interface 'hsn9'"):
-        site.parsl_config(Path())
 
 
 def examples(language):
@@ -365,12 +347,3 @@ def test_nodes_may_have_another_interface_than_the_login_node():
     node = {**NODE, "interface": "ib0"}
     assert load_site("slurm", node=node, interface="lo").node.interface == "ib0"
     assert load_site("slurm", node=NODE, interface="lo").node.interface == "lo"
-
-
-def test_one_driver_per_run(tmp_path):
-    with (
-        sole_driver(tmp_path),
-        pytest.raises(InputError, match="is being worked on"),
-        sole_driver(tmp_path),
-    ):
-        pass

@@ -27,6 +27,13 @@ def shared(tmp_path, monkeypatch):
     return prefix
 
 
+@pytest.fixture
+def packed(tmp_path, shared):
+    """Directories of a run that has it, and of a node."""
+    pack_environment(tmp_path / "run", tmp_path / "node")
+    return tmp_path / "run", tmp_path / "node"
+
+
 def start(run, shared):
     """Start workers as a node does; returns the Python they start with, and what is said."""
     ran = subprocess.run(
@@ -39,10 +46,11 @@ def start(run, shared):
     return ran.stdout.strip(), ran.stderr
 
 
-def test_workers_start_from_the_nodes_own_copy(tmp_path, shared):
-    run, node = tmp_path / "run", tmp_path / "node"
-    pack_environment(run, node)
-    python, said = start(run, shared)
+def test_workers_start_from_the_nodes_own_copy_which_is_unpacked_once(packed, shared):
+    run, node = packed
+    with ThreadPoolExecutor(4) as pool:
+        started = set(pool.map(lambda _: start(run, shared), range(4)))
+    ((python, said),) = started
     assert Path(python).is_relative_to(node)
     assert said == ""
     assert subprocess.run([python, "-c", ""]).returncode == 0
@@ -50,19 +58,8 @@ def test_workers_start_from_the_nodes_own_copy(tmp_path, shared):
     assert start(run, shared) == (python, ""), "the copy was not used again"
 
 
-def test_workers_that_start_together_unpack_it_once(tmp_path, shared):
-    run, node = tmp_path / "run", tmp_path / "node"
-    pack_environment(run, node)
-    with ThreadPoolExecutor(4) as pool:
-        started = set(pool.map(lambda _: start(run, shared), range(4)))
-    ((python, said),) = started
-    assert Path(python).is_relative_to(node)
-    assert said == ""
-
-
-def test_a_damaged_archive_is_not_unpacked(tmp_path, shared):
-    run, node = tmp_path / "run", tmp_path / "node"
-    pack_environment(run, node)
+def test_a_damaged_archive_is_not_unpacked(packed, shared):
+    run, node = packed
     with (run / ARCHIVE).open("r+b") as file:
         file.seek(100)
         file.write(b"damage")
@@ -73,9 +70,8 @@ def test_a_damaged_archive_is_not_unpacked(tmp_path, shared):
     assert [path.suffix for path in node.iterdir()] == [".lock"]
 
 
-def test_an_unpacking_that_was_killed_is_done_anew(tmp_path, shared):
-    run, node = tmp_path / "run", tmp_path / "node"
-    pack_environment(run, node)
+def test_an_unpacking_that_was_killed_is_done_anew(packed, shared):
+    run, _ = packed
     copy = Path(start(run, shared)[0]).parents[1]
     (copy / ".complete").unlink()
     (copy / "bin" / "python").unlink()
@@ -92,9 +88,8 @@ def test_a_node_without_room_uses_the_shared_environment(tmp_path, shared):
     assert "has no copy of the environment" in said
 
 
-def test_a_copy_that_was_broadcast_is_used_and_deleted(tmp_path, shared):
-    run, node = tmp_path / "run", tmp_path / "node"
-    pack_environment(run, node)
+def test_a_copy_that_was_broadcast_is_used_and_deleted(packed, shared):
+    run, _ = packed
     copy = Path(start(run, shared)[0]).parents[1]
     subprocess.run(["rm", "-r", copy], check=True)
     sent = copy.with_name(f"{copy.name}.tar")

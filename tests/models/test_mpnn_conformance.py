@@ -10,24 +10,41 @@ from hydragnn_flow.config.network.architecture import WITH_EQUIVARIANT_ATTENTION
 from hydragnn_flow.config.network.mpnn_types import READ_BY, properties_of
 from hydragnn_flow.testing import message_passing
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
-from hydragnn_flow.testing.networks import alloy
+from hydragnn_flow.testing.networks import alloy, lively
 
 POTENTIALS = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengths != "never"]
 
 
-class TestTypes(PropertySuite):
+_BUILT = {}
+
+
+class _Kept:
+    """A network that tests only predict with is built once for all of a class."""
+
+    @pytest.fixture
+    def model(self, mpnn_type, properties, make):
+        key = type(self).__name__, mpnn_type, str(self.architecture)
+        if key not in _BUILT:
+            lengths = ["lengths"] if not self.potential and properties.lengths != "never" else None
+            _BUILT[key] = lively(make(edge_features=lengths))
+        return _BUILT[key]
+
+
+class TestTypes(_Kept, PropertySuite):
     @pytest.fixture(params=sorted(MPNN_TYPES))
     def mpnn_type(self, request):
         return str(request.param)
 
 
-class TestPotentials(PotentialSuite):
+class TestPotentials(_Kept, PotentialSuite):
     @pytest.fixture(params=sorted(POTENTIALS))
     def mpnn_type(self, request):
         return str(request.param)
 
 
-class _Moving:
+class _Moving(_Kept):
+    # Counted for each of them without.
+    test_costs_the_same_without_numbers = None
     architecture: ClassVar = {"equivariance": True, "num_conv_layers": 3}
 
     @pytest.fixture(params=READ_BY["equivariance"])
@@ -43,7 +60,7 @@ class TestPotentialsThatMoveTheAtoms(_Moving, PotentialSuite):
     pass
 
 
-class _Gps:
+class _Gps(_Kept):
     """With GPS around the layers, whose batch mates matter in HydraGNN."""
 
     @pytest.fixture(params=["multihead", "performer"], autouse=True)
@@ -57,14 +74,15 @@ class _Gps:
 
 
 class TestGps(_Gps, PropertySuite):
-    pass
+    # What all keys have in common does not change the attention: no gradient reaches their bias.
+    test_every_normalisation_learns_from_its_graph_alone = None
 
 
 class TestGpsOfPotentials(_Gps, PotentialSuite):
     pass
 
 
-class _Attending:
+class _Attending(_Kept):
     """With HydraGNN's EquivariantTransformer around the layers."""
 
     architecture: ClassVar = {
@@ -106,6 +124,8 @@ class _Finite(_Attending):
     def _clusters(self, monkeypatch):
         monkeypatch.setattr(message_passing, "alloy", cluster)
 
+    # Counted for crystals above.
+    test_costs_the_same_without_numbers = None
     # They have no periodic images.
     test_supercell_has_the_same_properties = None
     test_supercell_has_eight_times_the_energy = None
@@ -125,8 +145,6 @@ class TestAttentionOfClustersToHigherDegrees(_Finite, PotentialSuite):
         "num_conv_layers": 3,
         "node_max_ell": 2,
     }
-    # It counts each of many chunks.
-    test_costs_the_same_without_numbers = None
 
     @pytest.fixture
     def mpnn_type(self):
