@@ -6,7 +6,6 @@ from typing import ClassVar
 import pytest
 
 from hydragnn_flow.config.network import MPNN_TYPES
-from hydragnn_flow.config.network.architecture import WITH_EQUIVARIANT_ATTENTION
 from hydragnn_flow.config.network.mpnn_types import READ_BY, properties_of
 from hydragnn_flow.testing import message_passing
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
@@ -63,6 +62,9 @@ class TestPotentialsThatMoveTheAtoms(_Moving, PotentialSuite):
 class _Gps(_Kept):
     """With GPS around the layers, whose batch mates matter in HydraGNN."""
 
+    # As of attention below; test_attention compares with a step.
+    test_costs_the_same_without_numbers = None
+
     @pytest.fixture(params=["multihead", "performer"], autouse=True)
     def _kind(self, request):
         keys = {"global_attn_engine": "GPS", "global_attn_heads": 3}
@@ -92,7 +94,8 @@ class _Attending(_Kept):
         "equivariant_attn_require_tensor_coupling": False,
     }
 
-    @pytest.fixture(params=WITH_EQUIVARIANT_ATTENTION)
+    # Each of the types that may have it is in one of the classes below, or in both.
+    @pytest.fixture(params=("PAINN", "SchNet"))
     def mpnn_type(self, request):
         return str(request.param)
 
@@ -101,20 +104,18 @@ class _Attending(_Kept):
         """Every type sees angles then."""
         return replace(properties_of(mpnn_type), sees_angles=True)
 
+    # The layers are counted above, and test_equivariant_attention compares with a step.
+    test_costs_the_same_without_numbers = None
     # SchNet may not move its atoms.
     test_vectors_are_as_its_properties_say = None
 
 
 class TestAttention(_Attending, PropertySuite):
-    @pytest.fixture(params=("PAINN", "SchNet"))
-    def mpnn_type(self, request):
-        return str(request.param)
+    pass
 
 
 class TestAttentionOfPotentials(_Attending, PotentialSuite):
-    @pytest.fixture(params=("PAINN", "MACE", "SchNet"))
-    def mpnn_type(self, request):
-        return str(request.param)
+    pass
 
 
 class _Finite(_Attending):
@@ -124,8 +125,6 @@ class _Finite(_Attending):
     def _clusters(self, monkeypatch):
         monkeypatch.setattr(message_passing, "alloy", cluster)
 
-    # Counted for crystals above.
-    test_costs_the_same_without_numbers = None
     # They have no periodic images.
     test_supercell_has_the_same_properties = None
     test_supercell_has_eight_times_the_energy = None
@@ -134,7 +133,9 @@ class _Finite(_Attending):
 
 
 class TestAttentionOfPotentialsOfClusters(_Finite, PotentialSuite):
-    pass
+    @pytest.fixture(params=("PNAEq", "DimeNet"))
+    def mpnn_type(self, request):
+        return str(request.param)
 
 
 class TestAttentionOfClustersToHigherDegrees(_Finite, PotentialSuite):
