@@ -1,13 +1,8 @@
 """HydraGNN's own JSON files, as users have them."""
 
-from __future__ import annotations
-
 import copy
 import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
@@ -20,151 +15,13 @@ from hydragnn_flow.config.network import (
     Training,
     VariablesOfInterest,
 )
-from hydragnn_flow.config.network.hydragnn_keys import (
-    IGNORED,
-    REFUSED,
-    unused_keys,
-)
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED, unused_keys
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
 from hydragnn_flow.errors import InputError
 
 # Every key HydraGNN reads, those included that its update_config adds when it saves a
 # configuration, with values that ask for nothing that is not built here.
-HYDRAGNN: dict[str, Any] = {
-    "Verbosity": {"level": 2},
-    "Dataset": {
-        "name": "alloys",
-        "format": "CFG",
-        "path": {"total": "./dataset/alloys"},
-        "compositional_stratified_splitting": True,
-        "rotational_invariance": False,
-        "normalize_features": False,
-        "Descriptors": {"SphericalCoordinates": False, "PointPairFeatures": False},
-        "node_features": {"name": ["Z"], "dim": [1], "column_index": [0]},
-        "graph_features": {"name": ["energy"], "dim": [1], "column_index": [0]},
-    },
-    "NeuralNetwork": {
-        "Profile": {"enable": 1, "target_epoch": 5},
-        "Architecture": {
-            "mpnn_type": "PNA",
-            "hidden_dim": 50,
-            "num_conv_layers": 4,
-            "radius": 6.0,
-            "max_neighbours": 20,
-            "periodic_boundary_conditions": True,
-            "edge_features": ["lengths"],
-            "equivariance": False,
-            "radial_type": None,
-            "distance_transform": None,
-            "num_gaussians": None,
-            "num_filters": None,
-            "envelope_exponent": None,
-            "num_after_skip": None,
-            "num_before_skip": None,
-            "basis_emb_size": None,
-            "int_emb_size": None,
-            "out_emb_size": None,
-            "num_radial": 5,
-            "num_spherical": None,
-            "max_ell": None,
-            "node_max_ell": None,
-            "correlation": None,
-            "global_attn_engine": "",
-            "global_attn_type": "multihead",
-            "global_attn_heads": 8,
-            "pe_dim": 6,
-            "equivariant_attn_lmax": 1,
-            "equivariant_attn_num_radial": 16,
-            "equivariant_attn_feedforward_multiplier": 2,
-            "equivariant_attn_allow_scalar_only": False,
-            "equivariant_attn_require_tensor_coupling": True,
-            "equivariant_attn_chunk_size": 512,
-            "equivariant_attn_coupling_mode": "parallel",
-            "activation_function": "lrelu_01",
-            "graph_pooling": "add",
-            "enable_interatomic_potential": False,
-            "energy_weight": 0.0,
-            "energy_peratom_weight": 0.0,
-            "force_weight": 0.0,
-            "freeze_conv_layers": False,
-            "initial_bias": None,
-            "SyncBatchNorm": False,
-            "use_graph_attr_conditioning": False,
-            "graph_attr_conditioning_mode": "concat_node",
-            "input_dim": 1,
-            "output_dim": [1, 3],
-            "output_type": ["graph", "node"],
-            "num_nodes": 32,
-            "edge_dim": 1,
-            "pna_deg": [0, 3, 9, 27],
-            "avg_num_neighbors": None,
-            "output_heads": {
-                "graph": {
-                    "num_sharedlayers": 2,
-                    "dim_sharedlayers": 5,
-                    "num_headlayers": 2,
-                    "dim_headlayers": [50, 25],
-                },
-                "node": {"num_headlayers": 2, "dim_headlayers": [50, 25], "type": "mlp"},
-            },
-            "task_weights": [1.0, 20.0],
-        },
-        "Variables_of_interest": {
-            "input_node_features": [0],
-            "output_names": ["energy", "forces"],
-            "output_index": [0, 0],
-            "output_dim": [1, 3],
-            "type": ["graph", "node"],
-            "denormalize_output": False,
-            "minmax_node_feature": [[0.0], [1.0]],
-            "minmax_graph_feature": [[0.0], [1.0]],
-            "x_minmax": [[0.0, 1.0]],
-            "y_minmax": [[0.0, 1.0]],
-            "subsample_percentage": None,
-            "input_node_feature_dims": [1],
-            "graph_feature_names": ["energy"],
-            "graph_feature_dims": [1],
-            "node_feature_names": ["Z", "forces"],
-            "node_feature_dims": [1, 3],
-        },
-        "Training": {
-            "num_epoch": 50,
-            "batch_size": 64,
-            "perc_train": 0.9,
-            "EarlyStopping": False,
-            "patience": 10,
-            "Checkpoint": True,
-            "checkpoint_warmup": 3,
-            "CheckRemainingTime": False,
-            "continue": 0,
-            "startfrom": "existing_model",
-            "epoch_start": 0,
-            "conv_checkpointing": False,
-            "global_attn_redraw_interval": 1000,
-            "precision": "fp32",
-            "loss_function_type": "mse",
-            "Batching": {
-                "mode": "node_budget",
-                "max_nodes": 1024,
-                "max_graphs": 64,
-                "shuffle": True,
-                "seed": 0,
-                "oversized_sample": "error",
-                "drop_last": False,
-            },
-            "Optimizer": {
-                "type": "AdamW",
-                "learning_rate": 1e-3,
-                "use_zero_redundancy": False,
-            },
-        },
-    },
-    "Visualization": {
-        "plot_init_solution": True,
-        "plot_hist_solution": False,
-        "create_plots": True,
-    },
-}
+HYDRAGNN = json.loads(Path(__file__).with_name("hydragnn.json").read_text(encoding="utf-8"))
 
 # Section, key, a value that switches something on, and words of the reason or the remedy.
 OFF_ONLY = [
@@ -179,14 +36,14 @@ OFF_ONLY = [
 ]
 
 
-def section(values: dict[str, Any], path: str) -> dict[str, Any]:
+def section(values, path):
     inner = values["NeuralNetwork"]
     for key in filter(None, path.split(".")):
         inner = inner[key]
     return inner
 
 
-def test_a_file_with_every_key_is_accepted_unchanged(tmp_path: Path) -> None:
+def test_a_file_with_every_key_is_accepted_unchanged(tmp_path):
     path = tmp_path / "hydragnn.json"
     path.write_text(json.dumps(HYDRAGNN))
     network = load_network(path)
@@ -200,7 +57,7 @@ def test_a_file_with_every_key_is_accepted_unchanged(tmp_path: Path) -> None:
     assert network.Training.Optimizer.learning_rate == 1e-3
 
 
-def test_path_content_section_and_checked_configuration_are_the_same(tmp_path: Path) -> None:
+def test_path_content_section_and_checked_configuration_are_the_same(tmp_path):
     path = tmp_path / "hydragnn.json"
     path.write_text(json.dumps(HYDRAGNN))
     network = load_network(str(path))
@@ -211,14 +68,12 @@ def test_path_content_section_and_checked_configuration_are_the_same(tmp_path: P
 
 
 @pytest.mark.parametrize("key", ["Verbosity", "Dataset", "Visualization"])
-def test_sections_of_hydragnns_drivers_may_be_absent(key: str) -> None:
+def test_sections_of_hydragnns_drivers_may_be_absent(key):
     assert load_network({k: v for k, v in HYDRAGNN.items() if k != key}) == load_network(HYDRAGNN)
 
 
 @pytest.mark.parametrize(("place", "key", "value", "reason"), OFF_ONLY)
-def test_what_is_not_honoured_is_refused_by_name(
-    place: str, key: str, value: Any, reason: str, tmp_path: Path
-) -> None:
+def test_what_is_not_honoured_is_refused_by_name(place, key, value, reason, tmp_path):
     values = copy.deepcopy(HYDRAGNN)
     section(values, place)[key] = value
     path = tmp_path / "hydragnn.json"
@@ -231,7 +86,7 @@ def test_what_is_not_honoured_is_refused_by_name(
     assert "\n" not in message
 
 
-def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for() -> None:
+def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for():
     for key in HYDRAGNN["NeuralNetwork"]["Architecture"]:
         values = copy.deepcopy(HYDRAGNN)
         del section(values, "Architecture")[key]
@@ -241,7 +96,7 @@ def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for() -> None
             assert key in str(error)
 
 
-def known(section: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def known(section, values):
     """Section and key of everything in HYDRAGNN."""
     for key, value in values.items():
         yield section, key
@@ -249,7 +104,7 @@ def known(section: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield from known(f"{section}.{key}", value)
 
 
-def test_every_key_hydragnn_reads_is_tried_here(tables: ModuleType) -> None:
+def test_every_key_hydragnn_reads_is_tried_here(tables):
     tried = {
         place
         for name in ("Architecture", "Variables_of_interest", "Training")
@@ -259,7 +114,7 @@ def test_every_key_hydragnn_reads_is_tried_here(tables: ModuleType) -> None:
     assert tried == {(name, key) for name, keys in read.items() for key in keys.split()}
 
 
-def test_no_key_is_read_and_dropped_at_once() -> None:
+def test_no_key_is_read_and_dropped_at_once():
     sections = {
         "NeuralNetwork": HydraNetwork,
         "Architecture": Architecture,
@@ -275,16 +130,14 @@ def test_no_key_is_read_and_dropped_at_once() -> None:
 
 
 @pytest.mark.parametrize("mpnn_type", ["schnet", "TransformerConv", ""])
-def test_other_message_passing_types_are_refused(
-    mpnn_type: str, network: dict[str, Any], change: Callable[..., Any]
-) -> None:
+def test_other_message_passing_types_are_refused(mpnn_type, network, change):
     place = ("NeuralNetwork", "Architecture", "mpnn_type")
     with pytest.raises(InputError, match=r"mpnn_type: (.*'SchNet', 'EGNN'|this key is required)"):
         load_network(change(network, place, mpnn_type))
 
 
 @pytest.mark.parametrize("mpnn_type", sorted(MPNN_TYPES))
-def test_keys_of_other_types_may_stand(mpnn_type: str) -> None:
+def test_keys_of_other_types_may_stand(mpnn_type):
     values = copy.deepcopy(HYDRAGNN)
     of_all_types = {
         "equivariance": True,
@@ -315,9 +168,7 @@ def test_keys_of_other_types_may_stand(mpnn_type: str) -> None:
         assert getattr(effective, key) == Architecture.model_fields[key].default
 
 
-def test_a_potential_needs_a_weight_and_one_output(
-    network: dict[str, Any], change: Callable[..., Any]
-) -> None:
+def test_a_potential_needs_a_weight_and_one_output(network, change):
     unweighted = change(network, ("NeuralNetwork", "Architecture", "force_weight"), 0.0)
     place = ("NeuralNetwork", "Architecture", "energy_peratom_weight")
     with pytest.raises(InputError, match="energy_weight, energy_peratom_weight and force_weight"):
@@ -330,9 +181,7 @@ def test_a_potential_needs_a_weight_and_one_output(
 
 
 @pytest.mark.parametrize("names", [["graph_energy"], ["energy"], ["total_energy"]])
-def test_the_output_of_a_potential_is_the_energy_whatever_its_name(
-    names: list[str], network: dict[str, Any], change: Callable[..., Any]
-) -> None:
+def test_the_output_of_a_potential_is_the_energy_whatever_its_name(names, network, change):
     """HydraGNN does not read the name in this mode, and most of its files write graph_energy."""
     place = ("NeuralNetwork", "Variables_of_interest", "output_names")
     named = change(network, place, names)
@@ -345,7 +194,7 @@ def test_the_output_of_a_potential_is_the_energy_whatever_its_name(
     assert load_network(off).Variables_of_interest.output_names == tuple(names)
 
 
-def test_keys_that_change_nothing_are_known_by_their_place() -> None:
+def test_keys_that_change_nothing_are_known_by_their_place():
     found = unused_keys(HYDRAGNN["NeuralNetwork"])
     assert {"Profile", "Architecture.pna_deg", "Training.perc_train"} <= found.keys()
     assert found["Architecture.periodic_boundary_conditions"].startswith("periodicity comes")
@@ -358,7 +207,7 @@ def test_keys_that_change_nothing_are_known_by_their_place() -> None:
     assert unused_keys({"Architecture": 3, "Training": {"Optimizer": []}}) == {}
 
 
-def test_the_misspelt_early_stopping_of_a_file_of_hydragnns_is_accepted() -> None:
+def test_the_misspelt_early_stopping_of_a_file_of_hydragnns_is_accepted():
     values = copy.deepcopy(HYDRAGNN)
     section(values, "Training")["early_stopping"] = True
     assert load_network(values) == load_network(HYDRAGNN)

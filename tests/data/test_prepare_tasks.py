@@ -1,7 +1,5 @@
 """Tasks of a preparation: killed, lost, orphaned, divided in another way."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os
@@ -9,7 +7,6 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 from prepare_cases import MANY, generated, prepare
-from torch_geometric.data import Data
 
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
@@ -30,33 +26,59 @@ pytestmark = pytest.mark.usefixtures("many_tasks")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def whole(tmp_path_factory):
     """The store of all those structures, prepared in one go."""
     return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
 
 
-class Killed:
-    """Workers whose process is killed at a moment of the preparation, after so many tasks."""
+class Workers:
+    """Run each task at once; tests say how some end otherwise."""
 
-    def __init__(self, after: int) -> None:
-        self.left = after
+    nodes = 1
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.left -= 1
+    def submit(self, request):
         future: Future[dict[str, Any]] = Future()
-        future.set_result(run_task(request))
+        try:
+            future.set_result(self.run(request))
+        except (RuntimeError, TaskFailed) as error:
+            future.set_exception(error)
         return future
 
-    def check(self) -> None:
+    def run(self, request):
+        return run_task(request)
+
+    def check(self):
         """They are there."""
 
 
-def _prepare_and_die(path: Path, after: int, where: str) -> None:
+class Killed(Workers):
+    """Workers whose process is killed at a moment of the preparation, after so many tasks."""
+
+    def __init__(self, after):
+        self.left = after
+
+    def run(self, request):
+        if self.left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.left -= 1
+        return run_task(request)
+
+
+class Recorded(Workers):
+    """Workers who also remember what they were asked to do."""
+
+    def __init__(self):
+        self.requests: list[dict[str, Any]] = []
+
+    def run(self, request):
+        self.requests.append(dict(request))
+        return run_task(request)
+
+
+def _prepare_and_die(path, after, where):
     """In a process of its own: prepare, and be killed between tasks or as a step begins."""
 
-    def die(*_: object, **__: object) -> None:
+    def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if where:
@@ -94,15 +116,10 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
     done = list(tmp_path.glob(".s.preparing/*/*/record.json"))
     in_the_first_task = where.startswith(("store.shard", "preparing.tasks"))
     assert done or after == 0 or in_the_first_task
-    ran = []
-
-    class Counting(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-            ran.append(request["directory"])
-            return super().submit(request)
-
-    store = prepare(path, generated(structures=MANY), workers=Counting(-1))
-    assert not {str(entry.parent) for entry in done} & set(ran)
+    again = Recorded()
+    store = prepare(path, generated(structures=MANY), workers=again)
+    ran = {request["directory"] for request in again.requests}
+    assert not {str(entry.parent) for entry in done} & ran
     assert list(tmp_path.iterdir()) == [path]
     assert {**store.manifest.provenance} == {**whole.manifest.provenance}
     for name in store.splits:
@@ -129,25 +146,20 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whol
 
 
 def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
-    class Lossy:
+    class Lossy(Workers):
         """Threads, of which every task's first one is lost."""
 
-        nodes = 1
-
-        def __init__(self) -> None:
+        def __init__(self):
             self.pool, self.lost = ThreadPoolExecutor(3), set()
 
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, request):
             return self.pool.submit(self.run, request)
 
-        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        def run(self, request):
             if request["directory"] not in self.lost:
                 self.lost.add(request["directory"])
                 raise RuntimeError("its process was killed by SIGKILL")
             return run_task(request)
-
-        def check(self) -> None:
-            """They are there."""
 
     workers = Lossy()
     store = prepare(tmp_path / "s", generated(structures=MANY), workers=workers)
@@ -156,39 +168,26 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
 
 
 def test_a_task_that_is_lost_again_and_again(tmp_path):
-    class Dead:
-        nodes = 1
-
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-            future: Future[dict[str, Any]] = Future()
-            future.set_exception(RuntimeError("its process was killed by SIGKILL"))
-            return future
-
-        def check(self) -> None:
-            """They are there."""
+    class Dead(Workers):
+        def run(self, request):
+            raise RuntimeError("its process was killed by SIGKILL")
 
     with pytest.raises(CampaignStopped, match=r"failed 3 times at structures \d+ .*SIGKILL"):
         prepare(tmp_path / "s", workers=Dead())
     assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
 
 
-class OneBadNode:
+class OneBadNode(Workers):
     """Each task fails three times on the node that is free again first, and then gets another."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes):
         self.nodes, self.failures = nodes, Counter[str]()
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
+    def run(self, request):
         self.failures[request["directory"]] += 1
         if self.failures[request["directory"]] <= 3:
-            future.set_exception(TaskFailed("node1", "its process was killed by SIGBUS"))
-        else:
-            future.set_result(run_task(request))
-        return future
-
-    def check(self) -> None:
-        """They are there."""
+            raise TaskFailed("node1", "its process was killed by SIGBUS")
+        return run_task(request)
 
 
 def test_a_task_has_its_chances_on_different_nodes(tmp_path):
@@ -197,26 +196,26 @@ def test_a_task_has_its_chances_on_different_nodes(tmp_path):
         prepare(tmp_path / "t", workers=OneBadNode(1))
 
 
-class Gone:
+class Gone(Workers):
     """Workers of which some tasks are run, until the scheduler refuses all further ones."""
 
-    nodes = 1
+    def __init__(self, how, tasks=3):
+        self.left, self.how = tasks, how
 
-    def __init__(self, how: str) -> None:
-        self.left, self.how = 3, how
+    def submit(self, request):
+        if self.left or self.how != "nothing comes":
+            return super().submit(request)
+        return Future()
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
-        if self.left:
-            self.left -= 1
-            future.set_result(run_task(request))
-        elif self.how == "refused at once":
+    def run(self, request):
+        self.left -= 1
+        if self.left >= 0:
+            return run_task(request)
+        if self.how == "refused at once":
             self.check()
-        elif self.how == "tasks fail":
-            future.set_exception(RuntimeError("executor is in a bad state"))
-        return future
+        raise RuntimeError("executor is in a bad state")
 
-    def check(self) -> None:
+    def check(self):
         raise InputError("site slurm: gets no workers: QOSMaxSubmitJob")
 
 
@@ -230,23 +229,9 @@ def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole, how):
 
 
 def test_no_worker_from_the_start_leaves_nothing(tmp_path):
-    workers = Gone("tasks fail")
-    workers.left = 0
     with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", workers=workers)
+        prepare(tmp_path / "s", workers=Gone("tasks fail", 0))
     assert list(tmp_path.iterdir()) == []
-
-
-class Recorded(Killed):
-    """Workers who also remember what they were asked to do."""
-
-    def __init__(self) -> None:
-        super().__init__(-1)
-        self.requests: list[dict[str, Any]] = []
-
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        self.requests.append(dict(request))
-        return super().submit(request)
 
 
 def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
@@ -259,28 +244,20 @@ def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
     shutil.rmtree(tmp_path / "s")
 
     class Late(Recorded):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def run(self, request):
             if not self.requests:
                 with pytest.raises(StoreError, match="was deleted"):
                     run_task(old.requests[0])
                 # Nor where its directory is there still, as for one that has just been begun.
                 Path(old.requests[0]["directory"]).parent.mkdir()
                 run_task(old.requests[0])
-            return super().submit(request)
+            return super().run(request)
 
     store = prepare(tmp_path / "s", generated(structures=MANY), cutoff=5.0, workers=Late())
     expected = prepare(tmp_path / "t", generated(structures=MANY), cutoff=5.0)
     for name in store.splits:
         assert store[name].n_edges.tolist() == expected[name].n_edges.tolist()
     assert {entry.name for entry in tmp_path.iterdir()} == {"s", "t"}
-
-
-def test_an_orphan_of_a_finished_preparation_leaves_nothing(tmp_path):
-    workers = Recorded()
-    prepare(tmp_path / "s", workers=workers)
-    with pytest.raises(StoreError, match="was deleted"):
-        run_task(workers.requests[0])
-    assert list(tmp_path.iterdir()) == [tmp_path / "s"]
 
 
 def test_leftovers_of_a_finished_preparation_are_removed(tmp_path):
@@ -299,13 +276,13 @@ def test_two_at_once(tmp_path):
     """The second one is told, and does no harm."""
     started, proceed = threading.Event(), threading.Event()
 
-    class Slow(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    class Slow(Workers):
+        def run(self, request):
             started.set()
             proceed.wait(60)
-            return super().submit(request)
+            return run_task(request)
 
-    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
+    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow())
     started.wait(60)
     with pytest.raises(StoreError, match="another process is preparing"):
         prepare(tmp_path / "s")
@@ -331,7 +308,7 @@ def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
     """The next one of the same store begins anew; what others have begun is left alone."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def die() -> Iterator[Data]:
+    def die():
         yield from graphs
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -352,7 +329,7 @@ def test_two_writers_of_a_store(tmp_path):
     """The second one is told, and does no harm."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def meanwhile() -> Iterator[Data]:
+    def meanwhile():
         yield from graphs
         with pytest.raises(StoreError, match=r"another process is writing .*s; wait for it"):
             write_store(tmp_path / "s", {"trainset": graphs[:1]})

@@ -1,14 +1,12 @@
 """One copy of a split for all processes of a node: made once, shared, and cleaned up."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import resource
 import shutil
 import signal
 import time
-from multiprocessing.process import BaseProcess
+from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +23,13 @@ from hydragnn_flow.errors import InputError, StoreError
 pytestmark = pytest.mark.usefixtures("ram")
 
 
-def opened(under: Path) -> list[str]:
+def opened(under):
     """Names of the files in a directory that this process has open."""
     found = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     return sorted(name for name in found if name.startswith(str(under)))
 
 
-def proportional_bytes(pid: int, directory: Path) -> int:
+def proportional_bytes(pid, directory):
     """What a process's mappings of files in a directory count for, shared pages divided (PSS)."""
     total, inside = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
@@ -43,11 +41,11 @@ def proportional_bytes(pid: int, directory: Path) -> int:
     return total
 
 
-def forked_reader(store: Path) -> tuple[BaseProcess, float]:
+def forked_reader(store):
     """A fork of this process that has read the training split, and what it found."""
     here, there = multiprocessing.Pipe()
 
-    def read() -> None:
+    def read():
         split = GraphStore.open(store)["trainset"]
         there.send(float(split.batch(range(len(split))).pos.double().sum()))
         signal.pause()
@@ -90,7 +88,7 @@ def test_killed_processes_leave_nothing_for_good(written, ram):
 def test_stores_nobody_holds_are_let_go(copied, ram, tmp_path):
     """A program that opens many and closes none must not run out of descriptors or of disk."""
 
-    def use(**options) -> None:
+    def use(**options):
         store = GraphStore.open(copied, **options)
         for name in store.splits:
             store[name].batch([0])
@@ -123,7 +121,7 @@ def test_memory_mode_keeps_no_file_of_the_store_open(copied):
 def test_a_process_that_leaves_at_once(written, ram):
     """Without Python's own clean-up, as a trainer process does."""
 
-    def work() -> None:
+    def work():
         store = GraphStore.open(written)
         for name in store.splits:
             store[name].batch([0])
@@ -134,13 +132,27 @@ def test_a_process_that_leaves_at_once(written, ram):
     assert list((ram / USER).iterdir()) == []
 
 
-def test_no_room(written, ram, monkeypatch, tmp_path):
-    from collections import namedtuple
+@pytest.fixture
+def room(monkeypatch):
+    """Have the disks below a directory so many bytes free."""
+    usage, real = namedtuple("usage", "total used free"), node_cache.shutil.disk_usage
 
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(node_cache.shutil, "disk_usage", lambda path: usage(1, 1, 0))
+    def only(free, below=Path("/")):
+        monkeypatch.setattr(
+            node_cache.shutil,
+            "disk_usage",
+            lambda path: usage(1, 1, free) if str(path).startswith(str(below)) else real(path),
+        )
+
+    return only
+
+
+def test_no_room(written, ram, room):
+    room(0)
     with pytest.raises(StoreError, match=r"no room for .* mode 'stream' or 'random'"):
         GraphStore.open(written)["trainset"].batch([0])
+    with pytest.raises(InputError, match="mode 'disk' is not one of memory, random, stream"):
+        GraphStore.open(written, mode="disk")
 
 
 def test_a_limit_while_it_is_written(written, ram):
@@ -177,17 +189,9 @@ def test_the_limit_of_a_job(written, ram, tmp_path, monkeypatch):
     assert node_cache.free_memory() == float("inf")
 
 
-def test_the_first_directory_with_room(written, ram, tmp_path, monkeypatch):
+def test_the_first_directory_with_room(written, ram, tmp_path, room):
     """A scratch directory serves where memory for files is short."""
-    from collections import namedtuple
-
-    usage = namedtuple("usage", "total used free")
-    real = node_cache.shutil.disk_usage
-    monkeypatch.setattr(
-        node_cache.shutil,
-        "disk_usage",
-        lambda path: usage(1, 1, 0) if str(path).startswith(str(ram)) else real(path),
-    )
+    room(0, ram)
     with GraphStore.open(written, scratch=tmp_path / "scratch") as store:
         store["trainset"].batch([0])
         assert entries(ram) == []
@@ -211,7 +215,7 @@ def test_staged_copy(written, tmp_path, mode):
     assert entries(scratch) == []
 
 
-def send(store: Path, scratch: Path) -> None:
+def send(store, scratch):
     """Put a store's files where sbcast does."""
     scratch.mkdir()
     (scratch / USER).mkdir(mode=0o700)
@@ -321,22 +325,14 @@ def test_staged_copy_of_a_hydragnn_file(written, tmp_path, mode, same):
     assert entries(scratch) == []
 
 
-def test_no_room_for_a_copy(written, tmp_path, monkeypatch):
-    from collections import namedtuple
-
+def test_no_room_for_a_copy(written, tmp_path, room):
     theirs = tmp_path / "theirs.bp"
     shutil.copytree(written / "shard-00000.bp", theirs)
     least = sum(file.stat().st_size for file in theirs.iterdir())
-    usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(node_cache.shutil, "disk_usage", lambda path: usage(1, 1, least))
+    room(least)
     for path in (written, theirs):
         with pytest.raises(StoreError, match=r"no room .*larger scratch directory or leave it out"):
             GraphStore.open(path, "random", scratch=tmp_path / "scratch")
-
-
-def test_no_such_mode(written):
-    with pytest.raises(InputError, match="mode 'disk' is not one of memory, random, stream"):
-        GraphStore.open(written, mode="disk")
 
 
 def test_staging_verifies(copied, tmp_path):

@@ -1,12 +1,8 @@
 """What every source that brings graphs or node features of its own does."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +59,7 @@ def test_sections_import_nothing_heavy():
 
 
 @pytest.fixture(params=[*FILES, "hydragnn"])
-def case(request, tmp_path) -> tuple[Path, dict[str, Any]]:
+def case(request, tmp_path):
     if request.param == "hydragnn":
         return tmp_path, {"format": "hydragnn", "file": str(request.getfixturevalue("written"))}
     return tmp_path, FILES[request.param](tmp_path)
@@ -76,11 +72,14 @@ def test_lengths_are_the_first_edge_feature(case):
     for chunk in found.chunks():
         for record in found.read(chunk):
             graph = record.graph(CUTOFF, None)
-            senders, receivers = graph.edge_index
-            vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
             assert graph.edge_attr[:, 0].tolist() == pytest.approx(
-                vectors.norm(dim=1).tolist(), rel=1e-5
+                vectors_of(graph).norm(dim=1).tolist(), rel=1e-5
             )
+
+
+def vectors_of(graph):
+    senders, receivers = graph.edge_index
+    return graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
 
 
 @pytest.mark.parametrize("case", ["pyg", "voronoi", "mesh", "hydragnn"], indirect=True)
@@ -90,8 +89,7 @@ def test_edges_longer_than_the_radius_are_refused(case, same):
     for chunk in found.chunks():
         for record in found.read(chunk):
             graph = record.graph(CUTOFF, None)
-            senders, receivers = graph.edge_index
-            vectors = graph.pos[receivers] - graph.pos[senders] + graph.edge_shifts
+            vectors = vectors_of(graph)
             longest = max(vectors.double().norm(dim=1).tolist(), default=0.0)
             assert same(record.graph(longest, None), graph)
             if longest:

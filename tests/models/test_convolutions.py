@@ -1,0 +1,225 @@
+"""Convolutions beside PyG's, and the sums over neighbours that they are made of."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from geometry_cases import clusters
+from torch_geometric.nn import CGConv, GATv2Conv, GINConv, MFConv, SAGEConv
+
+from hydragnn_flow.models.edge_functions import EdgeFunctions
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
+from hydragnn_flow.models.mpnn.cgcnn import CGConvolution
+from hydragnn_flow.models.mpnn.gat import HEADS, NEGATIVE_SLOPE, GATConvolution, GATEdges
+from hydragnn_flow.models.mpnn.gin import GINConvolution
+from hydragnn_flow.models.mpnn.mfc import BLOCK, MFC, MFCEdges, MFConvolution, degree_classes
+from hydragnn_flow.testing.networks import alloy, as_batch
+
+
+@pytest.mark.parametrize("features", [0, 3])
+def test_cgcnn_is_as_pygs(features):
+    geometry = clusters()
+    torch.manual_seed(0)
+    ours = CGConvolution(6, features, 1.0, fades=False).double()
+    theirs = CGConv(6, dim=features).double()
+    parts = [ours.receiver.weight, ours.sender.weight]
+    parts += [] if ours.edge is None else [ours.edge.weight]
+    with torch.no_grad():
+        gate, passing = torch.cat(parts, dim=1).chunk(2)
+        theirs.lin_f.weight.copy_(gate)
+        theirs.lin_s.weight.copy_(passing)
+        theirs.lin_f.bias.copy_(ours.receiver.bias[:6])
+        theirs.lin_s.bias.copy_(ours.receiver.bias[6:])
+    nodes = torch.randn(geometry.n_atoms, 6).double()
+    of_edges = torch.randn(len(geometry.sender), features).double()
+    edges = torch.stack([geometry.sender, geometry.receiver])
+    expected = theirs(nodes, edges, of_edges if features else None)
+    functions = EdgeFunctions(of_edges, None, None) if features else None
+    torch.testing.assert_close(ours(nodes, functions, geometry), expected)
+
+
+def test_cgcnn_is_as_wide_as_asked(make):
+    """HydraGNN makes it as wide as its input, here one column."""
+    layer = make("CGCNN", potential=False, hidden_dim=20).encoder.layers.layers[0].convolution
+    assert layer.sender.in_features == 20
+
+
+def test_gin_is_as_pygs():
+    geometry = clusters()
+    torch.manual_seed(0)
+    ours = GINConvolution(6, "relu", 1.0).double()
+    with torch.no_grad():
+        ours.epsilon.fill_(0.3)
+    theirs = GINConv(ours.perceptron, eps=0.3)
+    nodes = torch.randn(geometry.n_atoms, 6).double()
+    edges = torch.stack([geometry.sender, geometry.receiver])
+    torch.testing.assert_close(
+        ours(nodes, neighbour_sums(geometry), geometry), theirs(nodes, edges)
+    )
+
+
+def test_sums_are_scaled_to_the_usual_number_of_neighbours():
+    """Those of a dense crystal would otherwise drown the atom's own features."""
+    geometry = clusters()
+    torch.manual_seed(0)
+    layer = GINConvolution(6, "relu", 16.0)
+    layer.perceptron = torch.nn.Sequential()
+    nodes = torch.ones(geometry.n_atoms, 6)
+    expected = 1.0 + geometry.degree / 4.0
+    found = layer(nodes, neighbour_sums(geometry), geometry)
+    torch.testing.assert_close(found, expected.float().expand(-1, 6))
+
+
+def test_sage_is_as_pygs(make):
+    geometry = clusters()
+    stack = make("SAGE", potential=False).double().encoder.layers
+    ours = stack.layers[0].convolution
+    theirs = SAGEConv(12, 12).double()
+    with torch.no_grad():
+        theirs.lin_l.weight.copy_(ours.mix.weight[:, :12])
+        theirs.lin_r.weight.copy_(ours.mix.weight[:, 12:])
+        theirs.lin_l.bias.copy_(ours.mix.bias)
+    nodes = torch.randn(geometry.n_atoms, 12).double()
+    edges = torch.stack([geometry.sender, geometry.receiver])
+    found = ours(nodes, stack.edge_features(geometry), geometry)
+    torch.testing.assert_close(found, theirs(nodes, edges))
+
+
+def test_mfc_is_as_pygs():
+    geometry = clusters()
+    torch.manual_seed(0)
+    degrees = neighbour_sums(geometry).degrees
+    largest = int(degrees.max()) - 2  # so that some atoms share the last class
+    assert len(set(degrees.clamp(max=largest).tolist())) > 2
+    ours = MFConvolution(6, largest + 1, 1.0).double()
+    theirs = MFConv(6, 6, max_degree=largest).double()
+    with torch.no_grad():
+        ours.bias.normal_()
+        for degree in range(largest + 1):
+            theirs.lins_l[degree].weight.copy_(ours.weight[degree, :6].t())
+            theirs.lins_r[degree].weight.copy_(ours.weight[degree, 6:].t())
+            theirs.lins_l[degree].bias.copy_(ours.bias[degree])
+    nodes = torch.randn(geometry.n_atoms, 6).double()
+    features = MFCEdges(neighbour_sums(geometry), degree_classes(degrees, 0, largest))
+    edges = torch.stack([geometry.sender, geometry.receiver])
+    torch.testing.assert_close(ours(nodes, features, geometry), theirs(nodes, edges))
+
+
+@pytest.mark.parametrize("n_atoms", [0, 1, BLOCK, 10 * BLOCK + 3])
+def test_blocks_hold_one_class_each(n_atoms):
+    degrees = torch.randint(0, 9, (n_atoms,), generator=torch.Generator().manual_seed(0))
+    classes = degree_classes(degrees, 2, 6)
+    assert torch.equal(classes.of_atom, degrees.clamp(2, 6) - 2)
+    assert len(set(classes.places.tolist())) == n_atoms
+    assert torch.equal(classes.of_block[classes.places // BLOCK], classes.of_atom)
+
+
+def test_as_many_blocks_whatever_the_degrees():
+    """Shapes that depended on them would make the host wait for an accelerator."""
+    same, different = torch.full((100,), 3), torch.arange(100) % 9
+    sizes = {degree_classes(degrees, 0, 8).of_block.shape for degrees in (same, different)}
+    assert len(sizes) == 1
+
+
+def test_classes_are_the_degrees_of_the_training_split(make):
+    stack = make("MFC", potential=False).encoder.layers
+    assert isinstance(stack, MFC)
+    assert (stack.smallest, stack.largest) == (12, 16)
+    shorter = make("MFC", potential=False, max_neighbours=14).encoder.layers
+    assert isinstance(shorter, MFC)
+    assert (shorter.smallest, shorter.largest) == (12, 14)
+
+
+def test_gat_is_as_pygs():
+    geometry = clusters()
+    torch.manual_seed(0)
+    ours = GATConvolution(5, 0, 0.0, fades=False).double()
+    theirs = GATv2Conv(5, 5, heads=HEADS, negative_slope=NEGATIVE_SLOPE).double()
+    with torch.no_grad():
+        ours.sender.bias.normal_()
+        theirs.lin_l.load_state_dict(ours.sender.state_dict())
+        theirs.lin_r.weight.copy_(ours.receiver.weight)
+        theirs.lin_r.bias.zero_()
+        theirs.bias.zero_()
+        theirs.att.copy_(ours.attention)
+    nodes = torch.randn(geometry.n_atoms, 5).double()
+    features = GATEdges(None, neighbour_sums(geometry, HEADS))
+    edges = torch.stack([geometry.sender, geometry.receiver])
+    torch.testing.assert_close(ours(nodes, features, geometry), ours.join(theirs(nodes, edges)))
+
+
+def test_large_attentions_do_not_overflow():
+    geometry = clusters()
+    torch.manual_seed(0)
+    layer = GATConvolution(5, 0, 0.0, fades=True).double()
+    with torch.no_grad():
+        layer.attention *= 1e4
+    nodes = torch.randn(geometry.n_atoms, 5).double()
+    features = GATEdges(None, neighbour_sums(geometry, HEADS))
+    assert layer(nodes, features, geometry).isfinite().all()
+
+
+def test_dropout_of_gat_is_of_training_alone(make):
+    model, batch = make("GAT", potential=False, dropout=0.5), as_batch(alloy())
+    assert not torch.equal(model(batch)["gap"], model(batch)["gap"])
+    model.eval()
+    assert torch.equal(model(batch)["gap"], model(batch)["gap"])
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_sums_over_neighbours_and_their_derivatives(heads):
+    geometry = clusters()
+    generator = torch.Generator().manual_seed(0)
+    shuffled = torch.randperm(len(geometry.sender), generator=generator)[:40]
+    some = Geometry(
+        geometry.sender[shuffled],
+        geometry.receiver[shuffled],
+        geometry.vectors[shuffled],
+        geometry.cutoff,
+        geometry.graph,
+        geometry.n_graphs,
+    )
+    bags = neighbour_sums(some, heads)
+    values = torch.randn(some.n_atoms, heads, 2, generator=generator).double().requires_grad_()
+    weights = torch.randn(40, heads, generator=generator).double().requires_grad_()
+
+    def plain(values, weights):
+        return some.sum_at_receiver(some.of_sender(values) * weights[:, :, None])
+
+    torch.testing.assert_close(bags.weighted_sum(values, weights), plain(values, weights))
+    assert torch.autograd.gradcheck(bags.weighted_sum, (values, weights))
+    assert torch.autograd.gradgradcheck(bags.weighted_sum, (values, weights))
+    if heads == 1:
+        ones = torch.ones(40, 1).double()
+        torch.testing.assert_close(bags.sum(values[:, 0]), plain(values, ones)[:, 0])
+        assert torch.autograd.gradcheck(bags.sum, (values[:, 0],))
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_the_order_of_the_edges_is_nothing_to_the_sums(heads):
+    geometry = clusters()
+    generator = torch.Generator().manual_seed(0)
+    n = len(geometry.sender)
+    values = torch.randn(geometry.n_atoms, heads, 3, generator=generator).double()
+    weights = torch.randn(n, heads, generator=generator).double()
+    found = []
+    # Sorted by receiver, as neighbour lists are stored, and not.
+    for order in (torch.argsort(geometry.receiver), torch.randperm(n, generator=generator)):
+        some = replace(geometry, sender=geometry.sender[order], receiver=geometry.receiver[order])
+        values.requires_grad_()
+        total = neighbour_sums(some, heads).weighted_sum(values, weights[order])
+        (gradient,) = torch.autograd.grad(total.square().sum(), values)
+        found.append((total, gradient))
+    torch.testing.assert_close(*found)
+
+
+def test_a_prediction_makes_nothing_that_only_gradients_read():
+    """Finding the receivers of each atom is a third of the time of a small network."""
+    geometry = clusters()
+    nodes = torch.randn(geometry.n_atoms, 3, requires_grad=True)
+    bags = neighbour_sums(geometry)
+    total = bags.sum(nodes)
+    assert set(vars(bags)) & {"outgoing", "to_outgoing", "_by_sender"} == set()
+    total.sum().backward()
+    assert "outgoing" in vars(bags)
