@@ -52,7 +52,7 @@ def lively_ensemble(run: Path, store: GraphStore, members: int = 3) -> Ensemble:
     return replace(ensemble, models=tuple(lively(model) for model in ensemble.models))
 
 
-def property_ensemble(potential: Ensemble) -> Ensemble:
+def property_ensemble(potential: Ensemble, inputs: Sequence[int] = (0,)) -> Ensemble:
     """Networks that predict the energy as any property, with the calibration of a potential's."""
     head = {
         "num_headlayers": 1,
@@ -70,7 +70,7 @@ def property_ensemble(potential: Ensemble) -> Ensemble:
             "task_weights": [1.0],
         },
         "Variables_of_interest": {
-            "input_node_features": [0],
+            "input_node_features": [*inputs],
             "output_names": ["energy"],
             "type": ["graph"],
         },

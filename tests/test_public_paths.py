@@ -163,5 +163,5 @@ def test_functions_take_what_names_a_path(kind, run, alloy_store, tmp_path, monk
     for call in (profile_on_site, scaling_study):
         with pytest.raises(InputError, match="not prepared yet"):
             call(named(), load_site("local"))
-    with pytest.raises(InputError):
-        predict_on_site(named("nowhere"), named("some.xyz"), [kind("a.csv")], load_site("local"))
+    with pytest.raises(InputError, match="nowhere: does not exist"):
+        predict_on_site(ensemble, named("nowhere"), [kind("a.csv")], load_site("local"))

@@ -53,12 +53,13 @@ def predict(
     site: str | None,
     options: dict[str, Any],
 ) -> None:
+    ensemble = Ensemble.load(run)
     if site is None:
-        done = write_predictions(Ensemble.load(run), structures, out, device=device)
+        done = write_predictions(ensemble, structures, out, device=device)
     else:
         from hydragnn_flow.campaign import predict_on_site  # which imports Parsl
 
-        done = predict_on_site(run, structures, out, load_site(site, **options))
+        done = predict_on_site(ensemble, structures, out, load_site(site, **options))
     for file in done.files:
         print(file)
     print(f"{done.structures} structures, {done.without} without a prediction (see `note`)")

@@ -9,11 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Ensemble
-from hydragnn_flow.ensemble.member_predictions import splits_of
-from hydragnn_flow.ensemble.part_files import join_parts
-from hydragnn_flow.ensemble.part_plan import (
+from hydragnn_flow.ensemble.member_predictions import open_structures
+from hydragnn_flow.ensemble.parts import (
     Asked,
     OtherParts,
     Part,
@@ -21,15 +19,11 @@ from hydragnn_flow.ensemble.part_plan import (
     finished,
     plan,
     request_of,
+    results_of,
 )
-from hydragnn_flow.ensemble.predictions_files import (
-    PredictionFiles,
-    Written,
-    check_keeps_input,
-    no_structures,
-    written_to,
-)
-from hydragnn_flow.ensemble.structure_files import Files, open_path
+from hydragnn_flow.ensemble.predictions_files import PredictionFiles, Written, check_keeps_input
+from hydragnn_flow.ensemble.structure_files import Files
+from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.execution.pools.pool import Pool
@@ -39,20 +33,17 @@ from hydragnn_flow.tasks import NoWorkers, run_all
 Shown = Callable[[int, int, str], None]
 """Called with the number of structures that are done, their number, and what is waited for."""
 
-_TASK = "hydragnn_flow.ensemble.part_files:predict_part"
+_TASK = "hydragnn_flow.ensemble.parts:predict_part"
 _SECONDS_TO_SEE = 90.0
 _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def predict_on_site(
-    run: str | Path,
-    structures: str | Path,
-    outs: Sequence[str | Path],
+    ensemble: Ensemble,
+    data: str | Path,
+    paths: Sequence[str | Path],
     site: Site,
     *,
-    without: Collection[int] = (),
-    coverage: float | None = None,
-    data_set: str | None = None,
     split: str | None = None,
     members: bool = False,
     say: Callable[[str], None] = print,
@@ -66,19 +57,20 @@ def predict_on_site(
 
     Parameters
     ----------
-    run
-        Directory of a finished run, or an exported ensemble; the site's nodes see it.
-    structures
+    ensemble
+        An ensemble as :meth:`Ensemble.load` gives it, or another coverage or data set of it. The
+        workers load it again, from a directory that the site's nodes see.
+    data
         Path of a file, a directory of files or a GraphStore; the nodes see it too.
-    outs
+    paths
         As for :class:`~hydragnn_flow.ensemble.predictions_files.PredictionFiles`; the nodes see the
         directory of the first.
     site
         The machine, which decides the device.
-    without, coverage, data_set, split, members, say
-        As for :meth:`Ensemble.load` and :meth:`Ensemble.predict`.
+    split, members, say
+        As for :meth:`Ensemble.predict`.
     progress
-        Told how far the prediction is.
+        Called as parts are done.
 
     Raises
     ------
@@ -88,55 +80,43 @@ def predict_on_site(
     CampaignStopped
         If something keeps a part from being predicted, again and again.
     """
-    tables, structures = [Path(out) for out in outs], Path(structures)
-    files, may_write = PredictionFiles(tables), written_to(tables)
-    check_keeps_input(structures, may_write)
+    run, data, outs = ensemble.directory, Path(data), [Path(path) for path in paths]
+    files = PredictionFiles(outs)
+    check_keeps_input(data, files.may_write)
     if not site.node.gcds:
         raise InputError(f"site {site.name}: has no GCDs to predict on; correct its node")
-    ensemble = Ensemble.load(run, without=without, data_set=data_set)
-    if coverage is not None:
-        ensemble = ensemble.at(coverage)
-    data = open_path(structures, ensemble.manifest, split, may_write)
-    _check(ensemble, data, split, files)
+    if run is None:
+        raise InputError("the ensemble was not loaded from a directory, as workers do; load it")
+    opened = open_structures(ensemble, data, split, files.may_write)
+    files.check_can_hold(opened)
+    assert not isinstance(opened, list)
+    all_members = {member["member"] for member in read_summary(run)["members"]}
     asked = Asked(
-        run=str(Path(run).absolute()),
-        without=tuple(sorted(without)),
-        coverage=coverage,
-        data_set=data_set,
-        data=str(structures.absolute()),
+        run=str(run.absolute()),
+        ensemble=digest_of_ensemble(run),
+        without=tuple(sorted(all_members.difference(ensemble.numbers or ()))),
+        coverage=ensemble.coverage,
+        data_set=ensemble.data_set,
+        data=str(data.absolute()),
         split=split,
         members=members,
-        frames=files.hold_structures,
-        outs=tuple(str(path.absolute()) for path in may_write),
-        ensemble=digest_of_ensemble(run),
+        structures=files.hold_structures,
+        outs=tuple(str(path.absolute()) for path in files.may_write),
     )
-    folder = tables[0].absolute().with_name(f".{tables[0].name}.parts")
+    folder = outs[0].absolute().with_name(f".{outs[0].name}.parts")
     folder.mkdir(mode=0o700, exist_ok=True)
     # Whoever else writes the files says so before the parts are predicted, and costs none of them.
     with sole_driver(folder), driver_log(folder, say), files, _forgotten_if_input_is_wrong(folder):
-        parts = plan(folder, asked, data, ensemble, site.nodes * len(site.node.gcds))
+        parts = plan(folder, asked, opened, site.nodes * len(site.node.gcds))
         _predict(parts, asked, site, folder, progress)
-        counts, passed_over = join_parts(parts, files, isinstance(data, Files))
-        if isinstance(data, Files) and data.is_directory:
-            passed_over.say(
-                structures,
-                counts["structures"],
-                lambda line: say(line.replace(asked.data, str(structures))),
+        used, counts = results_of(parts, opened)
+        if isinstance(opened, Files):
+            opened.tell_passed_over(
+                counts["structures"], lambda line: say(line.replace(asked.data, str(data)))
             )
+        files.join(used)
     shutil.rmtree(folder, ignore_errors=True)
     return Written(files.written, **counts)
-
-
-def _check(
-    ensemble: Ensemble, data: GraphStore | Files, split: str | None, files: PredictionFiles
-) -> None:
-    """Refuse, before a worker starts, what the ensemble cannot predict or the files cannot hold."""
-    if isinstance(data, Files):
-        ensemble.check_reads_structures()
-        return
-    splits_of(ensemble, data, split)
-    if files.hold_structures:
-        raise no_structures()
 
 
 def _predict(

@@ -120,17 +120,16 @@ def predict(
     machine = _machine(site, device, options)
     from hydragnn_flow.ensemble import Ensemble
 
-    asked: dict[str, Any] = {"split": split, "members": members}
+    asked: dict[str, Any] = {"split": split, "members": members, "say": say}
     with using(*out, run_dir, structures):
         ensemble = Ensemble.load(run_dir, without=without or (), data_set=data_set)
         if coverage is not None:
             ensemble = ensemble.at(coverage)
         say_without(without)
         if machine is None:
-            done = _here(ensemble, structures, out, asked | {"device": device or "cpu"})
+            done = _here(ensemble, structures, out, device=device or "cpu", **asked)
         else:
-            asked |= {"without": without or (), "coverage": coverage, "data_set": data_set}
-            done = _on_site(run_dir, structures, out, machine, asked)
+            done = _on_site(ensemble, structures, out, machine, **asked)
     for path in done.files:
         say(short(path))
     if done.without:
@@ -157,7 +156,7 @@ def _machine(site: str | None, device: str | None, options: dict[str, Any]) -> S
     return None
 
 
-def _here(ensemble: Ensemble, structures: Path, out: list[Path], asked: dict[str, Any]) -> Written:
+def _here(ensemble: Ensemble, data: Path, paths: list[Path], **asked: Any) -> Written:
     from hydragnn_flow.ensemble import write_predictions
     from hydragnn_flow.report.progress import CampaignView
     from hydragnn_flow.training.memory import keep_freed_memory
@@ -170,11 +169,11 @@ def _here(ensemble: Ensemble, structures: Path, out: list[Path], asked: dict[str
             if total and time.monotonic() > begun + _SECONDS_BEFORE_A_BAR:
                 view.step("predict", done, total)
 
-        return write_predictions(ensemble, structures, out, say=say, progress=progress, **asked)
+        return write_predictions(ensemble, data, paths, progress=progress, **asked)
 
 
 def _on_site(
-    run_dir: Path, structures: Path, out: list[Path], site: Site, asked: dict[str, Any]
+    ensemble: Ensemble, data: Path, paths: list[Path], site: Site, **asked: Any
 ) -> Written:
     from hydragnn_flow.campaign.prediction import predict_on_site
     from hydragnn_flow.report.progress import CampaignView
@@ -184,4 +183,4 @@ def _on_site(
         def progress(done: int, total: int, note: str) -> None:
             view.step("predict", done, total, note)
 
-        return predict_on_site(run_dir, structures, out, site, say=say, progress=progress, **asked)
+        return predict_on_site(ensemble, data, paths, site, progress=progress, **asked)

@@ -55,22 +55,35 @@ def select(
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
-    from hydragnn_flow.ensemble.all_structures import Structures, read_path
     from hydragnn_flow.ensemble.labels import keys_of_label
+    from hydragnn_flow.ensemble.member_predictions import readable_records
     from hydragnn_flow.ensemble.predictions_files import check_keeps_input
+    from hydragnn_flow.ensemble.structure_files import (
+        names_of,
+        naming,
+        open_path,
+        store_records,
+    )
 
     with using(out, run_dir, structures):
         check_keeps_input(structures, [out])
         ensemble = Ensemble.load(run_dir, data_set=data_set)
-        found = read_path(structures, ensemble, split=None, say=say)
-        if isinstance(found, GraphStore):
-            found = Structures.of_store(found)
-        with found.naming(structures):
-            selection = select_structures(ensemble, found.atoms, n, names=found.names)
+        opened = open_path(structures, ensemble.manifest)
+        if isinstance(opened, GraphStore):
+            records, (file, frame) = store_records(opened), ("split", "graph_id")
+        else:
+            records, (file, frame) = readable_records(ensemble, opened, say), ("file", "frame")
+        names = names_of(records, structures if structures.is_dir() else structures.parent)
+        atoms = [record.atoms for record in records]
+        with naming(structures, names):
+            selection = select_structures(ensemble, atoms, n, names=names)
+        origins: list[dict[str, str | int]] = [
+            {file: str(one.file), frame: one.frame} for one in records
+        ]
         labels = {
             key
             for target in ensemble.calibrations
             for key in keys_of_label(ensemble.manifest, target)
         }
-        write_selection(out, selection, found.atoms, found.origins, labels)
-    say(f"{short(out)}: {n:,} of {len(found.atoms):,} structures")
+        write_selection(out, selection, atoms, origins, labels)
+    say(f"{short(out)}: {n:,} of {len(records):,} structures")

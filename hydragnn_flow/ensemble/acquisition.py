@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from ase import Atoms
+from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.applicability import deviations_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.frames import extended_xyz
-from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, graph_batches
-from hydragnn_flow.ensemble.member_predictions import structure_predictions
+from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current, graph_batches
+from hydragnn_flow.ensemble.member_predictions import predict_all
+from hydragnn_flow.ensemble.structure_files import Record, names_of
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -69,8 +71,9 @@ def select_structures(
             f"{n} of {len(structures)} structures cannot be selected; choose between 1 and "
             f"{len(structures)}"
         )
-    members, _ = structure_predictions(ensemble, structures, names)
-    uncertainties = disagreement(ensemble, members, [len(atoms) for atoms in structures])
+    records = [Record(current(atoms)) for atoms in structures]
+    found = predict_all(ensemble, records, names_of(records) if names is None else names)
+    uncertainties = disagreement(ensemble, found.members, found.n_atoms)
     chosen = farthest_points(descriptors(ensemble, structures), uncertainties, n)
     return Selection(chosen, uncertainties)
 
@@ -111,7 +114,7 @@ def write_selection(
 
 
 def disagreement(
-    ensemble: Ensemble, members: Mapping[str, Floats], n_atoms: Sequence[int]
+    ensemble: Ensemble, members: Mapping[str, Floats], n_atoms: NDArray[np.int64]
 ) -> Floats:
     """Disagreement of the members about each structure, ``[n]``; the mean of all is 1.
 
@@ -127,16 +130,15 @@ def disagreement(
     n_atoms
         Number of atoms of each structure.
     """
-    sizes = np.array(n_atoms)
     of_targets = []
-    found = deviations_of(members, ensemble.weights, ensemble.manifest, sizes)
+    found = deviations_of(members, ensemble.weights, ensemble.manifest, n_atoms)
     for name in ensemble.calibrations:
         deviation = found[name]
         known = np.isfinite(deviation)  # there is no stress where a cell is not periodic
         mean = deviation[known].mean() if known.any() else 0.0
         if mean > 0:
             of_targets.append(np.where(known, deviation / mean, 1.0))
-    return np.mean(of_targets, axis=0) if of_targets else np.ones(len(sizes))
+    return np.mean(of_targets, axis=0) if of_targets else np.ones(len(n_atoms))
 
 
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:

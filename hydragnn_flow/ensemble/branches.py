@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config.targets import BRANCH
-from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
+from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.ensemble.inputs import with_branch
 from hydragnn_flow.errors import InputError
 
@@ -96,7 +97,7 @@ class Branches:
             yield batch if branch is None else with_branch(batch, branch, batch.num_graphs)
 
     def data_sets_of(
-        self, store: GraphStore, splits: Sequence[GraphSplit]
+        self, store: GraphStore, splits: Sequence[Split]
     ) -> NDArray[np.object_] | None:
         """Name of the data set at whose level each graph is predicted; None where there is but one.
 
@@ -105,7 +106,7 @@ class Branches:
         store
             Any that the ensemble can predict.
         splits
-            Of that store, one behind the other.
+            Splits of that store, or parts of them, one behind the other.
         """
         if self.data_set is None or self.are_known_to(store):
             return data_sets_said(splits, self.manifest)
@@ -116,7 +117,7 @@ class Branches:
         return ", ".join(self.manifest.data_sets.values())
 
 
-def data_sets_said(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.object_] | None:
+def data_sets_said(splits: Sequence[Split], manifest: Manifest) -> NDArray[np.object_] | None:
     """Name of the data set that each graph says it belongs to; None where there is but one.
 
     Parameters

@@ -28,6 +28,13 @@ from hydragnn_flow.ensemble.calibration_file import load_calibrations
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
+from hydragnn_flow.ensemble.member_predictions import (
+    Predictable,
+    lay_out,
+    on_device,
+    open_structures,
+    predict_members,
+)
 from hydragnn_flow.ensemble.members import load_member, member_files, member_name, remaining_members
 from hydragnn_flow.ensemble.mixed_calibration import (
     ByDataSet,
@@ -35,7 +42,6 @@ from hydragnn_flow.ensemble.mixed_calibration import (
     calibration_of_rows,
     with_enough,
 )
-from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
 from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
@@ -77,6 +83,8 @@ class Ensemble:
     data_set: str | None = None
     """Data set, of several that the members were trained on, whose branch predicts structures that
     do not say to which they belong."""
+    directory: Path | None = None
+    """Directory that it was loaded from."""
 
     @classmethod
     def load(
@@ -120,6 +128,7 @@ class Ensemble:
             summary.get("aggregation", "weighted"),
             Applicability.load(folder / APPLICABILITY),
             by_data_set,
+            directory=Path(path),
         )
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 
@@ -204,15 +213,10 @@ class Ensemble:
             If there is nothing to predict, if the ensemble reads what structures do not have, or if
             it was calibrated on too few structures for the coverage.
         """
-        ensemble = self if coverage is None else self.at(coverage)
-        return joined(
-            [
-                chunk.tables
-                for chunk in predict_chunks(
-                    ensemble, structures, split=split, members=members, device=device, say=say
-                )
-            ]
-        )
+        ensemble = on_device(self if coverage is None else self.at(coverage), device)
+        opened = open_structures(ensemble, structures, split)
+        found = predict_members(ensemble, opened, say=say)
+        return joined([lay_out(ensemble, some, members).tables for some in found])
 
     def remarks(
         self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
-from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.sources.structures import Found
-from hydragnn_flow.ensemble.all_structures import read_path
 from hydragnn_flow.ensemble.applicability import are_noted
 from hydragnn_flow.ensemble.ensemble import Ensemble
-from hydragnn_flow.ensemble.inputs import check_structures, current, structure_names
-from hydragnn_flow.ensemble.labels import (
-    in_components,
-    keys_of_label,
-    labels_in_files,
-    labels_of_splits,
-    numbers_of,
+from hydragnn_flow.ensemble.labels import every_label, in_components, keys_of_label
+from hydragnn_flow.ensemble.member_predictions import (
+    Graphs,
+    Predictable,
+    Predicted,
+    open_structures,
+    predict_all,
+    predict_graphs,
+    readable_records,
 )
-from hydragnn_flow.ensemble.member_predictions import store_predictions, structure_predictions
+from hydragnn_flow.ensemble.structure_files import Files, Record, names_of, naming
 from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targets
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
@@ -38,29 +34,10 @@ _ONE_SIDED = 3.0
 _BEYOND = 10.0
 _LEAST_VALUES = 10
 
-Labelled = str | Path | GraphStore | Atoms | Sequence[Atoms]
-
-
-class Predicted(NamedTuple):
-    """Predictions of labelled structures, and the labels."""
-
-    members: dict[str, Floats]
-    """The members' predictions, output -> ``[n_members, n, d]``."""
-    references: dict[str, Floats]
-    """True values, target -> ``[n, d]``."""
-    n_atoms: NDArray[np.int64]
-    """Of each structure."""
-    numbers: NDArray[np.int64] | None
-    """Atomic numbers of all structures; None if nodes are no atoms."""
-    flagged: NDArray[np.bool_]
-    """Whether each structure is unlike the data that the ensemble was made with."""
-    data_sets: NDArray[np.object_] | None = None
-    """Name of the data set of each structure, where they say it."""
-
 
 def evaluate(
     ensemble: Ensemble,
-    data: Labelled,
+    data: Predictable,
     *,
     split: str | None = None,
     keys: Mapping[str, str] | None = None,
@@ -100,9 +77,9 @@ def evaluate(
     found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
     return measure_targets(
         ensemble.distributions(found.members, found.n_atoms, found.numbers, found.data_sets),
-        found.references,
+        found.labels,
         found.n_atoms,
-        found.flagged,
+        are_noted(found.remarks),
         ensemble.manifest,
         ensemble.coverage,
     )
@@ -110,7 +87,7 @@ def evaluate(
 
 def predict_labelled(
     ensemble: Ensemble,
-    data: Labelled,
+    data: Predictable,
     *,
     split: str | None = None,
     keys: Mapping[str, str] | None = None,
@@ -131,34 +108,27 @@ def predict_labelled(
             f"the ensemble predicts no target {min(unknown)!r}; its targets are "
             f"{', '.join(ensemble.calibrations)}"
         )
-    if isinstance(data, (str, os.PathLike)):
-        path = Path(data)
-        opened = read_path(path, ensemble, split=split, say=say)
-        if not isinstance(opened, GraphStore):
-            with opened.naming(path):
-                found = _of_structures(ensemble, opened.found, opened.names, keys, say)
-            _tell_doubts(ensemble, found, say)
-            return found
-        data = opened
-    if isinstance(data, GraphStore):
+    opened = open_structures(ensemble, data, split)
+    if isinstance(opened, Graphs):
         if keys:
             raise InputError(
-                f"{data.path}: a GraphStore names its labels by targets; leave the keys out"
+                f"{opened.store.path}: a GraphStore names its labels by targets; leave the keys out"
             )
-        found = _of_store(ensemble, data, split, say)
-        _tell_doubts(ensemble, found, say)
-        return found
-    if split is not None:
-        raise InputError("structures have no splits; leave split out")
-    structures = [current(atoms) for atoms in check_structures(data)]
-    found = _of_structures(ensemble, structures, structure_names(len(structures)), keys, say)
+        found = _in_store(ensemble, opened, say)
+    elif isinstance(opened, Files):
+        path = opened.path
+        records = readable_records(ensemble, opened, say)
+        names = names_of(records, path if opened.is_directory else path.parent)
+        with naming(path, names):
+            found = _in_records(ensemble, records, names, keys, say)
+    else:
+        found = _in_records(ensemble, opened, names_of(opened), keys, say)
     _tell_doubts(ensemble, found, say)
     return found
 
 
-def _of_store(
-    ensemble: Ensemble, store: GraphStore, split: str | None, say: Callable[[str], None]
-) -> Predicted:
+def _in_store(ensemble: Ensemble, opened: Graphs, say: Callable[[str], None]) -> Predicted:
+    store, splits = opened
     labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
     if not labelled:
         raise InputError(
@@ -166,54 +136,49 @@ def _of_store(
             f"some"
         )
     _tell_missing(ensemble, labelled, say)
-    splits, members, remarks = store_predictions(ensemble, store, split)
     if len(splits) > 1:
         names = ", ".join(one.name for one in splits)
         say(f"splits that count together: {names}; choose one with split (--split)")
-    n_atoms = np.concatenate([one.n_atoms for one in splits])
-    references = labels_of_splits(splits, members, labelled)
-    numbers = numbers_of(splits, ensemble.manifest)
-    data_sets = ensemble.branches.data_sets_of(store, splits)
-    return Predicted(members, references, n_atoms, numbers, are_noted(remarks), data_sets)
+    return predict_graphs(ensemble, store, splits, {})
 
 
-def _of_structures(
+def _in_records(
     ensemble: Ensemble,
-    found: Sequence[Found],
+    records: Sequence[Record],
     names: Sequence[str],
     keys: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Predicted:
     """Labels first: what is wrong with them is said before anything is predicted."""
     targets = ensemble.manifest.targets
+    named = {name: record.found for name, record in zip(names, records, strict=True)}
     wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
-    references = {
+    labels = {
         name: label
         for name, tried in wanted.items()
-        if (label := labels_in_files(found, names, name, targets[name], tried)) is not None
+        if (label := every_label(named, name, targets[name], tried)) is not None
     }
-    missing = [name for name in wanted if name not in references]
-    if found and (not references or keys.keys() & set(missing)):
-        has = sorted({key for one in found for key in one.values if one.values[key] is not None})
+    missing = [name for name in wanted if name not in labels]
+    if not labels or keys.keys() & set(missing):
+        said = [one.values for one in named.values()]
+        has = sorted({key for values in said for key in values if values[key] is not None})
         tried = _listed(key for name in missing for key in wanted[name])
         raise InputError(
             f"no structure has a label of {_listed(missing)} (looked for {tried}; there is "
             f"{_listed(has) or 'nothing'}); name its key, as in --key {missing[0]}=KEY"
         )
-    _tell_missing(ensemble, references, say)
-    atoms = [one.atoms for one in found]
-    members, remarks = structure_predictions(ensemble, atoms, names)
-    n_atoms = np.array([len(one) for one in atoms], dtype=np.int64)
-    for name, label in references.items():
-        references[name] = in_components(label, name, members[name].shape[2])
-    numbers = np.concatenate([one.numbers for one in atoms])
-    return Predicted(members, references, n_atoms, numbers, are_noted(remarks))
+    _tell_missing(ensemble, labels, say)
+    found = predict_all(ensemble, records, names)
+    dims = {name: values.shape[2] for name, values in found.members.items()}
+    return replace(
+        found, labels={name: in_components(v, name, dims[name]) for name, v in labels.items()}
+    )
 
 
 def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
-    n_atoms, references = data.n_atoms, data.references
+    n_atoms = data.n_atoms
     predicted = ensemble.distributions(data.members, n_atoms, data.numbers, data.data_sets)
-    for name, reference in references.items():
+    for name, reference in data.labels.items():
         unit = ensemble.manifest.targets[name].unit or "the unit of the training data"
         found = predicted[name]
         lost = int((np.isfinite(reference) > np.isfinite(found.mean)).any(axis=1).sum())

@@ -23,9 +23,10 @@ from hydragnn_flow.ensemble.comparison import compare_by_data_set, compare_model
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
 from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.folds import calibration_split, folds
-from hydragnn_flow.ensemble.labels import labels_of, labels_of_splits, numbers_of
+from hydragnn_flow.ensemble.labels import labels_of, numbers_of
+from hydragnn_flow.ensemble.member_predictions import lay_out, predict_graphs
 from hydragnn_flow.ensemble.members import load_member, member_files
-from hydragnn_flow.ensemble.split_tables import split_tables
+from hydragnn_flow.ensemble.predictions_table import GRAPH_ID
 from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
 from hydragnn_flow.ensemble.target_measures import measure_targets
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats, measured_coverage
@@ -150,15 +151,13 @@ def finish_ensemble(
     folder_out = run_directory / "predictions"
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(models, kept, test)
-    tables = split_tables(ensemble, [test], predictions, calibrations, members=True)
+    tested = predict_graphs(ensemble, store, [test], {GRAPH_ID: test.graph_id}, predictions)
+    tables = lay_out(ensemble, tested, with_members=True).tables
     tables.save(folder_out / "test")
     distributions = ensemble.distributions(
-        predictions,
-        test.n_atoms,
-        numbers_of([test], store.manifest),
-        data_sets_said([test], store.manifest),
+        predictions, test.n_atoms, tested.numbers, tested.data_sets
     )
-    references = labels_of_splits([test], predictions, calibrations)
+    references = tested.labels
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
     for k, member in enumerate(members):
         compared[str(member.member)] = {name: predictions[name][k] for name in references}

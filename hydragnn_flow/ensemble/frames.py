@@ -1,16 +1,17 @@
-"""Structures as extended XYZ that can be read again."""
+"""Structures as extended XYZ that can be read again, with what was predicted for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from io import StringIO
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import ase.io
+import numpy as np
 from ase import Atoms
 from numpy.typing import NDArray
+
+from hydragnn_flow.ensemble.predictions_table import ERROR, Column, TargetValues
 
 
 def extended_xyz(structures: Sequence[Atoms]) -> str:
@@ -25,23 +26,37 @@ def extended_xyz(structures: Sequence[Atoms]) -> str:
     return text.getvalue()
 
 
-def numbered_frames(file: Path, key: str, first: int) -> Iterator[str]:
-    """The structures of a file that :func:`extended_xyz` made, with their numbers under a key.
+def with_predictions(
+    structures: Sequence[Atoms],
+    said: Mapping[str, Column],
+    targets: Mapping[str, TargetValues],
+) -> list[Atoms]:
+    """Copies of structures, without calculators, with their predictions.
 
     Parameters
     ----------
-    file
-        The file.
-    key
-        Name of the number among what is said of a structure; it is not there yet.
-    first
-        Number of the first structure.
+    structures
+        The structures.
+    said
+        Words and numbers of each structure for its `info`, by name; nothing where empty.
+    targets
+        Values of each target: in `info`, or those of atoms in `arrays`.
     """
-    with file.open(encoding="utf-8", newline="\n") as lines:
-        for number, n_atoms in enumerate(lines, first):
-            said = next(lines).rstrip("\n")
-            atoms = "".join(islice(lines, int(n_atoms)))
-            yield f"{n_atoms}{said} {key}={number}\n{atoms}"
+    ends = np.cumsum([len(atoms) for atoms in structures])
+    values = [(name, one.described.level == "node", one.arrays()) for name, one in targets.items()]
+    copies = []
+    for row, (atoms, end) in enumerate(zip(structures, ends, strict=True)):
+        copied: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # ASE has no types
+        known = {name: column[row] for name, column in said.items()}
+        copied.info |= {name: v for name, v in known.items() if v is not None and v != ""}
+        for name, of_atoms, arrays in values:
+            place = slice(end - len(atoms), end) if of_atoms else row
+            for suffix, array in arrays.items():
+                value = array[place, 0] if array.shape[1] == 1 else array[place]
+                if not (suffix in ("", ERROR) and np.isnan(value).all()):
+                    (copied.arrays if of_atoms else copied.info)[f"{name}{suffix}"] = value
+        copies.append(copied)
+    return copies
 
 
 def _writable(atoms: Atoms) -> Atoms:

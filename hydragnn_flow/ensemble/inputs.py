@@ -273,8 +273,3 @@ def _described(target: Target) -> str:
 def _symbols(numbers: Iterable[int]) -> str:
     known = range(len(chemical_symbols))
     return ", ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))
-
-
-def structure_names(n: int) -> list[str]:
-    """Names of structures that have none."""
-    return [f"structure {i}" for i in range(n)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,36 +25,14 @@ def labels_of(split: Split, target: str, dim: int) -> Floats:
     return in_components(split.target(target), target, dim)
 
 
-def labels_of_splits(
-    splits: Sequence[Split], predictions: Mapping[str, Floats], targets: Iterable[str]
-) -> dict[str, Floats]:
-    """True values of targets for splits one behind the other, ``[n, d]`` as they are predicted.
-
-    Parameters
-    ----------
-    splits
-        Of a store that has labels of the targets.
-    predictions
-        Every member's: output -> ``[n_members, n, d]``.
-    targets
-        Which of these are wanted.
-    """
-    return {
-        name: np.concatenate(
-            [labels_of(split, name, predictions[name].shape[2]) for split in splits]
-        )
-        for name in targets
-    }
-
-
 def numbers_of(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.int64] | None:
     """Atomic numbers of the nodes of splits, one behind the other; None if they are no atoms."""
-    if not atoms_of(manifest):
+    if not has_elements(manifest):
         return None
     return np.concatenate([split.column("x")[:, 0] for split in splits]).astype(np.int64)
 
 
-def atoms_of(manifest: Manifest) -> bool:
+def has_elements(manifest: Manifest) -> bool:
     """Whether the first node feature is the atomic number."""
     return manifest.node_features[:1] == ["atomic_number"]
 
@@ -69,12 +47,16 @@ def in_components(values: Floats, target: str, dim: int) -> Floats:
     return values
 
 
-def labels_in_files(
-    found: Sequence[Found],
-    names: Sequence[str],
-    target: str,
-    described: Target,
-    keys: Sequence[str],
+def keys_of_label(manifest: Manifest, target: str) -> list[str]:
+    """Keys to look for a target's label in files: that of the training data, then its name."""
+    in_training = [
+        (source.get("targets") or {}).get(target, {}).get("key") for source in manifest.sources
+    ]
+    return list(dict.fromkeys([key for key in in_training if key] + [target]))
+
+
+def every_label(
+    structures: Mapping[str, Found], target: str, described: Target, keys: Sequence[str]
 ) -> Floats | None:
     """True values of a target for structures from files, ``[n, d]``; None if none has a label.
 
@@ -82,10 +64,8 @@ def labels_in_files(
 
     Parameters
     ----------
-    found
-        The structures, and all that their files say.
-    names
-        What to call each structure in errors.
+    structures
+        Name of each structure in errors -> the structure, and all that its file says.
     target, described
         Name of the target, and what the training data had.
     keys
@@ -96,43 +76,37 @@ def labels_in_files(
     InputError
         If some structures have no label, or a label is not finite or of another shape.
     """
-    said: list[object] = []
-    for key in keys:  # one for all: structures may have values of several methods
-        said = [one.values.get(key) for one in found]
-        if any(value is not None for value in said):
-            break
-    labelled = sum(value is not None for value in said)
-    if not labelled:
+    of_keys = ([one.values.get(key) is not None for one in structures.values()] for key in keys)
+    # One key for all: structures may have values of several methods.
+    key, has = next(((k, h) for k, h in zip(keys, of_keys, strict=True) if any(h)), ("", []))
+    if not has:
         return None
     rows = []
-    for one, value, name in zip(found, said, names, strict=True):
-        n = 1 if described.level == "graph" else len(one.atoms)
-        if value is not None:
-            rows.append(_label(value, name, target, described, n))
-        elif target == STRESS and not one.atoms.pbc.all():
-            rows.append(np.full((n, described.dim), np.nan))
-        else:
+    for name, found in structures.items():
+        label, wrong = label_of(found, target, described, [key])
+        value = found.values.get(key)
+        if wrong:
+            raise InputError(f"{name}: its {wrong} ({reprlib.repr(value)}); correct it")
+        if value is None and (target != STRESS or found.atoms.pbc.all()):
             raise InputError(
-                f"{name}: has no label of {target} ({key!r}), though "
-                f"{labelled} of {len(found)} structures have one; add it or leave the structure out"
+                f"{name}: has no label of {target} ({key!r}), though {sum(has)} of {len(has)} "
+                f"structures have one; add it or leave the structure out"
             )
+        if value is not None and not np.isfinite(label).all():
+            raise InputError(
+                f"{name}: has NaN or infinity in its label of {target}; correct it or leave the "
+                f"structure out"
+            )
+        rows.append(label)
     return np.concatenate(rows)
 
 
-def keys_of_label(manifest: Manifest, target: str) -> list[str]:
-    """Keys to look for a target's label in files: that of the training data, then its name."""
-    in_training = [
-        (source.get("targets") or {}).get(target, {}).get("key") for source in manifest.sources
-    ]
-    return list(dict.fromkeys([key for key in in_training if key] + [target]))
-
-
-def label_if_known(
-    found: Found, target: str, described: Target, keys: Sequence[str], dim: int
+def label_of(
+    found: Found, target: str, described: Target, keys: Sequence[str]
 ) -> tuple[Floats, str]:
-    """True values of a target for one structure ``[n, dim]``, and what is wrong with its label.
+    """One structure's label as the training data had it ``[n, d]``, and what is wrong with it.
 
-    They are NaN where the structure has no label, or one that is not what the ensemble predicts.
+    It is NaN where the structure has none, or one that is not what the ensemble predicts.
 
     Parameters
     ----------
@@ -142,51 +116,24 @@ def label_if_known(
         Name of the target, and what the training data had.
     keys
         Where to look; the first that the structure has counts.
-    dim
-        Number of components that the ensemble predicts.
     """
-    n = 1 if described.level == "graph" else len(found.atoms)
-    said = next((found.values[key] for key in keys if found.values.get(key) is not None), None)
-    wrong = ""
-    if said is not None:
-        label = _shaped_as(said, target, described, n)
-        if label.shape == (n, described.dim):
-            return in_components(label, target, dim), ""
-        wrong = f"its label of {target} is not {_expected(described)} and is left out"
-    return np.full((n, dim), np.nan), wrong
-
-
-def _label(value: object, name: str, target: str, described: Target, n: int) -> Floats:
-    """One structure's label, ``[n, d]`` as the training data had it."""
-    label = _shaped_as(value, target, described, n)
-    if label.shape[1] != described.dim:
-        raise InputError(
-            f"{name}: has a label of {target} that is not {_expected(described)} "
-            f"({reprlib.repr(value)}); correct it"
-        )
-    if not np.isfinite(label).all():
-        raise InputError(
-            f"{name}: has NaN or infinity in its label of {target}; correct it or leave the "
-            f"structure out"
-        )
-    return label
-
-
-def _shaped_as(value: object, target: str, described: Target, n: int) -> Floats:
-    """A label as the training data had it, ``[n, d]``; without columns if it is none."""
+    of_atoms = described.level == "node"
+    n = len(found.atoms) if of_atoms else 1
+    unknown = np.full((n, described.dim), np.nan)
+    value = next((found.values[key] for key in keys if found.values.get(key) is not None), None)
+    if value is None:
+        return unknown, ""
     try:
         label = shaped(value, described.level, n)
         # Columns of atoms would be mixed up by taking their numbers row by row.
-        if described.level == "node" and label.ndim == 2 and label.shape[1] > 1 and len(label) != n:
-            return np.empty((n, 0))
-        label = label.reshape(n, -1)
+        is_turned = of_atoms and label.ndim == 2 and label.shape[1] > 1 and len(label) != n
+        label = np.empty((n, 0)) if is_turned else label.reshape(n, -1)
     except (TypeError, ValueError):
-        return np.empty((n, 0))
+        label = np.empty((n, 0))
     if target == STRESS and (label.shape[1], described.dim) == (6, 9):
         label = label[:, _IN_FULL]
-    return in_components(label, target, described.dim)
-
-
-def _expected(described: Target) -> str:
+    label = in_components(label, target, described.dim)
+    if label.shape == unknown.shape:
+        return label, ""
     numbers = "a number" if described.dim == 1 else f"{described.dim} numbers"
-    return f"{numbers} per {'structure' if described.level == 'graph' else 'atom'}"
+    return unknown, f"label of {target} is not {numbers} per {'atom' if of_atoms else 'structure'}"

@@ -1,51 +1,214 @@
-"""Every member's predictions: for structures, and for the graphs of a store."""
+"""Members over structures: the one iterator behind every way of predicting.
+
+Structures and graphs of stores are predicted some at a time, so that memory does not grow with
+their number. All members read each batch, so that graphs are built once. What comes out are every
+member's predictions with the labels and remarks that belong to them: tables, evaluation and
+selection are made of these.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+import copy
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
 from ase import Atoms
+from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.data.reading.split_part import Split, SplitPart
+from hydragnn_flow.data.store.statistics import target_array
+from hydragnn_flow.ensemble.applicability import are_noted, joined_notes
+from hydragnn_flow.ensemble.frames import with_predictions
 from hydragnn_flow.ensemble.inputs import (
     BUDGET,
     check_store,
     check_structures,
+    current,
     graph_batches,
-    structure_names,
+)
+from hydragnn_flow.ensemble.labels import has_elements, in_components, keys_of_label, label_of
+from hydragnn_flow.ensemble.predictions_table import (
+    DATA_SET,
+    FLAGGED,
+    GRAPH_ID,
+    NOTE,
+    Chunk,
+    Column,
+    TargetValues,
+    build_tables,
+)
+from hydragnn_flow.ensemble.structure_files import (
+    Files,
+    Piece,
+    Progress,
+    Record,
+    open_path,
+    origins,
 )
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
+from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.training.device import usable_device
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.ensemble import Ensemble
 
+CHUNK = 1024
+"""Structures that are predicted, laid out and written together. A part of `predict --site` begins
+at a multiple of it in its file or split, so that one file or split is batched as one process
+would, and its predictions are the same to the last digit. Of a directory the files that are read
+together differ, and digits of rounding with them."""
 
-def structure_predictions(
-    ensemble: Ensemble, structures: Sequence[Atoms], names: Sequence[str] | None = None
-) -> tuple[dict[str, Floats], list[str]]:
-    """Every member's predictions for structures, and what these have that is unlike the data.
+Predictable = Atoms | Sequence[Atoms] | str | Path | GraphStore
+
+
+class Graphs(NamedTuple):
+    """Graphs of a store, which an ensemble can predict."""
+
+    store: GraphStore
+    splits: Sequence[GraphSplit]
+    """Those that are wanted and hold graphs."""
+
+
+Opened = Graphs | Files | list[Record]
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """Some structures, with every member's predictions for them."""
+
+    origins: Mapping[str, Column]
+    """First columns of their tables: where each comes from."""
+    n_atoms: NDArray[np.int64]
+    """Number of atoms of each."""
+    numbers: NDArray[np.int64] | None
+    """Atomic numbers of all; None if nodes are no atoms."""
+    data_sets: NDArray[np.object_] | None
+    """Name of the data set at whose level each is predicted; None where there is but one."""
+    members: dict[str, Floats]
+    """Output -> ``[n_members, n, d]``; NaN where a structure has no prediction."""
+    labels: dict[str, Floats]
+    """True values of the targets that may have some, target -> ``[n, d]``; NaN where unknown."""
+    refusals: list[str]
+    """Why each structure has no prediction; empty for others."""
+    remarks: list[str]
+    """What each structure has that the training data have nothing like."""
+    doubts: list[str]
+    """What is wrong with the labels of each structure."""
+    structures: list[Atoms] | None = None
+    """The structures, where they do not come from a store."""
+
+
+def open_structures(
+    ensemble: Ensemble,
+    data: Predictable,
+    split: str | None = None,
+    but: Collection[Path] = (),
+) -> Opened:
+    """Open what is to be predicted, and refuse what the ensemble cannot read.
+
+    Parameters
+    ----------
+    ensemble
+        Ensemble that is to predict.
+    data
+        ASE structures, a path of them, or an open GraphStore.
+    split
+        Split of a GraphStore; all of them, in the order of the store, if None.
+    but
+        Files of a directory that are not read.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to predict, or the ensemble reads what it does not have.
+    """
+    opened: object = data
+    if isinstance(data, (str, os.PathLike)):
+        opened = open_path(Path(data), ensemble.manifest, split, but)
+    if isinstance(opened, GraphStore):
+        check_store(opened, ensemble.manifest)
+        ensemble.branches.check_store(opened)
+        splits = [opened[name] for name in (opened.splits if split is None else [split])]
+        splits = [one for one in splits if len(one) > 0]
+        if not splits:
+            raise InputError(
+                f"{opened.path}: {split or 'the store'} holds no structures to predict"
+            )
+        return Graphs(opened, splits)
+    if split is not None:
+        raise InputError("structures have no splits; leave split out")
+    ensemble.check_reads_structures()
+    if isinstance(opened, Files):
+        return opened
+    return [Record(current(atoms)) for atoms in check_structures(opened)]
+
+
+def predict_members(
+    ensemble: Ensemble,
+    opened: Opened,
+    *,
+    pieces: Sequence[Piece] | None = None,
+    say: Callable[[str], None] = print,
+    progress: Progress = lambda done, total: None,
+) -> Iterator[Predicted]:
+    """Predict structures with every member, at most :data:`CHUNK` at a time.
 
     Parameters
     ----------
     ensemble
         Ensemble whose members predict.
-    structures
-        ASE structures.
-    names
-        What to call each structure in errors.
+    opened
+        The structures, as :func:`open_structures` gives them. Those of files and lists are
+        numbered from 0.
+    pieces
+        Which of them; all if None.
+    say
+        Called with lines on files of a directory that were passed over, at the end of all.
+    progress
+        Called as the reading goes on.
 
-    Returns
-    -------
-    dict
-        Output -> ``[n_members, n, d]``.
-    list
-        Of each structure, as of :meth:`Ensemble.remarks`.
+    Raises
+    ------
+    InputError
+        If a file cannot be read, or a directory holds none that can.
+    """
+    if isinstance(opened, Graphs):
+        yield from _in_store(ensemble, opened, pieces, progress)
+        return
+    if not isinstance(opened, Files):
+        records = iter(opened)
+    elif pieces is None:
+        records = opened.records(say, progress)
+    else:
+        records = (record for piece in pieces for record in opened.read(piece))
+    first = 0
+    while some := list(islice(records, CHUNK)):
+        yield predict_records(ensemble, some, first)
+        first += len(some)
+
+
+def predict_all(ensemble: Ensemble, records: Sequence[Record], names: Sequence[str]) -> Predicted:
+    """Predict structures that all must have a prediction.
+
+    Parameters
+    ----------
+    ensemble
+        Ensemble whose members predict.
+    records
+        The structures.
+    names
+        What to call each in errors.
 
     Raises
     ------
@@ -53,133 +216,229 @@ def structure_predictions(
         If a structure has an element the ensemble never saw, or cannot be a graph.
     """
     ensemble.check_reads_structures()
-    predictions, refusals, remarks = predictions_where_possible(
-        ensemble, check_structures(structures)
-    )
-    names = structure_names(len(structures)) if names is None else names
-    refused = [f"{name}: {why}" for name, why in zip(names, refusals, strict=True) if why]
+    found = predict_records(ensemble, records)
+    refused = [f"{name}: {why}" for name, why in zip(names, found.refusals, strict=True) if why]
     if refused:
         others = f" (and {len(refused) - 1} more are refused)" if len(refused) > 1 else ""
         raise InputError(f"{refused[0]}{others}")
-    return predictions, remarks
+    return found
 
 
-def predictions_where_possible(
-    ensemble: Ensemble, structures: Sequence[Atoms], refusals: Sequence[str | None] | None = None
-) -> tuple[dict[str, Floats], list[str | None], list[str]]:
-    """Every member's predictions, NaN for structures that have none; why they have none.
+def readable_records(
+    ensemble: Ensemble, files: Files, say: Callable[[str], None] = print
+) -> list[Record]:
+    """Read all structures of files at once, for what compares them with each other.
 
-    Parameters
-    ----------
-    ensemble
-        An ensemble that reads structures.
-    structures
-        ASE structures.
-    refusals
-        Why structures are not to be predicted, where that is known.
-
-    Returns
-    -------
-    dict
-        Output -> ``[n_members, n, d]``, of the calibrated targets and their noise.
-    list
-        Reason for each structure; None for those that are predicted.
-    list
-        What the training data have nothing like, of :meth:`Ensemble.remarks`.
-    """
-    reasons = list(refusals or [None] * len(structures))
-
-    def graphs() -> Iterator[Data]:
-        for i, atoms in enumerate(structures):
-            if reasons[i] is None:
-                try:
-                    yield ensemble.graphs.graph(atoms)
-                except InputError as error:
-                    reasons[i] = str(error)
-
-    found, said = graph_predictions(ensemble, graph_batches(graphs(), BUDGET))
-    predicted = np.array([reason is None for reason in reasons], dtype=bool)
-    if not predicted.any():  # any structure shows what the outputs are
-        found, _ = graph_predictions(ensemble, [ensemble.batch_of(ensemble.graphs.example)])
-    n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
-    whole = {}
-    for name, values in found.items():
-        target = ensemble.manifest.targets.get(name.removesuffix(NOISE_SUFFIX))
-        if target is None:
-            continue  # forces that nobody knows
-        rows = target.rows_of(predicted, n_atoms)
-        whole[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
-        whole[name][:, rows] = values[:, : rows.sum()]
-    notes = np.full(len(structures), "", dtype=object)
-    notes[predicted] = said
-    return whole, reasons, ensemble.remarks(notes.tolist(), whole, n_atoms)
-
-
-def store_predictions(
-    ensemble: Ensemble, store: GraphStore, split: str | None = None
-) -> tuple[list[GraphSplit], dict[str, Floats], list[str]]:
-    """The splits of a store that hold graphs, and every member's predictions for them in turn.
-
-    As for :func:`splits_of`; the predictions are output -> ``[n_members, n, d]``. With them come
-    the :meth:`Ensemble.remarks` on each structure.
-    """
-    splits, said = splits_of(ensemble, store, split), list[str]()
-    found = []
-    for one in splits:
-        batches = ensemble.branches.given_to(split_batches(one, BUDGET), store)
-        predictions, notes = graph_predictions(ensemble, batches)
-        found.append(predictions)
-        said += notes
-    joined = {name: np.concatenate([one[name] for one in found], axis=1) for name in found[0]}
-    n_atoms = np.concatenate([one.n_atoms for one in splits])
-    return splits, joined, ensemble.remarks(said, joined, n_atoms)
-
-
-def splits_of(ensemble: Ensemble, store: GraphStore, split: str | None = None) -> list[GraphSplit]:
-    """The splits of a store that hold graphs.
-
-    Parameters
-    ----------
-    ensemble
-        Ensemble that is to predict them.
-    store
-        Made with the ensemble's cutoff and `max_neighbours`.
-    split
-        Name of the one that is wanted; all in the order of the store if None.
+    Those of a directory that cannot be predicted are left out, and named.
 
     Raises
     ------
     InputError
-        If the store does not fit the ensemble, or has no such split or nothing in it.
+        As :meth:`Files.records`, or if none is left.
     """
-    check_store(store, ensemble.manifest)
-    ensemble.branches.check_store(store)
-    splits = [store[name] for name in (store.splits if split is None else [split])]
-    splits = [one for one in splits if len(one) > 0]
-    if not splits:
-        raise InputError(f"{store.path}: {split or 'the store'} holds no structures to predict")
-    return splits
+    kept = []
+    for record in files.records(say):
+        why = record.fault or ensemble.refusal(record.atoms)
+        if files.is_directory and why:
+            say(f"skipped: {files.path / str(record.file)}: structure {record.frame} {why}")
+        else:
+            kept.append(record)
+    if not kept:
+        raise InputError(f"{files.path}: holds no structures that the ensemble can predict")
+    return kept
 
 
-def graph_predictions(
-    ensemble: Ensemble, batches: Iterable[Batch]
-) -> tuple[dict[str, Floats], list[str]]:
-    """Every member's predictions for graphs, and what each has that the training data do not have.
+def predict_graphs(
+    ensemble: Ensemble,
+    store: GraphStore,
+    splits: Sequence[Split],
+    origins: Mapping[str, Column],
+    known: dict[str, Floats] | None = None,
+) -> Predicted:
+    """Predict graphs of a store, all at once.
 
     Parameters
     ----------
     ensemble
         Ensemble whose members predict.
-    batches
-        Graphs as the members read them, with their branch where there are several.
-
-    Returns
-    -------
-    dict
-        Output -> ``[n_members, n, d]``.
-    list
-        Of each graph, as of :meth:`Applicability.notes`.
+    store
+        A store that it can read.
+    splits
+        Splits of the store or parts of them, one behind the other.
+    origins
+        First columns of their tables.
+    known
+        The members' predictions, where they were made before: output -> ``[n_members, n, d]``.
     """
+    targets, of_atoms = store.manifest.targets, has_elements(store.manifest)
+    labels: dict[str, list[Floats]] = {
+        name: [] for name in ensemble.calibrations if name in targets
+    }
+    numbers: list[NDArray[np.int64]] = []
+
+    def read() -> Iterator[Batch]:
+        for batch in (batch for one in splits for batch in split_batches(one, BUDGET)):
+            if of_atoms:
+                numbers.append(batch.x[:, 0].numpy().astype(np.int64))
+            for name, found in labels.items():
+                found.append(target_array(batch[name].numpy(), targets[name]))
+            yield batch
+
+    batches = ensemble.branches.given_to(read(), store)
+    if known is None:
+        members, notes = _outputs(ensemble, batches)
+    else:
+        members = known
+        notes = [note for batch in batches for note in ensemble.applicability.notes(batch)]
+    n_atoms = np.concatenate([one.n_atoms for one in splits])
+    return Predicted(
+        origins,
+        n_atoms,
+        np.concatenate(numbers) if of_atoms else None,
+        ensemble.branches.data_sets_of(store, splits),
+        members,
+        {
+            name: in_components(np.concatenate(found), name, members[name].shape[2])
+            for name, found in labels.items()
+        },
+        refusals=[""] * len(n_atoms),
+        remarks=ensemble.remarks(notes, members, n_atoms),
+        doubts=[""] * len(n_atoms),
+    )
+
+
+def predict_records(ensemble: Ensemble, records: Sequence[Record], first: int = 0) -> Predicted:
+    """Predict structures, all at once; one that cannot be predicted is told in ``refusals``.
+
+    Parameters
+    ----------
+    ensemble
+        An ensemble that reads structures.
+    records
+        The structures.
+    first
+        Number of the first.
+    """
+    structures = [record.atoms for record in records]
+    refusals = [record.fault or "" for record in records]
+
+    def graphs() -> Iterator[Data]:
+        for i, atoms in enumerate(structures):
+            if not refusals[i]:
+                try:
+                    yield ensemble.graphs.graph(atoms)
+                except InputError as error:
+                    refusals[i] = str(error)
+
+    found, notes = _outputs(ensemble, graph_batches(graphs(), BUDGET))
+    is_predicted = ~are_noted(refusals)
+    if not is_predicted.any():  # any structure shows what the outputs are
+        found, _ = _outputs(ensemble, [ensemble.batch_of(ensemble.graphs.example)])
+    n_atoms = np.array([len(atoms) for atoms in structures], dtype=np.int64)
+    members = {}
+    for name, values in found.items():
+        target = ensemble.manifest.targets.get(name.removesuffix(NOISE_SUFFIX))
+        if target is None:
+            continue  # forces that nobody knows
+        rows = target.rows_of(is_predicted, n_atoms)
+        members[name] = np.full((len(values), len(rows), values.shape[2]), np.nan)
+        members[name][:, rows] = values[:, : rows.sum()]
+    of_predicted = iter(notes)
+    remarks = [next(of_predicted) if predicted else "" for predicted in is_predicted]
+    labels, doubts = {}, [""] * len(records)
+    for name in ensemble.calibrations:
+        target, keys = ensemble.manifest.targets[name], keys_of_label(ensemble.manifest, name)
+        told = [label_of(record.found, name, target, keys) for record in records]
+        label = np.concatenate([values for values, _ in told])
+        labels[name] = in_components(label, name, members[name].shape[2])
+        wrong = [f"its {why} and is left out" if why else "" for _, why in told]
+        doubts = joined_notes(doubts, wrong)
+    data_set = ensemble.data_set
+    return Predicted(
+        origins(records, first),
+        n_atoms,
+        np.concatenate([atoms.numbers for atoms in structures]),
+        None if data_set is None else np.full(len(records), data_set, dtype=object),
+        members,
+        labels,
+        refusals,
+        ensemble.remarks(remarks, members, n_atoms),
+        doubts,
+        structures,
+    )
+
+
+def lay_out(
+    ensemble: Ensemble, some: Predicted, with_members: bool, with_structures: bool = False
+) -> Chunk:
+    """Combine members' predictions into tables.
+
+    Parameters
+    ----------
+    ensemble
+        Ensemble that predicted.
+    some
+        The members' predictions.
+    with_members, with_structures
+        Whether to give every member's prediction too, and the structures beside the tables.
+    """
+    n_atoms = some.n_atoms
+    distributions = ensemble.distributions(some.members, n_atoms, some.numbers, some.data_sets)
+    by_number = ensemble.by_number(some.members) if with_members else {}
+    targets = {
+        name: TargetValues(
+            ensemble.manifest.targets[name], found, some.labels.get(name), by_number.get(name, {})
+        )
+        for name, found in distributions.items()
+    }
+    missing, is_lost = _missing(targets, n_atoms)
+    is_lost |= are_noted(some.refusals)
+    flagged = is_lost | are_noted(some.remarks)
+    notes = joined_notes(some.remarks, missing, some.doubts)
+    notes = [why or note for why, note in zip(some.refusals, notes, strict=True)]
+    columns = dict(some.origins)
+    if some.data_sets is not None:
+        columns[DATA_SET] = some.data_sets
+    structures: list[Atoms] = []
+    if with_structures and some.structures is not None:
+        said = {**columns, NOTE: notes, FLAGGED: flagged}
+        del said[GRAPH_ID]  # which a part of a prediction does not know
+        structures = with_predictions(some.structures, said, targets)
+    tables = build_tables(columns, n_atoms, targets, ensemble.coverage, notes, flagged)
+    return Chunk(tables, structures, int(is_lost.sum()), int((flagged & ~is_lost).sum()))
+
+
+def on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:
+    """The ensemble, or a copy whose networks are on another device."""
+    there = usable_device(device)
+    if there == ensemble.device:
+        return ensemble
+    return replace(
+        ensemble, models=tuple(copy.deepcopy(model).to(there) for model in ensemble.models)
+    )
+
+
+def _in_store(
+    ensemble: Ensemble, opened: Graphs, pieces: Sequence[Piece] | None, progress: Progress
+) -> Iterator[Predicted]:
+    splits = {one.name: one for one in opened.splits}
+    pieces = [Piece(name) for name in splits] if pieces is None else pieces
+    ranges = [
+        range(start, len(splits[name]) if stop is None else stop) for name, start, stop in pieces
+    ]
+    total, done = sum(map(len, ranges)), 0
+    for (name, *_), places in zip(pieces, ranges, strict=True):
+        for start in places[::CHUNK]:
+            progress(done, total)
+            some = np.arange(start, min(start + CHUNK, places.stop))
+            where: dict[str, Column] = {"split": [name] * len(some)} if len(splits) > 1 else {}
+            where[GRAPH_ID] = splits[name].graph_id[some]
+            yield predict_graphs(ensemble, opened.store, [SplitPart(splits[name], some)], where)
+            done += len(some)
+
+
+def _outputs(ensemble: Ensemble, batches: Iterable[Batch]) -> tuple[dict[str, Floats], list[str]]:
+    """Every member's outputs for graphs; what each has that the training data do not have."""
     notes: list[str] = []
 
     def noted() -> Iterator[Batch]:
@@ -188,3 +447,25 @@ def graph_predictions(
             yield batch
 
     return join_members(predict_together(ensemble.models, noted(), ensemble.device)), notes
+
+
+def _missing(
+    targets: Mapping[str, TargetValues], n_atoms: NDArray[np.int64]
+) -> tuple[list[str], NDArray[np.bool_]]:
+    """Targets of each structure without a finite prediction, in words, and whether one is lost.
+
+    A structure that is not periodic has no stress, and loses nothing.
+    """
+    of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
+    notes, is_lost = [""] * len(n_atoms), np.zeros(len(n_atoms), dtype=bool)
+    for name, values in targets.items():
+        lacks = np.asarray(~np.isfinite(values.predicted.mean).all(axis=1))
+        if values.described.level == "node":
+            lacks = np.bincount(of_atom[lacks], minlength=len(n_atoms)) > 0
+        word = f"its {name} is not finite"
+        if name == STRESS:
+            word = "no stress, as it is not periodic in three directions"
+        else:
+            is_lost |= lacks
+        notes = joined_notes(notes, [word if lack else "" for lack in lacks])
+    return notes, is_lost

@@ -1,25 +1,36 @@
-"""Files of predictions: CSV, Parquet and extended XYZ, whole or not at all."""
+"""Files of predictions: CSV, Parquet and extended XYZ, whole or not at all.
+
+Predictions first become *parts*: directories of Parquet files that grow chunk by chunk, one for a
+process of its own or many from the GCDs of a site. Files are made of finished parts, because only
+all of them together tell which columns of labels are empty.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-import pandas as pd
+import pyarrow as pa
 import torch
-from ase import Atoms
-from numpy.typing import NDArray
+from pyarrow import compute, csv, parquet
 
 from hydragnn_flow.ensemble.frames import extended_xyz
-from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
-from hydragnn_flow.ensemble.predictions_table import NODES, Predictions, may_be_absent
-from hydragnn_flow.ensemble.spool import Spool, Spooled, write_table
+from hydragnn_flow.ensemble.member_predictions import (
+    Graphs,
+    Opened,
+    Predictable,
+    lay_out,
+    on_device,
+    open_structures,
+    predict_members,
+)
+from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, NODES, Chunk, may_be_absent
 from hydragnn_flow.ensemble.structure_files import Progress
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.locks import Held, Unlockable, locked
@@ -30,14 +41,29 @@ if TYPE_CHECKING:
 EXTXYZ = ".extxyz"
 SUFFIXES = (".csv", ".parquet", EXTXYZ)
 _LOCK = "lock"
+# Files of a part. None of them has one of the suffixes, so none is where a result is written.
+_TABLES = {"": "graphs.part", NODES: "nodes.part"}
+_FRAMES = "frames.part"
+_ATTRIBUTES = "PANDAS_ATTRS"
+"""Where pandas keeps in a Parquet file what `DataFrame.attrs` hold."""
+_ARROW = {"O": pa.string(), "i": pa.int64(), "b": pa.bool_(), "f": pa.float64()}
+"""Arrow's types by the kind of a column's; columns of objects hold words, or nothing."""
+
+
+class Written(NamedTuple):
+    """Predictions that were written."""
+
+    files: list[Path]
+    structures: int
+    """Number of structures."""
+    without: int
+    """How many of them could not be predicted."""
+    unlike: int
+    """How many are predicted, but unlike the data that the ensemble was made with."""
 
 
 class PredictionFiles:
-    """Files that predictions are added to, from entering a ``with`` block to leaving it.
-
-    At its end the files appear, complete; after an exception none does. Memory does not grow with
-    the number of predictions: they wait in a hidden directory beside each file, because only the
-    last structure tells whether any has a label.
+    """Files of predictions, which nobody else writes from entering a ``with`` block to leaving it.
 
     Parameters
     ----------
@@ -58,7 +84,7 @@ class PredictionFiles:
                 raise InputError(f"{path}: must end in {' or '.join(SUFFIXES)}")
             if not path.absolute().parent.is_dir():
                 raise InputError(f"{path}: there is no directory {path.parent}; make it first")
-        of_atoms = {_table(path, NODES): path for path in paths if path.suffix != EXTXYZ}
+        of_atoms = {_beside(path, NODES): path for path in paths if path.suffix != EXTXYZ}
         for path in paths:
             if (other := of_atoms.get(path)) is not None:
                 raise InputError(
@@ -67,93 +93,111 @@ class PredictionFiles:
                 )
         self.written: list[Path] = []
         """The files, once they are complete."""
+        self.may_write = [
+            file
+            for path in paths
+            for file in ([path] if path.suffix == EXTXYZ else [path, _beside(path, NODES)])
+        ]
+        """All files that may be written, tables of atoms too."""
+        self.hold_structures = any(path.suffix == EXTXYZ for path in paths)
         self._paths = list(dict.fromkeys(paths))
         self._folders: dict[Path, Path] = {}
-        self._tables: dict[str, Spool] = {}
-        self._parts: dict[str, list[Spooled]] = {}
-        self._frames: dict[Path, IO[str]] = {}
-        self._until_the_end = ExitStack()
+        self._held = ExitStack()
 
     def __enter__(self) -> PredictionFiles:
         with ExitStack() as stack:
-            for path in self._paths:
-                self._folders[path] = stack.enter_context(_workplace(path))
-                if path.suffix == EXTXYZ:
-                    file = self._folders[path] / path.name
-                    self._frames[path] = stack.enter_context(file.open("w", encoding="utf-8"))
-            self._until_the_end = stack.pop_all()
+            self._folders = {path: stack.enter_context(_workplace(path)) for path in self._paths}
+            self._held = stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self._until_the_end.__exit__(kind, error, trace)
-            return
-        with self._until_the_end:
-            for spool in self._tables.values():
-                spool.close()
-            complete: dict[Path, Path] = {}
-            for path, folder in self._folders.items():
-                if path in self._frames:
-                    self._frames[path].flush()
-                    os.fsync(self._frames[path].fileno())
-                    complete[path] = folder / path.name
-                    continue
-                for name, parts in self._parts.items():
-                    target = _table(path, name)
-                    complete[target] = folder / target.name
-                    write_table(parts, complete[target], path.suffix)
-            for target, file in complete.items():
-                file.replace(target)
-                self.written.append(target)
+    def __exit__(self, *_: object) -> None:
+        self._held.close()
 
-    @property
-    def hold_structures(self) -> bool:
-        """Whether a file holds the structures too."""
-        return any(path.suffix == EXTXYZ for path in self._paths)
+    def check_can_hold(self, opened: Opened) -> None:
+        """Refuse extended XYZ of a GraphStore, before anything is predicted.
 
-    def add(self, tables: Predictions, structures: Sequence[Atoms] | None = None) -> None:
-        """Add predictions.
+        Raises
+        ------
+        InputError
+            If a file is to hold structures, and they are a GraphStore's.
+        """
+        if self.hold_structures and isinstance(opened, Graphs):
+            raise InputError(
+                f"{EXTXYZ[1:]} is for structures from files, and these are a GraphStore's; choose "
+                f"{' or '.join(SUFFIXES[:-1])}"
+            )
+
+    def fill(self, chunks: Iterable[Chunk]) -> dict[str, int]:
+        """Write predictions into the files, which appear together, complete; see `write_part`."""
+        folder = self._folders[self._paths[0]]
+        counts = write_part(folder, chunks)
+        self.join([(folder, 0)])
+        return counts
+
+    def join(self, parts: Sequence[tuple[Path, int]]) -> None:
+        """Make the files of parts, one behind the other.
 
         Parameters
         ----------
-        tables
-            They have the same columns as those before, but for those that may be absent.
-        structures
-            The structures; needed for extended XYZ.
+        parts
+            Directory of each part, and what is added to the numbers of its structures.
         """
-        for name, table in tables.by_name().items():
-            if name not in self._tables:
-                file = self._folders[self._paths[0]] / f"table{name}"
-                self._tables[name] = self._until_the_end.enter_context(Spool(file, table))
-                self.add_spooled(name, Spooled(file))
-            self._tables[name].add(table)
-        if self.hold_structures:
-            if structures is None:
-                raise no_structures()
-            self.add_frames(extended_xyz(with_predictions(structures, tables)))
-
-    def add_spooled(self, name: str, part: Spooled) -> None:
-        """Have a file follow in a table, whose name is one of :meth:`Predictions.by_name`."""
-        self._parts.setdefault(name, []).append(part)
-
-    def add_frames(self, text: str) -> None:
-        """Add structures with their predictions, as extended XYZ."""
-        for file in self._frames.values():
-            file.write(text)
+        complete: dict[Path, Path] = {}
+        for path, folder in self._folders.items():
+            if path.suffix == EXTXYZ:
+                complete[path] = folder / path.name
+                _join_frames(parts, complete[path])
+                continue
+            for name, table in _TABLES.items():
+                tables = [(one / table, n) for one, n in parts if (one / table).exists()]
+                if tables:
+                    target = _beside(path, name)
+                    complete[target] = folder / target.name
+                    _join_tables(tables, complete[target])
+        for target, file in complete.items():
+            file.replace(target)
+            self.written.append(target)
 
 
-def written_to(paths: Sequence[Path]) -> list[Path]:
-    """The files that :class:`PredictionFiles` may write for some paths, tables of atoms too."""
-    return [
-        file
-        for path in paths
-        for file in ([path] if path.suffix == EXTXYZ else [path, _table(path, NODES)])
-    ]
+def write_predictions(
+    ensemble: Ensemble,
+    data: Predictable,
+    paths: Sequence[str | Path],
+    *,
+    split: str | None = None,
+    members: bool = False,
+    device: str | torch.device = "cpu",
+    say: Callable[[str], None] = print,
+    progress: Progress = lambda done, total: None,
+) -> Written:
+    """Predict any number of structures into files, in memory that does not grow with them.
+
+    Parameters
+    ----------
+    ensemble
+        A loaded ensemble.
+    data, split, members, device, say
+        As for :meth:`Ensemble.predict`.
+    paths
+        As for :class:`PredictionFiles`.
+    progress
+        Called as the input is read.
+
+    Raises
+    ------
+    InputError
+        As :meth:`Ensemble.predict`, and for extended XYZ of a GraphStore.
+    """
+    with PredictionFiles([Path(path) for path in paths]) as files:
+        if isinstance(data, (str, os.PathLike)):
+            check_keeps_input(Path(data), files.may_write)
+        opened = open_structures(ensemble, data, split, files.may_write)
+        files.check_can_hold(opened)
+        there = on_device(ensemble, device)
+        found = predict_members(there, opened, say=say, progress=progress)
+        with_structures = files.hold_structures
+        counts = files.fill(lay_out(there, one, members, with_structures) for one in found)
+    return Written(files.written, **counts)
 
 
 def check_keeps_input(data: Path, paths: Iterable[Path]) -> None:
@@ -169,12 +213,40 @@ def check_keeps_input(data: Path, paths: Iterable[Path]) -> None:
             raise InputError(f"{path}: holds the structures; write to another file")
 
 
-def no_structures() -> InputError:
-    """The error for extended XYZ of a GraphStore."""
-    return InputError(
-        f"{EXTXYZ[1:]} is for structures from files, and these are a GraphStore's; choose "
-        f"{' or '.join(SUFFIXES[:-1])}"
-    )
+def write_part(folder: Path, chunks: Iterable[Chunk]) -> dict[str, int]:
+    """Write predictions to a directory, as a part for :meth:`PredictionFiles.join`.
+
+    Parameters
+    ----------
+    folder
+        The directory.
+    chunks
+        Predictions, with the same columns each.
+
+    Returns
+    -------
+    dict
+        Numbers of structures as in :class:`Written`.
+    """
+    counts = dict.fromkeys(Written._fields[1:], 0)
+    with ExitStack() as stack:
+        tables: dict[str, Any] = {}
+        frames = stack.enter_context((folder / _FRAMES).open("w", encoding="utf-8"))
+        for chunk in chunks:
+            for name, table in chunk.tables.by_name().items():
+                if name not in tables:
+                    fields = [(column, _ARROW[table[column].dtype.kind]) for column in table]
+                    schema = pa.schema(fields, {_ATTRIBUTES: json.dumps(table.attrs)})
+                    writer = parquet.ParquetWriter(folder / _TABLES[name], schema)
+                    tables[name] = stack.enter_context(writer)
+                schema = tables[name].schema
+                tables[name].write_table(pa.Table.from_pandas(table, schema, preserve_index=False))
+            if chunk.structures:
+                frames.write(extended_xyz(chunk.structures))
+            counts["structures"] += len(chunk.tables.graphs)
+            counts["without"] += chunk.without
+            counts["unlike"] += chunk.unlike
+    return counts
 
 
 @contextmanager
@@ -201,117 +273,60 @@ def _workplace(path: Path) -> Iterator[Path]:
         yield folder
 
 
-def _table(path: Path, name: str) -> Path:
+def _beside(path: Path, name: str) -> Path:
     return path.with_name(f"{path.stem}{name}{path.suffix}")
 
 
-class Written(NamedTuple):
-    """Predictions that were written."""
-
-    files: list[Path]
-    structures: int
-    """Number of structures."""
-    without: int
-    """How many of them could not be predicted."""
-    unlike: int
-    """How many are predicted, but unlike the data that the ensemble was made with."""
-
-
-def write_predictions(
-    ensemble: Ensemble,
-    data: Predictable,
-    paths: Sequence[str | Path],
-    *,
-    split: str | None = None,
-    members: bool = False,
-    device: str | torch.device = "cpu",
-    say: Callable[[str], None] = print,
-    progress: Progress = lambda done, total: None,
-) -> Written:
-    """Predict any number of structures into files, in memory that does not grow with them.
-
-    Parameters
-    ----------
-    ensemble
-        A loaded ensemble.
-    data, split, members, device, say
-        As for :meth:`Ensemble.predict`.
-    paths
-        As for :class:`PredictionFiles`.
-    progress
-        Told how far the input is read.
-
-    Raises
-    ------
-    InputError
-        As :meth:`Ensemble.predict`, and for extended XYZ of a GraphStore.
-    """
-    structures = without = unlike = 0
-    tables = [Path(path) for path in paths]
-    outs = written_to(tables)
-    if isinstance(data, (str, os.PathLike)):
-        check_keeps_input(Path(data), outs)
-    with PredictionFiles(tables) as files:
-        for chunk in predict_chunks(
-            ensemble,
-            data,
-            split=split,
-            members=members,
-            device=device,
-            say=say,
-            progress=progress,
-            but=outs,
-        ):
-            files.add(chunk.tables, chunk.structures)
-            structures += len(chunk.tables.graphs)
-            without += chunk.without
-            unlike += chunk.unlike
-    return Written(files.written, structures, without, unlike)
+def _join_tables(parts: Sequence[tuple[Path, int]], path: Path) -> None:
+    """Write tables to CSV or Parquet, without columns that are empty in all of them."""
+    with parquet.ParquetFile(parts[0][0]) as file:
+        whole = file.schema_arrow
+    empty = may_be_absent(whole.names)
+    for part, _ in parts:
+        metadata = parquet.read_metadata(part)
+        empty = [name for name in empty if not _holds(metadata, name)]
+    schema = pa.schema([whole.field(name) for name in whole.names if name not in empty])
+    with path.open("wb") as out:
+        if path.suffix == ".csv":
+            out.write((",".join(map(_quoted, schema.names)) + "\n").encode())
+            options = csv.WriteOptions(include_header=False, quoting_style="needed")
+            writer: Any = csv.CSVWriter(out, schema, write_options=options)
+        else:
+            schema = schema.with_metadata(whole.metadata)
+            writer = parquet.ParquetWriter(out, schema)
+        with writer:
+            for part, first in parts:
+                with parquet.ParquetFile(part) as file:
+                    for number in range(file.num_row_groups):
+                        table = file.read_row_group(number, columns=schema.names)
+                        place = schema.get_field_index(GRAPH_ID)
+                        numbers = compute.add(table[GRAPH_ID], first)
+                        table = table.set_column(place, schema.field(GRAPH_ID), numbers)
+                        writer.write_table(table.replace_schema_metadata(schema.metadata))
+        out.flush()
+        os.fsync(out.fileno())
 
 
-def with_predictions(structures: Sequence[Atoms], tables: Predictions) -> list[Atoms]:
-    """Copies of structures with their rows of the tables.
-
-    What belongs to a structure is in its `info`, what belongs to atoms in its `arrays`; components
-    are one array again.
-    """
-    graphs, nodes = tables.graphs, tables.nodes
-    of_graphs = _together(graphs)
-    of_nodes = {} if nodes is None else _together(nodes)
-    labels = {name for table in (of_graphs, of_nodes) for name in may_be_absent(table)}
-    copies, first = [], 0
-    for row, atoms in enumerate(structures):
-        copied: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # without its calculator
-        of_atoms = slice(first, first + len(atoms))
-        values = {name: column[row] for name, column in of_graphs.items()}
-        columns = {name: column[of_atoms] for name, column in of_nodes.items()}
-        copied.info |= {name: v for name, v in values.items() if not _is_absent(v, name in labels)}
-        copied.arrays |= {
-            name: v
-            for name, v in columns.items()
-            if name not in values and name != "node_index" and not _is_absent(v, name in labels)
-        }
-        copies.append(copied)
-        first += len(atoms)
-    return copies
+def _holds(metadata: Any, name: str) -> bool:
+    """Whether a column of a Parquet file has any values, by the file's own statistics."""
+    place = metadata.schema.names.index(name)
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    # Groups without rows, of structures without atoms, have no statistics.
+    return any(one.num_rows and one.column(place).statistics.num_values for one in groups)
 
 
-def _together(table: pd.DataFrame) -> dict[str, NDArray[Any]]:
-    """Columns by name; those of the components of a target are one, ``[n, d]``."""
-    columns = {str(name): column.to_numpy() for name, column in table.items()}
-    for target, labels in table.attrs["components"].items():
-        if len(labels) == 1:
-            continue
-        for suffix in [name.removeprefix(labels[0]) for name in columns]:
-            names = [f"{label}{suffix}" for label in labels]
-            if all(name in columns for name in names):
-                together = np.stack([columns.pop(name) for name in names], axis=1)
-                columns[f"{target}{suffix}"] = together
-    return columns
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"' if set(name) & set(',"\n\r') else name
 
 
-def _is_absent(value: Any, is_label: bool) -> bool:
-    """Whether there is nothing to say: no name, no remark, or no label."""
-    if value is None or isinstance(value, str):
-        return not value
-    return is_label and bool(np.isnan(value).all())
+def _join_frames(parts: Sequence[tuple[Path, int]], path: Path) -> None:
+    """Write structures of parts to extended XYZ, with their numbers, which no part can know."""
+    with path.open("w", encoding="utf-8", newline="\n") as out:
+        for part, first in parts:
+            with (part / _FRAMES).open(encoding="utf-8", newline="\n") as lines:
+                for number, n_atoms in enumerate(lines, first):
+                    said = next(lines).rstrip("\n")
+                    out.write(f"{n_atoms}{said} {GRAPH_ID}={number}\n")
+                    out.writelines(islice(lines, int(n_atoms)))
+        out.flush()
+        os.fsync(out.fileno())

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from ase import Atoms
+from numpy.typing import NDArray
 
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
@@ -20,6 +21,9 @@ DATA_SET = "data_set"
 ERROR = "_error"
 NODES = "_nodes"
 """Name of the table of atoms, behind that of the table of structures."""
+Column = Sequence[Any] | NDArray[Any]
+_OF_DISTRIBUTION = ("mean", "std", "spread", "epistemic_std", "aleatoric_std", "lo", "hi")
+"""Arrays of a :class:`Distribution`, which are columns by the same names."""
 
 
 @dataclass(frozen=True)
@@ -53,76 +57,89 @@ class Predictions:
         from hydragnn_flow.ensemble.predictions_files import PredictionFiles
 
         with PredictionFiles([Path(f"{Path(stem)}{suffix}") for suffix in suffixes]) as files:
-            files.add(self)
+            files.fill([Chunk(self)])
         return files.written
 
 
+class Chunk(NamedTuple):
+    """Tables of some structures that were predicted together."""
+
+    tables: Predictions
+    structures: Sequence[Atoms] = ()
+    """The structures with what the tables say of them, where they are wanted."""
+    without: int = 0
+    """Number of them that could not be predicted."""
+    unlike: int = 0
+    """Number of the others that are unlike the data that the ensemble was made with."""
+
+
+class TargetValues(NamedTuple):
+    """A target's predictions for some structures."""
+
+    described: Target
+    """Level, components and unit."""
+    predicted: Distribution
+    """Arrays ``[n, d]``."""
+    labels: Floats | None = None
+    """True values ``[n, d]``, NaN where unknown; None where no structure may have one."""
+    members: Mapping[int, Floats] = {}
+    """Predictions ``[n, d]`` of members by number, where they are wanted."""
+
+    def arrays(self) -> dict[str, Floats]:
+        """All there is to write, ``[n, d]``, by what follows the target's name."""
+        arrays = {f"_{name}": getattr(self.predicted, name) for name in _OF_DISTRIBUTION}
+        if self.labels is not None:
+            arrays = {"": self.labels, ERROR: self.predicted.mean - self.labels} | arrays
+        arrays |= {f"_member_{k}": member for k, member in self.members.items()}
+        return {name: array for name, array in arrays.items() if array is not None}
+
+
 def build_tables(
-    about: Mapping[str, ArrayLike],
+    origins: Mapping[str, Column],
     n_atoms: NDArray[np.int64],
-    targets: Mapping[str, Target],
-    predicted: Mapping[str, Distribution],
-    references: Mapping[str, Floats],
+    targets: Mapping[str, TargetValues],
     coverage: float,
-    members: Mapping[str, Mapping[int, Floats]] | None = None,
-    notes: Sequence[str] | None = None,
-    flagged: Sequence[bool] | None = None,
+    notes: Sequence[str],
+    flagged: NDArray[np.bool_],
 ) -> Predictions:
     """Lay predictions out as tables.
 
     Parameters
     ----------
-    about
+    origins
         First columns of both tables, by name: where each structure comes from.
     n_atoms
-        Of each structure, in the order of the input.
+        Number of atoms of each structure, in the order of the input.
     targets
-        Level, components and unit of each target.
-    predicted
-        Distribution per target, ``[n, d]`` each.
-    references
-        True values, NaN where unknown, for targets that may have labels.
+        Values of each target.
     coverage
-        Of the intervals.
-    members
-        Each member's predictions, target -> number -> ``[n, d]``, where they are wanted.
+        Fraction of true values that the intervals are to hold.
     notes
-        What is wrong with each structure; by default nothing.
+        Remark on each structure; mostly empty.
     flagged
-        Whether its predictions are not to be trusted; by default none.
+        Whether its predictions are not to be trusted.
     """
-    of_graphs: dict[str, NDArray[Any]] = {name: _column(values) for name, values in about.items()}
+    of_graphs = {name: _column(values) for name, values in origins.items()}
     of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
     of_nodes["node_index"] = np.concatenate([np.zeros(0, np.int64), *map(np.arange, n_atoms)])
-    of_graphs[NOTE] = _column([""] * len(n_atoms) if notes is None else notes)
-    of_graphs[FLAGGED] = (
-        np.zeros(len(n_atoms), dtype=bool) if flagged is None else np.array(flagged)
-    )
-    columns = {"graph": of_graphs, "node": of_nodes}
-    units: dict[str, dict[str, str]] = {"graph": {}, "node": {}}
-    components: dict[str, dict[str, list[str]]] = {"graph": {}, "node": {}}
-    for name, values in predicted.items():
-        level = targets[name].level
-        labels = components[level][name] = component_names(name, values.mean.shape[1])
-        for component, label in enumerate(labels):
-            new = _columns(
-                label,
-                component,
-                values,
-                references.get(name),
-                {} if members is None else members[name],
-            )
-            columns[level] |= new
-            units[level] |= dict.fromkeys(new, targets[name].unit)
+    of_graphs |= {NOTE: _column(notes), FLAGGED: flagged}
     tables = {}
-    for level in ("graph", "node"):
-        tables[level] = pd.DataFrame(columns[level])
-        tables[level].attrs = {
-            "units": units[level],
-            "components": components[level],
-            "coverage": coverage,
-        }
-    return Predictions(tables["graph"], tables["node"] if units["node"] else None)
+    for level, columns in (("graph", of_graphs), ("node", of_nodes)):
+        units: dict[str, str] = {}
+        components: dict[str, list[str]] = {}
+        for name, values in targets.items():
+            if values.described.level != level:
+                continue
+            arrays = values.arrays()
+            components[name] = component_names(name, arrays["_mean"].shape[1])
+            for k, label in enumerate(components[name]):
+                new = {f"{label}{suffix}": array[:, k] for suffix, array in arrays.items()}
+                columns |= new
+                units |= dict.fromkeys(new, values.described.unit)
+        tables[level] = pd.DataFrame(columns)
+        tables[level].attrs = {"units": units, "components": components, "coverage": coverage}
+    nodes = tables["node"]
+    return Predictions(tables["graph"], nodes if nodes.attrs["components"] else None)
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
@@ -136,9 +153,7 @@ def may_be_absent(columns: Iterable[object]) -> list[str]:
     """Columns that a table goes without if they are empty: `id`, labels and errors."""
     known = [str(name) for name in columns]
     labels = {name for name in known if f"{name}{ERROR}" in known}
-    return [
-        name for name in known if name == ID or name in labels or name.removesuffix(ERROR) in labels
-    ]
+    return [name for name in known if name == ID or name.removesuffix(ERROR) in labels]
 
 
 def component_names(target: str, dim: int) -> list[str]:
@@ -156,7 +171,7 @@ def component_names(target: str, dim: int) -> list[str]:
     return [f"{target}_{axis}" for axis in axes]
 
 
-def _column(values: ArrayLike) -> NDArray[Any]:
+def _column(values: Column) -> NDArray[Any]:
     """Words as objects: arrays of strings are as wide as their longest."""
     column = np.asarray(values)
     return column.astype(object) if column.dtype.kind in "US" else column
@@ -167,30 +182,3 @@ def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     table.attrs = tables[0].attrs
     empty = [name for name in may_be_absent(table) if not table[name].notna().any()]
     return table.drop(columns=empty)
-
-
-def _columns(
-    label: str,
-    component: int,
-    values: Distribution,
-    reference: Floats | None,
-    members: Mapping[int, Floats],
-) -> dict[str, NDArray[np.generic]]:
-    columns: dict[str, NDArray[np.generic]] = {}
-    if reference is not None:
-        columns[label] = reference[:, component]
-        columns[f"{label}{ERROR}"] = values.mean[:, component] - reference[:, component]
-    for suffix, array in (
-        ("mean", values.mean),
-        ("std", values.std),
-        ("spread", values.spread),
-        ("epistemic_std", values.epistemic_std),
-        ("aleatoric_std", values.aleatoric_std),
-        ("lo", values.lo),
-        ("hi", values.hi),
-    ):
-        if array is not None:
-            columns[f"{label}_{suffix}"] = array[:, component]
-    for k, member in members.items():
-        columns[f"{label}_member_{k}"] = member[:, component]
-    return columns

@@ -14,15 +14,16 @@ from hydragnn_flow.ensemble.calibration import CalibrationData
 from hydragnn_flow.ensemble.calibration_file import save_calibrations
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.ensemble import Ensemble
-from hydragnn_flow.ensemble.evaluation import Labelled, predict_labelled
+from hydragnn_flow.ensemble.evaluation import predict_labelled
 from hydragnn_flow.ensemble.folds import folds
+from hydragnn_flow.ensemble.member_predictions import Predictable
 from hydragnn_flow.ensemble.summary import ensemble_folder, inside
 from hydragnn_flow.errors import InputError
 
 
 def recalibrate(
     path: str | Path,
-    data: Labelled,
+    data: Predictable,
     *,
     split: str | None = None,
     keys: Mapping[str, str] | None = None,
@@ -59,20 +60,19 @@ def recalibrate(
     """
     folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)
-    members, references, n_atoms, numbers, _, data_sets = predict_labelled(
-        ensemble, data, split=split, keys=keys, say=say
-    )
+    predicted = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    n_atoms, data_sets = predicted.n_atoms, predicted.data_sets
     fold = folds(len(n_atoms))
     calibrated_on = CalibrationData(
-        members,
-        references,
+        predicted.members,
+        predicted.labels,
         np.tile(ensemble.weights, (int(fold.max()) + 1, 1)),
         fold,
         n_atoms,
         ensemble.manifest,
         ensemble.coverage,
         ensemble.aggregation == "median",
-        numbers,
+        predicted.numbers,
         data_sets,
     )
     if data_set is not None and data_sets is not None:
@@ -80,7 +80,7 @@ def recalibrate(
         found = calibrated_on.by_data_set().get(data_set, {})
     else:
         found = calibrated_on.calibrations()
-    counts = {name: found[name].structures if name in found else 0 for name in references}
+    counts = {name: found[name].structures if name in found else 0 for name in predicted.labels}
     needed = needed_for_coverage(ensemble.coverage)
     for name, count in counts.items():
         if count < needed:
@@ -103,7 +103,7 @@ def recalibrate(
     return counts
 
 
-def _named(data: Labelled) -> str:
+def _named(data: Predictable) -> str:
     if isinstance(data, GraphStore):
         return str(data.path.absolute())
     if isinstance(data, (str, os.PathLike)):

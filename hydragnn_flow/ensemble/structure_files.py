@@ -1,27 +1,41 @@
-"""Structures to predict in files, directories and GraphStores."""
+"""Structures to predict, one after the other, with where they come from.
+
+They lie in a file that ASE reads, in the files of a directory, or in a table; in a list of Python's
+they come from nowhere. Graphs of a store are read by the store itself.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Integral
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from ase import Atoms
+from ase.data import chemical_symbols
 
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.reading.graph_store import open_foreign
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures, each_structure
 from hydragnn_flow.data.sources.csv_tables import count_rows, each_row
 from hydragnn_flow.data.sources.file_names import natural_order
+from hydragnn_flow.data.sources.single import check_sites
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.inputs import graph_inputs
-from hydragnn_flow.ensemble.records import Record
+from hydragnn_flow.ensemble.labels import has_elements
+from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, ID
 from hydragnn_flow.errors import InputError
 
+_NAMES = (ID, "material_id", "structure_id", "identifier", "name")
+"""Keys by which files and `Atoms.info` name a structure; the first that is there counts."""
 _NAMED = 20
 """Unreadable files that are named one by one."""
+_STRANGE = "not structure files"
+_WRITTEN = "predictions are written to it"
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of structures, or of files of a directory, that are done, and in all."""
@@ -38,51 +52,31 @@ class Piece(NamedTuple):
     """The first that does not belong to them; None if they reach to the end."""
 
 
-@dataclass
-class PassedOver:
-    """Files of a directory that hold no structures that can be read."""
+class Record(NamedTuple):
+    """A structure to predict."""
 
-    strange: list[str] = field(default_factory=list)
-    """Files that are hidden, broken links, or of a format ASE does not know."""
-    unreadable: dict[str, str] = field(default_factory=dict)
-    """Errors of the other files, by name."""
-    written: list[str] = field(default_factory=list)
-    """Files that results are written to."""
+    found: Found
+    """The structure, and all that is said of it."""
+    file: str | None = None
+    """Name of its file, if it comes from one."""
+    frame: int = 0
+    """Its number in that file, from 0."""
 
-    def say(self, folder: Path, structures: int, say: Callable[[str], None]) -> None:
-        """Tell the user, when all is read.
+    @property
+    def atoms(self) -> Atoms:
+        """The structure alone."""
+        return self.found.atoms
 
-        Parameters
-        ----------
-        folder
-            The directory.
-        structures
-            Number of those that were read.
-        say
-            Told.
-
-        Raises
-        ------
-        InputError
-            If there were none.
-        """
-        if not structures:
-            why = "; ".join(self._lines()) or "the directory holds no files"
-            raise InputError(f"{folder}: holds no file of structures that ASE can read ({why})")
-        for line in self._lines():
-            say(line)
-
-    def _lines(self) -> Iterator[str]:
-        if self.strange:
-            yield f"skipped, as they are no structures: {', '.join(self.strange)}"
-        if self.written:
-            yield f"skipped, as predictions are written to it: {', '.join(self.written)}"
-        if self.unreadable:
-            n = len(self.unreadable)
-            yield f"skipped, as {n} {'file' if n == 1 else 'files'} cannot be read:"
-            yield from islice(self.unreadable.values(), _NAMED)
-            if n > _NAMED:
-                yield f"and {n - _NAMED} more"
+    @property
+    def fault(self) -> str | None:
+        """Why it has no graph, whatever the ensemble; None if it may have one."""
+        if self.file is None:
+            return None  # occupancies may be those of the file that it was once made of
+        try:
+            check_sites(self.atoms)
+        except ValueError as error:
+            return str(error)
+        return None
 
 
 class Files:
@@ -99,8 +93,8 @@ class Files:
     but
         Files that are not read in a directory, as results are written to them.
     inputs
-        What the networks read of each structure besides its atoms: it is put into `Atoms.info`,
-        where it is said elsewhere, as in a table or a database.
+        Numbers that the networks read of each structure besides its atoms: they are put into
+        `Atoms.info`, where they stand elsewhere, as in a table or a database.
     """
 
     def __init__(
@@ -111,9 +105,10 @@ class Files:
         inputs: Sequence[str] = (),
     ) -> None:
         self.path = path
-        self._inputs = inputs
         self.is_directory = path.is_dir()
-        self._column = column
+        self.passed_over: dict[str, str] = {}
+        """Files of the directory that were read in vain, or in part, and why."""
+        self._column, self._inputs = column, inputs
         here = path.resolve()
         self._but = {file.name for file in but if file.parent.resolve() == here}
 
@@ -129,9 +124,9 @@ class Files:
         """The file of a name."""
         return self.path / name if self.is_directory else self.path
 
-    def is_written(self, name: str) -> bool:
-        """Whether results are written to a file of the directory."""
-        return name in self._but
+    def is_input(self, name: str) -> bool:
+        """Whether a file is read; results are written to others, and hidden ones hold none."""
+        return not self.is_directory or not (name.startswith(".") or name in self._but)
 
     def count(self, name: str) -> int | None:
         """Number of structures in a file; None if it is not known without reading all of them.
@@ -146,46 +141,33 @@ class Files:
         return count_structures(self.file(name))
 
     def records(
-        self,
-        say: Callable[[str], None] = print,
-        progress: Progress = lambda done, total: None,
+        self, say: Callable[[str], None], progress: Progress = lambda done, total: None
     ) -> Iterator[Record]:
         """All structures, one after the other.
 
         Parameters
         ----------
         say
-            Told which files of a directory were passed over, and why.
+            Called with a line on files of a directory that were passed over, and why.
         progress
-            Told how far the reading is.
+            Called as the reading goes on.
 
         Raises
         ------
         InputError
             If the file cannot be read, or the directory holds none that can.
         """
-        passed_over, read, names = PassedOver(), 0, self.names()
+        names, read = self.names(), 0
         total = None if self._column is not None or self.is_directory else self.count(names[0])
         for number, name in enumerate(names):
-            if self.is_directory:
-                progress(number, len(names))
-            for record in self.read(Piece(name), passed_over):
-                if not self.is_directory:
-                    progress(read, total)
+            for record in self.read(Piece(name)):
+                progress(*(number, len(names)) if self.is_directory else (read, total))
                 yield record
                 read += 1
-        if self.is_directory:
-            passed_over.say(self.path, read, say)
+        self.tell_passed_over(read, say)
 
-    def read(self, piece: Piece, passed_over: PassedOver) -> Iterator[Record]:
-        """The structures of a piece, one after the other.
-
-        Parameters
-        ----------
-        piece
-            Which.
-        passed_over
-            A file of a directory is added to it that holds none, or breaks off.
+    def read(self, piece: Piece) -> Iterator[Record]:
+        """The structures of a piece; a file of a directory that holds none is passed over.
 
         Raises
         ------
@@ -193,22 +175,52 @@ class Files:
             If a file that is not in a directory cannot be read.
         """
         name, start, stop = piece
-        file = self.file(name)
-        if not self.is_directory:
-            for frame, found in enumerate(self._found(file, start, stop), start):
-                yield Record(found, name, frame)
-        elif name in self._but:
-            passed_over.written.append(name)
-        elif name.startswith(".") or not file.is_file():
-            passed_over.strange.append(name)
-        else:
+        file, why = self.file(name), _STRANGE
+        if name in self._but:
+            why = _WRITTEN
+        elif not self.is_directory or (self.is_input(name) and file.is_file()):
             try:
                 for frame, found in enumerate(self._found(file, start, stop), start):
                     yield Record(found, name, frame)
-            except UnknownFormat:
-                passed_over.strange.append(name)
+                return
             except InputError as error:
-                passed_over.unreadable[name] = str(error)
+                if not self.is_directory:
+                    raise
+                why = _STRANGE if isinstance(error, UnknownFormat) else str(error)
+        self.passed_over[name] = why
+
+    def tell_passed_over(self, structures: int, say: Callable[[str], None]) -> None:
+        """Name the files of a directory that were passed over, when all is read.
+
+        Parameters
+        ----------
+        structures
+            Number of those that were read.
+        say
+            Called with each line.
+
+        Raises
+        ------
+        InputError
+            If a directory had no structures.
+        """
+        lines = list(self._passed_over())
+        if self.is_directory and not structures:
+            why = "; ".join(lines) or "the directory holds no files"
+            raise InputError(f"{self.path}: holds no file of structures that ASE can read ({why})")
+        for line in lines:
+            say(line)
+
+    def _passed_over(self) -> Iterator[str]:
+        for why in (_STRANGE, _WRITTEN):
+            if names := [name for name, said in self.passed_over.items() if said == why]:
+                yield f"skipped ({why}): {', '.join(names)}"
+        reasons = [said for said in self.passed_over.values() if said not in (_STRANGE, _WRITTEN)]
+        if n := len(reasons):
+            yield f"skipped ({n} {'file' if n == 1 else 'files'} that cannot be read):"
+            yield from reasons[:_NAMED]
+            if n > _NAMED:
+                yield f"and {n - _NAMED} more"
 
     def _found(self, file: Path, start: int, stop: int | None) -> Iterator[Found]:
         if self._column is not None:
@@ -224,7 +236,7 @@ class Files:
 def open_path(
     path: Path, trained_on: Manifest, split: str | None = None, but: Collection[Path] = ()
 ) -> GraphStore | Files:
-    """What there is at a path to predict.
+    """Open what there is at a path to predict.
 
     Parameters
     ----------
@@ -234,7 +246,7 @@ def open_path(
     trained_on
         Manifest of the store the members were trained on.
     split
-        Of a GraphStore.
+        Split of a GraphStore.
     but
         Files of a directory that are not read.
 
@@ -253,3 +265,86 @@ def open_path(
     is_table = path.suffix == ".csv" and tables
     column = tables[0]["structure"] if is_table else None
     return Files(path, column, but, graph_inputs(trained_on))
+
+
+def store_records(store: GraphStore) -> list[Record]:
+    """The structures of a store's graphs, without their labels; files are its splits.
+
+    Raises
+    ------
+    InputError
+        If its nodes are no atoms.
+    """
+    if not has_elements(store.manifest):
+        raise InputError(
+            f"{store.path}: the first feature of its nodes is no atomic number; give the files it "
+            f"was made of"
+        )
+    records = []
+    for name in store.splits:
+        for graph, number in zip(store[name], store[name].graph_id.tolist(), strict=True):
+            cell, pbc = (graph.get(key, None) for key in ("cell", "pbc"))
+            atoms = Atoms(
+                graph.x[:, 0].numpy().astype(int),
+                graph.pos.numpy(),
+                cell=None if cell is None else cell.numpy(),
+                pbc=None if pbc is None else pbc.numpy(),
+            )
+            records.append(Record(Found(atoms, {}), name, number))
+    return records
+
+
+def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
+    """First columns of the predictions table: where structures come from.
+
+    Parameters
+    ----------
+    records
+        Some structures.
+    first
+        Number of the first of them among all that are predicted.
+    """
+    columns: dict[str, list[Any]] = {GRAPH_ID: list(range(first, first + len(records)))}
+    if any(record.file is not None for record in records):
+        columns |= {"file": [r.file for r in records], "frame": [r.frame for r in records]}
+    columns["formula"] = [_formula(record.atoms) for record in records]
+    columns[ID] = [_name(record.found.values) for record in records]
+    return columns
+
+
+def names_of(records: Iterable[Record], folder: Path | None = None) -> list[str]:
+    """Names of structures for errors: their files in a folder, or else their numbers."""
+    records = list(records)
+    several = {record.file for record in records if record.frame > 0}
+    names = []
+    for number, (_, file, frame) in enumerate(records):
+        if file is None or folder is None:
+            names.append(f"structure {number}")
+        else:
+            of_several = f": structure {frame}" if file in several else ""
+            names.append(f"{folder / file}{of_several}")
+    return names
+
+
+@contextmanager
+def naming(path: Path, names: Sequence[str]) -> Iterator[None]:
+    """Begin errors with a path, where they do not begin with one of some names."""
+    try:
+        yield
+    except InputError as error:
+        said = str(error)
+        raise InputError(said if said.startswith(tuple(names)) else f"{path}: {said}") from None
+
+
+def _formula(atoms: Atoms) -> str:
+    if any(number not in range(len(chemical_symbols)) for number in atoms.numbers.tolist()):
+        return ""
+    return str(atoms.symbols.formula.format("hill"))
+
+
+def _name(values: Mapping[str, Any]) -> str | None:
+    for key in _NAMES:
+        value = values.get(key)
+        if isinstance(value, (str, Integral)) and not isinstance(value, bool):
+            return re.sub(r"\s+", " ", str(value)).strip() or None
+    return None

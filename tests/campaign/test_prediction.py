@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.campaign import prediction
 from hydragnn_flow.campaign.prediction import predict_on_site
-from hydragnn_flow.ensemble import part_files, part_plan, predicting, records, write_predictions
+from hydragnn_flow.ensemble import member_predictions, parts, write_predictions
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
@@ -87,10 +88,14 @@ def run(alloy_store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
+@pytest.fixture(scope="module")
+def ensemble(run):
+    return Ensemble.load(run)
+
+
 def small_parts(patch, size):
-    patch.setattr(records, "CHUNK", size)
-    patch.setattr(predicting, "CHUNK", size)
-    patch.setattr(part_plan, "CHUNK", size)
+    patch.setattr(member_predictions, "CHUNK", size)
+    patch.setattr(parts, "CHUNK", size)
 
 
 @pytest.fixture(autouse=True)
@@ -133,14 +138,14 @@ def compare(folder, one, other, *, digits):
                         assert np.all(value == found), key
 
 
-def both_ways(run, data, folder, suffixes, digits, **asked):
+def both_ways(ensemble, data, folder, suffixes, digits, **asked):
     """Predict here and on a site, and compare; returns what both have told."""
     told: dict[str, list[str]] = {"one": [], "other": []}
     outs = {name: [folder / name / f"out{suffix}" for suffix in suffixes] for name in told}
     for name in told:
         (folder / name).mkdir()
-    one = write_predictions(Ensemble.load(run), data, outs["one"], say=told["one"].append, **asked)
-    other = predict_on_site(run, data, outs["other"], SITE, say=told["other"].append, **asked)
+    one = write_predictions(ensemble, data, outs["one"], say=told["one"].append, **asked)
+    other = predict_on_site(ensemble, data, outs["other"], SITE, say=told["other"].append, **asked)
     compare(folder, one, other, digits=digits)
     assert told["one"] == told["other"]
     for name in told:
@@ -150,7 +155,7 @@ def both_ways(run, data, folder, suffixes, digits, **asked):
 
 @settings(deadline=None, max_examples=2)
 @given(sizes=st.lists(st.integers(-1, 5), min_size=1, max_size=4), broken=st.integers(0, 9))
-def test_a_directory_is_predicted_as_by_one_process(run, tmp_path_factory, sizes, broken):
+def test_a_directory_is_predicted_as_by_one_process(ensemble, tmp_path_factory, sizes, broken):
     """Files of every size, empty ones, one that breaks off, and one that holds no structures."""
     folder = tmp_path_factory.mktemp("spread")
     data = folder / "data"
@@ -170,10 +175,10 @@ def test_a_directory_is_predicted_as_by_one_process(run, tmp_path_factory, sizes
     if broken < len(rows) and rows[broken].startswith(("Cu", "Au")):
         rows[broken] = "Cu nowhere 0 0"
         (data / "run-0.extxyz").write_text("\n".join(rows) + "\n")
-    both_ways(run, data, folder, [".parquet", ".extxyz"], 1e-6, members=True)
+    both_ways(ensemble, data, folder, [".parquet", ".extxyz"], 1e-6, members=True)
 
 
-def test_what_follows_a_fault_in_a_file_is_left_out(run, tmp_path):
+def test_what_follows_a_fault_in_a_file_is_left_out(ensemble, tmp_path):
     """Workers could enter the file behind it."""
     data = tmp_path / "data"
     data.mkdir()
@@ -183,38 +188,38 @@ def test_what_follows_a_fault_in_a_file_is_left_out(run, tmp_path):
     lines[17] = "Cu nowhere 0 0"  # an atom of the fourth
     (data / "long.extxyz").write_text("\n".join(lines) + "\n")
     ase.io.write(data / "z.cif", crystal(1))
-    told = both_ways(run, data, tmp_path, [".parquet", ".extxyz"], 1e-6)
-    assert told[0] == "skipped, as 1 file cannot be read:"
+    told = both_ways(ensemble, data, tmp_path, [".parquet", ".extxyz"], 1e-6)
+    assert told[0] == "skipped (1 file that cannot be read):"
     table = pd.read_parquet(tmp_path / "other" / "out.parquet")
     assert table["file"].tolist() == ["a.cif", *["long.extxyz"] * 3, "z.cif"]
     assert table["graph_id"].tolist() == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", ["extxyz", "traj", "db"])
-def test_a_file_is_predicted_to_the_last_digit(run, tmp_path, kind):
+def test_a_file_is_predicted_to_the_last_digit(ensemble, tmp_path, kind):
     file = tmp_path / f"all.{kind}"
     ase.io.write(file, [crystal(number) for number in range(5)])
-    both_ways(run, file, tmp_path, [".csv" if kind == "db" else ".extxyz"], 0.0)
+    both_ways(ensemble, file, tmp_path, [".csv" if kind == "db" else ".extxyz"], 0.0)
     assert FakePool.ran == [
         f"structures {first} to {min(first + 1, 4)} of all.{kind}" for first in range(0, 5, 2)
     ]
 
 
-def test_a_store_keeps_its_splits_and_numbers(run, tmp_path, alloy_store, monkeypatch):
+def test_a_store_keeps_its_splits_and_numbers(ensemble, tmp_path, alloy_store, monkeypatch):
     small_parts(monkeypatch, 6)
-    both_ways(run, alloy_store.path, tmp_path, [".parquet"], 0.0)
+    both_ways(ensemble, alloy_store.path, tmp_path, [".parquet"], 0.0)
     assert "structures 6 to 11 of trainset" in FakePool.ran
     table = pd.read_parquet(tmp_path / "other" / "out.parquet")
     assert table["split"].unique().tolist() == list(alloy_store.splits)
     with pytest.raises(InputError, match=r"extxyz is for structures from files"):
-        predict_on_site(run, alloy_store.path, [tmp_path / "out.extxyz"], SITE)
+        predict_on_site(ensemble, alloy_store.path, [tmp_path / "out.extxyz"], SITE)
 
 
-def test_finished_parts_are_not_predicted_again(run, tmp_path, pools):
+def test_finished_parts_are_not_predicted_again(ensemble, tmp_path, pools):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(9)])
     whole = tmp_path / "whole.csv"
-    write_predictions(Ensemble.load(run), file, [whole])
+    write_predictions(ensemble, file, [whole])
 
     def stopped(request):
         if len(pools.ran) == 3:
@@ -222,13 +227,13 @@ def test_finished_parts_are_not_predicted_again(run, tmp_path, pools):
 
     pools.machine = staticmethod(stopped)
     with pytest.raises(KeyboardInterrupt):
-        predict_on_site(run, file, [out], SITE)
+        predict_on_site(ensemble, file, [out], SITE)
     assert not out.exists() and len(pools.ran) == 3
     pools.machine = staticmethod(lambda request: None)
     with pytest.raises(InputError, match=r"\.out\.csv\.parts: .*with other options; delete it"):
-        predict_on_site(run, file, [out], SITE, members=True)
+        predict_on_site(ensemble, file, [out], SITE, members=True)
     shown: list[tuple[int, int, str]] = []
-    predict_on_site(run, file, [out], SITE, progress=lambda *how: shown.append(how))
+    predict_on_site(ensemble, file, [out], SITE, progress=lambda *how: shown.append(how))
     # The third was interrupted.
     assert [what.partition(" of")[0].split()[1] for what in pools.ran] == ["4", "6", "8"]
     assert (shown[0][:2], shown[-1][:2], len(shown)) == ((4, 9), (9, 9), 4)
@@ -236,7 +241,7 @@ def test_finished_parts_are_not_predicted_again(run, tmp_path, pools):
     assert not (tmp_path / ".out.csv.parts").exists()
 
 
-def test_a_part_is_lost_and_run_again(run, tmp_path, pools):
+def test_a_part_is_lost_and_run_again(ensemble, tmp_path, pools):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(6)])
     lost = {"structures 2 to 3 of all.extxyz": 2}
@@ -249,30 +254,30 @@ def test_a_part_is_lost_and_run_again(run, tmp_path, pools):
         return TaskEnd(f"node{left}", "failed", "its process was killed by SIGKILL")
 
     pools.machine = staticmethod(machine)
-    predict_on_site(run, file, [out], SITE)
+    predict_on_site(ensemble, file, [out], SITE)
     assert pd.read_csv(out)["graph_id"].tolist() == list(range(6))
     lost["structures 2 to 3 of all.extxyz"] = 99
     with pytest.raises(
         CampaignStopped, match=r"failed 3 times at structures 2 to 3 of all\.extxyz, .*SIGKILL"
     ):
-        predict_on_site(run, file, [out], SITE)
+        predict_on_site(ensemble, file, [out], SITE)
     assert {"part-000000", "part-000002"} <= {
         path.name for path in (tmp_path / ".out.csv.parts").glob("*/part-*")
     }
 
 
-def test_files_that_somebody_else_writes_cost_no_part(run, tmp_path, pools):
+def test_files_that_somebody_else_writes_cost_no_part(ensemble, tmp_path, pools):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(4)])
     pools.machine = staticmethod(
         lambda request: TaskEnd("node", "failed", "SIGKILL") if len(pools.ran) > 1 else None
     )
     with pytest.raises(CampaignStopped):
-        predict_on_site(run, file, [out], SITE)
+        predict_on_site(ensemble, file, [out], SITE)
     finished = list((tmp_path / ".out.csv.parts").glob("*/part-*"))
     pools.ran.clear()
     with PredictionFiles([out]), pytest.raises(InputError, match="another process is writing"):
-        predict_on_site(run, file, [out], SITE)
+        predict_on_site(ensemble, file, [out], SITE)
     assert not pools.ran
     assert finished == list((tmp_path / ".out.csv.parts").glob("*/part-*")) != []
 
@@ -281,12 +286,27 @@ def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(run, monke
     def broken(ensemble, device):
         raise InputError("device cuda: cannot be used")
 
-    monkeypatch.setattr(part_files, "on_device", broken)
+    monkeypatch.setattr(parts, "on_device", broken)
+    digest = parts.digest_of_ensemble(run)
     with pytest.raises(RuntimeError, match="this node cannot load the ensemble: device cuda"):
-        part_files._ensemble(str(run), (), None, None, "cuda", part_plan.digest_of_ensemble(run))
+        parts._ensemble(str(run), digest, (), 0.8, None, "cuda")
 
 
-def test_input_that_is_at_fault_leaves_nothing(run, tmp_path):
+def test_workers_load_what_the_driver_has_loaded(alloy_store, tmp_path):
+    """Members that are left out, and another coverage; a made ensemble has no files to load."""
+    untrained_ensemble(tmp_path / "run", alloy_store, 3)
+    narrow = Ensemble.load(tmp_path / "run", without=[1]).at(0.5)
+    ase.io.write(tmp_path / "all.extxyz", [crystal(number) for number in range(3)])
+    both_ways(narrow, tmp_path / "all.extxyz", tmp_path, [".parquet"], 0.0, members=True)
+    table = pd.read_parquet(tmp_path / "other" / "out.parquet")
+    assert "energy_member_2" in table and "energy_member_1" not in table
+    assert table.attrs["coverage"] == 0.5
+    with pytest.raises(InputError, match="not loaded from a directory"):
+        made = replace(narrow, directory=None)
+        predict_on_site(made, tmp_path / "all.extxyz", [tmp_path / "out.csv"], SITE)
+
+
+def test_input_that_is_at_fault_leaves_nothing(ensemble, tmp_path):
     out = tmp_path / "out.csv"
     file = tmp_path / "all.extxyz"
     ase.io.write(file, [crystal(1)] * 6)
@@ -294,18 +314,18 @@ def test_input_that_is_at_fault_leaves_nothing(run, tmp_path):
     lines[-1] = "Cu nowhere 0 0"
     file.write_text("\n".join(lines) + "\n")
     with pytest.raises(InputError, match=r"all\.extxyz cannot be read"):
-        predict_on_site(run, file, [out], SITE)
+        predict_on_site(ensemble, file, [out], SITE)
     with pytest.raises(InputError, match=r"none\.xyz: does not exist"):
-        predict_on_site(run, tmp_path / "none.xyz", [out], SITE)
+        predict_on_site(ensemble, tmp_path / "none.xyz", [out], SITE)
     with pytest.raises(InputError, match="has no GCDs"):
-        predict_on_site(run, file, [out], Site("bare", 1, Node((), NODE.gcd, 1, "cpu"), print))
+        predict_on_site(ensemble, file, [out], Site("bare", 1, Node((), NODE.gcd, 1, "cpu"), print))
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match=r"empty: holds no file .*the directory holds no files"):
-        predict_on_site(run, tmp_path / "empty", [out], SITE)
+        predict_on_site(ensemble, tmp_path / "empty", [out], SITE)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.extxyz", "empty"]
 
 
-def test_directories_that_nodes_do_not_see_are_named(run, tmp_path, pools):
+def test_directories_that_nodes_do_not_see_are_named(ensemble, tmp_path, pools):
     """A worker writes where the driver cannot see it."""
     file = tmp_path / "all.extxyz"
     ase.io.write(file, [crystal(1)] * 3)
@@ -313,7 +333,7 @@ def test_directories_that_nodes_do_not_see_are_named(run, tmp_path, pools):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction, "_SECONDS_TO_SEE", 0.0)
         with pytest.raises(CampaignStopped, match=r"part-000000, .*nodes of the site share"):
-            predict_on_site(run, file, [tmp_path / "out.csv"], SITE)
+            predict_on_site(ensemble, file, [tmp_path / "out.csv"], SITE)
 
 
 def test_command_and_script_say_on_a_site_what_they_say_here(run, tmp_path, monkeypatch, capsys):
@@ -333,6 +353,6 @@ def test_command_and_script_say_on_a_site_what_they_say_here(run, tmp_path, monk
             said.append([line for line in capsys.readouterr().out.splitlines() if "/" not in line])
             tables.append(pd.read_csv("out.csv"))
             Path("out.csv").unlink()
-        assert said[0] == said[1] and "skipped, as they are no structures: README" in said[0]
+        assert said[0] == said[1] and "skipped (not structure files): README" in said[0]
         assert any("1 of 5 structures have no" in line or "1 without" in line for line in said[0])
         pd.testing.assert_frame_equal(*tables)

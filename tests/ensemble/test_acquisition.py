@@ -11,13 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow import InputError
+from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.ensemble.acquisition import (
     descriptors,
     disagreement,
     farthest_points,
     select_structures,
 )
-from hydragnn_flow.ensemble.member_predictions import structure_predictions
+from hydragnn_flow.ensemble.member_predictions import predict_all
+from hydragnn_flow.ensemble.structure_files import Record
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +33,11 @@ def crystal(symbol, rattle=0.05, seed=0):
     return atoms
 
 
-def sizes(structures):
-    return [len(atoms) for atoms in structures]
+def disagreement_about(ensemble, structures, **changes):
+    records = [Record(said_of(atoms)) for atoms in structures]
+    found = predict_all(ensemble, records, [""] * len(records))
+    members = {name: changes.get(name, 1) * v for name, v in found.members.items()}
+    return disagreement(ensemble, members, found.n_atoms)
 
 
 def test_disagreement_is_that_of_the_members(ensemble):
@@ -53,22 +58,19 @@ def test_disagreement_is_that_of_the_members(ensemble):
         if len(columns) > 1:
             of_targets.append([deviation[tables.nodes["graph_id"] == i].max() for i in range(3)])
         else:
-            of_targets.append(deviation / sizes(structures))
+            of_targets.append(deviation / [len(atoms) for atoms in structures])
     expected = np.mean([of / np.mean(of) for of in of_targets], axis=0)
-    members, _ = structure_predictions(ensemble, structures)
-    found = disagreement(ensemble, members, sizes(structures))
+    found = disagreement_about(ensemble, structures)
     np.testing.assert_allclose(found, expected)
     assert found.mean() == pytest.approx(1)
 
 
 def test_targets_that_tell_nothing_do_not_count(ensemble):
     structures = [Atoms("Cu"), Atoms("Au")]  # without forces
-    members, _ = structure_predictions(ensemble, structures)
-    found = disagreement(ensemble, members, [1, 1])
-    energy = disagreement(ensemble, {**members, "forces": members["forces"] * 0}, [1, 1])
-    np.testing.assert_array_equal(found, energy)
-    alike = {name: 0 * values for name, values in members.items()}
-    np.testing.assert_array_equal(disagreement(ensemble, alike, [1, 1]), [1, 1])
+    found = disagreement_about(ensemble, structures)
+    np.testing.assert_array_equal(found, disagreement_about(ensemble, structures, forces=0))
+    alike = disagreement_about(ensemble, structures, forces=0, energy=0)
+    np.testing.assert_array_equal(alike, [1, 1])
 
 
 def test_descriptors_are_of_the_structure_alone(ensemble):

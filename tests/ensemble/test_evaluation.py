@@ -24,7 +24,7 @@ from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble import evaluate
 from hydragnn_flow.ensemble.evaluation import doubt_of, offset_of
-from hydragnn_flow.ensemble.labels import labels_in_files
+from hydragnn_flow.ensemble.labels import every_label
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,7 @@ def test_all_ways_to_the_same_data_give_the_same_measures(
     (folder / "README").write_text("labels by EMT")
     said: list[str] = []
     same(evaluate(ensemble, folder, say=said.append), expected)
-    assert said == ["skipped, as they are no structures: README"]
+    assert said == ["skipped (not structure files): README"]
     with ase.db.connect(database) as connection:
         for atoms in renamed(structures):
             forces = atoms.arrays["dft_forces"]
@@ -358,7 +358,7 @@ def forces(value):
             {},
             r"^structure 1: has no label of forces \('forces'\), though 4 of 5 structures",
         ),
-        (forces(np.full((9, 3), np.nan)), {}, r"^structure 1: has a label of forces that is not"),
+        (forces(np.full((9, 3), np.nan)), {}, r"^structure 1: its label of forces is not"),
         (forces([1.0, 2.0]), {}, r"^structure 1: .* not 3 numbers per atom \(\[1\.0, 2\.0\]\); c"),
         (
             lambda structures: forces(structures[1].get_forces().T)(structures),
@@ -413,17 +413,16 @@ def test_a_stress_is_read_in_both_orders(dim):
     tensor = np.array([[1.0, 6.0, 5.0], [6.0, 2.0, 4.0], [5.0, 4.0, 3.0]])
     voigt = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     cell = Atoms("Cu", cell=[3, 3, 3], pbc=True)
-    found = [Found(cell, {"stress": said}) for said in (tensor, voigt, tensor.ravel().tolist())]
-    found.append(Found(Atoms("Cu"), {}))
+    said = dict(zip("abc", (tensor, voigt, tensor.ravel().tolist()), strict=True))
+    found = {name: Found(cell, {"stress": value}) for name, value in said.items()}
+    found["d"] = Found(Atoms("Cu"), {})
     described = Target(level="graph", dim=dim, unit="eV/Å^3")
-    read = labels_in_files(found, ["a", "b", "c", "d"], "stress", described, ["stress"])
-    assert read is not None
-    expected = voigt if dim == 6 else tensor.ravel()
-    np.testing.assert_array_equal(read[:3], [expected] * 3)
+    read = every_label(found, "stress", described, ["stress"])
+    np.testing.assert_array_equal(read[:3], [voigt if dim == 6 else tensor.ravel()] * 3)
     assert np.isnan(read[3]).all(), "a molecule has none"
-    found[3] = Found(cell, {})
+    found["d"] = Found(cell, {})
     with pytest.raises(InputError, match="d: has no label of stress"):
-        labels_in_files(found, ["a", "b", "c", "d"], "stress", described, ["stress"])
+        every_label(found, "stress", described, ["stress"])
 
 
 Command = Callable[..., tuple[int, str, str]]

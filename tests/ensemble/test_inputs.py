@@ -125,7 +125,7 @@ def test_new_structures_get_what_the_graphs_of_the_store_have(ensemble, store, t
 def test_a_table_says_them_in_columns(tmp_path):
     structures = molecules()[:4]
     files = Files(table(tmp_path / "new.csv", structures), "cell", inputs=("charge", "spin"))
-    for record, atoms in zip(files.records(), structures, strict=True):
+    for record, atoms in zip(files.records(print), structures, strict=True):
         found = graph_attr(record.found.atoms.info, ["charge", "spin"])
         assert found.tolist() == [[atoms.info["charge"], atoms.info["spin"]]]
 

@@ -19,7 +19,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
-from hydragnn_flow.ensemble.member_predictions import store_predictions
+from hydragnn_flow.ensemble.member_predictions import open_structures, predict_members
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
     combine,
@@ -180,8 +180,9 @@ def test_a_loaded_ensemble_predicts_its_noise(run, alloy_store):
 def test_members_of_which_one_predicts_no_noise(run, alloy_store):
     """Their predictions are combined as without, by a calibration as without."""
     ensemble = Ensemble.load(run)
-    _, predicted, _ = store_predictions(ensemble, alloy_store, "testset")
-    assert "energy_aleatoric_std" in predicted
+    opened = open_structures(ensemble, alloy_store, "testset")
+    (found,) = predict_members(ensemble, opened)
+    assert "energy_aleatoric_std" in found.members
     plain = {**WITH_NOISE, "Training": {**WITH_NOISE["Training"], "loss_function_type": "mse"}}
     mixed = replace(ensemble, models=(ensemble.models[0], build_model(plain, alloy_store)))
     with pytest.raises(InputError, match=r"calibration was made with the noise .* predicts none"):

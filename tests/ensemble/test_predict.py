@@ -11,19 +11,21 @@ from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.io import write
 from calibration_cases import plain
-from ensemble_cases import untrained_ensemble
-from segment_cases import NETWORK
+from ensemble_cases import property_ensemble, untrained_ensemble
 from torch import Tensor, nn
 
 from hydragnn_flow import Ensemble
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble import inputs
-from hydragnn_flow.ensemble.member_predictions import store_predictions
-from hydragnn_flow.ensemble.predicting import predict_chunks
-from hydragnn_flow.ensemble.split_tables import split_tables
+from hydragnn_flow.ensemble.member_predictions import (
+    lay_out,
+    open_structures,
+    predict_graphs,
+    predict_members,
+)
+from hydragnn_flow.ensemble.predictions_table import GRAPH_ID
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models import build_model
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.stress import VOIGT
 
@@ -43,25 +45,20 @@ def rattled(symbol="Cu", seed=0):
 
 def test_a_single_structure_is_a_list_of_one(ensemble):
     alone, listed = ensemble.predict(rattled()), ensemble.predict([rattled()])
-    assert alone.graphs is not None and alone.nodes is not None
     assert len(alone.graphs) == 1 and len(alone.nodes) == 4
     assert alone.graphs.equals(listed.graphs)
 
 
 def test_a_store_is_predicted_whole_in_its_order(ensemble, alloy_store):
-    graphs = ensemble.predict(alloy_store.path).graphs
-    assert graphs is not None
+    """One split has the same numbers, without a column `split`."""
+    whole = ensemble.predict(alloy_store.path, members=True)
+    graphs = whole.graphs
     expected = [(name, int(i)) for name in alloy_store.splits for i in alloy_store[name].graph_id]
     assert list(zip(graphs["split"], graphs["graph_id"], strict=True)) == expected
     labels = np.concatenate([alloy_store[n].target("energy")[:, 0] for n in alloy_store.splits])
     np.testing.assert_allclose(graphs["energy"], labels)
-
-
-def test_one_split_has_no_split_column(ensemble, alloy_store):
-    whole = ensemble.predict(alloy_store.path, members=True)
     part = ensemble.predict(alloy_store.path, split="valset", members=True)
-    for all_rows, rows in ((whole.graphs, part.graphs), (whole.nodes, part.nodes)):
-        assert all_rows is not None and rows is not None
+    for all_rows, rows in ((graphs, part.graphs), (whole.nodes, part.nodes)):
         assert "split" not in rows
         same = all_rows[all_rows["split"] == "valset"].drop(columns="split")
         numbers = rows.columns.drop(["note", "flagged"], errors="ignore")
@@ -75,16 +72,15 @@ def test_a_store_without_labels(ensemble, tmp_path):
     graphs = [atoms_to_graph(a, CUTOFF, None, i) for i, a in enumerate(structures)]
     write_store(path, {"trainset": graphs, "valset": [], "testset": []}, cutoff=CUTOFF)
     tables = ensemble.predict(path)
-    assert tables.graphs is not None and tables.nodes is not None
-    assert "energy" not in tables.graphs and "forces_x" not in tables.nodes
-    assert "split" not in tables.graphs
+    assert not {"energy", "forces_x", "split"} & {*tables.graphs, *tables.nodes}
     same = ensemble.predict(structures).graphs
-    assert same is not None
     np.testing.assert_allclose(tables.graphs["energy_mean"], same["energy_mean"], rtol=1e-5)
-    with pytest.raises(InputError, match="testset holds no structures"):
-        ensemble.predict(path, split="testset")
-    with pytest.raises(InputError, match="no split 'test'; it has trainset"):
-        ensemble.predict(path, split="test")
+    for split, says in (
+        ("testset", "testset holds no structures"),
+        ("test", "no split 'test'; it has trainset"),
+    ):
+        with pytest.raises(InputError, match=says):
+            ensemble.predict(path, split=split)
 
 
 @pytest.mark.parametrize(
@@ -118,8 +114,7 @@ def test_labels_of_another_kind_are_not_put_beside_predictions(ensemble, tmp_pat
     path = tmp_path / "labelled.gs"
     write_store(path, {"trainset": [graph]}, targets={"energy": target}, cutoff=CUTOFF)
     if says is None:
-        graphs = ensemble.predict(path).graphs
-        assert graphs is not None and graphs["energy"].tolist() == [1.5]
+        assert ensemble.predict(path).graphs["energy"].tolist() == [1.5]
         return
     with pytest.raises(InputError, match=rf"manifest\.json: targets\.energy is {says}"):
         ensemble.predict(path)
@@ -130,7 +125,7 @@ def test_structures_are_refused_where_the_training_data_brought_edges(ensemble, 
     other = replace(ensemble, manifest=manifest)
     with pytest.raises(InputError, match=r"brought edges .* give a GraphStore"):
         other.predict(rattled())
-    assert other.predict(alloy_store, split="valset").graphs is not None
+    other.predict(alloy_store, split="valset")
 
 
 @pytest.mark.parametrize(
@@ -144,36 +139,11 @@ def test_structures_are_refused_where_the_training_data_brought_edges(ensemble, 
     ],
 )
 def test_structures_are_refused_where_their_elements_are_not_what_is_read(ensemble, names, inputs):
-    asked = {"input_node_features": inputs, "output_names": ["energy"], "type": ["graph"]}
-    head = {
-        "num_headlayers": 1,
-        "dim_headlayers": [4],
-        "num_sharedlayers": 1,
-        "dim_sharedlayers": 4,
-    }
-    network = {
-        "Architecture": {
-            "mpnn_type": "SchNet",
-            "hidden_dim": 4,
-            "num_conv_layers": 1,
-            "radius": CUTOFF,
-            "output_heads": {"graph": head},
-            "task_weights": [1.0],
-        },
-        "Variables_of_interest": asked,
-        "Training": NETWORK["Training"],
-    }
     elements = [29] if names[0] == "atomic_number" else []
     manifest = ensemble.manifest.model_copy(update={"node_features": names, "elements": elements})
-    calibrations = {"energy": ensemble.calibrations["energy"]}
-    other = replace(
-        ensemble,
-        models=tuple(build_model(network, manifest).eval() for _ in range(2)),
-        calibrations=calibrations,
-        manifest=manifest,
-    )
+    other = property_ensemble(replace(ensemble, manifest=manifest), inputs)
     if names[0] == "atomic_number" and inputs == [0]:
-        assert other.predict(rattled()).graphs is not None
+        other.predict(rattled())
         return
     with pytest.raises(InputError, match=r"reads node features of .*charge.* give a GraphStore"):
         other.predict(rattled())
@@ -201,7 +171,6 @@ def test_denser_structures_than_in_training_keep_all_neighbours(
     update = {"max_neighbours": 12, "truncation": cut or manifest.truncation}
     other = replace(ensemble, manifest=manifest.model_copy(update=update))
     whole, found = (some.predict(rattled()).graphs for some in (ensemble, other))
-    assert whole is not None and found is not None
     assert found["energy_mean"].equals(whole["energy_mean"]) == (not cut_in_training)
 
     source = {"format": "ase", "train": "dense.xyz", "targets": {"spin": "μB"}}
@@ -213,7 +182,7 @@ def test_denser_structures_than_in_training_keep_all_neighbours(
     )
     store = prepare_store(data, CUTOFF, 12, 0, tmp_path / "dense.gs")
     if cut_in_training:
-        assert other.predict(store).graphs is not None
+        other.predict(store)
         return
     with pytest.raises(InputError, match=r"manifest\.json: max_neighbours = 12 leaves out .*ASE"):
         other.predict(store)
@@ -274,7 +243,6 @@ def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble):
     structures = [rattled(seed=9), *bad.values(), rattled(seed=8)]
     tables = ensemble.predict(structures, members=True)
     alone = ensemble.predict([structures[0], structures[-1]], members=True)
-    assert tables.nodes is not None and alone.nodes is not None
     assert len(tables.graphs) == len(structures)
     numbers = [name for name in tables.graphs if str(name).startswith("energy")]
     known = tables.graphs["energy_mean"].notna()
@@ -291,7 +259,7 @@ def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble):
     np.testing.assert_array_equal(tables.nodes[of_known][forces], alone.nodes[forces])
     assert tables.nodes[~of_known][forces].isna().all(axis=None)
     nothing = ensemble.predict(list(bad.values()), members=True)
-    assert nothing.nodes is not None and list(nothing.graphs) == list(tables.graphs)
+    assert list(nothing.graphs) == list(tables.graphs)
     assert nothing.graphs[numbers].isna().all(axis=None)
 
 
@@ -310,16 +278,22 @@ class WithoutEnergy(nn.Module):
 
 def test_a_prediction_that_is_not_finite_is_flagged_and_counted(ensemble, alloy_store):
     broken = replace(ensemble, models=tuple(map(WithoutEnergy, ensemble.models)))
-    (of_structures,) = predict_chunks(broken, [rattled(), bulk("Cu")])
+
+    def chunk(data, split=None):
+        (found,) = predict_members(broken, open_structures(broken, data, split))
+        return lay_out(broken, found, False), found
+
+    of_structures, _ = chunk([rattled(), bulk("Cu")])
     graphs = of_structures.tables.graphs
     assert graphs["energy_mean"].isna().tolist() == [True, False]
     assert graphs["flagged"][0] and "its energy is not finite" in graphs["note"][0]
     assert of_structures.without == 1
-    (of_store,) = predict_chunks(broken, alloy_store, split="testset")
+    of_store, found = chunk(alloy_store, "testset")
     lost = of_store.tables.graphs["energy_mean"].isna()
     assert of_store.without == lost.sum() > 0 and of_store.tables.graphs["flagged"][lost].all()
-    splits, found, _ = store_predictions(broken, alloy_store, "testset")
-    assert split_tables(broken, splits, found, ()).graphs["flagged"][lost].all()
+    test = alloy_store["testset"]  # as at the end of a campaign, whose members have predicted it
+    known = predict_graphs(broken, alloy_store, [test], {GRAPH_ID: test.graph_id}, found.members)
+    assert lay_out(broken, known, False).tables.graphs.equals(of_store.tables.graphs)
 
 
 def test_labels_of_structures_become_references_and_errors(ensemble):
@@ -334,7 +308,6 @@ def test_labels_of_structures_become_references_and_errors(ensemble):
     moved.positions += 0.01
     tables = ensemble.predict([labelled, said, unlabelled, wrong, moved])
     graphs, nodes = tables.graphs, tables.nodes
-    assert nodes is not None
     np.testing.assert_array_equal(graphs["energy"], [energy, 1.5, *[np.nan] * 3])
     np.testing.assert_allclose(graphs["energy_error"], graphs["energy_mean"] - graphs["energy"])
     found = nodes[["forces_x", "forces_y", "forces_z"]].to_numpy()
@@ -346,7 +319,6 @@ def test_labels_of_structures_become_references_and_errors(ensemble):
     ]
     assert graphs["energy_mean"].notna().all()
     plain = ensemble.predict([unlabelled])
-    assert plain.nodes is not None
     assert not {"energy", "energy_error", "forces_x"} & {*plain.graphs, *plain.nodes}
 
 

@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble
 from hydragnn_flow.data.sources.ase_files import each_structure
-from hydragnn_flow.ensemble import predicting, records, structure_files
+from hydragnn_flow.ensemble import member_predictions, structure_files
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles, write_predictions
+from hydragnn_flow.ensemble.predictions_table import Chunk, Predictions
 from hydragnn_flow.errors import InputError
 
 
@@ -37,8 +38,7 @@ def crystal(seed, **said):
 
 
 def small_chunks(monkeypatch, size):
-    monkeypatch.setattr(records, "CHUNK", size)
-    monkeypatch.setattr(predicting, "CHUNK", size)
+    monkeypatch.setattr(member_predictions, "CHUNK", size)
 
 
 STRANGE = Atoms("Al"), Atoms(), Atoms("Cu2", [[0, 0, 0], [0, 0, np.nan]])
@@ -80,13 +80,10 @@ def test_order_ids_and_numbers_survive_every_path(
     graphs = expected.graphs
     assert graphs["id"].tolist() == [f"s-{number}" for number in range(len(kinds))]
     assert ("energy_error" in graphs) == (labelled and max(kinds) > 2)
-    assert expected.nodes is not None
     for found in others:
-        assert found.nodes is not None
         for one, other in ((graphs, found.graphs), (expected.nodes, found.nodes)):
             pd.testing.assert_frame_equal(one, other.drop(columns=["file", "frame"]))
     written = others[1]
-    assert written.nodes is not None
     for name, table in (("out", written.graphs), ("out_nodes", written.nodes)):
         stored = pd.read_parquet(folder / f"{name}.parquet")
         pd.testing.assert_frame_equal(stored, table, check_dtype=False)
@@ -103,38 +100,40 @@ def test_order_ids_and_numbers_survive_every_path(
         assert atoms.arrays["forces_mean"].shape == (len(atoms), 3)
 
 
+def chunks(ensemble, then=lambda: None):
+    """Predictions of a structure, after which something may happen."""
+    yield Chunk(ensemble.predict(crystal(1)), [crystal(1)])
+    then()
+
+
 def test_a_failure_leaves_what_was_there(tmp_path, ensemble):
     out, xyz = tmp_path / "out.csv", tmp_path / "out.extxyz"
     out.write_text("old")
-    tables = ensemble.predict(crystal(1))
     with pytest.raises(ZeroDivisionError), PredictionFiles([out, xyz]) as files:
-        files.add(tables, [crystal(1)])
-        1 / 0  # noqa: B018
+        files.fill(chunks(ensemble, lambda: 1 / 0))
     assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
     assert out.read_text() == "old"
 
 
 def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path, ensemble):
     outs = [tmp_path / "out.csv", tmp_path / "out.extxyz"]
-    tables = ensemble.predict(crystal(1))
     killed = os.fork()
     if not killed:
         try:
             with PredictionFiles(outs) as files:
-                files.add(tables, [crystal(1)])
-                os.kill(os.getpid(), signal.SIGKILL)
+                files.fill(chunks(ensemble, lambda: os.kill(os.getpid(), signal.SIGKILL)))
         finally:
             os._exit(1)
     os.waitpid(killed, 0)
     left = {path.name: sum(1 for _ in path.iterdir()) for path in tmp_path.iterdir()}
-    assert left == {".out.csv.writing": 3, ".out.extxyz.writing": 2}
+    assert left == {".out.csv.writing": 4, ".out.extxyz.writing": 1}
     with PredictionFiles(outs) as files:
         with (
             pytest.raises(InputError, match=r"out\.csv: another process is writing it"),
             PredictionFiles(outs[:1]),
         ):
             raise AssertionError("two write the same file")
-        files.add(tables, [crystal(1)])
+        files.fill(chunks(ensemble))
     written = ["out.csv", "out.extxyz", "out_nodes.csv"]
     assert sorted(path.name for path in tmp_path.iterdir()) == written
     assert len(pd.read_csv(outs[0])) == len(ase.io.read(outs[1], ":")) == 1
@@ -180,7 +179,7 @@ def test_what_is_written_in_the_directory_of_the_input_is_not_read(tmp_path, ens
         done = write_predictions(ensemble, ".", outs, say=said.append)
         assert done.structures == 1
     assert said == [
-        "skipped, as predictions are written to it: predicted.csv, predicted.extxyz, "
+        "skipped (predictions are written to it): predicted.csv, predicted.extxyz, "
         "predicted_nodes.csv"
     ]
 
@@ -197,14 +196,14 @@ def test_structures_are_let_go_once_they_are_written(tmp_path, ensemble, monkeyp
             seen["structures"].append(weakref.ref(found.atoms))
             yield found
 
-    def added(files, *new):
-        seen["tables"].append(weakref.ref(new[0].graphs))
+    def by_name(tables):
+        seen["tables"].append(weakref.ref(tables.graphs))
         for what, things in seen.items():
             most[what] = max(most[what], sum(thing() is not None for thing in things))
-        return add(files, *new)
+        return of_tables(tables)
 
-    add = PredictionFiles.add
-    monkeypatch.setattr(PredictionFiles, "add", added)
+    of_tables = Predictions.by_name
+    monkeypatch.setattr(Predictions, "by_name", by_name)
     monkeypatch.setattr(structure_files, "each_structure", watched)
     outs = [tmp_path / "out.csv", tmp_path / "out.extxyz"]
     write_predictions(ensemble, tmp_path / "many.extxyz", outs)
@@ -263,6 +262,5 @@ def test_extended_xyz_holds_structures_labels_and_predictions(tmp_path, ensemble
     assert labelled.get_potential_energy() == 2.5
     assert plain.calc is None and "note" not in plain.info
     expected = ensemble.predict(tmp_path / "two.extxyz")
-    assert expected.nodes is not None
     forces = expected.nodes[[f"forces_{axis}_std" for axis in "xyz"]]
     np.testing.assert_allclose(labelled.arrays["forces_std"], forces, rtol=1e-4)

@@ -10,8 +10,10 @@ from ase.io import write
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, cli
+from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.data.sources.file_names import find_files
-from hydragnn_flow.ensemble.member_predictions import structure_predictions
+from hydragnn_flow.ensemble.member_predictions import predict_all
+from hydragnn_flow.ensemble.structure_files import Record
 from hydragnn_flow.errors import InputError
 
 
@@ -58,7 +60,6 @@ FORMULAS = ["AuCu3", "AuCu3", "AuCu3", "AuCu3", "Cu", "Au"]
 def test_a_directory_is_predicted_in_the_order_of_training(ensemble, folder):
     said: list[str] = []
     tables = ensemble.predict(folder, members=True, say=said.append)
-    assert tables.graphs is not None and tables.nodes is not None
     assert list(tables.graphs)[:5] == ["graph_id", "file", "frame", "formula", "note"]
     assert tables.graphs["graph_id"].tolist() == list(range(6))
     assert tables.graphs["frame"].tolist() == FRAMES
@@ -81,8 +82,8 @@ def test_files_that_are_passed_over_are_named(ensemble, folder):
     said: list[str] = []
     ensemble.predict(folder, say=said.append)
     strange, counted, *unreadable = said
-    assert strange == "skipped, as they are no structures: .DS_Store, ._run-1.cif, labels.csv"
-    assert counted == "skipped, as 1 file cannot be read:"
+    assert strange == "skipped (not structure files): .DS_Store, ._run-1.cif, labels.csv"
+    assert counted == "skipped (1 file that cannot be read):"
     (truncated,) = unreadable
     assert "truncated.cif holds no structures" in truncated
 
@@ -116,7 +117,7 @@ def test_structures_that_cannot_be_predicted_keep_their_rows(ensemble, folder):
     said: list[str] = []
     graphs = ensemble.predict(folder, say=said.append).graphs
     assert "nowhere.cif" in said[0]
-    assert said[1] == "skipped, as 2 files cannot be read:"
+    assert said[1] == "skipped (2 files that cannot be read):"
     assert "other.cif cannot be read (its content is of another format)" in said[2]
     notes = {(row.file, row.frame): row.note for row in graphs.itertuples() if row.note}
     assert notes[("run-3.cif", 0)].startswith("has Al, which the training data do not have")
@@ -145,19 +146,16 @@ def test_only_some_of_many_unreadable_files_are_named(ensemble, folder):
         (folder / f"bad-{number}.cif").write_text("data_x\n")
     said: list[str] = []
     ensemble.predict(folder, say=said.append)
-    assert said[1] == "skipped, as 26 files cannot be read:"
+    assert said[1] == "skipped (26 files that cannot be read):"
     assert "bad-19.cif" in said[-2] and said[-1] == "and 6 more"
 
 
 def test_errors_name_the_file(ensemble, folder):
     with pytest.raises(InputError, match=r"labels\.csv is of no format ASE knows"):
         ensemble.predict(folder / "labels.csv")
-    with pytest.raises(InputError, match=r"^structure 1: has the atoms 1 and 4 at one place"):
-        structure_predictions(
-            ensemble, [crystal(0), crystal(0) + Atoms("Cu", [crystal(0).positions[1]])]
-        )
+    records = [Record(said_of(bulk("Al")))] * 2
     with pytest.raises(InputError, match=r"^a: has Al, .* \(and 1 more are refused\)"):
-        structure_predictions(ensemble, [bulk("Al"), bulk("Al")], ["a", "b"])
+        predict_all(ensemble, records, ["a", "b"])
 
 
 def test_a_database_keeps_its_ids(ensemble, tmp_path):

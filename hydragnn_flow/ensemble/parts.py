@@ -1,0 +1,360 @@
+"""Predictions in parts: planned on disk before any is predicted, each in a directory of its own.
+
+A part is there, whole, or is not. So a prediction that was stopped goes on from those that are.
+"""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import hashlib
+import json
+import socket
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing, nullcontext
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.store.integrity import fsync_tree
+from hydragnn_flow.data.store.manifest import MANIFEST
+from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
+from hydragnn_flow.ensemble.checksums import CHECKSUMS
+from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.member_predictions import (
+    CHUNK,
+    Graphs,
+    lay_out,
+    on_device,
+    open_structures,
+    predict_members,
+)
+from hydragnn_flow.ensemble.predictions_files import Written, write_part
+from hydragnn_flow.ensemble.predictions_table import Chunk
+from hydragnn_flow.ensemble.structure_files import Files, Piece
+from hydragnn_flow.ensemble.summary import ensemble_folder
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import open_regular, whole_directory, write_json
+from hydragnn_flow.versions import versions
+
+PLAN = "plan.json"
+RECORD = "record.json"
+_VERSION = 2
+_PART = "part-"
+# Enough parts for GCDs of unequal speed to end together, and each long enough to be worth starting.
+_PARTS_PER_GCD = 4
+_MOST_CHUNKS = 64
+_COUNTED = frozenset({".extxyz", ".xyz", ".traj", ".db", ".json", ".csv"})
+"""Endings of files whose structures can be counted, and entered in the middle."""
+# Time to the first predictions [s]: kernels are compiled, a store is opened. From then on, the
+# longest time between two chunks [s], or number of the longest such times.
+_SECONDS_TO_BEGIN = 3600.0
+_SECONDS_BETWEEN_CHUNKS = 600.0
+_CHUNKS_TO_WAIT = 20.0
+
+
+class Part(NamedTuple):
+    """Structures that one worker predicts: a range of a file or split, or several whole ones."""
+
+    pieces: tuple[Piece, ...]
+    structures: int
+    """Their number; a file that cannot be counted is taken for one."""
+
+    @property
+    def what(self) -> str:
+        """The part in words."""
+        first, last = self.pieces[0], self.pieces[-1]
+        if first.stop is not None:
+            return f"structures {first.start} to {first.stop - 1} of {first.name}"
+        return first.name if first == last else f"{first.name} to {last.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """All that decides what is predicted, beside the structures; as JSON it goes to workers."""
+
+    run: str
+    """Directory that the ensemble is loaded from."""
+    ensemble: str
+    """Digest of the ensemble's files."""
+    without: tuple[int, ...]
+    """Members that are left out."""
+    coverage: float
+    data_set: str | None
+    data: str
+    """Path of the structures."""
+    split: str | None
+    members: bool
+    """Whether every member's prediction is written too."""
+    structures: bool
+    """Whether the structures are written too."""
+    outs: tuple[str, ...]
+    """Files that are written, and not read in a directory."""
+
+
+class OtherParts(InputError):
+    """A directory has finished parts of another prediction."""
+
+
+def digest_of_ensemble(run: str | Path) -> str:
+    """Digest of all files that an ensemble predicts with."""
+    folder, digest = ensemble_folder(run), hashlib.blake2b(digest_size=16)
+    for file in filter(Path.exists, (folder / CHECKSUMS, folder / CALIBRATION)):
+        with open_regular(file) as opened:
+            digest.update(opened.read())
+    return digest.hexdigest()
+
+
+def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[Path, Part]:
+    """The parts of a prediction, in order: as they were planned before, if any is predicted.
+
+    Parameters
+    ----------
+    folder
+        Directory of the prediction.
+    asked
+        All that is asked for.
+    opened
+        The structures, of files or of a store.
+    gcds
+        Number of GCDs to spread a new plan over.
+
+    Returns
+    -------
+    dict
+        Directory of each part -> part. All are in one directory, which only this plan has: a worker
+        that outlives its driver may still finish a part of an earlier one.
+
+    Raises
+    ------
+    OtherParts
+        If the directory has finished parts of another prediction.
+    InputError
+        If a table of structures cannot be read.
+    """
+    of = {
+        "version of this package": [_VERSION, versions()["hydragnn_flow"]],
+        "ensemble": asked.ensemble,
+        "structures": _digest_of_data(opened),
+        "options": json.loads(json.dumps({**asdict(asked), "run": None, "ensemble": None})),
+    }
+    file = folder / PLAN
+    found = read_json(file) if file.exists() else {"of": {}}
+    parts = [Part(tuple(Piece(*p) for p in pieces), n) for pieces, n in found.get("parts", ())]
+    if other := [key for key, value in of.items() if found["of"].get(key) != value]:
+        if finished(folder, "*") and file.exists():
+            raise OtherParts(
+                f"{folder}: holds finished parts of a prediction with other {' and '.join(other)}; "
+                f"delete it to begin anew, or name another file with --out"
+            )
+        sizes = list(_sizes(opened))
+        parts = divide(sizes, per_part(sum(n or 1 for _, n in sizes), gcds))
+        write_json(file, {"of": of, "parts": parts})
+    digest = hashlib.blake2b(json.dumps([of, parts]).encode(), digest_size=8).hexdigest()
+    (folder / digest).mkdir(exist_ok=True)
+    return {folder / digest / f"{_PART}{n:06d}": part for n, part in enumerate(parts)}
+
+
+def finished(folder: Path, plan: str = "") -> set[str]:
+    """Names of the predicted parts in a directory, or in its directories of a pattern."""
+    return {found.name for found in folder.glob(f"{plan}/{_PART}*" if plan else f"{_PART}*")}
+
+
+def per_part(structures: int, gcds: int) -> int:
+    """Structures of a part: a multiple of :data:`CHUNK`, as those are predicted together.
+
+    Parameters
+    ----------
+    structures
+        All there are.
+    gcds
+        Number of GCDs that predict.
+    """
+    chunks = -(-structures // (CHUNK * _PARTS_PER_GCD * gcds))
+    return CHUNK * min(max(chunks, 1), _MOST_CHUNKS)
+
+
+def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
+    """Divide files, or splits of a store, into parts, in their order.
+
+    Files that are larger than a part are cut, and each of their pieces is a part of its own; of
+    others a part has as many as reach its size.
+
+    Parameters
+    ----------
+    sizes
+        Name and number of structures of each; None if it is not known.
+    most
+        Structures of a part.
+    """
+    parts: list[Part] = []
+    together: list[Piece] = []
+    held = 0
+
+    def close() -> None:
+        nonlocal together, held
+        if together:
+            parts.append(Part(tuple(together), held))
+        together, held = [], 0
+
+    for name, n in sizes:
+        if n is not None and n > most:
+            close()
+            for start in range(0, n, most):
+                stop = min(start + most, n)
+                parts.append(Part((Piece(name, start, stop),), stop - start))
+            continue
+        together.append(Piece(name))
+        held += n or 1
+        if held >= most:
+            close()
+    close()
+    return parts
+
+
+def request_of(part: Part, directory: Path, asked: Asked, device: str) -> dict[str, Any]:
+    """The task to predict a part, for :func:`predict_part`."""
+    about = {"what": part.what, "directory": str(directory), "pieces": part.pieces}
+    return {**about, "device": device, "asked": asdict(asked)}
+
+
+def predict_part(request: Mapping[str, Any]) -> None:
+    """Predict a part into its directory, unless that is there already.
+
+    Structures are numbered from 0 in each part.
+
+    Parameters
+    ----------
+    request
+        As :func:`request_of` makes it.
+
+    Raises
+    ------
+    InputError
+        If the structures or the ensemble are at fault.
+    FileNotFoundError
+        If this node does not see one of the directories.
+    """
+    target, asked = Path(request["directory"]), Asked(**request["asked"])
+    data = Path(asked.data)
+    for path in (target.parent, Path(asked.run), data):
+        if not path.exists():
+            raise FileNotFoundError(
+                errno.ENOENT, f"{socket.gethostname()} does not see it, as nodes must", str(path)
+            )
+    if target.exists():
+        return
+    of = (asked.run, asked.ensemble, tuple(asked.without), asked.coverage, asked.data_set)
+    ensemble = _ensemble(*of, request["device"])
+    # The command has tried a store in another process.
+    in_store = (data / MANIFEST).is_file()
+    there = GraphStore.open(data, "random") if in_store else data
+    opened = open_structures(ensemble, there, asked.split, [Path(out) for out in asked.outs])
+    pieces = [Piece(*piece) for piece in request["pieces"]]
+    chunks = (
+        lay_out(ensemble, some, asked.members, asked.structures)
+        for some in predict_members(ensemble, opened, pieces=pieces)
+    )
+    store = opened.store if isinstance(opened, Graphs) else nullcontext()
+    with store, whole_directory(target) as folder:
+        with closing(watched(chunks)) as found:  # or its timer would go on
+            counts = write_part(folder, found)
+        passed_over = opened.passed_over if isinstance(opened, Files) else {}
+        write_json(folder / RECORD, {**counts, "passed_over": passed_over})
+        fsync_tree(folder)
+
+
+def results_of(
+    parts: Mapping[Path, Part], opened: Graphs | Files
+) -> tuple[list[tuple[Path, int]], dict[str, int]]:
+    """The finished parts as `PredictionFiles.join` takes them, and what they counted.
+
+    Files that were passed over are added to those of ``opened``.
+
+    Parameters
+    ----------
+    parts
+        Directories of the parts, in order.
+    opened
+        The structures. Those of files are numbered through; those of a store have its numbers.
+    """
+    used: list[tuple[Path, int]] = []
+    totals = dict.fromkeys(Written._fields[1:], 0)
+    passed_over = opened.passed_over if isinstance(opened, Files) else {}
+    for folder, part in parts.items():
+        # What comes after a fault in a file is not read, though workers can enter behind it.
+        if part.pieces[0].name in passed_over:
+            continue
+        used.append((folder, totals["structures"] if isinstance(opened, Files) else 0))
+        record = read_json(folder / RECORD)
+        passed_over |= record.pop("passed_over")
+        totals = {name: n + record[name] for name, n in totals.items()}
+    return used, totals
+
+
+def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
+    """The chunks; if one does not come, this process ends, and its part is predicted elsewhere.
+
+    A GPU or a file system that hangs would otherwise hold up the whole prediction for ever.
+    """
+    longest, begun = 0.0, time.monotonic()
+    faulthandler.dump_traceback_later(_SECONDS_TO_BEGIN, exit=True, file=2)
+    try:
+        for chunk in chunks:
+            longest = max(longest, time.monotonic() - begun)
+            patience = max(_SECONDS_BETWEEN_CHUNKS, _CHUNKS_TO_WAIT * longest)
+            faulthandler.dump_traceback_later(patience, exit=True, file=2)
+            yield chunk
+            begun = time.monotonic()
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _sizes(opened: Graphs | Files) -> Iterator[tuple[str, int | None]]:
+    if isinstance(opened, Graphs):
+        yield from ((one.name, len(one)) for one in opened.splits)
+        return
+    for name in opened.names():
+        can_be_counted = opened.is_input(name) and _COUNTED & {*Path(name).suffixes}
+        yield name, opened.count(name) if can_be_counted else None
+
+
+def _digest_of_data(opened: Graphs | Files) -> str:
+    """Digest of names, sizes and times of all files."""
+    if isinstance(opened, Graphs):
+        path = opened.store.path
+        files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    else:
+        path = opened.path
+        files = [opened.file(name) for name in opened.names() if opened.is_input(name)]
+    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16)
+    for file in files:
+        about = file.stat() if file.exists() else None  # a broken link is no structure
+        said = None if about is None else (about.st_size, about.st_mtime_ns)
+        digest.update(f"{file.name!r} {said}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _ensemble(
+    run: str,
+    digest: str,
+    without: tuple[int, ...],
+    coverage: float,
+    data_set: str | None,
+    device: str,
+) -> Ensemble:
+    if digest_of_ensemble(run) != digest:
+        raise InputError(f"{run}: the ensemble has changed meanwhile; give the same command again")
+    try:
+        ensemble = Ensemble.load(run, without=without, data_set=data_set)
+        if ensemble.coverage != coverage:
+            ensemble = ensemble.at(coverage)
+        return on_device(ensemble, device)
+    except InputError as error:
+        # The driver has loaded it, so this node is at fault, and another may do it.
+        raise RuntimeError(f"this node cannot load the ensemble: {error}") from error
