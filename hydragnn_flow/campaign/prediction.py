@@ -10,7 +10,6 @@ from pathlib import Path
 
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.ensemble import Ensemble
-from hydragnn_flow.ensemble.member_predictions import open_structures
 from hydragnn_flow.ensemble.parts import (
     Asked,
     OtherParts,
@@ -21,7 +20,7 @@ from hydragnn_flow.ensemble.parts import (
     request_of,
     results_of,
 )
-from hydragnn_flow.ensemble.predictions_files import PredictionFiles, Written, check_keeps_input
+from hydragnn_flow.ensemble.predictions_files import PredictionFiles, Written
 from hydragnn_flow.ensemble.structure_files import Files
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
@@ -82,14 +81,12 @@ def predict_on_site(
     """
     run, data, outs = ensemble.directory, Path(data), [Path(path) for path in paths]
     files = PredictionFiles(outs)
-    check_keeps_input(data, files.may_write)
     if not site.node.gcds:
         raise InputError(f"site {site.name}: has no GCDs to predict on; correct its node")
     if run is None:
         raise InputError("the ensemble was not loaded from a directory, as workers do; load it")
-    opened = open_structures(ensemble, data, split, files.may_write)
-    files.check_can_hold(opened)
-    assert not isinstance(opened, list)
+    opened = files.open(ensemble, data, split)
+    assert not isinstance(opened, list)  # they lie at a path
     all_members = {member["member"] for member in read_summary(run)["members"]}
     asked = Asked(
         run=str(run.absolute()),

@@ -79,6 +79,19 @@ class Graphs(NamedTuple):
     splits: Sequence[GraphSplit]
     """Those that are wanted and hold graphs."""
 
+    @property
+    def path(self) -> Path:
+        """Path of the store."""
+        return self.store.path
+
+    def files(self) -> list[Path]:
+        """All files of the store."""
+        return sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """Names of the splits, and their numbers of graphs."""
+        return ((one.name, len(one)) for one in self.splits)
+
 
 Opened = Graphs | Files | list[Record]
 

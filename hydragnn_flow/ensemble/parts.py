@@ -11,7 +11,7 @@ import hashlib
 import json
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -48,8 +48,6 @@ _PART = "part-"
 # Enough parts for GCDs of unequal speed to end together, and each long enough to be worth starting.
 _PARTS_PER_GCD = 4
 _MOST_CHUNKS = 64
-_COUNTED = frozenset({".extxyz", ".xyz", ".traj", ".db", ".json", ".csv"})
-"""Endings of files whose structures can be counted, and entered in the middle."""
 # Time to the first predictions [s]: kernels are compiled, a store is opened. From then on, the
 # longest time between two chunks [s], or number of the longest such times.
 _SECONDS_TO_BEGIN = 3600.0
@@ -151,7 +149,7 @@ def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[
                 f"{folder}: holds finished parts of a prediction with other {' and '.join(other)}; "
                 f"delete it to begin anew, or name another file with --out"
             )
-        sizes = list(_sizes(opened))
+        sizes = list(opened.sizes())
         parts = divide(sizes, per_part(sum(n or 1 for _, n in sizes), gcds))
         write_json(file, {"of": of, "parts": parts})
     digest = hashlib.blake2b(json.dumps([of, parts]).encode(), digest_size=8).hexdigest()
@@ -314,25 +312,10 @@ def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
         faulthandler.cancel_dump_traceback_later()
 
 
-def _sizes(opened: Graphs | Files) -> Iterator[tuple[str, int | None]]:
-    if isinstance(opened, Graphs):
-        yield from ((one.name, len(one)) for one in opened.splits)
-        return
-    for name in opened.names():
-        can_be_counted = opened.is_input(name) and _COUNTED & {*Path(name).suffixes}
-        yield name, opened.count(name) if can_be_counted else None
-
-
 def _digest_of_data(opened: Graphs | Files) -> str:
     """Digest of names, sizes and times of all files."""
-    if isinstance(opened, Graphs):
-        path = opened.store.path
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    else:
-        path = opened.path
-        files = [opened.file(name) for name in opened.names() if opened.is_input(name)]
-    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=16)
-    for file in files:
+    digest = hashlib.blake2b(str(opened.path.resolve()).encode(), digest_size=16)
+    for file in opened.files():
         about = file.stat() if file.exists() else None  # a broken link is no structure
         said = None if about is None else (about.st_size, about.st_mtime_ns)
         digest.update(f"{file.name!r} {said}\n".encode(errors="surrogateescape"))

@@ -113,19 +113,24 @@ class PredictionFiles:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def check_can_hold(self, opened: Opened) -> None:
-        """Refuse extended XYZ of a GraphStore, before anything is predicted.
+    def open(self, ensemble: Ensemble, data: Predictable, split: str | None) -> Opened:
+        """Open what is to be predicted into the files, as :func:`open_structures`.
 
         Raises
         ------
         InputError
-            If a file is to hold structures, and they are a GraphStore's.
+            As that function, if a file to write is the one that is read, and for extended XYZ of a
+            GraphStore.
         """
+        if isinstance(data, (str, os.PathLike)):
+            check_keeps_input(Path(data), self.may_write)
+        opened = open_structures(ensemble, data, split, self.may_write)
         if self.hold_structures and isinstance(opened, Graphs):
             raise InputError(
                 f"{EXTXYZ[1:]} is for structures from files, and these are a GraphStore's; choose "
                 f"{' or '.join(SUFFIXES[:-1])}"
             )
+        return opened
 
     def fill(self, chunks: Iterable[Chunk]) -> dict[str, int]:
         """Write predictions into the files, which appear together, complete; see `write_part`."""
@@ -189,10 +194,7 @@ def write_predictions(
         As :meth:`Ensemble.predict`, and for extended XYZ of a GraphStore.
     """
     with PredictionFiles([Path(path) for path in paths]) as files:
-        if isinstance(data, (str, os.PathLike)):
-            check_keeps_input(Path(data), files.may_write)
-        opened = open_structures(ensemble, data, split, files.may_write)
-        files.check_can_hold(opened)
+        opened = files.open(ensemble, data, split)
         there = on_device(ensemble, device)
         found = predict_members(there, opened, say=say, progress=progress)
         with_structures = files.hold_structures

@@ -34,6 +34,8 @@ _NAMES = (ID, "material_id", "structure_id", "identifier", "name")
 """Keys by which files and `Atoms.info` name a structure; the first that is there counts."""
 _NAMED = 20
 """Unreadable files that are named one by one."""
+_COUNTED = frozenset({".extxyz", ".xyz", ".traj", ".db", ".json", ".csv"})
+"""Endings of files whose structures can be counted, and entered in the middle."""
 _STRANGE = "not structure files"
 _WRITTEN = "predictions are written to it"
 
@@ -120,25 +122,21 @@ class Files:
             names = [entry.name for entry in entries if not entry.is_dir()]
         return sorted(names, key=lambda name: natural_order(Path(name)))
 
-    def file(self, name: str) -> Path:
-        """The file of a name."""
-        return self.path / name if self.is_directory else self.path
+    def files(self) -> list[Path]:
+        """The files that are read."""
+        return [self._file(name) for name in self.names() if self._is_input(name)]
 
-    def is_input(self, name: str) -> bool:
-        """Whether a file is read; results are written to others, and hidden ones hold none."""
-        return not self.is_directory or not (name.startswith(".") or name in self._but)
-
-    def count(self, name: str) -> int | None:
-        """Number of structures in a file; None if it is not known without reading all of them.
+    def sizes(self) -> Iterator[tuple[str, int | None]]:
+        """Names of the files, and their numbers of structures where these are soon known.
 
         Raises
         ------
         InputError
             If a table cannot be read.
         """
-        if self._column is not None:
-            return count_rows(self.path)
-        return count_structures(self.file(name))
+        for name in self.names():
+            can_be_counted = self._is_input(name) and _COUNTED & {*Path(name).suffixes}
+            yield name, self._count(name) if can_be_counted else None
 
     def records(
         self, say: Callable[[str], None], progress: Progress = lambda done, total: None
@@ -158,7 +156,7 @@ class Files:
             If the file cannot be read, or the directory holds none that can.
         """
         names, read = self.names(), 0
-        total = None if self._column is not None or self.is_directory else self.count(names[0])
+        total = None if self._column is not None or self.is_directory else self._count(names[0])
         for number, name in enumerate(names):
             for record in self.read(Piece(name)):
                 progress(*(number, len(names)) if self.is_directory else (read, total))
@@ -175,10 +173,10 @@ class Files:
             If a file that is not in a directory cannot be read.
         """
         name, start, stop = piece
-        file, why = self.file(name), _STRANGE
+        file, why = self._file(name), _STRANGE
         if name in self._but:
             why = _WRITTEN
-        elif not self.is_directory or (self.is_input(name) and file.is_file()):
+        elif not self.is_directory or (self._is_input(name) and file.is_file()):
             try:
                 for frame, found in enumerate(self._found(file, start, stop), start):
                     yield Record(found, name, frame)
@@ -210,6 +208,18 @@ class Files:
             raise InputError(f"{self.path}: holds no file of structures that ASE can read ({why})")
         for line in lines:
             say(line)
+
+    def _file(self, name: str) -> Path:
+        return self.path / name if self.is_directory else self.path
+
+    def _is_input(self, name: str) -> bool:
+        return not self.is_directory or not (name.startswith(".") or name in self._but)
+
+    def _count(self, name: str) -> int | None:
+        """Number of structures in a file; None if it is not known without reading all of them."""
+        if self._column is not None:
+            return count_rows(self.path)
+        return count_structures(self._file(name))
 
     def _passed_over(self) -> Iterator[str]:
         for why in (_STRANGE, _WRITTEN):

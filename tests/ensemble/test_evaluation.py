@@ -17,25 +17,13 @@ from ase import Atoms
 from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
-from ensemble_cases import untrained_ensemble
 
-from hydragnn_flow import Ensemble, InputError, cli
+from hydragnn_flow import InputError, cli
 from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble import evaluate
 from hydragnn_flow.ensemble.evaluation import doubt_of, offset_of
 from hydragnn_flow.ensemble.labels import every_label
-
-
-@pytest.fixture(scope="module")
-def run(alloy_store, tmp_path_factory):
-    """A directory with an ensemble; tests only read it."""
-    return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
-
-
-@pytest.fixture(scope="module")
-def ensemble(run):
-    return Ensemble.load(run)
 
 
 @pytest.fixture
@@ -180,7 +168,6 @@ def test_tables_are_read_as_in_training(of_tables, structures, tmp_path):
         mae = found["energy"].measures["mae"].value
         assert mae == pytest.approx(expected.measures["mae"].value, rel=1e-4)
         graphs = of_tables.predict(tmp_path / "new.csv").graphs
-        assert graphs is not None
         assert list(graphs["id"]) == list("abcde") and list(graphs["frame"]) == [0, 1, 2, 3, 4]
         np.testing.assert_allclose(graphs["energy"], energies)
 
@@ -252,7 +239,6 @@ def test_labels_in_another_unit_or_of_the_other_sign_are_doubted(ensemble, struc
     def doubts(factor):
         said: list[str] = []
         predicted = ensemble.predict(structures).nodes
-        assert predicted is not None
         columns = predicted[[f"forces_{axis}_mean" for axis in "xyz"]].to_numpy()
         ends = np.cumsum([len(atoms) for atoms in structures])[:-1]
         for atoms, forces in zip(structures, np.split(columns, ends), strict=True):
@@ -280,7 +266,6 @@ def test_labels_with_another_zero_are_doubted(ensemble, structures):
         said: list[str] = []
         some = [atoms.copy() for atoms in structures for _ in range(3)]
         graphs = ensemble.predict(some).graphs
-        assert graphs is not None
         noise = np.random.default_rng(0).normal(0, 1e-3, len(some))
         for atoms, energy, error in zip(some, graphs["energy_mean"], noise, strict=True):
             atoms.info["energy"] = energy + (error + per_atom) * len(atoms)
@@ -301,7 +286,6 @@ def test_energies_per_atom_are_doubted(ensemble, structures):
     said: list[str] = []
     some = [atoms * (1, 1, k) for atoms in structures for k in (1, 2, 3)]
     graphs = ensemble.predict(some).graphs
-    assert graphs is not None
     for atoms, energy in zip(some, graphs["energy_mean"], strict=True):
         atoms.info["energy"] = 1.05 * energy / len(atoms)
     evaluate(ensemble, some, say=said.append)

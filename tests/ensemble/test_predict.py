@@ -11,10 +11,9 @@ from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.io import write
 from calibration_cases import plain
-from ensemble_cases import property_ensemble, untrained_ensemble
+from ensemble_cases import property_ensemble
 from torch import Tensor, nn
 
-from hydragnn_flow import Ensemble
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble import inputs
@@ -30,11 +29,6 @@ from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.stress import VOIGT
 
 CUTOFF = 4.0
-
-
-@pytest.fixture(scope="module")
-def ensemble(alloy_store, tmp_path_factory):
-    return Ensemble.load(untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store))
 
 
 def rattled(symbol="Cu", seed=0):

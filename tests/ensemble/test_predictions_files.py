@@ -13,21 +13,14 @@ import pandas as pd
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from ensemble_cases import untrained_ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow import Ensemble
 from hydragnn_flow.data.sources.ase_files import each_structure
 from hydragnn_flow.ensemble import member_predictions, structure_files
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles, write_predictions
 from hydragnn_flow.ensemble.predictions_table import Chunk, Predictions
 from hydragnn_flow.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def ensemble(alloy_store, tmp_path_factory):
-    return Ensemble.load(untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store))
 
 
 def crystal(seed, **said):
@@ -212,8 +205,7 @@ def test_structures_are_let_go_once_they_are_written(tmp_path, ensemble, monkeyp
     assert len(pd.read_csv(outs[0])) == 20
 
 
-def test_the_workflow_writes_what_python_predicts(alloy_store, tmp_path, monkeypatch, capsys):
-    run = untrained_ensemble(tmp_path / "run", alloy_store)
+def test_the_workflow_writes_what_python_predicts(run, ensemble, tmp_path, monkeypatch, capsys):
     ase.io.write(tmp_path / "some.extxyz", [crystal(0), Atoms("Al"), crystal(1)])
     out = tmp_path / "out.parquet"
     script = Path(__file__).parents[2] / "workflows" / "predict.py"
@@ -221,7 +213,7 @@ def test_the_workflow_writes_what_python_predicts(alloy_store, tmp_path, monkeyp
     monkeypatch.setattr("sys.argv", words)
     runpy.run_path(str(script), run_name="__main__")
     assert "3 structures, 1 without a prediction" in capsys.readouterr().out
-    expected = Ensemble.load(run).predict(tmp_path / "some.extxyz").graphs
+    expected = ensemble.predict(tmp_path / "some.extxyz").graphs
     pd.testing.assert_frame_equal(pd.read_parquet(out), expected, check_dtype=False)
     monkeypatch.setattr("sys.argv", [*words[:2], "none.xyz"])
     with pytest.raises(SystemExit) as end:

@@ -5,15 +5,9 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import bulk
-from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.ensemble import select_structures
-
-
-@pytest.fixture(scope="module")
-def run(alloy_store, tmp_path_factory):
-    return untrained_ensemble(tmp_path_factory.mktemp("select") / "run", alloy_store)
 
 
 @pytest.fixture

@@ -7,24 +7,13 @@ from ase import Atoms
 from ase.build import bulk
 from ase.db import connect
 from ase.io import write
-from ensemble_cases import untrained_ensemble
 
-from hydragnn_flow import Ensemble, cli
+from hydragnn_flow import cli
 from hydragnn_flow.data.sources.ase_files import said_of
 from hydragnn_flow.data.sources.file_names import find_files
 from hydragnn_flow.ensemble.member_predictions import predict_all
 from hydragnn_flow.ensemble.structure_files import Record
 from hydragnn_flow.errors import InputError
-
-
-@pytest.fixture(scope="module")
-def run(alloy_store, tmp_path_factory):
-    return untrained_ensemble(tmp_path_factory.mktemp("files") / "run", alloy_store)
-
-
-@pytest.fixture(scope="module")
-def ensemble(run):
-    return Ensemble.load(run)
 
 
 def crystal(seed):
