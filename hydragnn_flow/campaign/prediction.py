@@ -111,9 +111,9 @@ def predict_on_site(
             opened.tell_passed_over(
                 counts["structures"], lambda line: say(line.replace(asked.data, str(data)))
             )
-        files.join(used)
+        written = files.join(used, counts)
     shutil.rmtree(folder, ignore_errors=True)
-    return Written(files.written, **counts)
+    return written
 
 
 def _predict(

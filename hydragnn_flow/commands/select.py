@@ -56,12 +56,11 @@ def select(
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
     from hydragnn_flow.ensemble.labels import keys_of_label
-    from hydragnn_flow.ensemble.member_predictions import readable_records
     from hydragnn_flow.ensemble.predictions_files import check_keeps_input
     from hydragnn_flow.ensemble.structure_files import (
-        names_of,
         naming,
         open_path,
+        readable_records,
         store_records,
     )
 
@@ -73,12 +72,11 @@ def select(
             records, (file, frame) = store_records(opened), ("split", "graph_id")
         else:
             records, (file, frame) = readable_records(ensemble, opened, say), ("file", "frame")
-        names = names_of(records, structures if structures.is_dir() else structures.parent)
-        atoms = [record.atoms for record in records]
-        with naming(structures, names):
-            selection = select_structures(ensemble, atoms, n, names=names)
+        atoms = [record.atoms for record in records.values()]
+        with naming(structures, records):
+            selection = select_structures(ensemble, atoms, n, names=list(records))
         origins: list[dict[str, str | int]] = [
-            {file: str(one.file), frame: one.frame} for one in records
+            {file: str(one.file), frame: one.frame} for one in records.values()
         ]
         labels = {
             key

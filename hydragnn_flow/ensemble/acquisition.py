@@ -16,7 +16,7 @@ from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.frames import extended_xyz
 from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current, graph_batches
 from hydragnn_flow.ensemble.member_predictions import predict_all
-from hydragnn_flow.ensemble.structure_files import Record, names_of
+from hydragnn_flow.ensemble.structure_files import Record, by_name
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
@@ -72,7 +72,8 @@ def select_structures(
             f"{len(structures)}"
         )
     records = [Record(current(atoms)) for atoms in structures]
-    found = predict_all(ensemble, records, names_of(records) if names is None else names)
+    named = by_name(records) if names is None else dict(zip(names, records, strict=True))
+    found = predict_all(ensemble, named)
     uncertainties = disagreement(ensemble, found.members, found.n_atoms)
     chosen = farthest_points(descriptors(ensemble, structures), uncertainties, n)
     return Selection(chosen, uncertainties)

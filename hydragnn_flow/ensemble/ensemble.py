@@ -28,13 +28,7 @@ from hydragnn_flow.ensemble.calibration_file import load_calibrations
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
-from hydragnn_flow.ensemble.member_predictions import (
-    Predictable,
-    lay_out,
-    on_device,
-    open_structures,
-    predict_members,
-)
+from hydragnn_flow.ensemble.member_predictions import lay_out, on_device, predict_members
 from hydragnn_flow.ensemble.members import load_member, member_files, member_name, remaining_members
 from hydragnn_flow.ensemble.mixed_calibration import (
     ByDataSet,
@@ -43,6 +37,7 @@ from hydragnn_flow.ensemble.mixed_calibration import (
     with_enough,
 )
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
+from hydragnn_flow.ensemble.structure_files import Predictable, open_structures
 from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from hydragnn_flow.ensemble.applicability import are_noted
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.labels import every_label, in_components, keys_of_label
-from hydragnn_flow.ensemble.member_predictions import (
+from hydragnn_flow.ensemble.member_predictions import Predicted, predict_all, predict_graphs
+from hydragnn_flow.ensemble.structure_files import (
+    Files,
     Graphs,
     Predictable,
-    Predicted,
+    Record,
+    by_name,
+    naming,
     open_structures,
-    predict_all,
-    predict_graphs,
     readable_records,
 )
-from hydragnn_flow.ensemble.structure_files import Files, Record, names_of, naming
 from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targets
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
@@ -116,13 +117,11 @@ def predict_labelled(
             )
         found = _in_store(ensemble, opened, say)
     elif isinstance(opened, Files):
-        path = opened.path
         records = readable_records(ensemble, opened, say)
-        names = names_of(records, path if opened.is_directory else path.parent)
-        with naming(path, names):
-            found = _in_records(ensemble, records, names, keys, say)
+        with naming(opened.path, records):
+            found = _in_records(ensemble, records, keys, say)
     else:
-        found = _in_records(ensemble, opened, names_of(opened), keys, say)
+        found = _in_records(ensemble, by_name(opened), keys, say)
     _tell_doubts(ensemble, found, say)
     return found
 
@@ -144,14 +143,13 @@ def _in_store(ensemble: Ensemble, opened: Graphs, say: Callable[[str], None]) ->
 
 def _in_records(
     ensemble: Ensemble,
-    records: Sequence[Record],
-    names: Sequence[str],
+    records: Mapping[str, Record],
     keys: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Predicted:
     """Labels first: what is wrong with them is said before anything is predicted."""
     targets = ensemble.manifest.targets
-    named = {name: record.found for name, record in zip(names, records, strict=True)}
+    named = {name: record.found for name, record in records.items()}
     wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
     labels = {
         name: label
@@ -168,7 +166,7 @@ def _in_records(
             f"{_listed(has) or 'nothing'}); name its key, as in --key {missing[0]}=KEY"
         )
     _tell_missing(ensemble, labels, say)
-    found = predict_all(ensemble, records, names)
+    found = predict_all(ensemble, records)
     dims = {name: values.shape[2] for name, values in found.members.items()}
     return replace(
         found, labels={name: in_components(v, name, dims[name]) for name, v in labels.items()}

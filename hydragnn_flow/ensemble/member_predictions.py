@@ -9,12 +9,10 @@ selection are made of these.
 from __future__ import annotations
 
 import copy
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,18 +20,12 @@ from ase import Atoms
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data import GraphSplit, GraphStore
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.split_part import Split, SplitPart
 from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.ensemble.applicability import are_noted, joined_notes
 from hydragnn_flow.ensemble.frames import with_predictions
-from hydragnn_flow.ensemble.inputs import (
-    BUDGET,
-    check_store,
-    check_structures,
-    current,
-    graph_batches,
-)
+from hydragnn_flow.ensemble.inputs import BUDGET, graph_batches
 from hydragnn_flow.ensemble.labels import has_elements, in_components, keys_of_label, label_of
 from hydragnn_flow.ensemble.predictions_table import (
     DATA_SET,
@@ -47,10 +39,11 @@ from hydragnn_flow.ensemble.predictions_table import (
 )
 from hydragnn_flow.ensemble.structure_files import (
     Files,
+    Graphs,
+    Opened,
     Piece,
     Progress,
     Record,
-    open_path,
     origins,
 )
 from hydragnn_flow.ensemble.uncertainty import Floats
@@ -68,32 +61,6 @@ CHUNK = 1024
 at a multiple of it in its file or split, so that one file or split is batched as one process
 would, and its predictions are the same to the last digit. Of a directory the files that are read
 together differ, and digits of rounding with them."""
-
-Predictable = Atoms | Sequence[Atoms] | str | Path | GraphStore
-
-
-class Graphs(NamedTuple):
-    """Graphs of a store, which an ensemble can predict."""
-
-    store: GraphStore
-    splits: Sequence[GraphSplit]
-    """Those that are wanted and hold graphs."""
-
-    @property
-    def path(self) -> Path:
-        """Path of the store."""
-        return self.store.path
-
-    def files(self) -> list[Path]:
-        """All files of the store."""
-        return sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
-
-    def sizes(self) -> Iterator[tuple[str, int]]:
-        """Names of the splits, and their numbers of graphs."""
-        return ((one.name, len(one)) for one in self.splits)
-
-
-Opened = Graphs | Files | list[Record]
 
 
 @dataclass(frozen=True)
@@ -120,51 +87,6 @@ class Predicted:
     """What is wrong with the labels of each structure."""
     structures: list[Atoms] | None = None
     """The structures, where they do not come from a store."""
-
-
-def open_structures(
-    ensemble: Ensemble,
-    data: Predictable,
-    split: str | None = None,
-    but: Collection[Path] = (),
-) -> Opened:
-    """Open what is to be predicted, and refuse what the ensemble cannot read.
-
-    Parameters
-    ----------
-    ensemble
-        Ensemble that is to predict.
-    data
-        ASE structures, a path of them, or an open GraphStore.
-    split
-        Split of a GraphStore; all of them, in the order of the store, if None.
-    but
-        Files of a directory that are not read.
-
-    Raises
-    ------
-    InputError
-        If there is nothing to predict, or the ensemble reads what it does not have.
-    """
-    opened: object = data
-    if isinstance(data, (str, os.PathLike)):
-        opened = open_path(Path(data), ensemble.manifest, split, but)
-    if isinstance(opened, GraphStore):
-        check_store(opened, ensemble.manifest)
-        ensemble.branches.check_store(opened)
-        splits = [opened[name] for name in (opened.splits if split is None else [split])]
-        splits = [one for one in splits if len(one) > 0]
-        if not splits:
-            raise InputError(
-                f"{opened.path}: {split or 'the store'} holds no structures to predict"
-            )
-        return Graphs(opened, splits)
-    if split is not None:
-        raise InputError("structures have no splits; leave split out")
-    ensemble.check_reads_structures()
-    if isinstance(opened, Files):
-        return opened
-    return [Record(current(atoms)) for atoms in check_structures(opened)]
 
 
 def predict_members(
@@ -211,17 +133,15 @@ def predict_members(
         first += len(some)
 
 
-def predict_all(ensemble: Ensemble, records: Sequence[Record], names: Sequence[str]) -> Predicted:
-    """Predict structures that all must have a prediction.
+def predict_all(ensemble: Ensemble, records: Mapping[str, Record]) -> Predicted:
+    """Predict structures, all at once, which all must have a prediction.
 
     Parameters
     ----------
     ensemble
         Ensemble whose members predict.
     records
-        The structures.
-    names
-        What to call each in errors.
+        Name of each structure in errors -> the structure.
 
     Raises
     ------
@@ -229,36 +149,12 @@ def predict_all(ensemble: Ensemble, records: Sequence[Record], names: Sequence[s
         If a structure has an element the ensemble never saw, or cannot be a graph.
     """
     ensemble.check_reads_structures()
-    found = predict_records(ensemble, records)
-    refused = [f"{name}: {why}" for name, why in zip(names, found.refusals, strict=True) if why]
+    found = predict_records(ensemble, list(records.values()))
+    refused = [f"{name}: {why}" for name, why in zip(records, found.refusals, strict=True) if why]
     if refused:
         others = f" (and {len(refused) - 1} more are refused)" if len(refused) > 1 else ""
         raise InputError(f"{refused[0]}{others}")
     return found
-
-
-def readable_records(
-    ensemble: Ensemble, files: Files, say: Callable[[str], None] = print
-) -> list[Record]:
-    """Read all structures of files at once, for what compares them with each other.
-
-    Those of a directory that cannot be predicted are left out, and named.
-
-    Raises
-    ------
-    InputError
-        As :meth:`Files.records`, or if none is left.
-    """
-    kept = []
-    for record in files.records(say):
-        why = record.fault or ensemble.refusal(record.atoms)
-        if files.is_directory and why:
-            say(f"skipped: {files.path / str(record.file)}: structure {record.frame} {why}")
-        else:
-            kept.append(record)
-    if not kept:
-        raise InputError(f"{files.path}: holds no structures that the ensemble can predict")
-    return kept
 
 
 def predict_graphs(

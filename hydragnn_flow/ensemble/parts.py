@@ -25,17 +25,10 @@ from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.checksums import CHECKSUMS
 from hydragnn_flow.ensemble.ensemble import Ensemble
-from hydragnn_flow.ensemble.member_predictions import (
-    CHUNK,
-    Graphs,
-    lay_out,
-    on_device,
-    open_structures,
-    predict_members,
-)
+from hydragnn_flow.ensemble.member_predictions import CHUNK, lay_out, on_device, predict_members
 from hydragnn_flow.ensemble.predictions_files import Written, write_part
 from hydragnn_flow.ensemble.predictions_table import Chunk
-from hydragnn_flow.ensemble.structure_files import Files, Piece
+from hydragnn_flow.ensemble.structure_files import Files, Graphs, Piece, open_structures
 from hydragnn_flow.ensemble.summary import ensemble_folder
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import open_regular, whole_directory, write_json

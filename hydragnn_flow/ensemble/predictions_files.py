@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -21,17 +21,15 @@ import torch
 from pyarrow import compute, csv, parquet
 
 from hydragnn_flow.ensemble.frames import extended_xyz
-from hydragnn_flow.ensemble.member_predictions import (
+from hydragnn_flow.ensemble.member_predictions import lay_out, on_device, predict_members
+from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, NODES, Chunk, may_be_absent
+from hydragnn_flow.ensemble.structure_files import (
     Graphs,
     Opened,
     Predictable,
-    lay_out,
-    on_device,
+    Progress,
     open_structures,
-    predict_members,
 )
-from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, NODES, Chunk, may_be_absent
-from hydragnn_flow.ensemble.structure_files import Progress
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.locks import Held, Unlockable, locked
 
@@ -84,23 +82,17 @@ class PredictionFiles:
                 raise InputError(f"{path}: must end in {' or '.join(SUFFIXES)}")
             if not path.absolute().parent.is_dir():
                 raise InputError(f"{path}: there is no directory {path.parent}; make it first")
-        of_atoms = {_beside(path, NODES): path for path in paths if path.suffix != EXTXYZ}
-        for path in paths:
-            if (other := of_atoms.get(path)) is not None:
-                raise InputError(
-                    f"{path}: is where the table of atoms beside {other.name} goes; choose another "
-                    f"name"
-                )
-        self.written: list[Path] = []
-        """The files, once they are complete."""
-        self.may_write = [
-            file
-            for path in paths
-            for file in ([path] if path.suffix == EXTXYZ else [path, _beside(path, NODES)])
-        ]
-        """All files that may be written, tables of atoms too."""
-        self.hold_structures = any(path.suffix == EXTXYZ for path in paths)
         self._paths = list(dict.fromkeys(paths))
+        tables = [path for path in self._paths if path.suffix != EXTXYZ]
+        self.may_write = [*self._paths, *(_beside(path, NODES) for path in tables)]
+        """All files that may be written, tables of atoms too."""
+        self.hold_structures = len(tables) < len(self._paths)
+        """Whether extended XYZ is among them."""
+        for path in paths:
+            if self.may_write.count(path) > 1:
+                raise InputError(
+                    f"{path}: is where the table of atoms beside another goes; choose another name"
+                )
         self._folders: dict[Path, Path] = {}
         self._held = ExitStack()
 
@@ -132,20 +124,21 @@ class PredictionFiles:
             )
         return opened
 
-    def fill(self, chunks: Iterable[Chunk]) -> dict[str, int]:
-        """Write predictions into the files, which appear together, complete; see `write_part`."""
+    def fill(self, chunks: Iterable[Chunk]) -> Written:
+        """Write predictions, with the same columns each, into the files."""
         folder = self._folders[self._paths[0]]
         counts = write_part(folder, chunks)
-        self.join([(folder, 0)])
-        return counts
+        return self.join([(folder, 0)], counts)
 
-    def join(self, parts: Sequence[tuple[Path, int]]) -> None:
-        """Make the files of parts, one behind the other.
+    def join(self, parts: Sequence[tuple[Path, int]], counts: Mapping[str, int]) -> Written:
+        """Make the files of parts, one behind the other; all of them appear at the end.
 
         Parameters
         ----------
         parts
             Directory of each part, and what is added to the numbers of its structures.
+        counts
+            Numbers of structures in all parts.
         """
         complete: dict[Path, Path] = {}
         for path, folder in self._folders.items():
@@ -161,7 +154,7 @@ class PredictionFiles:
                     _join_tables(tables, complete[target])
         for target, file in complete.items():
             file.replace(target)
-            self.written.append(target)
+        return Written(list(complete), **counts)
 
 
 def write_predictions(
@@ -198,8 +191,7 @@ def write_predictions(
         there = on_device(ensemble, device)
         found = predict_members(there, opened, say=say, progress=progress)
         with_structures = files.hold_structures
-        counts = files.fill(lay_out(there, one, members, with_structures) for one in found)
-    return Written(files.written, **counts)
+        return files.fill(lay_out(there, one, members, with_structures) for one in found)
 
 
 def check_keeps_input(data: Path, paths: Iterable[Path]) -> None:

@@ -57,8 +57,7 @@ class Predictions:
         from hydragnn_flow.ensemble.predictions_files import PredictionFiles
 
         with PredictionFiles([Path(f"{Path(stem)}{suffix}") for suffix in suffixes]) as files:
-            files.fill([Chunk(self)])
-        return files.written
+            return files.fill([Chunk(self)]).files
 
 
 class Chunk(NamedTuple):
@@ -144,9 +143,13 @@ def build_tables(
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
     """Predictions one behind the other, without the columns of labels that no structure has."""
-    graphs = _joined([part.graphs for part in parts])
-    nodes = [part.nodes for part in parts if part.nodes is not None]
-    return Predictions(graphs, _joined(nodes) if nodes else None)
+    of_parts, tables = [part.by_name() for part in parts], {}
+    for name, first in of_parts[0].items():
+        table = pd.concat([part[name] for part in of_parts], ignore_index=True)
+        empty = [column for column in may_be_absent(table) if not table[column].notna().any()]
+        tables[name] = table.drop(columns=empty)
+        tables[name].attrs = first.attrs
+    return Predictions(tables[""], tables.get(NODES))
 
 
 def may_be_absent(columns: Iterable[object]) -> list[str]:
@@ -175,10 +178,3 @@ def _column(values: Column) -> NDArray[Any]:
     """Words as objects: arrays of strings are as wide as their longest."""
     column = np.asarray(values)
     return column.astype(object) if column.dtype.kind in "US" else column
-
-
-def _joined(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    table = pd.concat(tables, ignore_index=True) if len(tables) > 1 else tables[0]
-    table.attrs = tables[0].attrs
-    empty = [name for name in may_be_absent(table) if not table[name].notna().any()]
-    return table.drop(columns=empty)

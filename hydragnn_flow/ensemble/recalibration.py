@@ -16,7 +16,7 @@ from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.evaluation import predict_labelled
 from hydragnn_flow.ensemble.folds import folds
-from hydragnn_flow.ensemble.member_predictions import Predictable
+from hydragnn_flow.ensemble.structure_files import Predictable
 from hydragnn_flow.ensemble.summary import ensemble_folder, inside
 from hydragnn_flow.errors import InputError
 

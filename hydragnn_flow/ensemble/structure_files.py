@@ -1,7 +1,6 @@
-"""Structures to predict, one after the other, with where they come from.
+"""What there is to predict: structures one after the other, with where they come from, or graphs.
 
-They lie in a file that ASE reads, in the files of a directory, or in a table; in a list of Python's
-they come from nowhere. Graphs of a store are read by the store itself.
+Structures lie in a file that ASE reads, in the files of a directory, in a table, or in a list.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ase import Atoms
 from ase.data import chemical_symbols
 
-from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
 from hydragnn_flow.data.reading.graph_store import open_foreign
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, count_structures, each_structure
 from hydragnn_flow.data.sources.csv_tables import count_rows, each_row
@@ -25,10 +24,13 @@ from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.sources.single import check_sites
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
-from hydragnn_flow.ensemble.inputs import graph_inputs
+from hydragnn_flow.ensemble.inputs import check_store, check_structures, current, graph_inputs
 from hydragnn_flow.ensemble.labels import has_elements
 from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, ID
 from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from hydragnn_flow.ensemble.ensemble import Ensemble
 
 _NAMES = (ID, "material_id", "structure_id", "identifier", "name")
 """Keys by which files and `Atoms.info` name a structure; the first that is there counts."""
@@ -38,6 +40,8 @@ _COUNTED = frozenset({".extxyz", ".xyz", ".traj", ".db", ".json", ".csv"})
 """Endings of files whose structures can be counted, and entered in the middle."""
 _STRANGE = "not structure files"
 _WRITTEN = "predictions are written to it"
+
+Predictable = Atoms | Sequence[Atoms] | str | Path | GraphStore
 
 Progress = Callable[[int, int | None], None]
 """Called with the number of structures, or of files of a directory, that are done, and in all."""
@@ -79,6 +83,27 @@ class Record(NamedTuple):
         except ValueError as error:
             return str(error)
         return None
+
+
+class Graphs(NamedTuple):
+    """Graphs of a store, which an ensemble can predict."""
+
+    store: GraphStore
+    splits: Sequence[GraphSplit]
+    """Those that are wanted and hold graphs."""
+
+    @property
+    def path(self) -> Path:
+        """Path of the store."""
+        return self.store.path
+
+    def files(self) -> list[Path]:
+        """All files of the store."""
+        return sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """Names of the splits, and their numbers of graphs."""
+        return ((one.name, len(one)) for one in self.splits)
 
 
 class Files:
@@ -243,6 +268,9 @@ class Files:
             yield found
 
 
+Opened = Graphs | Files | list[Record]
+
+
 def open_path(
     path: Path, trained_on: Manifest, split: str | None = None, but: Collection[Path] = ()
 ) -> GraphStore | Files:
@@ -277,8 +305,77 @@ def open_path(
     return Files(path, column, but, graph_inputs(trained_on))
 
 
-def store_records(store: GraphStore) -> list[Record]:
-    """The structures of a store's graphs, without their labels; files are its splits.
+def open_structures(
+    ensemble: Ensemble,
+    data: Predictable,
+    split: str | None = None,
+    but: Collection[Path] = (),
+) -> Opened:
+    """Open what is to be predicted, and refuse what the ensemble cannot read.
+
+    Parameters
+    ----------
+    ensemble
+        Ensemble that is to predict.
+    data
+        ASE structures, a path of them, or an open GraphStore.
+    split
+        Split of a GraphStore; all of them, in the order of the store, if None.
+    but
+        Files of a directory that are not read.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to predict, or the ensemble reads what it does not have.
+    """
+    opened: object = data
+    if isinstance(data, (str, os.PathLike)):
+        opened = open_path(Path(data), ensemble.manifest, split, but)
+    if isinstance(opened, GraphStore):
+        check_store(opened, ensemble.manifest)
+        ensemble.branches.check_store(opened)
+        splits = [opened[name] for name in (opened.splits if split is None else [split])]
+        splits = [one for one in splits if len(one) > 0]
+        if not splits:
+            raise InputError(
+                f"{opened.path}: {split or 'the store'} holds no structures to predict"
+            )
+        return Graphs(opened, splits)
+    if split is not None:
+        raise InputError("structures have no splits; leave split out")
+    ensemble.check_reads_structures()
+    if isinstance(opened, Files):
+        return opened
+    return [Record(current(atoms)) for atoms in check_structures(opened)]
+
+
+def readable_records(
+    ensemble: Ensemble, files: Files, say: Callable[[str], None] = print
+) -> dict[str, Record]:
+    """Read all structures of files at once, by name, for what compares them with each other.
+
+    Those of a directory that cannot be predicted are left out, and named.
+
+    Raises
+    ------
+    InputError
+        As :meth:`Files.records`, or if none is left.
+    """
+    kept = []
+    for record in files.records(say):
+        why = record.fault or ensemble.refusal(record.atoms)
+        if files.is_directory and why:
+            say(f"skipped: {files.path / str(record.file)}: structure {record.frame} {why}")
+        else:
+            kept.append(record)
+    if not kept:
+        raise InputError(f"{files.path}: holds no structures that the ensemble can predict")
+    return by_name(kept, files.path)
+
+
+def store_records(store: GraphStore) -> dict[str, Record]:
+    """Structures of a store's graphs, by name, without labels; files are its splits.
 
     Raises
     ------
@@ -301,7 +398,7 @@ def store_records(store: GraphStore) -> list[Record]:
                 pbc=None if pbc is None else pbc.numpy(),
             )
             records.append(Record(Found(atoms, {}), name, number))
-    return records
+    return by_name(records, store.path)
 
 
 def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
@@ -322,22 +419,21 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
     return columns
 
 
-def names_of(records: Iterable[Record], folder: Path | None = None) -> list[str]:
-    """Names of structures for errors: their files in a folder, or else their numbers."""
-    records = list(records)
+def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Record]:
+    """Structures by their names in errors: their files at a path, or else their numbers."""
+    if path is None:
+        return {f"structure {number}": record for number, record in enumerate(records)}
+    folder = path if path.is_dir() else path.parent
     several = {record.file for record in records if record.frame > 0}
-    names = []
-    for number, (_, file, frame) in enumerate(records):
-        if file is None or folder is None:
-            names.append(f"structure {number}")
-        else:
-            of_several = f": structure {frame}" if file in several else ""
-            names.append(f"{folder / file}{of_several}")
-    return names
+    names = [
+        f"{folder / str(file)}{f': structure {frame}' if file in several else ''}"
+        for _, file, frame in records
+    ]
+    return dict(zip(names, records, strict=True))
 
 
 @contextmanager
-def naming(path: Path, names: Sequence[str]) -> Iterator[None]:
+def naming(path: Path, names: Iterable[str]) -> Iterator[None]:
     """Begin errors with a path, where they do not begin with one of some names."""
     try:
         yield

@@ -121,9 +121,7 @@ def _outputs(
     return outputs
 
 
-def split_batches(
-    split: Split, limit: int | Budget = 64, start: int = 0, stop: int | None = None
-) -> Iterable[Batch]:
+def split_batches(split: Split, limit: int | Budget = 64) -> Iterable[Batch]:
     """The graphs of a split in order, some at a time.
 
     Parameters
@@ -132,16 +130,13 @@ def split_batches(
         The graphs.
     limit
         Graphs in a batch, or what it may hold; a graph beyond that gets a batch of its own.
-    start, stop
-        First graph, and the one after the last; the whole split by default.
     """
     budget = Budget(graphs=limit) if isinstance(limit, int) else limit
-    end = len(split) if stop is None else stop
-    sizes = {"graphs": np.ones(end, np.int64), "atoms": split.n_atoms, "edges": split.n_edges}
-    filled = [(np.cumsum(sizes[name][:end]), most) for name, most in budget.limits.items()]
-    bounds = [start]
-    while bounds[-1] < end:
-        start = bounds[-1]
+    n = len(split)
+    sizes = {"graphs": np.ones(n, np.int64), "atoms": split.n_atoms, "edges": split.n_edges}
+    filled = [(np.cumsum(sizes[name]), most) for name, most in budget.limits.items()]
+    bounds = [0]
+    while (start := bounds[-1]) < n:
         before = [up_to[start - 1] if start else 0 for up_to, _ in filled]
         ends = [
             int(up_to.searchsorted(done + most, "right"))

@@ -34,8 +34,8 @@ def crystal(symbol, rattle=0.05, seed=0):
 
 
 def disagreement_about(ensemble, structures, **changes):
-    records = [Record(said_of(atoms)) for atoms in structures]
-    found = predict_all(ensemble, records, [""] * len(records))
+    records = {str(i): Record(said_of(atoms)) for i, atoms in enumerate(structures)}
+    found = predict_all(ensemble, records)
     members = {name: changes.get(name, 1) * v for name, v in found.members.items()}
     return disagreement(ensemble, members, found.n_atoms)
 

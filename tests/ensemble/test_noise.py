@@ -19,7 +19,8 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
-from hydragnn_flow.ensemble.member_predictions import open_structures, predict_members
+from hydragnn_flow.ensemble.member_predictions import predict_members
+from hydragnn_flow.ensemble.structure_files import open_structures
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
     combine,

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,13 +18,9 @@ from torch import Tensor, nn
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble import inputs
-from hydragnn_flow.ensemble.member_predictions import (
-    lay_out,
-    open_structures,
-    predict_graphs,
-    predict_members,
-)
+from hydragnn_flow.ensemble.member_predictions import lay_out, predict_graphs, predict_members
 from hydragnn_flow.ensemble.predictions_table import GRAPH_ID
+from hydragnn_flow.ensemble.structure_files import open_structures
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.potential import PotentialModel
 from hydragnn_flow.models.stress import VOIGT
@@ -182,37 +179,27 @@ def test_denser_structures_than_in_training_keep_all_neighbours(
         other.predict(store)
 
 
-def test_paths_that_cannot_be_predicted_are_named(ensemble, tmp_path):
-    file = tmp_path / "some.xyz"
-    for path in (file, str(file)):
-        with pytest.raises(InputError, match=r"some\.xyz: does not exist"):
-            ensemble.predict(path)
-    write(file, rattled())
-    with pytest.raises(InputError, match=r"some\.xyz: is no GraphStore .* leave --split out"):
-        ensemble.predict(file, split="testset")
-    with pytest.raises(InputError, match="structures have no splits"):
-        ensemble.predict(rattled(), split="testset")
-
-
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "asked", "says"),
     [
-        ((atoms for atoms in [rattled()]), "of type generator; make a list of it"),
-        (None, "of type NoneType; give one"),
-        (3, "of type int; give one"),
-        ([rattled(), "Cu"], "structure 1 is of type str, not ase.Atoms"),
-        ([], "there are no structures to predict"),
+        ((atoms for atoms in [rattled()]), {}, "of type generator; make a list of it"),
+        (None, {}, "of type NoneType; give one"),
+        (3, {}, "of type int; give one"),
+        ([rattled(), "Cu"], {}, "structure 1 is of type str, not ase.Atoms"),
+        ([], {}, "there are no structures to predict"),
+        (rattled(), {"split": "testset"}, "structures have no splits"),
+        (rattled(), {"device": "cuda:99"}, "device cuda:99: cannot be used"),
+        (rattled(), {"device": "toaster"}, "device toaster: cannot be used"),
+        ("none.xyz", {}, r"none\.xyz: does not exist"),
+        (Path("none.xyz"), {}, r"none\.xyz: does not exist"),
+        ("one.xyz", {"split": "valset"}, r"one\.xyz: is no GraphStore .* leave --split out"),
     ],
 )
-def test_what_is_no_structure_is_refused(ensemble, given, says):
+def test_what_is_not_there_is_refused(ensemble, tmp_path, monkeypatch, given, asked, says):
+    monkeypatch.chdir(tmp_path)
+    write("one.xyz", rattled())
     with pytest.raises(InputError, match=says):
-        ensemble.predict(given)
-
-
-def test_a_device_that_is_not_here_is_refused(ensemble):
-    for device in ("cuda:99", "toaster"):
-        with pytest.raises(InputError, match=f"device {device}: cannot be used"):
-            ensemble.predict(rattled(), device=device)
+        ensemble.predict(given, **asked)
 
 
 def without_a_graph():

@@ -132,35 +132,28 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path, ensemble):
     assert len(pd.read_csv(outs[0])) == len(ase.io.read(outs[1], ":")) == 1
 
 
-def test_structures_are_not_replaced_by_what_is_computed_for_them(tmp_path, ensemble):
+@pytest.mark.parametrize(
+    ("outs", "says"),
+    [
+        (["out.txt"], r"out\.txt: must end in \.csv or"),
+        (["none/out.csv"], r"none/out\.csv: there is no directory"),
+        (["x.csv", "x_nodes.csv"], r"x_nodes\.csv: .*the table of atoms beside another"),
+        (["x_nodes.csv", "x.csv"], r"x_nodes\.csv: .*the table of atoms beside another"),
+        (["a.extxyz"], r"a\.extxyz: holds the structures; write to another"),
+        (["same.extxyz"], r"same\.extxyz: holds the structures"),
+        (["b.csv"], r"b_nodes\.csv: holds the structures"),
+    ],
+)
+def test_files_that_cannot_be_written_are_refused(tmp_path, ensemble, outs, says):
+    """Structures are not replaced by what is computed for them, nor one table by another."""
     file = tmp_path / "a.extxyz"
     ase.io.write(file, crystal(1))
-    (tmp_path / "same.extxyz").symlink_to(file)
-    (tmp_path / "b_nodes.csv").symlink_to(file)
-    content = file.read_bytes()
-    for out, named in (
-        ("a.extxyz", "a.extxyz"),
-        ("same.extxyz", "same.extxyz"),
-        ("b.csv", "b_nodes.csv"),
-    ):
-        with pytest.raises(InputError, match=rf"{named}: holds the structures; write to another"):
-            write_predictions(ensemble, file, [tmp_path / out])
-    assert file.read_bytes() == content
-
-
-def test_files_that_cannot_be_written_are_refused_first(tmp_path, ensemble):
-    for name, says in {"out.txt": "must end in .csv or", "none/out.csv": "no directory"}.items():
-        with pytest.raises(InputError, match=rf"{name}: .*{says}"):
-            write_predictions(ensemble, tmp_path / "none.xyz", [tmp_path / name])
-
-
-def test_a_table_of_atoms_takes_no_other_file(tmp_path, ensemble):
-    outs = [tmp_path / "x.csv", tmp_path / "x_nodes.csv"]
-    for paths in (outs, outs[::-1]):
-        with pytest.raises(InputError, match=r"x_nodes\.csv: .*the table of atoms beside x\.csv"):
-            write_predictions(ensemble, [crystal(1)], paths)
-    assert not any(tmp_path.iterdir())
-    write_predictions(ensemble, [crystal(1)], [outs[0], outs[1].with_suffix(".parquet")])
+    for name in ("same.extxyz", "b_nodes.csv"):
+        (tmp_path / name).symlink_to(file)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=says):
+        write_predictions(ensemble, file, [tmp_path / out for out in outs])
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_what_is_written_in_the_directory_of_the_input_is_not_read(tmp_path, ensemble, monkeypatch):
