@@ -1,7 +1,5 @@
 """Every public function that takes a path takes text, and whatever else names one."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect

@@ -6,8 +6,6 @@ seconds of a training step (the least of two measurements, which differ by 2.6 %
 that torch had allocated at a time, for a batch that was `atoms` times the mean one.
 """
 
-from __future__ import annotations
-
 import csv
 import random
 from dataclasses import dataclass, replace
