@@ -22,7 +22,7 @@ from phase_cases import (
 )
 
 from hydragnn_flow.campaign.context import LEAST_STEPS, Context
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
@@ -44,7 +44,7 @@ def on_slow_gcds(context: Context, nodes: int = 3) -> Context:
     return context
 
 
-def member(context: Context) -> Task:
+def member(context: Context) -> SegmentTask:
     trial = TrialRecord(0, "running", {}, None)
     folder = context.directory.ensemble
     return context.task(

@@ -17,7 +17,7 @@ from segment_cases import network_with
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.estimator import Estimator
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
@@ -60,7 +60,7 @@ def task(
     *,
     results: list[SegmentResult] | None = None,
     **changes: Any,
-) -> Task:
+) -> SegmentTask:
     """A segment of a trial, after others where they are given."""
     if results is not None:
         context.ledger.trials[number] = results
@@ -70,7 +70,7 @@ def task(
     return context.task("trial", number, folder, trial, **{**rung, **changes})
 
 
-def ended(task: Task, slower: float, together: float = 1.0, **changes: Any) -> SegmentResult:
+def ended(task: SegmentTask, slower: float, together: float = 1.0, **changes: Any) -> SegmentResult:
     """A segment whose steps took so many times as long as its network says, and a quarter more."""
     training = slower * task.estimate.uncorrected_seconds / task.width
     steps = STEPS_PER_EPOCH * task.epochs

@@ -12,7 +12,7 @@ from phase_cases import Campaign, FakePool, badly, change_gcd, member_phase, run
 
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.fusing import Fusing
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.segment import APART, SegmentResult, SegmentSpec
@@ -151,7 +151,7 @@ def test_no_more_are_put_together_than_fit_the_memory(
     ]
     fusing = Fusing(context.config, replace(context.gcd, memory_gib=2.0))
 
-    def sizes(found: Sequence[Task]) -> list[int]:
+    def sizes(found: Sequence[SegmentTask]) -> list[int]:
         return [len(task.members) for task in found]
 
     # 0.9 of 2 GiB is room for a process of 0.5 GiB and two networks of 0.5 GiB.

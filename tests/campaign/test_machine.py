@@ -31,9 +31,9 @@ from phase_cases import (
 import hydragnn_flow.campaign
 from hydragnn_flow.campaign import dispatch
 from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS, SECONDS_BETWEEN_RECORDS
-from hydragnn_flow.campaign.machine import Clock, Event, WallClock, Workers
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.execution import Rank
+from hydragnn_flow.execution.machine import Clock, Event, WallClock, Workers
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
 

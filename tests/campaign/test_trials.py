@@ -23,12 +23,11 @@ from phase_cases import (
 )
 from rich.console import Console
 
-from hydragnn_flow.campaign import dispatch as dispatch_module
 from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Rank
+from hydragnn_flow.execution import Rank, jobs
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.placement import Host
 from hydragnn_flow.report.progress import CampaignView
@@ -156,7 +155,7 @@ def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:
 def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(
     campaign: Campaign, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dispatch_module, "SECONDS_TO_FOLLOW", 0.0)
+    monkeypatch.setattr(jobs, "SECONDS_TO_FOLLOW", 0.0)
 
     class Hanging(FakePool):
         def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -323,16 +322,13 @@ class Cut:
     def __init__(self, after: int) -> None:
         self.left, self.ran = after, list[str]()
 
-    def submit(self, request: Mapping[str, Any]) -> Future[None]:
-        if len(self.ran) == self.left:
-            raise KeyboardInterrupt
-        self.ran.append(request["directory"])
-        future: Future[None] = Future()
-        future.set_result(run_task(request))
-        return future
-
-    def check(self) -> None:
-        """They are there."""
+    def __call__(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+        for number, request in requests.items():
+            if len(self.ran) == self.left:
+                raise KeyboardInterrupt
+            self.ran.append(request["directory"])
+            run_task(request)
+            yield number
 
 
 @pytest.mark.parametrize("after", [2, 7])

@@ -8,9 +8,9 @@ import os
 import shutil
 import signal
 import threading
-from collections import Counter
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,7 @@ from torch_geometric.data import Data
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
-from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
-from hydragnn_flow.tasks import TaskFailed
+from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 
 pytestmark = pytest.mark.usefixtures("many_tasks")
 
@@ -41,16 +40,16 @@ class Killed:
     def __init__(self, after: int) -> None:
         self.left = after
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.left -= 1
-        future: Future[dict[str, Any]] = Future()
-        future.set_result(run_task(request))
-        return future
+    def __call__(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+        for number, request in requests.items():
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.left -= 1
+            self.run(request)
+            yield number
 
-    def check(self) -> None:
-        """They are there."""
+    def run(self, request: Mapping[str, Any]) -> None:
+        run_task(request)
 
 
 def _prepare_and_die(path: Path, after: int, where: str) -> None:
@@ -97,9 +96,9 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
     ran = []
 
     class Counting(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def run(self, request: Mapping[str, Any]) -> None:
             ran.append(request["directory"])
-            return super().submit(request)
+            super().run(request)
 
     store = prepare(path, generated(structures=MANY), workers=Counting(-1))
     assert not {str(entry.parent) for entry in done} & set(ran)
@@ -128,112 +127,37 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whol
     assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
 
 
-def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
-    class Lossy:
-        """Threads, of which every task's first one is lost."""
+def test_tasks_run_side_by_side(tmp_path):
+    def workers(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+        with ThreadPoolExecutor(3) as pool:
+            futures = {pool.submit(run_task, request): n for n, request in requests.items()}
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
 
-        nodes = 1
-
-        def __init__(self) -> None:
-            self.pool, self.lost = ThreadPoolExecutor(3), set()
-
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-            return self.pool.submit(self.run, request)
-
-        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
-            if request["directory"] not in self.lost:
-                self.lost.add(request["directory"])
-                raise RuntimeError("its process was killed by SIGKILL")
-            return run_task(request)
-
-        def check(self) -> None:
-            """They are there."""
-
-    workers = Lossy()
     store = prepare(tmp_path / "s", generated(structures=MANY), workers=workers)
-    assert len(workers.lost) > 3
     assert sum(len(store[name]) for name in store.splits) == MANY
 
 
-def test_a_task_that_is_lost_again_and_again(tmp_path):
-    class Dead:
-        nodes = 1
-
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-            future: Future[dict[str, Any]] = Future()
-            future.set_exception(RuntimeError("its process was killed by SIGKILL"))
-            return future
-
-        def check(self) -> None:
-            """They are there."""
-
-    with pytest.raises(CampaignStopped, match=r"failed 3 times at structures \d+ .*SIGKILL"):
-        prepare(tmp_path / "s", workers=Dead())
-    assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
-
-
-class OneBadNode:
-    """Each task fails three times on the node that is free again first, and then gets another."""
-
-    def __init__(self, nodes: int) -> None:
-        self.nodes, self.failures = nodes, Counter[str]()
-
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
-        self.failures[request["directory"]] += 1
-        if self.failures[request["directory"]] <= 3:
-            future.set_exception(TaskFailed("node1", "its process was killed by SIGBUS"))
-        else:
-            future.set_result(run_task(request))
-        return future
-
-    def check(self) -> None:
-        """They are there."""
-
-
-def test_a_task_has_its_chances_on_different_nodes(tmp_path):
-    assert len(prepare(tmp_path / "s", workers=OneBadNode(2))["trainset"]) == 7
-    with pytest.raises(CampaignStopped, match=r"on node1: .*SIGBUS"):
-        prepare(tmp_path / "t", workers=OneBadNode(1))
-
-
-class Gone:
+class Gone(Killed):
     """Workers of which some tasks are run, until the scheduler refuses all further ones."""
 
-    nodes = 1
-
-    def __init__(self, how: str) -> None:
-        self.left, self.how = 3, how
-
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
-        future: Future[dict[str, Any]] = Future()
-        if self.left:
-            self.left -= 1
-            future.set_result(run_task(request))
-        elif self.how == "refused at once":
-            self.check()
-        elif self.how == "tasks fail":
-            future.set_exception(RuntimeError("executor is in a bad state"))
-        return future
-
-    def check(self) -> None:
-        raise InputError("site slurm: gets no workers: QOSMaxSubmitJob")
+    def __call__(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+        yield from super().__call__(dict(islice(requests.items(), self.left)))
+        raise NoWorkers("site slurm: gets no workers: QOSMaxSubmitJob")
 
 
-@pytest.mark.parametrize("how", ["refused at once", "tasks fail", "nothing comes"])
-def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole, how):
+def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole):
     with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", generated(structures=200), workers=Gone(how))
+        prepare(tmp_path / "s", generated(structures=200), workers=Gone(3))
     assert len(list(tmp_path.glob(".s.preparing/*/unit-*/record.json"))) == 3
     store = prepare(tmp_path / "s", generated(structures=MANY))
     assert store["trainset"].graph_id.tolist() == whole["trainset"].graph_id.tolist()
 
 
 def test_no_worker_from_the_start_leaves_nothing(tmp_path):
-    workers = Gone("tasks fail")
-    workers.left = 0
     with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", workers=workers)
+        prepare(tmp_path / "s", workers=Gone(0))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -244,9 +168,9 @@ class Recorded(Killed):
         super().__init__(-1)
         self.requests: list[dict[str, Any]] = []
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def run(self, request: Mapping[str, Any]) -> None:
         self.requests.append(dict(request))
-        return super().submit(request)
+        super().run(request)
 
 
 def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
@@ -259,14 +183,14 @@ def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
     shutil.rmtree(tmp_path / "s")
 
     class Late(Recorded):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def run(self, request: Mapping[str, Any]) -> None:
             if not self.requests:
                 with pytest.raises(StoreError, match="was deleted"):
                     run_task(old.requests[0])
                 # Nor where its directory is there still, as for one that has just been begun.
                 Path(old.requests[0]["directory"]).parent.mkdir()
                 run_task(old.requests[0])
-            return super().submit(request)
+            super().run(request)
 
     store = prepare(tmp_path / "s", generated(structures=MANY), cutoff=5.0, workers=Late())
     expected = prepare(tmp_path / "t", generated(structures=MANY), cutoff=5.0)
@@ -300,10 +224,10 @@ def test_two_at_once(tmp_path):
     started, proceed = threading.Event(), threading.Event()
 
     class Slow(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def run(self, request: Mapping[str, Any]) -> None:
             started.set()
             proceed.wait(60)
-            return super().submit(request)
+            super().run(request)
 
     first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
     started.wait(60)

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import psutil
 import pytest
+from trainer_cases import call
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node
 from hydragnn_flow.execution.binding import LOOPBACK, address_of, bound_to, cores_of, environment
 from hydragnn_flow.execution.site import Device
 from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.execution.workers.trainer_process import ARGUMENT, CALL
 from hydragnn_flow.placement import Gcd
 
 ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -112,7 +112,8 @@ def test_every_thread_of_a_trainer_runs_on_the_cores_of_its_gcd() -> None:
     trainers = worker.trainers_of(node)
     probe = "hydragnn_flow.execution.site_check.probe:probe"
     with trainers.lend(1), trainers.lend(1) as (trainer, _):  # it shares the GCD with another
-        found = trainer.call({CALL: probe, ARGUMENT: asked})
+        request = {"spec": call(probe, asked).to_dict(), "rank": 0, "world": 1, "device": "cpu"}
+        found = trainer.call(request | {"rendezvous": None})["answer"]
         assert (found["cores"], found["address"]) == ([mine], "127.0.0.1")
         threads = psutil.Process(trainer._process.pid).threads()
         assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}

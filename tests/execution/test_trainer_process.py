@@ -27,6 +27,8 @@ from trainer_cases import (
     NODE,
     PATIENCE,
     Running,
+    call,
+    called,
     checkpoint,
     epochs_saved,
     run_alone,
@@ -42,7 +44,6 @@ from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.trainers import Trainers
-from hydragnn_flow.execution.workers.worker import run_function
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
@@ -71,7 +72,7 @@ def own_memory_mib(pid: int) -> float:
 
 def own_memory_when_idle(pid: int) -> float:
     """What it keeps when it has answered a further request, having cleared up after the last."""
-    assert run_function(NODE, "builtins:dict", {}, gcd=0).status == "ok"
+    assert called("builtins:dict", {}).status == "ok"
     assert trainer_of(0)._process.pid == pid
     return own_memory_mib(pid)
 
@@ -236,12 +237,12 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
     trainer._process.send_signal(signal.SIGSTOP)
     asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
     asked.start()
-    died = run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0)
+    died = called("hydragnn_flow.data:run_task", {})
     asked.join()
-    assert (died.node, died.status) == (socket.gethostname(), "failed")
+    assert (died.node, died.status) == (socket.gethostname(), "killed")
     assert "SIGKILL" in died.reason
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    few = run_function(replace(NODE, device="cuda"), "hydragnn_flow.data:run_task", {}, gcd=1)
+    few = called("hydragnn_flow.data:run_task", {}, 1, replace(NODE, device="cuda"))
     assert (few.node, few.status) == (socket.gethostname(), "refused")
     assert "was given only" in few.reason
 
@@ -250,9 +251,10 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
 def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_trainers: None) -> Iterator[Any]:
     """A call that never returns: its end, and the program that it waits for."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
-    argument = {"attempt": str(tmp_path), "told": str(tmp_path / "told")}
+    argument = {"told": str(tmp_path / "told")}
+    job = call("own_objective:hangs_request", argument, attempt=str(tmp_path))
     with ThreadPoolExecutor() as pool:
-        end = pool.submit(run_function, NODE, "own_objective:hangs_request", argument, 0)
+        end = pool.submit(run_alone, Rank(job, gcd=0))
         until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text()[-1:] == "\n")
         yield end, int((tmp_path / "told").read_text())
 
@@ -262,9 +264,11 @@ def test_a_function_that_is_called_off_ends_with_all_that_it_started(
 ) -> None:
     end, sleeper = hanging
     worker.call_off(str(tmp_path), "it hung")
-    assert end.result(60) == (socket.gethostname(), "failed", "it hung")
+    result = end.result(60)
+    assert (result.node, result.status) == (socket.gethostname(), "killed")
+    assert result.reason == "it hung"
     until(lambda: not is_at_work(sleeper))
-    again = run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0)
+    again = called("hydragnn_flow.data:run_task", {})
     assert "KeyError" in again.reason, "its GCD takes no more work"
 
 
@@ -272,13 +276,11 @@ def test_what_a_function_started_ends_with_its_agent(hanging: Any) -> None:
     end, sleeper = hanging
     (lent,) = worker.trainers_of(NODE)._lent[0]
     lent.trainer._requests.close()
-    assert end.result(60).status == "failed"
+    assert end.result(60).status == "killed"
     until(lambda: not is_at_work(sleeper))
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(errno.ENOSPC, "refused"), (errno.EAGAIN, "failed")]
-)
+@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, "refused"), (errno.EAGAIN, "error")])
 def test_a_node_without_room_for_a_function_is_at_fault(
     monkeypatch: pytest.MonkeyPatch, number: int, status: str
 ) -> None:
@@ -286,7 +288,7 @@ def test_a_node_without_room_for_a_function_is_at_fault(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Trainers, "_take", start)
-    assert run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0).status == status
+    assert called("hydragnn_flow.data:run_task", {}).status == status
 
 
 def test_an_idle_trainer_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from phase_cases import NODE, SITE
 
-from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.execution import Node, Rank, merged
+from hydragnn_flow.execution.machine import Workers
 from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.simulation.blocks import Blocks, Conditions
