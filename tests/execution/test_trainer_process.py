@@ -167,7 +167,7 @@ def test_a_node_without_a_users_module_is_named(tmp_path: Path, alloy_store: Gra
     spec = make_spec(tmp_path / "t", alloy_store, 1).to_dict()
     spec["network"]["Architecture"]["mpnn_type"] = "not_on_this_node:Mine"
     request = {"spec": spec, "rank": 0, "world": 1, "device": "cpu"}
-    outcome = answers._train(request, answers._Asked())
+    outcome = answers._answer(request, answers._Asked(), lambda message: None)
     assert outcome["status"] == "refused"
     assert "not_on_this_node" in outcome["reason"]
 
