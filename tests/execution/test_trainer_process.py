@@ -235,6 +235,8 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
     with worker.trainers_of(NODE).lend(0) as (trainer, _):
         until(lambda: not unread(trainer))
     trainer._process.send_signal(signal.SIGSTOP)
+    stopped = psutil.Process(trainer.pid)
+    until(lambda: stopped.status() == psutil.STATUS_STOPPED)
     asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
     asked.start()
     died = called("hydragnn_flow.data:run_task", {})
@@ -255,7 +257,8 @@ def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_trainers: None)
     job = call("own_objective:hangs_request", argument, attempt=str(tmp_path))
     with ThreadPoolExecutor() as pool:
         end = pool.submit(run_alone, Rank(job, gcd=0))
-        until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text()[-1:] == "\n")
+        told = tmp_path / "told"
+        until(lambda: end.done() or (told.exists() and told.read_text()[-1:] == "\n"))
         yield end, int((tmp_path / "told").read_text())
 
 
