@@ -12,6 +12,7 @@ from job_cases import CallsHere, Machine, ended
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.preparing import prepare as preparing
+from hydragnn_flow.data.sources import emt_alloys
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
@@ -26,7 +27,7 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
     site = Site("fake", len(nodes), NODE, lambda directory: None)
     data = DataConfig.model_validate(
         {
-            "source": {"format": "emt_alloys", "structures": 200, "atoms": [8, 8]},
+            "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 8]},
             "split": {"val": 0.2, "test": 0.1},
         }
     )
@@ -42,6 +43,8 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
 @pytest.fixture(autouse=True)
 def always_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "_FEW", 0)
+    monkeypatch.setattr(preparing, "_FEWEST", 8)
+    monkeypatch.setattr(emt_alloys, "_PER_CHUNK", 8)
 
 
 @pytest.mark.parametrize("status", ["refused", "killed"])
@@ -52,7 +55,7 @@ def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: An
         return None
 
     store, pools = prepared(tmp_path, machine, ["bad", "node1", "node2", "node3"])
-    assert sum(len(store[name]) for name in store.splits) == 200
+    assert sum(len(store[name]) for name in store.splits) == 60
     assert pools.health.is_of_no_use("bad") == (status == "refused")
     failed = {what for node, what in pools.ran if node == "bad"}
     assert failed and failed <= {what for node, what in pools.ran if node != "bad"}
@@ -69,7 +72,7 @@ def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path: Path) -
         return None
 
     store, pools = prepared(tmp_path, machine, ["node1"])
-    assert sum(len(store[name]) for name in store.splits) == 200
+    assert sum(len(store[name]) for name in store.splits) == 60
     assert not pools.health.is_suspect("node1")
 
 

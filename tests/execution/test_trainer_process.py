@@ -220,6 +220,9 @@ def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: 
     assert trainer.wait(timeout=PATIENCE) == 0
     go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
     assert run_together([go_on])[0].status == "ok"
+    idle = trainer_of(0)._process
+    idle.terminate()
+    assert idle.wait(timeout=PATIENCE) == 0
 
 
 def unread(trainer: TrainerProcess) -> int:
@@ -230,7 +233,6 @@ def unread(trainer: TrainerProcess) -> int:
     )
 
 
-@pytest.mark.usefixtures("own_trainers")
 def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     with worker.trainers_of(NODE).lend(0) as (trainer, _):
         until(lambda: not unread(trainer))
@@ -250,9 +252,8 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_trainers: None) -> Iterator[Any]:
+def hanging(tmp_path: Path) -> Iterator[Any]:
     """A call that never returns: its end, and the program that it waits for."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
     argument = {"told": str(tmp_path / "told")}
     job = call("own_objective:hangs_request", argument, attempt=str(tmp_path))
     with ThreadPoolExecutor() as pool:
@@ -292,10 +293,3 @@ def test_a_node_without_room_for_a_function_is_at_fault(
 
     monkeypatch.setattr(Trainers, "_take", start)
     assert called("hydragnn_flow.data:run_task", {}).status == status
-
-
-def test_an_idle_trainer_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:
-    run_together([make_spec(tmp_path / "w", alloy_store, 1)])
-    trainer = trainer_of(0)._process
-    trainer.terminate()
-    assert trainer.wait(timeout=PATIENCE) == 0
