@@ -82,7 +82,7 @@ def _before(file: Path) -> dict[str, Any] | None:
     if not is_there(file):
         return None
     try:
-        found = read_json(file)
+        found: dict[str, Any] = read_json(file)
     except InputError:
         found = {}
     if found.keys() == _KEYS:

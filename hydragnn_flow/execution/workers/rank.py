@@ -22,7 +22,15 @@ from hydragnn_flow.execution.workers.trainer_process import (
     TrainerProcess,
 )
 from hydragnn_flow.processes import ProcessDied
-from hydragnn_flow.segment import Call, Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.segment import (
+    Call,
+    JobSpec,
+    Place,
+    SegmentResult,
+    SegmentSpec,
+    Status,
+    TrainingOutcome,
+)
 
 # Longest time that ranks wait for each other before they begin [s].
 SECONDS_TO_MEET = 300.0
@@ -36,7 +44,7 @@ _TIME_UP = "its time was up before it began, or before it could stop"
 class Rank:
     """A rank of a job."""
 
-    spec: Call | SegmentSpec
+    spec: JobSpec
     number: int = 0
     world: int = 1
     """Ranks of the job."""
@@ -62,7 +70,7 @@ class Rank:
         return self.spec
 
     @property
-    def specs(self) -> list[Call | SegmentSpec]:
+    def specs(self) -> list[JobSpec]:
         """Its job, and the segments fused with it."""
         return [self.spec, *self.fused]
 
