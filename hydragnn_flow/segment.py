@@ -19,7 +19,7 @@ from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.network import NetworkConfig, load_network
 from hydragnn_flow.config.run import CriterionName
 
-Kind = Literal["trial", "member", "preparation", "prediction", "profile", "check"]
+Kind = Literal["trial", "member", "preparation", "prediction", "profile", "check", "call"]
 Sampling = str | Mapping[str, float]
 """``proportional``, ``equal``, or a weight for each branch by its name or number."""
 Status = Literal[
