@@ -1,7 +1,5 @@
 """Retries: what counts against work, and when it is given up."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +7,7 @@ from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES, Retries
 
 
 @given(st.lists(st.booleans(), max_size=20))
-def test_work_is_given_up_after_its_own_failures_or_many_losses(own: list[bool]) -> None:
+def test_work_is_given_up_after_its_own_failures_or_many_losses(own):
     retries = Retries()
     for is_own in own:
         retries = retries.after("killed" if is_own else "lost")
@@ -18,7 +16,7 @@ def test_work_is_given_up_after_its_own_failures_or_many_losses(own: list[bool])
     assert retries.is_hopeless == (tries >= MOST_TRIES or len(own) - tries >= MOST_LOSSES)
 
 
-def test_a_second_failure_on_a_node_is_the_nodes_while_there_are_others() -> None:
+def test_a_second_failure_on_a_node_is_the_nodes_while_there_are_others():
     retries = Retries()
     for node in ("bad", "bad", "bad", "good"):
         retries = retries.after("killed", node, of_nodes=2)

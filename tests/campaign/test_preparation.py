@@ -1,28 +1,21 @@
 """The preparation on a site's pools, with the machine faked and everything else real."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Any
-
 import pytest
-from job_cases import CallsHere, Machine, ended
+from job_cases import CallsHere, ended
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.sources import emt_alloys
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.segment import TrainingOutcome
 
 NODE = Node(("0",), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 
 
-def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphStore, CallsHere]:
+def prepared(folder, machine, nodes):
     pools = CallsHere(machine, *nodes)
     site = Site("fake", len(nodes), NODE, lambda directory: None)
     data = DataConfig.model_validate(
@@ -33,7 +26,7 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
     )
     work = "preparing the store"
 
-    def workers(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+    def workers(requests):
         jobs = Jobs[Task](pools, site)
         return run_calls(jobs, "preparation", "hydragnn_flow.data:run_task", requests, work)
 
@@ -41,15 +34,15 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
 
 
 @pytest.fixture(autouse=True)
-def always_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_by_workers(monkeypatch):
     monkeypatch.setattr(preparing, "_FEW", 0)
     monkeypatch.setattr(preparing, "_FEWEST", 8)
     monkeypatch.setattr(emt_alloys, "_PER_CHUNK", 8)
 
 
 @pytest.mark.parametrize("status", ["refused", "killed"])
-def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: Any) -> None:
-    def machine(node: str, request: Mapping[str, Any]) -> TrainingOutcome | None:
+def test_a_bad_node_among_others_costs_no_preparation(tmp_path, status):
+    def machine(node, request):
         if node == "bad":
             return ended(status, "its process was killed by SIGBUS")
         return None
@@ -61,10 +54,10 @@ def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: An
     assert failed and failed <= {what for node, what in pools.ran if node != "bad"}
 
 
-def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path: Path) -> None:
+def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path):
     failures = 5
 
-    def machine(node: str, request: Mapping[str, Any]) -> TrainingOutcome | None:
+    def machine(node, request):
         nonlocal failures
         if failures:
             failures -= 1
@@ -76,11 +69,11 @@ def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path: Path) -
     assert not pools.health.is_suspect("node1")
 
 
-def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: Path) -> None:
+def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path):
     """So what is prepared stays."""
     done = 0
 
-    def machine(node: str, request: Mapping[str, Any]) -> TrainingOutcome | None:
+    def machine(node, request):
         nonlocal done
         if done == 3:
             return ended("refused", f"GCD 4 of {node}: the batch job was given only 4")
@@ -92,8 +85,8 @@ def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: P
     assert len(list(tmp_path.glob(".store.gs.preparing/*/unit-*/record.json"))) == 3
 
 
-def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path: Path) -> None:
-    def machine(node: str, request: Mapping[str, Any]) -> TrainingOutcome | None:
+def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path):
+    def machine(node, request):
         if request["directory"].endswith("unit-00001"):
             return ended("killed", "its process was killed by SIGKILL")
         return None

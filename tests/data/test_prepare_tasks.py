@@ -1,14 +1,11 @@
 """Tasks of a preparation: killed, lost, orphaned, divided in another way."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os
 import shutil
 import signal
 import threading
-from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from itertools import islice
 from pathlib import Path
@@ -18,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 from prepare_cases import MANY, generated, prepare
-from torch_geometric.data import Data
 
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.errors import InputError, NoWorkers, StoreError
@@ -29,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("many_tasks")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def whole(tmp_path_factory):
     """The store of all those structures, prepared in one go."""
     return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
 
@@ -37,10 +33,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
 class Killed:
     """Workers whose process is killed at a moment of the preparation, after so many tasks."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after):
         self.left = after
 
-    def __call__(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+    def __call__(self, requests):
         for number, request in requests.items():
             if self.left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -48,14 +44,14 @@ class Killed:
             self.run(request)
             yield number
 
-    def run(self, request: Mapping[str, Any]) -> None:
+    def run(self, request):
         run_task(request)
 
 
-def _prepare_and_die(path: Path, after: int, where: str) -> None:
+def _prepare_and_die(path, after, where):
     """In a process of its own: prepare, and be killed between tasks or as a step begins."""
 
-    def die(*_: object, **__: object) -> None:
+    def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if where:
@@ -96,7 +92,7 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
     ran = []
 
     class Counting(Killed):
-        def run(self, request: Mapping[str, Any]) -> None:
+        def run(self, request):
             ran.append(request["directory"])
             super().run(request)
 
@@ -128,7 +124,7 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whol
 
 
 def test_tasks_run_side_by_side(tmp_path):
-    def workers(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+    def workers(requests):
         with ThreadPoolExecutor(3) as pool:
             futures = {pool.submit(run_task, request): n for n, request in requests.items()}
             for future in as_completed(futures):
@@ -142,7 +138,7 @@ def test_tasks_run_side_by_side(tmp_path):
 class Gone(Killed):
     """Workers of which some tasks are run, until the scheduler refuses all further ones."""
 
-    def __call__(self, requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+    def __call__(self, requests):
         yield from super().__call__(dict(islice(requests.items(), self.left)))
         raise NoWorkers("site slurm: gets no workers: QOSMaxSubmitJob")
 
@@ -164,11 +160,11 @@ def test_no_worker_from_the_start_leaves_nothing(tmp_path):
 class Recorded(Killed):
     """Workers who also remember what they were asked to do."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(-1)
         self.requests: list[dict[str, Any]] = []
 
-    def run(self, request: Mapping[str, Any]) -> None:
+    def run(self, request):
         self.requests.append(dict(request))
         super().run(request)
 
@@ -183,7 +179,7 @@ def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
     shutil.rmtree(tmp_path / "s")
 
     class Late(Recorded):
-        def run(self, request: Mapping[str, Any]) -> None:
+        def run(self, request):
             if not self.requests:
                 with pytest.raises(StoreError, match="was deleted"):
                     run_task(old.requests[0])
@@ -224,7 +220,7 @@ def test_two_at_once(tmp_path):
     started, proceed = threading.Event(), threading.Event()
 
     class Slow(Killed):
-        def run(self, request: Mapping[str, Any]) -> None:
+        def run(self, request):
             started.set()
             proceed.wait(60)
             super().run(request)
@@ -255,7 +251,7 @@ def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
     """The next one of the same store begins anew; what others have begun is left alone."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def die() -> Iterator[Data]:
+    def die():
         yield from graphs
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -276,7 +272,7 @@ def test_two_writers_of_a_store(tmp_path):
     """The second one is told, and does no harm."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def meanwhile() -> Iterator[Data]:
+    def meanwhile():
         yield from graphs
         with pytest.raises(StoreError, match=r"another process is writing .*s; wait for it"):
             write_store(tmp_path / "s", {"trainset": graphs[:1]})
