@@ -18,11 +18,19 @@ class SelectionError(StoreError, IndexError):
     """Graphs were asked for that a split does not have."""
 
 
+class NoWorkers(InputError):
+    """No worker will come; the input may be in order."""
+
+
 class CampaignStopped(RuntimeError):
     """Something around the campaign keeps its work from being done: a full disk, a broken node.
 
     Nothing is lost. When it is cured, the same command continues.
     """
+
+
+class JobLost(RuntimeError):
+    """The node, batch job or disk of a job failed, which says nothing of the job."""
 
 
 class UncertaintyExceeded(RuntimeError):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 MOST_TRIES = 3
 # A node or batch job that is lost is no fault of the work there, unless it never ends.
 MOST_LOSSES = 10
+# Ends that say nothing of the work.
+LOST = ("lost", "refused", "interrupted")
 
 
 @dataclass(frozen=True)
@@ -18,14 +20,26 @@ class Retries:
     """Failures that may be its own."""
     losses: int = 0
     """Failures of the place it ran on."""
+    nodes: frozenset[str] = frozenset()
+    """Nodes of the failures that may be its own."""
 
-    def failed(self) -> Retries:
-        """The count after a failure that may be its own."""
-        return replace(self, tries=self.tries + 1)
+    def after(self, status: str, node: str = "", of_nodes: int = 1) -> Retries:
+        """The count after one more failure.
 
-    def lost(self) -> Retries:
-        """The count after a failure of the place it ran on."""
-        return replace(self, losses=self.losses + 1)
+        Parameters
+        ----------
+        status
+            How the work ended.
+        node
+            Where it ran.
+        of_nodes
+            Nodes that it may be sent to. One where all work fails at once is the first to be free
+            again: a second failure there is the node's, as long as it has failed on few others.
+        """
+        on_others = node in self.nodes and len(self.nodes) < min(MOST_TRIES, of_nodes)
+        if status in LOST or on_others:
+            return replace(self, losses=self.losses + 1)
+        return replace(self, tries=self.tries + 1, nodes=self.nodes | {node})
 
     @property
     def total(self) -> int:

@@ -1,9 +1,10 @@
-"""Segments: what one is asked to do, and how it ended.
+"""Jobs: segments of a training and calls of a function; what one is asked to do, how it ended.
 
-A trial or member is trained segment by segment. :class:`SegmentSpec` goes from the driver through a
-Parsl worker to the process that trains. On the way back each layer adds what it alone knows: the
-trainer a :class:`TrainingOutcome`, the worker a :class:`Place`, the driver a :class:`Forecast`.
-Together they are a :class:`SegmentResult`, a line of `segments.jsonl`.
+A trial or member is trained segment by segment. :class:`SegmentSpec`, as :class:`Call`, goes from
+the driver through a Parsl worker to a trainer process. On the way back each layer adds what it
+alone knows: the trainer a :class:`TrainingOutcome`, the worker a :class:`Place`, the driver a
+:class:`Forecast`. Together they are a :class:`SegmentResult`, for a segment a line of
+`segments.jsonl`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,19 @@ from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.network import NetworkConfig, load_network
 from hydragnn_flow.config.run import CriterionName
 
-Kind = Literal["trial", "member"]
+Kind = Literal["trial", "member", "preparation", "prediction", "profile", "check", "call"]
 Sampling = str | Mapping[str, float]
 """``proportional``, ``equal``, or a weight for each branch by its name or number."""
 Status = Literal[
-    "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
+    "ok",
+    "diverged",
+    "out_of_memory",
+    "killed",
+    "lost",
+    "refused",
+    "interrupted",
+    "error",
+    "wrong_input",
 ]
 VERSION = 5
 """Version of a line of `segments.jsonl`."""
@@ -44,7 +53,55 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentSpec(Segment):
+class JobSpec(Segment):
+    """Request to a trainer process."""
+
+    rung: int = 0
+    directory: str
+    """Folder for what the job writes, its `log` included; empty if it has none."""
+    run_directory: str = ""
+    """File of the driver's token."""
+    token: str = ""
+    """Identifies the driver that sent this job; a newer driver's token ends it."""
+    attempt: str = ""
+    """Identifies this sending of it."""
+    site_gcds: int = 1
+    """GCDs of the site, whose processes share its file system."""
+    deadline: float | None = None
+    """Time by the node's monotonic clock [s] by which the job ends, a segment with a checkpoint;
+    none if not given."""
+
+    @property
+    def folder(self) -> Path:
+        """The job's folder."""
+        return Path(self.directory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, for another process; :func:`read_job` reads it."""
+        return vars(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(JobSpec):
+    """Request to call a function, in a process that has torch imported.
+
+    It may be called again after it has ended, as every job may. So it commits what it writes whole
+    or not at all, and looks first whether that is there.
+    """
+
+    function: str
+    """Its name, `module:function`."""
+    argument: Mapping[str, Any]
+    """What it is called with, as JSON. A dict that it returns is the outcome's ``answer``."""
+    what: str = ""
+    """What the call is about, for errors."""
+
+    def __str__(self) -> str:
+        return self.what or f"{self.kind} {self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentSpec(JobSpec):
     """Request to train one trial or member up to an epoch.
 
     It begins with the checkpoint of an earlier segment if there is one, and ends in one of its own:
@@ -53,8 +110,6 @@ class SegmentSpec(Segment):
     spoils nothing.
     """
 
-    directory: str
-    """Folder of the trial or member; the only place the segment writes to."""
     store: str
     """Path of the GraphStore."""
     network: NetworkConfig
@@ -99,17 +154,6 @@ class SegmentSpec(Segment):
     trivial_errors: dict[str, float] = field(default_factory=dict)
     """Errors of a trivial predictor, by target, in which the criterion is measured; the trainer
     works them out if not given."""
-    run_directory: str = ""
-    """File of the driver's token."""
-    token: str = ""
-    """Identifies the driver that sent this segment; a newer driver's token ends it."""
-    attempt: str = ""
-    """Identifies this sending of it."""
-    site_gcds: int = 1
-    """GCDs of the site, whose processes share its file system."""
-    deadline: float | None = None
-    """Time by the node's monotonic clock [s] by which the segment ends with a checkpoint; none if
-    not given."""
     threads: int = 1
     mode: Mode = "memory"
     """How the store is read."""
@@ -123,7 +167,7 @@ class SegmentSpec(Segment):
     """Whether the profile comes with a trace of some steps."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, for another process; :meth:`from_dict` reads it."""
+        """As JSON, for another process; :func:`read_job` reads it."""
         return {**vars(self), "network": self.network.to_json()}
 
     @classmethod
@@ -140,24 +184,25 @@ class SegmentSpec(Segment):
         return cls(**{**values, **known, "frozen": tuple(values.get("frozen", ()))})
 
     @property
-    def folder(self) -> Path:
-        """The trial's or member's folder."""
-        return Path(self.directory)
-
-    @property
     def checkpoint(self) -> Path:
         """The file that this sending of the segment writes, and no other."""
         return self.folder / (f"checkpoint-{self.attempt}.pt" if self.attempt else "checkpoint.pt")
 
     @property
-    def profile(self) -> Path:
-        """The file that this sending of a profile writes."""
-        return self.folder / f"profile-{self.attempt}.json"
-
-    @property
     def trace(self) -> Path:
         """The Chrome trace of this sending of a profile."""
         return self.folder / f"trace-{self.attempt}.json"
+
+
+def read_job(values: Mapping[str, Any]) -> Call | SegmentSpec:
+    """The job of which these are the JSON values.
+
+    Raises
+    ------
+    InputError
+        If the network of a segment is none.
+    """
+    return Call(**values) if "function" in values else SegmentSpec.from_dict(values)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,6 +263,8 @@ class TrainingOutcome:
     started: float = 0.0
     """Unix time [s]."""
     ended: float = 0.0
+    answer: dict[str, Any] = field(default_factory=dict)
+    """What a function that was called has returned, or the profile of a segment's steps."""
 
     @classmethod
     def cut_short(cls, status: Status, reason: str, began: float | None = None) -> TrainingOutcome:
@@ -324,8 +371,9 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
             object.__setattr__(self, name, nothing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values of all fields."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Plain values of all fields that a segment has."""
+        names = (field.name for field in fields(self) if field.name != "answer")
+        return {name: getattr(self, name) for name in names}
 
 
 def trial_kwh(results: Iterable[SegmentResult]) -> float:

@@ -14,14 +14,14 @@ from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.event_files import EventFiles, write
 from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.ledger import Ledger
-from hydragnn_flow.campaign.machine import Clock, WallClock
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
+from hydragnn_flow.execution.machine import Clock, WallClock
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
     Estimate,
@@ -132,7 +132,7 @@ class Context:
         decay: tuple[int, int] | None = None,
         repeat: int = 0,
         width: int | None = 1,
-    ) -> Task:
+    ) -> SegmentTask:
         """A segment of a trial or member, for a number of GCDs; one or more of them if None.
 
         Members of one trial have different seeds by their ``repeat``.
@@ -180,7 +180,7 @@ class Context:
             mode=self.config.data.mode,
             scratch=self.site.node.scratch,
         )
-        task = Task(
+        task = SegmentTask(
             spec=spec,
             estimate=_UNKNOWN,
             epochs=until_epoch - done_epochs,
@@ -194,7 +194,7 @@ class Context:
         )
         return self.sized(task)
 
-    def sized(self, task: Task) -> Task:
+    def sized(self, task: SegmentTask) -> SegmentTask:
         """A segment as it is to be sent now, on the fewest GCDs that it may have.
 
         Its steps are divided into as many micro-batches as its memory needs. A segment whose steps
@@ -216,7 +216,7 @@ class Context:
             )
         return found
 
-    def shapes(self, task: Task) -> list[Task]:
+    def shapes(self, task: SegmentTask) -> list[SegmentTask]:
         """A segment on each number of GCDs that it may have, itself first.
 
         To have more is of use where it saves a good part of the time, and more than it takes for
@@ -246,7 +246,7 @@ class Context:
         steps = self.estimator.steps_per_epoch(network)
         return max(1, min(steps // LEAST_STEPS, self.site.gcds_of_a_block))
 
-    def _widths(self, task: Task) -> list[int]:
+    def _widths(self, task: SegmentTask) -> list[int]:
         """Numbers of GCDs that a segment may have where it is free to have several."""
         network = task.spec.network
         most = self._most_batches(network) if task.is_batch_per_gcd else self.widest(network)
@@ -257,7 +257,7 @@ class Context:
             if sharding is None or not sharding.wrong_width(width)
         ]
 
-    def _on(self, task: Task, width: int) -> Task:
+    def _on(self, task: SegmentTask, width: int) -> SegmentTask:
         """A segment on a number of GCDs, with as many micro-batches as its memory needs."""
         network = task.spec.network.with_accumulation(task.micro_batches)
         batches = width if task.is_batch_per_gcd else task.spec.batches
@@ -267,7 +267,7 @@ class Context:
         spec = replace(task.spec, network=network, batches=batches, checksums=checksums)
         return replace(task, spec=spec, estimate=estimate, width=width)
 
-    def _results(self, task: Task) -> list[SegmentResult]:
+    def _results(self, task: SegmentTask) -> list[SegmentResult]:
         """Of all segments before it, those of a member's trial included."""
         results = self.ledger.trials.get(task.trial, [])
         if task.spec.kind == "member":

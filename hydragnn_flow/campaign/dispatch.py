@@ -6,41 +6,35 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import groupby, islice
+from dataclasses import replace
+from itertools import islice
 from queue import SimpleQueue
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.fusing import Fusing
-from hydragnn_flow.campaign.machine import Workers
-from hydragnn_flow.campaign.task import Task
-from hydragnn_flow.execution import Rank, merged
+from hydragnn_flow.campaign.task import SegmentTask
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Jobs, Sending
+from hydragnn_flow.execution.machine import Workers
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
     SURELY_BEFORE,
     Fleet,
     Placement,
     Resident,
-    Spot,
     place,
     to_make_way,
     to_part,
     to_place_anew,
     widened,
 )
-from hydragnn_flow.segment import AGREED, APART, Kind, SegmentResult
+from hydragnn_flow.segment import APART, Kind, SegmentResult
 
-SECONDS_BETWEEN_CHECKS = 0.5
 # Least time between two records [s] where more than MANY segments run. On a large machine a hundred
 # end in a second, and each record makes some requests of the shared file system.
 SECONDS_BETWEEN_RECORDS = 0.2
 MANY = 32
 # Time between two looks for segments that could go on over more GCDs [s], where MANY run.
 SECONDS_BETWEEN_LOOKS = 10.0
-# Time for all ranks of a gang to end when one has, before they are ended [s].
-SECONDS_TO_FOLLOW = 60.0
 # Until it is known how segments on one GCD slow each other down, every fourth keeps its GCD to
 # itself, sixteen at most at a time.
 _ONE_ALONE_OF, _MOST_ALONE = 4, 16
@@ -49,41 +43,7 @@ _MOST_PARTED = 4096
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
-class _Sending:
-    """A segment on its way: what each of its nodes runs, and how that ended."""
-
-    task: Task
-    resident: Resident
-    parts: list[tuple[str, list[Spot]]]
-    """Nodes, and the GCDs there, rank by rank."""
-    ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
-    """Results of the ranks of each part."""
-    is_released: bool = False
-    """Whether it was asked to stop at a checkpoint."""
-    is_awaited: bool = False
-    """Whether its GCDs, or others, are promised until it has stopped."""
-
-    @property
-    def keeps_gcd(self) -> bool:
-        """Whether it keeps its GCD to itself so as to be measured alone."""
-        return self.task.keeps_gcd and self.resident.alone and not self.is_gang
-
-    @property
-    def is_gang(self) -> bool:
-        return len(self.resident.spots) > 1
-
-    @property
-    def results(self) -> list[SegmentResult]:
-        """Of all ranks, in their order."""
-        return [result for part in range(len(self.parts)) for result in self.ended[part]]
-
-
-_Ended = tuple[_Sending, int, Future[list[SegmentResult]]]
-"""A segment that was sent, the number of one of its parts, and the results of that."""
-
-
-class Dispatch:
+class Dispatch(Jobs[SegmentTask]):
     """The segments that a campaign has running.
 
     Parameters
@@ -95,31 +55,20 @@ class Dispatch:
     """
 
     def __init__(self, context: Context, workers: Workers) -> None:
-        self._context, self._workers = context, workers
-        self._clock = context.clock
-        site = context.site
-        self._fleet = Fleet(context.gcd, len(site.node.gcds), site.gcds_of_a_block)
-        self._running: dict[_Sending, None] = {}  # in the order in which they were sent
+        super().__init__(workers, context.site, context.clock, context.gcd)
+        self._context = context
         self._number = Counter[Kind]()
-        # When the other ranks of a gang are to have ended too, by the campaign's clock [s].
-        self._follow_by: dict[_Sending, float] = {}
-        self._done: SimpleQueue[_Ended] = SimpleQueue()
         self._waited_for = ""
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
         self._told_apart = False
         self._fusing = Fusing(context.config, context.gcd)
 
-    @property
-    def running(self) -> int:
-        """GCDs that have something to do."""
-        return self._fleet.at_work
-
     def number(self, kind: Kind) -> int:
         """Number of segments at work, of trials or of members."""
         return self._number[kind]
 
-    def tasks(self, kind: Kind) -> list[Task]:
+    def tasks(self, kind: Kind) -> list[SegmentTask]:
         """Segments at work, of trials or of members, in the order in which they were sent."""
         return [task for _, sending in self._of(kind) for task in sending.task.members]
 
@@ -141,9 +90,8 @@ class Dispatch:
     @property
     def fleet(self) -> Fleet:
         """The GCDs of all nodes that take work now."""
-        self._fleet.update(self._workers.hosts())
         self._fleet.sharing_pays = self._sharing_pays()
-        return self._fleet
+        return super().fleet
 
     def request_workers(self, more: int) -> None:
         """Ask the site for workers, ``more`` than are at work.
@@ -153,20 +101,20 @@ class Dispatch:
         InputError, CampaignStopped
             If none can be got, or none that does any work.
         """
-        self._workers.update(self.running + more)
-        waits_for = self._workers.waiting() if more and not self._running else ""
+        super().request_workers(more)
+        waits_for = self.waiting if more and not self._running else ""
         if waits_for and not self._waited_for:
             tell(_logger, "%s", waits_for)
         self._waited_for = waits_for
 
     def begin(
         self,
-        ready: Sequence[Task],
+        ready: Sequence[SegmentTask],
         most: float = math.inf,
         to_come: int = 0,
         *,
         may_join: bool = True,
-    ) -> list[Task]:
+    ) -> list[SegmentTask]:
         """Send those for which there are GCDs now; returns the others.
 
         Where GCDs would idle, segments that are free to have more than one get several.
@@ -193,14 +141,14 @@ class Dispatch:
             ready = widened(ready, int(for_these), self._context.shapes, enough)
         placed, rest = place(ready, fleet, now, most, may_join=may_join)
         for placement in placed:
-            self._send(placement)
+            self.send(placement)
         return [
             replace(task, wider=(), keeps_gcd=False) if task.wider or task.keeps_gcd else task
             for bundle in rest
             for task in bundle.members
         ]
 
-    def stop(self, tasks: Collection[Task]) -> None:
+    def stop(self, tasks: Collection[SegmentTask]) -> None:
         """Have segments at work stop at a checkpoint.
 
         They come back from :meth:`wait` as interrupted ones do, which is nobody's failure.
@@ -209,7 +157,7 @@ class Dispatch:
         for sending in self._running:
             found = {task.spec.attempt for task in sending.task.members}
             if found & attempts and not sending.is_released:
-                self._release(sending)
+                self.release(sending)
 
     def reshape(self, kind: Kind) -> None:
         """Have segments stop at a checkpoint that would go on much faster over idle GCDs.
@@ -239,13 +187,13 @@ class Dispatch:
         chosen = to_place_anew(at_work, times, fleet, now)
         for resident in chosen:
             _logger.info("%s is to go on over more GCDs", at_work[resident].task)
-            self._release(at_work[resident])
+            self.release(at_work[resident])
         if not chosen and kind == "trial" and self._number["member"]:
             members = dict(self._of("member"))
             over_theirs = to_place_anew(at_work, times, fleet, now, members)
             self._clear({node for nodes in over_theirs.values() for node in nodes})
 
-    def make_way(self, ready: Sequence[Task]) -> None:
+    def make_way(self, ready: Sequence[SegmentTask]) -> None:
         """Have members stop at a checkpoint whose GCDs one of the trials that are ready waits for.
 
         The others go on.
@@ -256,57 +204,28 @@ class Dispatch:
         for width in sorted({task.width for task in ready}):
             if stopped := to_make_way(width, fleet, now, members):
                 for resident in stopped:
-                    self._release(members[resident])
+                    self.release(members[resident])
                 return
 
-    def _of(self, kind: Kind) -> Iterator[tuple[Resident, _Sending]]:
+    def _of(self, kind: Kind) -> Iterator[tuple[Resident, Sending[SegmentTask]]]:
         return ((one.resident, one) for one in self._running if one.task.spec.kind == kind)
 
     def _clear(self, nodes: Collection[str]) -> None:
         for resident, sending in self._of("member"):
             if any(spot.node in nodes for spot in resident.spots):
-                self._release(sending)
+                self.release(sending)
 
-    def _release(self, sending: _Sending, *, is_awaited: bool = True) -> None:
-        sending.is_released, sending.is_awaited = True, is_awaited
-        _logger.info("%s is stopped at a checkpoint", sending.task)
-        self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
-
-    def _send(self, placement: Placement[Task]) -> None:
-        task, resident = placement.segment, placement.resident
-        task = task.sent()
-        spec, spots = task.spec, resident.spots
-        if len(spots) > 1 or spec.kind == "member":
-            _logger.info("%s gets a width of %d", task, len(spots))
-        parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
-        sending = _Sending(task, resident, parts)
-        self._running[sending] = None
-        self._number[spec.kind] += len(task.members)
+    def send(self, placement: Placement[SegmentTask]) -> Sending[SegmentTask]:
+        """Send a segment to GCDs on which the fleet has it already."""
+        sending = super().send(placement)
+        task, width = sending.task, len(placement.resident.spots)
+        if sending.is_gang or task.spec.kind == "member":
+            _logger.info("%s gets a width of %d", task, width)
+        self._number[task.spec.kind] += len(task.members)
         self._alone += sending.keeps_gcd
-        now, number = self._clock.monotonic(), 0
-        for part, (node, there) in enumerate(parts):
-            left = self._fleet.ends(node) - now
-            ranks = [
-                Rank(
-                    spec,
-                    number + place,
-                    len(spots),
-                    gcd=spot.gcd,
-                    nodes=len(parts),
-                    memory_gib=task.estimate.memory_gib,
-                    seconds=None if left == math.inf else left,
-                    fused=tuple(other.spec for other in task.members[1:]),
-                )
-                for place, spot in enumerate(there)
-            ]
-            number += len(there)
-            future = self._workers.run(ranks, node)
-            future.add_done_callback(partial(self._ended, sending, part))
+        return sending
 
-    def _ended(self, sending: _Sending, part: int, end: Future[list[SegmentResult]]) -> None:
-        self._done.put((sending, part, end))  # called by a thread of Parsl's
-
-    def wait(self, *, at_once: bool = False) -> list[tuple[Task, SegmentResult]]:
+    def wait(self, *, at_once: bool = False) -> list[tuple[SegmentTask, SegmentResult]]:
         """The segments that have ended, already on disk; none if that takes long.
 
         Parameters
@@ -317,19 +236,17 @@ class Dispatch:
         pause = self._recorded + SECONDS_BETWEEN_RECORDS - self._clock.monotonic()
         if pause > 0 and not at_once and len(self._running) > MANY:
             self._clock.next(SimpleQueue(), pause)  # nothing is taken that might not be recorded
-        finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
-        for sending, _ in finished:
-            del self._running[sending]
+        finished = self.finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
+        for sending in finished:
             self._number[sending.task.spec.kind] -= len(sending.task.members)
             self._alone -= sending.keeps_gcd
             if sending.is_awaited:
                 self._looked = -math.inf  # what it was stopped for comes next
         now = self._clock.monotonic()
-        ended = [end for sending, together in finished for end in _ends(sending, together, now)]
+        ended = [end for sending in finished for end in _ends(sending, now)]
         self._fusing.learn(ended)
         self._context.record([result for _, result in ended])
         self._recorded = self._clock.monotonic() if ended else self._recorded
-        self._judge_nodes([result for sending, _ in finished for result in sending.results])
         self._part()
         return ended
 
@@ -342,7 +259,7 @@ class Dispatch:
             tell(_logger, told)
         return pays
 
-    def _with_some_alone(self, ready: Sequence[Task]) -> Sequence[Task]:
+    def _with_some_alone(self, ready: Sequence[SegmentTask]) -> Sequence[SegmentTask]:
         """Let some keep their GCD, as long as it is not known how those get on that share one."""
         if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
             return ready
@@ -368,75 +285,13 @@ class Dispatch:
         self._parted = now
         at_work = {one.resident: one for one in self._running if not one.is_released}
         for resident in to_part(at_work, now)[:_MOST_PARTED]:
-            self._release(at_work[resident], is_awaited=False)
-
-    def _judge_nodes(self, results: Sequence[SegmentResult]) -> None:
-        """Tell the pool how nodes do; in a gang each rank counts for its own node.
-
-        Successes come last: the node is good, whatever failed beside them.
-        """
-        for result in sorted(results, key=_has_worked):
-            if result.status in ("interrupted", "lost") or not result.node:
-                continue
-            if result.status == "refused":
-                self._workers.avoid(result.node, result.reason)
-                continue
-            segment = (result.kind, result.number, result.rung)
-            self._workers.record(result.node, segment, _has_worked(result))
-
-    def _finished(self, seconds: float) -> list[tuple[_Sending, float]]:
-        """Segments that have ended, and how many were on their GCD on the average.
-
-        A gang is called off when one of its ranks ends badly.
-        """
-        finished: list[tuple[_Sending, float]] = []
-        while (end := self._clock.next(self._done, seconds)) is not None:
-            seconds = 0.0
-            sending, part, future = end
-            results = sending.ended[part] = future.result()
-            now = self._clock.monotonic()
-            together = self._fleet.together(sending.resident, now)
-            self._fleet.end(sending.resident, sending.parts[part][1], now)
-            if len(sending.ended) == len(sending.parts):
-                finished.append((sending, together))
-                continue
-            bad = next((r for r in results if r.status not in AGREED or _never_came(r)), None)
-            if bad is not None:
-                self._call_off(sending, bad.reason)
-            elif results[0].status != "ok":
-                self._follow_by.setdefault(sending, now + SECONDS_TO_FOLLOW)
-        for sending, _ in finished:
-            self._follow_by.pop(sending, None)
-        now = self._clock.monotonic()
-        for sending in [gang for gang, until in self._follow_by.items() if now > until]:
-            del self._follow_by[sending]
-            self._call_off(sending, next(iter(sending.ended.values()))[0].reason)
-        return finished
-
-    def _call_off(self, sending: _Sending, reason: str) -> None:
-        """End the other ranks of a gang, which would wait in vain."""
-        _logger.info("%s: its ranks are called off: %s", sending.task, reason)
-        for part, (node, _) in enumerate(sending.parts):
-            if part not in sending.ended:
-                self._workers.call_off(node, sending.task.spec.attempt, reason)
+            self.release(at_work[resident], is_awaited=False)
 
 
-def _has_worked(result: SegmentResult) -> bool:
-    """Whether the end, good or bad, is the segment's own doing and not its node's."""
-    return result.status in ("ok", "diverged", "out_of_memory")
-
-
-def _never_came(result: SegmentResult) -> bool:
-    """Whether a rank was not begun: its node took no more work."""
-    return result.status == "interrupted" and not result.node
-
-
-def _ends(sending: _Sending, together: float, now: float) -> Iterator[tuple[Task, SegmentResult]]:
+def _ends(sending: Sending[SegmentTask], now: float) -> Iterator[tuple[SegmentTask, SegmentResult]]:
     """The segment, or those that were fused, and how each has ended."""
-    results, sent = sending.results, sending.resident.since
-    if sending.is_gang:
-        results = [merged(results)]
-    for task, result in zip(sending.task.members, results, strict=True):
+    sent = sending.resident.since
+    for task, result in zip(sending.task.members, sending.results, strict=True):
         is_released = sending.is_released
         if is_released and result.status == "lost":
             # A gang that was stopped while its ranks met each other; it is nobody's failure.
@@ -444,7 +299,7 @@ def _ends(sending: _Sending, together: float, now: float) -> Iterator[tuple[Task
         # To go on separately is nobody's failure either.
         is_released = is_released or result.reason.startswith(APART)
         forecast = replace(
-            task.forecast(together),
+            task.forecast(sending.together),
             waited_seconds=max(0.0, sent - task.ready_since),
             away_seconds=now - sent,
         )

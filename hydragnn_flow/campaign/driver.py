@@ -7,7 +7,7 @@ on it, so it may be killed at any moment and started again by the same command.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -16,7 +16,6 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.ledger import answering
 from hydragnn_flow.campaign.phases import run_phases
-from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.campaign.starting import bring_weights
 from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.campaign.view import View
@@ -26,6 +25,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Member, finish_ensemble
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
@@ -33,6 +33,7 @@ from hydragnn_flow.report.cost import cost_of, nodes_cost, rest_watts
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
+_PREPARES = "hydragnn_flow.data:run_task"
 _logger = logging.getLogger(__name__)
 
 
@@ -96,8 +97,12 @@ def _prepare(
     view: View,
     pool: Callable[[], Pool],
 ) -> GraphStore:
-    tasks = PoolWorkers(site, pool, "hydragnn_flow.data:run_task")
-    return checked_store(config, directory.store, view, tasks)
+    def workers(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+        if requests:
+            jobs, work = Jobs[Task](pool(), site), "preparing the store"
+            yield from run_calls(jobs, "preparation", _PREPARES, requests, work)
+
+    return checked_store(config, directory.store, view, workers)
 
 
 @contextmanager

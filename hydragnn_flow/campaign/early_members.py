@@ -16,7 +16,7 @@ from hydragnn_flow.campaign.selecting import (
     numbered,
     write_selection,
 )
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.ensemble.selection import Early, Selection
 from hydragnn_flow.search import Search, TrialRecord
 
@@ -111,7 +111,7 @@ class EarlyMembers:
         write_selection(self._context, Selection([], [], self._selection.early), [])
         return self._selection
 
-    def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> None:
+    def _send(self, dispatch: Dispatch, ready: Sequence[SegmentTask]) -> None:
         rest = dispatch.begin(ready, self._gcds - dispatch.running, may_join=False)
         waiting = {task.spec.number for task in rest}
         for task in ready:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.search import CRITERION, LOSSES
 from hydragnn_flow.placement import MEMORY_FRACTION, Estimate, Gcd
@@ -51,7 +51,9 @@ class Fusing:
             return 1
         return self._most
 
-    def together(self, ready: Sequence[Task], free: int, process_gib: float) -> list[Task]:
+    def together(
+        self, ready: Sequence[SegmentTask], free: int, process_gib: float
+    ) -> list[SegmentTask]:
         """The segments, some of them as one.
 
         Parameters
@@ -66,8 +68,8 @@ class Fusing:
         each = min(self._most, math.ceil(len(ready) / free)) if free > 0 else 1
         if each < 2:
             return [*ready]
-        found: list[Task] = []
-        alike: defaultdict[str, list[Task]] = defaultdict(list)
+        found: list[SegmentTask] = []
+        alike: defaultdict[str, list[SegmentTask]] = defaultdict(list)
         for task in ready:
             shape = self._shape(task)
             if shape is None:
@@ -80,7 +82,7 @@ class Fusing:
                 found += self._fitting(tasks[number::bundles], process_gib)
         return found
 
-    def learn(self, ended: Iterable[tuple[Task, SegmentResult]]) -> None:
+    def learn(self, ended: Iterable[tuple[SegmentTask, SegmentResult]]) -> None:
         """Remember shapes that are to go on separately.
 
         Parameters
@@ -97,7 +99,7 @@ class Fusing:
                 self._apart.add(shape)
                 _logger.info("%s and others like it are not fused: %s", task, result.reason)
 
-    def _shape(self, task: Task) -> str | None:
+    def _shape(self, task: SegmentTask) -> str | None:
         """Shape of a segment; None if it is to be sent by itself."""
         spec = task.spec
         if task.width > 1 or task.is_batch_per_gcd or refusal_of(spec):
@@ -107,9 +109,9 @@ class Fusing:
         shape = shape_of(spec)
         return None if shape in self._apart else shape
 
-    def _fitting(self, tasks: Sequence[Task], process_gib: float) -> list[Task]:
+    def _fitting(self, tasks: Sequence[SegmentTask], process_gib: float) -> list[SegmentTask]:
         """Segments of one shape in as few bundles as fit the memory of a GCD."""
-        bundles: list[list[Task]] = []
+        bundles: list[list[SegmentTask]] = []
         room = 0.0
         for task in tasks:
             mine = max(0.0, task.estimate.memory_gib - process_gib)
@@ -121,7 +123,7 @@ class Fusing:
         return [_bundle(found, process_gib) if len(found) > 1 else found[0] for found in bundles]
 
 
-def _bundle(tasks: Sequence[Task], process_gib: float) -> Task:
+def _bundle(tasks: Sequence[SegmentTask], process_gib: float) -> SegmentTask:
     """Some segments as one: they take as long as separately, or less, and share a process."""
     each = [task.estimate for task in tasks]
     estimate = Estimate(

@@ -55,7 +55,7 @@ class Ledger:
     """
 
     def __init__(self, directory: RunDirectory, token: str) -> None:
-        self._directory, self._token = directory, token
+        self._directory, self.token = directory, token
         self._driver = DriverFile(directory.path)
         self.trials: defaultdict[int, list[SegmentResult]] = defaultdict(list)
         """Segments of each trial, in the order they ended."""
@@ -133,7 +133,7 @@ class Ledger:
         """
 
         def act() -> None:
-            self._driver.check(self._token)
+            self._driver.check(self.token)
             action()
 
         with answering(self._directory.path, bool):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.ledger import is_judged
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.ensemble.selection import Choice
 from hydragnn_flow.files import patiently
@@ -17,7 +17,7 @@ BEGUN = "begun"
 """File in a member's folder, which changes when the member is sent."""
 
 
-def member_task(context: Context, member: int, choice: Choice, trial: TrialRecord) -> Task:
+def member_task(context: Context, member: int, choice: Choice, trial: TrialRecord) -> SegmentTask:
     """The segment of a member, from its trial's weights or its own to its last epoch."""
     config, folder = context.config.members, member_folder(context.directory.ensemble, member)
     trained, until = trained_epochs(context, trial.number), context.config.member_epochs
@@ -57,7 +57,7 @@ def checkpoint_of_trial(context: Context, trial: int) -> Path:
     return context.directory.trial(trial) / last.checkpoint
 
 
-def record_begun(context: Context, task: Task) -> None:
+def record_begun(context: Context, task: SegmentTask) -> None:
     """Put on disk, for `hydragnn-flow status`, when a member was sent."""
     folder = task.spec.folder
 

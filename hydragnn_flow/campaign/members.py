@@ -22,7 +22,7 @@ from hydragnn_flow.campaign.member_task import (
     record_begun,
 )
 from hydragnn_flow.campaign.selecting import numbered, write_selection
-from hydragnn_flow.campaign.task import Task, log_retry
+from hydragnn_flow.campaign.task import SegmentTask, log_retry
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.ensemble.failed_members import FailedMember, failed_members
@@ -187,7 +187,7 @@ class MemberPhase:
         self._kept[result.number] = found[0]
         return True
 
-    def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> list[Task]:
+    def _send(self, dispatch: Dispatch, ready: Sequence[SegmentTask]) -> list[SegmentTask]:
         """Send the members for which there are GCDs, the longest first; returns the others."""
         rest = dispatch.begin(ready, self._gcds - dispatch.running) if ready else []
         waiting = {task.spec.number for task in rest}
@@ -196,7 +196,7 @@ class MemberPhase:
                 record_begun(self.context, task)
         return rest
 
-    def _task(self, member: int) -> Task:
+    def _task(self, member: int) -> SegmentTask:
         return member_task(self.context, member, self.line[member], self.trials[member])
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
@@ -209,7 +209,7 @@ class MemberPhase:
     def _folder(self, member: int) -> Path:
         return member_folder(self.context.directory.ensemble, member)
 
-    def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
+    def _judge(self, task: SegmentTask, result: SegmentResult) -> list[SegmentTask]:
         """Record the end of a member; returns the task where it should be repeated."""
         self._dropped.discard(task.spec.number)
         if task.spec.number not in self._asked:

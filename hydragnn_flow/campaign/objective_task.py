@@ -13,14 +13,26 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.user_classes import import_class, one_line, with_place
+from hydragnn_flow.errors import InputError, JobLost
 from hydragnn_flow.files import DISKS, is_there, passing, patiently, write_json
 from hydragnn_flow.locks import Held, locked
+from hydragnn_flow.plain_files import read_json
 from hydragnn_flow.search.job import Job
 from hydragnn_flow.segment import Status
-from hydragnn_flow.tasks import TaskLost
 from hydragnn_flow.training.device import this_device
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 
+_KEYS = {
+    "status",
+    "reason",
+    "values",
+    "node",
+    "started",
+    "ended",
+    "seconds",
+    "cpu_seconds",
+    "peak_memory_gib",
+}
 SECONDS_TO_WAIT = 120.0
 """Time for a call of the same trial that was taken for lost to end [s]."""
 
@@ -30,15 +42,15 @@ def answer_file(folder: Path, budget: int) -> Path:
     return folder / f"budget-{budget}.json"
 
 
-def run(request: Mapping[str, Any]) -> None:
-    """Call the objective for a trial up to a rung, unless that has been done.
+def run(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the objective for a trial up to a rung, unless that has been done; its answer.
 
     Whatever the function does is an answer; a process that dies leaves none, nor does a disk that
     is full or away, which the next sending waits for.
 
     Raises
     ------
-    TaskLost
+    JobLost
         If the disk fails once the function was called, which is not to be called again at once.
     OSError
         If the disk fails before, or an earlier call of the trial does not end.
@@ -50,17 +62,33 @@ def run(request: Mapping[str, Any]) -> None:
     try:
         # Two calls of a trial would spoil each other's files.
         with locked(folder / "lock", SECONDS_TO_WAIT):
-            if not is_there(file):
-                (folder / "lock").touch()  # for `hydragnn-flow status`, which says since when
-                try:
-                    answer = _answer(request, folder)
-                    patiently(lambda: write_json(file, answer))
-                except OSError as error:
-                    raise TaskLost("", f"the disk failed ({one_line(error)})") from None
+            if (before := _before(file)) is not None:
+                return before
+            (folder / "lock").touch()  # for `hydragnn-flow status`, which says since when
+            try:
+                answer = _answer(request, folder)
+                patiently(lambda: write_json(file, answer))
+            except OSError as error:
+                raise JobLost(f"the disk failed ({one_line(error)})") from None
+            return answer
     except Held:
         raise TimeoutError(
             errno.ETIMEDOUT, f"an earlier call of trial {request['number']} still holds {folder}"
         ) from None
+
+
+def _before(file: Path) -> dict[str, Any] | None:
+    """The answer of an earlier call, unless there is none, or it is damaged."""
+    if not is_there(file):
+        return None
+    try:
+        found: dict[str, Any] = read_json(file)
+    except InputError:
+        found = {}
+    if found.keys() == _KEYS:
+        return found
+    print(f"{file}: is damaged; the function is called again")
+    return None
 
 
 def _answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Ensemble
 from hydragnn_flow.ensemble.member_predictions import splits_of
@@ -30,11 +29,11 @@ from hydragnn_flow.ensemble.predictions_files import (
     written_to,
 )
 from hydragnn_flow.ensemble.structure_files import Files, open_path
-from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
 from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.log import driver_log
-from hydragnn_flow.tasks import NoWorkers, run_all
 
 Shown = Callable[[int, int, str], None]
 """Called with the number of structures that are done, their number, and what is waited for."""
@@ -153,21 +152,19 @@ def _predict(
 
     def waits(why: str) -> None:
         nonlocal note
-        note = why
-        progress(done, total, note)
-
-    def ended(number: int) -> None:
-        nonlocal done
-        done += parts[left[number]].structures
-        progress(done, total, note)
+        if why != note:
+            note = why
+            progress(done, total, note)
 
     progress(done, total, note)
     if left:
         device = "cuda" if site.node.device == "hip" else site.node.device
         requests = {n: request_of(parts[path], path, asked, device) for n, path in left.items()}
         with Pool(site, folder / "parsl") as pool:
-            workers = PoolWorkers(site, lambda: pool, _TASK, waits)
-            run_all(workers, requests, ended, "predicting")
+            jobs = Jobs[Task](pool, site)
+            for number in run_calls(jobs, "prediction", _TASK, requests, "predicting", waits):
+                done += parts[left[number]].structures
+                progress(done, total, note)
     _wait_for(parts, together)
 
 

@@ -15,6 +15,7 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data.preparing import Workers
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import SplitSize
@@ -24,7 +25,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.log import tell
 from hydragnn_flow.models import HydraModel, Model, build_model
 from hydragnn_flow.segment import Sampling
-from hydragnn_flow.tasks import Workers
 from hydragnn_flow.training.batching import Budget, graphs_kept
 from hydragnn_flow.training.sampling import drawn_size, shares_of
 
@@ -45,7 +45,7 @@ def checked_store(
     view
         Shows the progress.
     workers
-        Who prepares it; by default this process.
+        Run the tasks of its preparation; by default this process does.
 
     Raises
     ------

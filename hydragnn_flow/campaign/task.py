@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hydragnn_flow.execution.jobs import Task
 from hydragnn_flow.files import is_there, patiently
-from hydragnn_flow.placement import Placeable
 from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import Forecast, SegmentResult, SegmentSpec
 
@@ -16,7 +15,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Placeable):
+class SegmentTask(Task):
     """A segment to run, and its estimated cost."""
 
     spec: SegmentSpec
@@ -28,28 +27,24 @@ class Task(Placeable):
     """Number of the trial, which for a member is that it comes from."""
     micro_batches: int = 1
     """Micro-batches of a step that the trial asks for; it may be sent with more."""
-    is_released: bool = False
-    """Whether it was stopped to go on over other GCDs, which is nobody's failure."""
     is_flexible: bool = False
     """Whether the placer may give it more GCDs."""
     is_batch_per_gcd: bool = False
     """Whether a step has a batch of each of its GCDs, however many they are."""
-    fused: tuple[Task, ...] = ()
+    fused: tuple[SegmentTask, ...] = ()
     """Segments that are trained fused, in one process, where this stands for several."""
-    retries: Retries = field(default_factory=Retries)
-    """Failures without progress; losses are those of its node or batch job."""
 
     @property
-    def members(self) -> tuple[Task, ...]:
+    def members(self) -> tuple[SegmentTask, ...]:
         """The segments that it stands for; itself, if it is one."""
         return self.fused or (self,)
 
-    def sent(self) -> Task:
+    def sent(self) -> SegmentTask:
         """The segment as it goes out, with an attempt of its own."""
         if self.fused:
             fused = tuple(task.sent() for task in self.fused)
             return replace(self, spec=fused[0].spec, fused=fused)
-        return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
+        return super().sent()
 
     def forecast(self, together: float) -> Forecast:
         """Plan and estimate of the segment, which shared its GCD with others or not."""
@@ -70,7 +65,7 @@ class Task(Placeable):
             uncorrected_memory_gib=estimate.uncorrected_memory_gib,
         )
 
-    def again(self, end: SegmentResult) -> Task:
+    def again(self, end: SegmentResult, nodes: int = 1) -> SegmentTask:
         """The segment, as it was sent, once more after a bad end or to be placed anew.
 
         One that got further, and so has left a checkpoint, has its failures forgotten. Waits for a
@@ -78,18 +73,11 @@ class Task(Placeable):
         """
         got_further = patiently(lambda: is_there(self.spec.checkpoint))
         before = Retries() if got_further else self.retries
-        is_lost = end.status in ("lost", "refused", "interrupted")
-        if self.is_released:
-            retries = before
-        else:
-            retries = before.lost() if is_lost else before.failed()
-        spec = replace(self.spec, may_have_begun=True)
-        epochs = min(self.epochs, spec.until_epoch - end.to_epoch)
         return replace(
             self,
-            spec=spec,
-            epochs=epochs,
-            retries=retries,
+            spec=replace(self.spec, may_have_begun=True),
+            epochs=min(self.epochs, self.spec.until_epoch - end.to_epoch),
+            retries=before if self.is_released else before.after(end.status, end.node, nodes),
             is_urgent=True,
             wider=(),
             keeps_gcd=False,
@@ -100,10 +88,10 @@ class Task(Placeable):
         if self.fused:
             numbers = ", ".join(str(task.spec.number) for task in self.fused)
             return f"{self.spec.kind}s {numbers}, fused"
-        return f"{self.spec.kind} {self.spec.number}"
+        return super().__str__()
 
 
-def log_retry(task: Task, end: SegmentResult) -> None:
+def log_retry(task: SegmentTask, end: SegmentResult) -> None:
     """Log that a segment is sent once more after a bad end."""
     _logger.info(
         "%s is sent again (%s): %s%s: %s",

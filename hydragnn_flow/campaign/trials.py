@@ -18,7 +18,7 @@ from hydragnn_flow.campaign.objectives import (
     outcome_of,
 )
 from hydragnn_flow.campaign.rebuild import rebuild_study
-from hydragnn_flow.campaign.task import Task, log_retry
+from hydragnn_flow.campaign.task import SegmentTask, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.garbage import collection_of_new
 from hydragnn_flow.log import tell
@@ -67,7 +67,7 @@ class TrialPhase:
             config.seed,
             config.ensemble_size,
         )
-        self._ready: list[Task] = []
+        self._ready: list[SegmentTask] = []
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
         # Those that share a GCD slow each other down.
@@ -176,7 +176,7 @@ class TrialPhase:
                 return False
         return True
 
-    def _send(self, dispatch: Dispatch) -> list[Task]:
+    def _send(self, dispatch: Dispatch) -> list[SegmentTask]:
         """Put new trials on disk, then send what there is room for; returns the rest."""
         self.context.ledger.write(self.search.commit)
         self._kept.delete()
@@ -259,7 +259,7 @@ class TrialPhase:
         else:
             self._ready.append(task)
 
-    def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> Task:
+    def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> SegmentTask:
         epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]
         gcds = self.context.config.gcds(trial.parameters)
         return self.context.task(
@@ -275,7 +275,7 @@ class TrialPhase:
             width=None if gcds is None else min(gcds, self._gcds),
         )
 
-    def _judge(self, task: Task, result: SegmentResult) -> None:
+    def _judge(self, task: SegmentTask, result: SegmentResult) -> None:
         number, rung, config = task.spec.number, task.spec.rung, self.context.config
         if result.status == "ok" and result.best_val_error is not None:
             self._succeeded = True
@@ -326,7 +326,7 @@ class TrialPhase:
         self.search.fail(number, reason)
         self._settle(number)
 
-    def _repeat(self, task: Task, result: SegmentResult) -> None:
+    def _repeat(self, task: SegmentTask, result: SegmentResult) -> None:
         """Try a segment once more, or say who is to blame."""
         if task.retries.total:
             self._troubled.add(task.spec.number)

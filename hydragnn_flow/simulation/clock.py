@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeVar
 
-from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS
 from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS
 
 Event = TypeVar("Event")
 # Longest time that passes at once while nothing happens [s]: the campaign looks again after that,

@@ -108,13 +108,13 @@ class RecordedTruth:
 
     def cost(self, rank: Rank) -> Cost:
         """The cost of a segment, of which this is a rank."""
-        known = [result for result in self._run.segments(rank.spec) if result.seconds > 0]
-        mine = [result for result in known if result.rung == rank.spec.rung]
+        known = [result for result in self._run.segments(rank.segment) if result.seconds > 0]
+        mine = [result for result in known if result.rung == rank.segment.rung]
         recurring = [result for result in mine if result.status in _RECURRING]
         trained = [result for result in mine or known if _epochs(result) > 0]
         if not trained:
             cost = replace(
-                self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.spec)
+                self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.segment)
             )
             return replace(cost, status=recurring[-1].status) if recurring else cost
         # Of one that was widened since, or was not alone on its GCD, what it would take alone.
@@ -131,7 +131,7 @@ class RecordedTruth:
             busy=1.0,
             memory_gib=max(r.peak_memory_gib for r in trained) + self._uncounted_gib,
             graphs_per_step=trained[-1].graphs_per_step,
-            launch_seconds=self._run.launch_seconds(rank.spec),
+            launch_seconds=self._run.launch_seconds(rank.segment),
             status=recurring[-1].status if recurring else "ok",
         )
 

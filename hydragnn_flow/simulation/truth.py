@@ -95,9 +95,9 @@ class DrawnTruth:
 
     def cost(self, rank: Rank) -> Cost:
         """The cost of a segment, of which this is a rank."""
-        work, steps, slower, larger = self._of_trial(rank.spec)
+        work, steps, slower, larger = self._of_trial(rank.segment)
         gcd, width = self._site.node.gcd, rank.world
-        micro_batches = rank.spec.network.Training.accumulation_steps
+        micro_batches = rank.segment.network.Training.accumulation_steps
         arithmetic, traffic, launch = self._rates
         computing = (
             max(work.flops / gcd.flops / arithmetic, work.bytes / gcd.bandwidth / traffic) / width
@@ -111,10 +111,10 @@ class DrawnTruth:
             exchange += _LATENCY * math.log2(width)
         slowest = math.exp(_OF_RANKS * math.sqrt(2 * math.log(width)))
         step = slower * (alone * slowest + exchange)
-        if rank.spec.budget is not None and rank.spec.budget[0] == "seconds":
-            each = rank.spec.budget[1] / rank.spec.network.Training.num_epoch
+        if rank.segment.budget is not None and rank.segment.budget[0] == "seconds":
+            each = rank.segment.budget[1] / rank.segment.network.Training.num_epoch
             steps = max(1, round(each / (step * width)))
-        graphs = self._estimator.graphs_per_step(rank.spec.network, rank.spec.batches)
+        graphs = self._estimator.graphs_per_step(rank.segment.network, rank.segment.batches)
         evaluated = self._estimator.judged / (graphs * steps)
         net = work.activation_bytes * _LARGEST_BATCH / (width * micro_batches)
         net += COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
@@ -169,7 +169,7 @@ class EstimatedTruth:
 
     def cost(self, rank: Rank) -> Cost:
         """The cost of a segment, of which this is a rank."""
-        spec, width = rank.spec, rank.world
+        spec, width = rank.segment, rank.world
         key = spec.seed, spec.network.Training.accumulation_steps, spec.batches, width
         if key not in self._known:
             one, two = (

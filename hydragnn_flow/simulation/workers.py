@@ -120,7 +120,7 @@ class SimulatedWorkers:
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
         """Run a segment, or ranks of one, on a node; it begins when all its ranks are there."""
         future: Future[list[SegmentResult]] = Future()
-        spec = ranks[0].spec
+        spec = ranks[0].segment
         sending = self._sendings.setdefault(spec.attempt, _Sending(spec))
         sending.parts[node] = ranks, future
         if len(sending.ranks) == ranks[0].world:
@@ -220,7 +220,7 @@ class SimulatedWorkers:
             future.set_result(
                 [
                     SegmentResult.of(
-                        rank.spec,
+                        rank.segment,
                         outcome if not gone or node == gone else others,
                         Place() if node == gone else self._place(node, rank),
                     )

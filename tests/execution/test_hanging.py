@@ -115,7 +115,7 @@ def test_long_steps_give_more_time(scripted, monkeypatch):
 
 def test_what_trains_nothing_may_take_any_time(scripted, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.0)
-    assert scripted(f"sleep 0.3\n{say('{}')}").call({module.CALL: "module:function"}) == {}
+    assert scripted(f"sleep 0.3\n{say('{}')}").call({}) == {}
 
 
 def test_answers_come_whole_however_they_are_cut(scripted):

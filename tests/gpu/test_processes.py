@@ -11,13 +11,14 @@ import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.execution import Rank, merged, run_ranks
-from hydragnn_flow.execution.site_check.probe import run_probe
 from hydragnn_flow.execution.sites.this_node import this_node
+from hydragnn_flow.segment import Call
 from hydragnn_flow.training.runner import run_segment
 
 pytestmark = pytest.mark.gpu
 
 EPOCHS = 3
+PROBE = "hydragnn_flow.execution.site_check.probe:probe"
 CLOSE = {"rtol": 5e-4}
 TYPES = ("SchNet", "EGNN", "PNA", "MACE")
 
@@ -25,9 +26,13 @@ TYPES = ("SchNet", "EGNN", "PNA", "MACE")
 def test_every_gcd_is_as_this_machine_says(node, alloy_store):
     device = "cuda" if node.device == "hip" else node.device
     request = {"device": device, "store": str(alloy_store.path), "interface": None}
-    reports = run_probe(node, request)
-    assert [report.get("fault") for report in reports] == [None] * len(node.gcds)
-    identities = {report["identity"] for report in reports}
+    calls = [
+        Call(kind="check", number=0, directory="", function=PROBE, argument=request)
+        for _ in node.gcds
+    ]
+    ends = [run_ranks(node, [Rank(call, gcd=gcd)])[0] for gcd, call in enumerate(calls)]
+    assert [(end.status, end.reason) for end in ends] == [("ok", "")] * len(node.gcds)
+    identities = {end.answer["identity"] for end in ends}
     assert len(identities) == (1 if device == "cpu" else len(node.gcds))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.in_place_tasks import look_request, measure_request, save_parts
-from hydragnn_flow.data.preparing.running import Progress, run_tasks
+from hydragnn_flow.data.preparing.running import Progress, Workers, run_tasks
 from hydragnn_flow.data.preparing.tasks import ATOM_UNITS
 from hydragnn_flow.data.sources import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
@@ -19,7 +19,6 @@ from hydragnn_flow.data.store.manifest import Manifest
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.tasks import Workers
 
 # Some seconds of a processor; and tasks of each split, whose records have to be put together.
 _GRAPHS_PER_TASK, _MOST_TASKS = 1000, 1000

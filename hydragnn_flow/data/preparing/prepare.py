@@ -15,7 +15,7 @@ import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.in_place import use_in_place
-from hydragnn_flow.data.preparing.running import Progress, run_tasks
+from hydragnn_flow.data.preparing.running import Progress, Workers, run_tasks
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
@@ -34,9 +34,8 @@ from hydragnn_flow.data.store.describe import Content, Description, join_content
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
-from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 from hydragnn_flow.files import write_json
-from hydragnn_flow.tasks import NoWorkers, Workers
 
 T = TypeVar("T")
 
@@ -89,7 +88,7 @@ def prepare_store(
     progress
         Told what is being done, how many are done, and of how many.
     workers
-        Who runs the tasks, unless they are few; by default this process.
+        Runs the tasks, unless they are few; by default this process does.
     whole_lists
         Refuse structures whose neighbour lists leave out neighbours within the cutoff, as soon as
         some have been read. In a finished store this is not looked for: its manifest says it.

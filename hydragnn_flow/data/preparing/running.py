@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.data.preparing.tasks import finished_tasks, load_record, run_task
-from hydragnn_flow.tasks import Workers, run_all
 
 Progress = Callable[[str, int, int], None]
 """Called with the kind of work, the number done, and the number in all."""
+
+Workers = Callable[[Mapping[int, Mapping[str, Any]]], Iterator[int]]
+"""Runs tasks, by number, with `run_task` in other processes; yields the numbers as they end."""
 
 
 def run_tasks(
@@ -26,16 +28,14 @@ def run_tasks(
     unfinished = {n: r for n, r in enumerate(requests) if directories[n].name not in there}
     finished = sum(size for n, size in enumerate(sizes) if n not in unfinished)
 
-    def done(number: int) -> None:
-        nonlocal finished
+    show(what, finished, sum(sizes))
+    for number in (workers or _here)(unfinished):
         finished += sizes[number]
         show(what, finished, sum(sizes))
-
-    show(what, finished, sum(sizes))
-    if workers is not None:
-        run_all(workers, unfinished, done, "preparing the store")
-    else:
-        for number, request in unfinished.items():
-            run_task(request)
-            done(number)
     return [load_record(directory) for directory in directories]
+
+
+def _here(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+    for number, request in requests.items():
+        run_task(request)
+        yield number

@@ -44,7 +44,7 @@ from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.files import is_there, patiently
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
-from hydragnn_flow.segment import SegmentResult, TrainingOutcome
+from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 SECONDS_BETWEEN_CHECKS = 1.0
@@ -278,7 +278,7 @@ class Pool:
         return answer
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run a segment, or ranks of one, on a node; that it was lost is a result too.
+        """Run a job, or ranks of one, on a node; that it was lost is a result too.
 
         Raises
         ------
@@ -293,11 +293,13 @@ class Pool:
             | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd or 0]]}
             for rank in ranks
             for spec in rank.specs
+            if isinstance(spec, SegmentSpec)
         ]
         answer.add_done_callback(self._file.segments.pop)
 
         def has_checkpoint() -> bool:
-            return any(is_there(spec.checkpoint) for rank in ranks for spec in rank.specs)
+            specs = (spec for rank in ranks for spec in rank.specs)
+            return any(isinstance(one, SegmentSpec) and is_there(one.checkpoint) for one in specs)
 
         def pass_on(task: Future[Any]) -> None:
             if isinstance(task.exception(), ManagerLost):

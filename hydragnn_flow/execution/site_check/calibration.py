@@ -14,12 +14,8 @@ from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.worker import ask_trainer
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.placement import Taken, Work
-from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.runner import run_segment
 
@@ -29,29 +25,6 @@ TYPES = ("SchNet", "EGNN", "PAINN", "PNAEq", "MACE")
 # Features of small and of large networks.
 _SIZES_ON_CORES, _SIZES_ON_ACCELERATORS = (16, 64, 192), (64, 256, 512)
 _STRUCTURES, _CUTOFF, _BATCH, _EPOCHS = 160, 4.0, 16, 3
-
-
-def run_calibration(node: Node, request: dict[str, Any]) -> dict[str, Any]:
-    """Have a trainer process of this node's first GCD train networks; a task of a worker.
-
-    Parameters
-    ----------
-    node
-        What the site's nodes have.
-    request
-        As :func:`calibrate` takes it.
-
-    Returns
-    -------
-    dict
-        Its answer, or a ``fault``.
-    """
-    try:
-        answer = ask_trainer(node, f"{__name__}:calibrate", request, 0)
-    except (ProcessDied, OSError, InputError) as error:
-        return {"fault": str(error)}
-    fault = answer.get("reason") or answer.get("error")
-    return {"fault": str(fault)} if fault else answer
 
 
 def calibrate(request: dict[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -15,9 +14,6 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.energy_counters import NodeMeter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
-from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.worker import ask_trainer
-from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.training.energy import EnergyMeter
 
 # Enough arithmetic to see that a device computes, and computes right.
@@ -25,35 +21,6 @@ _SIDE = 256
 # One device has all of these in common; what a runtime calls unique may not be, for the two GCDs of
 # a card or for the tiles of a GPU.
 _IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
-
-
-def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ask a trainer process on each GCD of this node what it finds; a task of one of its workers.
-
-    Parameters
-    ----------
-    node
-        What the site's nodes have.
-    request
-        As :func:`probe` takes it, with the device for torch.
-
-    Returns
-    -------
-    list of dict
-        What each GCD answered, in their order: as :func:`probe` says, or a ``fault``.
-    """
-
-    def ask(position: int) -> dict[str, Any]:
-        known = {"host": platform.node(), "gcd": node.gcds[position]}
-        try:
-            answer = ask_trainer(node, f"{__name__}:probe", request, position)
-        except (ProcessDied, OSError, InputError) as error:
-            return known | {"fault": str(error)}
-        fault = answer.get("reason") or answer.get("error")
-        return known | ({"fault": fault} if fault else answer)
-
-    with ThreadPoolExecutor(len(node.gcds)) as pool:
-        return list(pool.map(ask, range(len(node.gcds))))
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Rank of a segment: all of the segment, or one of a gang's, in a trainer process."""
+"""Rank of a job: all of the job, or one of a gang's, in a trainer process."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -20,7 +22,15 @@ from hydragnn_flow.execution.workers.trainer_process import (
     TrainerProcess,
 )
 from hydragnn_flow.processes import ProcessDied
-from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.segment import (
+    Call,
+    JobSpec,
+    Place,
+    SegmentResult,
+    SegmentSpec,
+    Status,
+    TrainingOutcome,
+)
 
 # Longest time that ranks wait for each other before they begin [s].
 SECONDS_TO_MEET = 300.0
@@ -32,16 +42,16 @@ _TIME_UP = "its time was up before it began, or before it could stop"
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank of a segment."""
+    """A rank of a job."""
 
-    spec: SegmentSpec
+    spec: JobSpec
     number: int = 0
     world: int = 1
-    """Ranks of the segment."""
+    """Ranks of the job."""
     gcd: int | None = None
     """Position of its GCD on the node; one with little to do if not given."""
     nodes: int = 1
-    """Nodes that the segment's ranks are on."""
+    """Nodes that the job's ranks are on."""
     memory_gib: float = 0.0
     """Memory that it is expected to take there, its process included [GiB]."""
     seconds: float | None = None
@@ -54,8 +64,14 @@ class Rank:
             raise ValueError("ranks of a gang need an attempt, by which they know each other")
 
     @property
-    def specs(self) -> list[SegmentSpec]:
-        """Its segment, and those fused with it."""
+    def segment(self) -> SegmentSpec:
+        """Its job, which is a segment."""
+        assert isinstance(self.spec, SegmentSpec)
+        return self.spec
+
+    @property
+    def specs(self) -> list[JobSpec]:
+        """Its job, and the segments fused with it."""
         return [self.spec, *self.fused]
 
     @property
@@ -85,6 +101,7 @@ class RankRun:
         self.spec = self._specs[0]
         self._end_by = float("inf") if deadline is None else deadline - SECONDS_TO_ANSWER
         self._called_off = ""
+        self._status_of_call_off: Status = "interrupted"
         self._is_released = False
         self._lock = threading.Lock()
         self._trainer: TrainerProcess | None = None
@@ -123,7 +140,10 @@ class RankRun:
         ]
 
     def stop(self) -> None:
-        """Have the rank end by itself, with a checkpoint."""
+        """Have a segment's rank end by itself, with a checkpoint; a function is called off."""
+        if isinstance(self.spec, Call):
+            self.call_off("its node ended")
+            return
         with self._lock:
             if self._trainer is not None:
                 self._trainer.stop()
@@ -135,9 +155,11 @@ class RankRun:
             if self._trainer is not None:
                 self._trainer.release(self.spec.attempt)
 
-    def call_off(self, reason: str) -> None:
-        """End the rank, which would wait for others in vain."""
-        self._called_off = self._called_off or f"{ANOTHER_RANK}: {reason}"
+    def call_off(self, reason: str, status: Status = "interrupted") -> None:
+        """End the rank, which would wait in vain for others of its gang, or hangs."""
+        if not self._called_off:
+            self._called_off = f"{ANOTHER_RANK}: {reason}" if self._rank.in_gang else reason
+            self._status_of_call_off = status
         with self._lock:  # or the process might be another segment's by then
             if self._trainer is not None:
                 self._trainer.kill()
@@ -153,13 +175,15 @@ class RankRun:
 
         if self._called_off:
             return cut_short("interrupted", self._called_off)
+        # A function gives no signs of life.
+        patience = math.inf if isinstance(self.spec, Call) else SECONDS_TO_BEGIN
         try:
-            answer = trainer.call(self._request(), SECONDS_TO_BEGIN, self._is_over)
+            answer = trainer.call(self._request(), patience, self._is_over)
         except ProcessDied as death:
             if time.monotonic() >= self._end_by and trainer.was_killed:
                 return cut_short("interrupted", _TIME_UP)
             if self._called_off and trainer.was_killed and not isinstance(death, Hung):
-                return cut_short("interrupted", self._called_off)
+                return cut_short(self._status_of_call_off, self._called_off)
             return cut_short("killed", str(death))
         if FUSED in answer:
             return [TrainingOutcome(**outcome) for outcome in answer[FUSED]]
@@ -183,8 +207,11 @@ class RankRun:
         }
 
     def _log(self, words: str) -> None:
-        """Append what the process has printed to the log of each trial or member, if anything."""
+        """Append what the process has printed to the log of each job, if anything."""
         for spec in self._specs if words else ():
+            if not spec.directory:
+                print(words, file=sys.stderr, end="")
+                continue
             spec.folder.mkdir(parents=True, exist_ok=True)
             with (spec.folder / "log").open("a", encoding="utf-8") as log:
                 log.write(words)

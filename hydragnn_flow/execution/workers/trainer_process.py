@@ -22,8 +22,6 @@ from typing import Any
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
-CALL, ARGUMENT = "call", "argument"
-"""Keys of a request to call a function, `module:function`, with a dict."""
 FUSED = "segments"
 """Key of a request with the segments to train fused, and of the answer with their outcomes."""
 LAST = "last"
@@ -107,7 +105,7 @@ class TrainerProcess(JsonProcess):
         seconds: float = math.inf,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
-        """Send a request, for a function or to train, and wait for the answer.
+        """Send a request and wait for the answer.
 
         Parameters
         ----------

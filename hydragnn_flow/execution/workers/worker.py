@@ -1,33 +1,32 @@
-"""Tasks of a node's agent: ranks of segments, functions, and ranks that are called off."""
+"""Tasks of a node's agent: ranks of jobs, and ranks that are called off or stopped."""
 
 from __future__ import annotations
 
 import socket
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import cache, partial
+from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.fence import DriverFile
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.rank import Rank, RankRun
-from hydragnn_flow.execution.workers.trainer_process import ARGUMENT, CALL, SECONDS_TO_SAVE
+from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_SAVE
 from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.files import passing
-from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import (
     AGREED,
+    Call,
+    JobSpec,
     Place,
     SegmentResult,
-    SegmentSpec,
     TrainingOutcome,
 )
 
@@ -45,15 +44,6 @@ _released: dict[str, str] = {}
 _watch: list[threading.Thread] = []
 
 
-class TaskEnd(NamedTuple):
-    """How a function's call ended."""
-
-    node: str
-    status: Literal["ok", "failed", "lost", "refused"]
-    """Lost where the disk failed for minutes, refused where the node cannot do any work."""
-    reason: str = ""
-
-
 @cache
 def trainers_of(node: Node) -> Trainers:
     """The trainer processes of this node, which live as long as this process."""
@@ -61,14 +51,14 @@ def trainers_of(node: Node) -> Trainers:
 
 
 def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Run a segment, or those ranks of a gang that are on this node.
+    """Run a job, or those ranks of a gang that are on this node.
 
     Parameters
     ----------
     node
         What the site's nodes have.
     ranks
-        Of one segment.
+        Of one job.
 
     Returns
     -------
@@ -105,20 +95,20 @@ def _forget(attempt: str) -> None:
 
 
 def call_off(attempt: str, reason: str) -> None:
-    """End a function, or the ranks of a gang, on this node, begun or still to come.
+    """End the ranks of a job on this node, begun or still to come.
 
     A rank that ends badly leaves the others waiting in a collective operation. The driver learns of
-    it, and tells the nodes of the others.
+    it, and tells the nodes of the others. A function that hangs is killed.
 
     Parameters
     ----------
     attempt
-        Identifier of the function's call, or of the gang's segment, as it was sent.
+        Of the job, as it was sent.
     reason
         Why, in a few words.
     """
     for run in _remembered(_called_off, attempt, reason):
-        run.call_off(reason)
+        run.call_off(reason, "killed" if isinstance(run.spec, Call) else "interrupted")
 
 
 def release(attempt: str) -> None:
@@ -142,73 +132,6 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
         while len(of_these) > _MOST_REMEMBERED:
             of_these.pop(next(iter(of_these)))
         return _running.get(attempt, [])
-
-
-def run_function(
-    node: Node, function: str, argument: dict[str, Any], gcd: int | None = None
-) -> TaskEnd:
-    """Call a function in a trainer process.
-
-    Parameters
-    ----------
-    node
-        What the site's nodes have.
-    function
-        Its name, `module:function`.
-    argument
-        What it is called with, as JSON; by its `attempt`, if any, it can be called off.
-
-    Raises
-    ------
-    InputError, StoreError
-        If the input, or the place that is written to, is at fault.
-    """
-    here, attempt = socket.gethostname(), argument.get("attempt")
-    try:
-        is_over = partial(_called_off.__contains__, attempt)
-        answer = ask_trainer(node, function, argument, gcd, is_over)
-    except (ProcessDied, InputError, OSError) as error:
-        reason = _called_off.get(attempt or "", str(error))
-        return TaskEnd(here, "refused" if _is_nodes(error) else "failed", reason)
-    if "refused" in answer:
-        refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
-        raise refusal(answer["reason"])
-    if "error" in answer:
-        return TaskEnd(here, "lost" if answer["lost"] else "failed", str(answer["error"]))
-    return TaskEnd(here, "ok")
-
-
-def ask_trainer(
-    node: Node,
-    function: str,
-    argument: Mapping[str, Any],
-    gcd: int | None = None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """The answer of a trainer process that calls a function.
-
-    Parameters
-    ----------
-    node, function, argument
-        As of :func:`run_function`.
-    gcd
-        Position of its GCD; one with little to do if not given.
-    is_over
-        Asked about every second; the process is killed where it says yes.
-
-    Raises
-    ------
-    InputError
-        If the batch job was given fewer devices than the site's nodes have.
-    ProcessDied
-        If the process ends instead.
-    """
-    with trainers_of(node).lend(gcd) as (trainer, _):
-        try:
-            return trainer.call({CALL: function, ARGUMENT: argument}, is_over=is_over)
-        finally:
-            with suppress(OSError):  # the log may be on the disk that is full
-                print(trainer.said(), file=sys.stderr, end="")
 
 
 def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
@@ -236,7 +159,7 @@ def leave() -> None:
         run.call_off("its node ended")
 
 
-def _watch_driver(spec: SegmentSpec, gcds: int) -> None:
+def _watch_driver(spec: JobSpec, gcds: int) -> None:
     """From now on, end segments of a driver that another has replaced, each with a checkpoint."""
     nodes = spec.site_gcds / gcds
     seconds = max(_SECONDS_BETWEEN_LOOKS, nodes / _LOOKS_PER_SECOND)

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Protocol, TypeVar
 
-from hydragnn_flow.execution import Rank
+from hydragnn_flow.execution.workers.rank import Rank
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
 
