@@ -246,6 +246,7 @@ class Dispatch(Jobs[SegmentTask]):
         ended = [end for sending in finished for end in _ends(sending, now)]
         self._fusing.learn(ended)
         self._context.record([result for _, result in ended])
+        self.judge_nodes(finished)
         self._recorded = self._clock.monotonic() if ended else self._recorded
         self._part()
         return ended

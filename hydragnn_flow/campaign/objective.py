@@ -120,9 +120,11 @@ class _Campaign:
             while self._fill():
                 self._show()
                 self._jobs.request_workers(len(self._ready))
-                for sending in self._jobs.finished(SECONDS_BETWEEN_CHECKS):
+                finished = self._jobs.finished(SECONDS_BETWEEN_CHECKS)
+                for sending in finished:
                     del self._looks[sending]
                     self._take(sending.task, sending.results[0])
+                self._jobs.judge_nodes(finished)
                 self._end_hung()
             search.end_waiting()
             self._ledger.write(self._search.commit)

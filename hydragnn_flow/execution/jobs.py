@@ -258,14 +258,15 @@ class Jobs(Generic[_Task]):
         for sending in [gang for gang, until in self._follow_by.items() if now > until]:
             del self._follow_by[sending]
             self.call_off(sending, next(iter(sending.ended.values()))[0].reason)
-        self._judge_nodes([result for sending in finished for result in sending.ranks])
         return finished
 
-    def _judge_nodes(self, results: Sequence[SegmentResult]) -> None:
-        """Tell the pool how nodes do; in a gang each rank counts for its own node.
+    def judge_nodes(self, finished: Sequence[Sending[_Task]]) -> None:
+        """Tell the pool how nodes do, by the ends of jobs that are recorded where they must be.
 
-        Successes come last: the node is good, whatever failed beside them.
+        To hold a node takes its time, in which the driver may be ended. In a gang each rank counts
+        for its own node. Successes come last: the node is good, whatever failed beside them.
         """
+        results = [result for sending in finished for result in sending.ranks]
         for result in sorted(results, key=_has_worked):
             if result.status in ("interrupted", "lost") or not result.node:
                 continue
@@ -318,7 +319,9 @@ def run_all(
         ready.extendleft(reversed(rest))
         for placement in placed:
             jobs.send(placement)
-        for sending in jobs.finished(SECONDS_BETWEEN_CHECKS):
+        finished = jobs.finished(SECONDS_BETWEEN_CHECKS)
+        jobs.judge_nodes(finished)
+        for sending in finished:
             task, (result,) = sending.task, sending.results
             if result.status == "wrong_input":
                 raise (StoreError if result.answer["is_store"] else InputError)(result.reason)
