@@ -51,8 +51,6 @@ class Prior:
     powers: float = 1.0
     """Deviation of the powers of the conditions."""
 
-    """Deviation of the powers of the conditions."""
-
 
 @dataclass(frozen=True)
 class Case:
