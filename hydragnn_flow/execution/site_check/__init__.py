@@ -1,1 +1,1 @@
-"""Site check: one block is started, and every GCD reports what it is."""
+"""Site check: starts one block, and lets every GCD describe itself."""

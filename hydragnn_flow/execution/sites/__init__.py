@@ -1,4 +1,4 @@
-"""Sites: what a site file is made of, and the Parsl configuration of a machine."""
+"""Building blocks of site files, and the Parsl configuration of a machine."""
 
 from hydragnn_flow.execution.options import NodeOptions, Options
 from hydragnn_flow.execution.site import Node, Site, described_node, guessed_gcd
