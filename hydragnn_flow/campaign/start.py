@@ -145,7 +145,6 @@ def run_campaign(
 
 
 def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
-    """Return whether there is nothing left to do."""
     if config.ensemble is not None:
         return directory.is_complete(config)
     from hydragnn_flow.search import read_trials  # which imports Optuna

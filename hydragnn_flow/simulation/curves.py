@@ -52,7 +52,6 @@ class DrawnCurves:
         self._weights = dict(zip(space, weights.tolist(), strict=True))
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """Criterion after each epoch, from the first to the last of the segment."""
         drawn = draws(self._seed, "curve", spec.seed)
         floor = self._floor(spec.network) * math.exp(_OF_FLOORS * drawn.standard_normal())
         epochs = np.arange(1, spec.until_epoch + 1)

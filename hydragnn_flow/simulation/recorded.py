@@ -151,7 +151,6 @@ class RecordedCurves:
         self._run, self._other = run, other
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """Criterion after each epoch, from the first to the last of the segment."""
         errors = self._other.errors(spec)
         seen: dict[int, float] = {}
         for result in self._run.segments(spec):

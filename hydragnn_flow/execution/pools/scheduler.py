@@ -59,7 +59,6 @@ class Slurm:
         return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs."""
         if jobs:
             _run("scancel", *jobs)
 
@@ -105,7 +104,6 @@ class Pbs:
         return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Delete jobs."""
         if jobs:
             _run("qdel", *jobs)
 

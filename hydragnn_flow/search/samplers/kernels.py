@@ -211,7 +211,6 @@ class Numbers:
         return np.asarray((placed - self._centre) / self._scale)
 
     def draw(self, kernels: Index, quantiles: Array) -> Array:
-        """Values at quantiles of the given kernels."""
         mu, sigma = self._mu[kernels], self._sigma[kernels]
         a, b = (ndtr((end - mu) / sigma) for end in self._ends)
         line = np.clip(mu + sigma * ndtri(a + quantiles * (b - a)), *self._ends)
