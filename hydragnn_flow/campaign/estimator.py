@@ -165,7 +165,7 @@ class Estimator:
         return graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Number of optimiser steps in an epoch: in a pass, or in its share of the limit."""
+        """Number of optimiser steps in an epoch: in a pass, or its share of `search.budget`."""
         budget = self._config.divided_budget
         if budget is None:
             return self.steps_of_a_pass(network, batches)

@@ -18,9 +18,9 @@ _IN_SECONDS = 10_000
 def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
     """Size of the validation subset used after each epoch of the run.
 
-    By default it is the whole split. If the length of training is limited, it is at most the
-    number of graphs of an epoch, so that validation costs no more than training, but at least
-    enough to compare trials. It is 1 if no objective is an error.
+    By default it is the whole split. If epochs divide `search.budget`, it is at most the number of
+    graphs of an epoch, so that validation costs no more than training, but at least enough to
+    compare trials. It is 1 if no objective is an error.
 
     Parameters
     ----------

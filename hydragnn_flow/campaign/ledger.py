@@ -67,7 +67,7 @@ class Ledger:
         """Total counted energy of the segments of trials [kWh]."""
 
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
-        """Read the records of earlier drivers; keep only what ended trials are kept by.
+        """Read the records of earlier drivers; for each trial keep only what an ended one needs.
 
         Parameters
         ----------

@@ -206,7 +206,7 @@ class _Campaign:
             if now - look.at <= most:
                 continue
             change = self._last_change(spec.number)
-            is_hung = change == look.seen != look.before  # without any file it may not have begun
+            is_hung = change == look.seen != look.before  # without a new file it may not have begun
             look.at, look.seen = now, change
             if is_hung:
                 reason = f"it hung: it neither returned nor wrote a file for {most:.0f} s"

@@ -98,7 +98,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
 
 def _elements(config: RunConfig) -> tuple[int, ...]:
     architecture = config.network_with({}).Architecture
-    assert isinstance(architecture, Architecture)  # as above
+    assert isinstance(architecture, Architecture)  # checked by load_config
     statistics = architecture.statistics
     return statistics.elements if statistics else ()
 

@@ -58,7 +58,7 @@ class Resident:
     _crowd: float = 0.0
 
     def remaining(self, now: float) -> float:
-        """Expected time to its end [s]; an overdue one is expected to need as long again."""
+        """Expected time to its end [s]; an overdue one needs as long again as it is late."""
         return abs(self.until - now)
 
 

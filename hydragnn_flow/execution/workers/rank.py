@@ -49,7 +49,7 @@ class Rank:
     world: int = 1
     """Number of ranks of the job."""
     gcd: int | None = None
-    """Position of its GCD on the node; None for the GCD with the least work."""
+    """Position of its GCD on the node; None for the one with the fewest ranks."""
     nodes: int = 1
     """Number of nodes of the job."""
     memory_gib: float = 0.0
