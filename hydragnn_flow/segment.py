@@ -147,7 +147,7 @@ class SegmentSpec(JobSpec):
     """Size of the validation subset used after each epoch, and the seed that draws it; None for
     the whole split."""
     criterion: CriterionName = "mae"
-    """Error that measures the epochs."""
+    """Error by which epochs are compared."""
     trivial_errors: dict[str, float] = field(default_factory=dict)
     """Errors of a trivial predictor, by target: the units of the criterion; the trainer computes
     them if empty."""

@@ -296,7 +296,7 @@ class Estimator:
         return cost(taken), taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
-        """Number of steps in some epochs whose length is not a time."""
+        """Number of steps in some epochs, unless their length is a time."""
         budget = self._config.divided_budget
         if budget is None:
             return epochs * self.steps_of_a_pass(network, batches)

@@ -345,7 +345,7 @@ class TrialPhase:
             self._fail(task.spec.number, reason)
 
     def _check_records(self) -> None:
-        """Refuse to repeat work of which a lost file has no record."""
+        """Refuse to continue if study or ledger has lost trials, which would be repeated."""
         directory = self.context.directory
         study, ledger = directory.journal, directory.segments
         directory.check_study((trial.number for trial in self.search.records), self._results)

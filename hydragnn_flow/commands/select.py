@@ -49,7 +49,7 @@ def select(
 
     The structure about which the members disagree most comes first. Each further one has the
     largest product of disagreement and distance from those selected before, by node features. Each
-    is written with its `file`, its number in it as `frame`, and its `uncertainty`: the disagreement
+    is written with its `file`, its position in it as `frame`, and its `uncertainty`: disagreement
     relative to the mean of all structures. From a GraphStore it has `split` and `graph_id` instead.
     """
     from hydragnn_flow.data import GraphStore

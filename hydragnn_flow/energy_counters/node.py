@@ -56,7 +56,7 @@ class NodeMeter:
         return Reading(used, seconds, self._names)
 
     def _now(self) -> list[float]:
-        """Read all counters; none counts any more once one is lost."""
+        """Read all counters; after an error of one, drop them all."""
         try:
             return [counter() for counter in self._counters]
         except Exception:  # the vendors' packages raise errors of their own

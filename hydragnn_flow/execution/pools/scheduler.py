@@ -133,7 +133,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def seconds_of(clock: str) -> float | None:
-    """Parse a time like `1-02:03:04`, `03:04` or `7` [min, s]; return seconds, or None.
+    """Convert a time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds; None for others.
 
     A scheduler may also say that there is no limit, or that it does not know.
     """
