@@ -118,7 +118,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    # Both are here for --help. main() takes --debug out of the arguments, wherever it is.
+    # Both are declared for --help; main() removes --debug from the arguments, wherever it is.
     del debug, version
 
 
@@ -219,7 +219,7 @@ def report(run_dir: RunDir) -> None:
 
 @store_app.command("info")
 def store_info(path: Store) -> None:
-    """Say what a store holds."""
+    """Show the contents of a store."""
     from hydragnn_flow.data import store_summary
     from hydragnn_flow.data.reading.graph_store import open_foreign
 
@@ -294,7 +294,7 @@ _LONG = 1 << 30
 
 
 def _in_place(paths: list[str], size: int) -> str:
-    """Which directories a store uses where they are; the shards of a store are many."""
+    """Name the directories that a store uses in place; its shards may be many."""
     if not paths:
         return ""
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
@@ -308,18 +308,18 @@ def _counted(n: int, thing: str) -> str:
 def main() -> None:
     """Run the command line.
 
-    Every failure is reported in one sentence. Exit code 2 says that the input is at fault, 1 that
-    anything else is. ``--debug`` shows the traceback too.
+    Every failure is reported in one sentence. Exit code 2 says that the input is wrong, 1 that
+    anything else failed. ``--debug`` shows the traceback too.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may not have every sign
+            stream.reconfigure(errors="replace")  # a terminal may lack characters
     arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
     debug = _DEBUG in sys.argv
     try:
         with interruptible("stopped"):
             code = app(arguments, prog_name="hydragnn-flow", standalone_mode=False)
-            if code == 130:  # what typer makes of Ctrl-C
+            if code == 130:  # typer's code for Ctrl-C
                 raise KeyboardInterrupt
     except Exception as error:
         if debug:
@@ -332,12 +332,12 @@ def main() -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """A sentence about an error, and the exit code; no sentence if the help is already printed."""
+    """Explain an error in a sentence, empty if help was printed; return the exit code with it."""
     if isinstance(error, (InputError, CampaignStopped)):
         return str(error), 2 if isinstance(error, InputError) else 1
     if not hasattr(error, "format_message"):
         return _brief(error), 1
-    # click's errors, which typer exports by other names in other versions.
+    # click's errors, which typer exports under names that depend on its version.
     usage: Any = error
     message = " ".join(usage.format_message().split()).rstrip(".")
     place = usage.ctx.command_path if getattr(usage, "ctx", None) else "hydragnn-flow"

@@ -1,4 +1,7 @@
-"""The driver: search -> place -> run -> judge, until done; then the ensemble."""
+"""The driver: search -> place -> run -> judge, until done; then the ensemble.
+
+One process decides everything and records it first, so a killed campaign continues where it was.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sends segments to the workers of a site, and collects how they ended."""
+"""Dispatch of segments to the workers of a site, and collection of their results."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from hydragnn_flow.placement import (
 from hydragnn_flow.segment import APART, Kind, SegmentResult
 
 # Least time between two records [s] where more than MANY segments run. On a large machine a hundred
-# end in a second, and each record makes some requests of the shared file system.
+# end in a second, and each record makes some requests to the shared file system.
 SECONDS_BETWEEN_RECORDS = 0.2
 MANY = 32
-# Time between two looks for segments that could go on over more GCDs [s], where MANY run.
+# Time between two searches for segments that could continue on more GCDs [s], where MANY run.
 SECONDS_BETWEEN_LOOKS = 10.0
-# Until it is known how segments on one GCD slow each other down, every fourth keeps its GCD to
-# itself, sixteen at most at a time.
+# Until the slowdown of co-located segments is known, every fourth segment keeps its GCD to itself,
+# at most sixteen at a time.
 _ONE_ALONE_OF, _MOST_ALONE = 4, 16
-# Segments that share a GCD and are stopped at a time, where sharing does not pay.
+# Most co-located segments that are stopped at a time, where sharing does not pay.
 _MOST_PARTED = 4096
 _logger = logging.getLogger(__name__)
 
 
 class Dispatch(Jobs[SegmentTask]):
-    """The segments that a campaign has running.
+    """Running segments of a campaign.
 
     Parameters
     ----------
     context
-        Of the campaign.
+        Context of the campaign.
     workers
-        Of its site.
+        Workers of the site.
     """
 
     def __init__(self, context: Context, workers: Workers) -> None:
@@ -65,11 +65,11 @@ class Dispatch(Jobs[SegmentTask]):
         self._fusing = Fusing(context.config, context.gcd)
 
     def number(self, kind: Kind) -> int:
-        """Number of segments at work, of trials or of members."""
+        """Number of running segments of trials or of members."""
         return self._number[kind]
 
     def tasks(self, kind: Kind) -> list[SegmentTask]:
-        """Segments at work, of trials or of members, in the order in which they were sent."""
+        """Running segments of trials or of members, in the order in which they were sent."""
         return [task for _, sending in self._of(kind) for task in sending.task.members]
 
     def longest(self, kind: Kind) -> float:
@@ -79,27 +79,27 @@ class Dispatch(Jobs[SegmentTask]):
 
     @property
     def trials_at_once(self) -> int:
-        """Trials that are worth asking for at a time for one GCD."""
+        """Number of trials to request per free GCD; more than 1 if trials can be fused."""
         return self._fusing.trials_at_once
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a segment was asked to stop, whose GCDs are promised, and has not ended yet."""
+        """True if a segment was asked to stop for its GCDs, and has not ended yet."""
         return any(sending.is_awaited for sending in self._running)
 
     @property
     def fleet(self) -> Fleet:
-        """The GCDs of all nodes that take work now."""
+        """GCDs of all nodes that take work now."""
         self._fleet.sharing_pays = self._sharing_pays()
         return super().fleet
 
     def request_workers(self, more: int) -> None:
-        """Ask the site for workers, ``more`` than are at work.
+        """Request GCDs from the site, ``more`` than are busy.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none can be got, or none that does any work.
+            If none come, or none that do any work.
         """
         super().request_workers(more)
         waits_for = self.waiting if more and not self._running else ""
@@ -115,20 +115,20 @@ class Dispatch(Jobs[SegmentTask]):
         *,
         may_join: bool = True,
     ) -> list[SegmentTask]:
-        """Send those for which there are GCDs now; returns the others.
+        """Send the segments for which there are GCDs now; return the others.
 
-        Where GCDs would idle, segments that are free to have more than one get several.
+        Where GCDs would idle, segments may get several if their number is free.
 
         Parameters
         ----------
         ready
-            Segments that could run, all of trials or all of members.
+            Segments that could run, either all of trials or all of members.
         most
-            GCDs with nothing to do that may be given work.
+            Maximum number of idle GCDs to give work.
         to_come
-            Number of segments that are yet to be asked for, which have a right to GCDs too.
+            Number of segments yet to be requested, which will need GCDs too.
         may_join
-            Whether they may share a GCD with those at work.
+            True if they may share a GCD with running segments.
         """
         fleet, now = self.fleet, self._clock.monotonic()
         process_gib = self._context.estimator.costs.process_gib
@@ -136,7 +136,7 @@ class Dispatch(Jobs[SegmentTask]):
         ready = self._with_some_alone(ready)
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
-            # Of their own kind: members that begin early are no reason for trials to take longer.
+            # Only their own kind counts: early members must not make trials take longer.
             enough = 0.0 if to_come else SURELY_BEFORE * self.longest(ready[0].spec.kind)
             ready = widened(ready, int(for_these), self._context.shapes, enough)
         placed, rest = place(ready, fleet, now, most, may_join=may_join)
@@ -149,9 +149,9 @@ class Dispatch(Jobs[SegmentTask]):
         ]
 
     def stop(self, tasks: Collection[SegmentTask]) -> None:
-        """Have segments at work stop at a checkpoint.
+        """Stop running segments at a checkpoint.
 
-        They come back from :meth:`wait` as interrupted ones do, which is nobody's failure.
+        :meth:`wait` returns them as interrupted, which does not count as a failure.
         """
         attempts = {task.spec.attempt for task in tasks}
         for sending in self._running:
@@ -160,23 +160,22 @@ class Dispatch(Jobs[SegmentTask]):
                 self.release(sending)
 
     def reshape(self, kind: Kind) -> None:
-        """Have segments stop at a checkpoint that would go on much faster over idle GCDs.
+        """Stop segments at a checkpoint that would run much faster on idle GCDs as well.
 
-        They come back from :meth:`wait` as interrupted ones do. To be called where nothing is ready
-        that could use these GCDs. Trials go on over those of members that began early, too: these
-        stop first.
+        :meth:`wait` returns them as interrupted. Call it only if nothing is ready that could use
+        these GCDs. Trials may also take over the GCDs of early members, which then stop first.
 
         Parameters
         ----------
         kind
-            Whether these are segments of trials or of members.
+            Kind of segments to reshard, trials or members.
         """
         now, fleet = self._clock.monotonic(), self.fleet
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         self._looked = now
         if self.is_stopping:
-            return  # what was promised to them is still to be given
+            return  # GCDs promised earlier are still to be given
         at_work = {
             resident: sending for resident, sending in self._of(kind) if sending.task.is_flexible
         }
@@ -194,9 +193,9 @@ class Dispatch(Jobs[SegmentTask]):
             self._clear({node for nodes in over_theirs.values() for node in nodes})
 
     def make_way(self, ready: Sequence[SegmentTask]) -> None:
-        """Have members stop at a checkpoint whose GCDs one of the trials that are ready waits for.
+        """Stop members at a checkpoint to free GCDs that one of the ready trials waits for.
 
-        The others go on.
+        Members on other GCDs continue.
         """
         if self.is_stopping or not self._number["member"]:
             return
@@ -216,7 +215,7 @@ class Dispatch(Jobs[SegmentTask]):
                 self.release(sending)
 
     def send(self, placement: Placement[SegmentTask]) -> Sending[SegmentTask]:
-        """Send a segment to GCDs on which the fleet has it already."""
+        """Send a segment to GCDs on which the fleet already has it."""
         sending = super().send(placement)
         task, width = sending.task, len(placement.resident.spots)
         if sending.is_gang or task.spec.kind == "member":
@@ -226,22 +225,22 @@ class Dispatch(Jobs[SegmentTask]):
         return sending
 
     def wait(self, *, at_once: bool = False) -> list[tuple[SegmentTask, SegmentResult]]:
-        """The segments that have ended, already on disk; none if that takes long.
+        """Return segments that have ended, already on disk; empty if none ends for a while.
 
         Parameters
         ----------
         at_once
-            Whether not to wait at all.
+            True to return without waiting.
         """
         pause = self._recorded + SECONDS_BETWEEN_RECORDS - self._clock.monotonic()
         if pause > 0 and not at_once and len(self._running) > MANY:
-            self._clock.next(SimpleQueue(), pause)  # nothing is taken that might not be recorded
+            self._clock.next(SimpleQueue(), pause)  # takes no results that might not be recorded
         finished = self.finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
         for sending in finished:
             self._number[sending.task.spec.kind] -= len(sending.task.members)
             self._alone -= sending.keeps_gcd
             if sending.is_awaited:
-                self._looked = -math.inf  # what it was stopped for comes next
+                self._looked = -math.inf  # the segment that it made way for comes next
         now = self._clock.monotonic()
         ended = [end for sending in finished for end in _ends(sending, now)]
         self._fusing.learn(ended)
@@ -252,7 +251,7 @@ class Dispatch(Jobs[SegmentTask]):
         return ended
 
     def _sharing_pays(self) -> bool:
-        """Whether segments may join others on a GCD; the user is told if not."""
+        """Return whether segments may share a GCD; tell the user if not."""
         pays = self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.pays
         if not pays and not self._told_apart:
             self._told_apart = True
@@ -261,7 +260,7 @@ class Dispatch(Jobs[SegmentTask]):
         return pays
 
     def _with_some_alone(self, ready: Sequence[SegmentTask]) -> Sequence[SegmentTask]:
-        """Let some keep their GCD, as long as it is not known how those get on that share one."""
+        """Let some segments keep their GCD until the slowdown of co-located ones is known."""
         if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
             return ready
         site = self._context.site
@@ -277,7 +276,7 @@ class Dispatch(Jobs[SegmentTask]):
         return with_some
 
     def _part(self) -> None:
-        """Have segments that share a GCD go on apart, where that is faster."""
+        """Stop co-located segments at a checkpoint, where sharing a GCD is slower."""
         now = self._clock.monotonic()
         if not self._fleet.packs or now - self._parted < SECONDS_BETWEEN_LOOKS:
             return
@@ -290,14 +289,14 @@ class Dispatch(Jobs[SegmentTask]):
 
 
 def _ends(sending: Sending[SegmentTask], now: float) -> Iterator[tuple[SegmentTask, SegmentResult]]:
-    """The segment, or those that were fused, and how each has ended."""
+    """Yield the segment, or each of the fused ones, with its result."""
     sent = sending.resident.since
     for task, result in zip(sending.task.members, sending.results, strict=True):
         is_released = sending.is_released
         if is_released and result.status == "lost":
-            # A gang that was stopped while its ranks met each other; it is nobody's failure.
+            # A gang that was stopped while its ranks met each other did not fail.
             result = replace(result, status="interrupted")
-        # To go on separately is nobody's failure either.
+        # Leaving a fused group is not a failure either.
         is_released = is_released or result.reason.startswith(APART)
         forecast = replace(
             task.forecast(sending.together),

@@ -1,7 +1,7 @@
 """The driver: search, place, run, judge, until done; then the ensemble.
 
-The only process that writes the study. Everything it knows is in the run directory before it acts
-on it, so it may be killed at any moment and started again by the same command.
+Only this process writes the study. It writes everything it knows to the run directory before it
+acts on it, so it may be killed at any moment and restarted by the same command.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _logger = logging.getLogger(__name__)
 
 
 def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> None:
-    """Build the store of a run, unless it is there already."""
+    """Build the store of a run, unless it exists."""
     with _driving(directory, config, view), _started(site, directory) as pool:
         _prepare(config, site, directory, view, pool)
 
@@ -46,12 +46,12 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
 def drive(
     config: RunConfig, site: Site, directory: RunDirectory, view: View
 ) -> dict[str, Any] | None:
-    """Continue a campaign to its end; returns the content of `ensemble.json`, if there is one.
+    """Continue a campaign to its end; return the content of `ensemble.json`, if there is one.
 
     Raises
     ------
     InputError
-        If the speed of trials is to be measured over more GCDs than the site has for one.
+        If the speed of trials is to be measured on more GCDs than the site has for one.
     """
     check_gcds(config, site)
     with _driving(directory, config, view) as token:
@@ -66,12 +66,12 @@ def drive(
 
 
 def check_gcds(config: RunConfig, site: Site) -> None:
-    """Refuse trials whose speed would be that on fewer GCDs than they ask for.
+    """Refuse trials whose speed would be measured on fewer GCDs than they ask for.
 
     Raises
     ------
     InputError
-        Naming the key.
+        If they ask for too many; the message names the key.
     """
     if not config.search.times_steps:
         return
@@ -107,9 +107,9 @@ def _prepare(
 
 @contextmanager
 def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator[str]:
-    """Own the run directory; where the input turns out wrong, what was new is taken away again.
+    """Own the run directory; remove a new one if the input turns out wrong.
 
-    A store that was prepared stays, since the mistakes are elsewhere.
+    A prepared store stays, since the mistakes are elsewhere.
     """
     new = not directory.path.exists()
     fresh = not (directory.path / CONFIG).exists()
@@ -143,7 +143,7 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
 
 @contextmanager
 def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]]:
-    """The site's pool, checked now and started when it is first asked for."""
+    """Check the site's pool now, and start it when it is first needed."""
     pool = Pool(site, directory.path / "parsl")
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(pool))
@@ -152,7 +152,7 @@ def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]
 def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | None:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
-    context.ledger.write(lambda: None)  # which says whether another driver is in charge
+    context.ledger.write(lambda: None)  # raises if another driver is in charge
     rest = rest_watts(directory)
     if rest is not None:
         context.estimator.costs.rest_watts = rest

@@ -1,6 +1,6 @@
-"""The driver's end of a process that tries networks of engines.
+"""Probe of networks of engines, in a process of its own.
 
-An engine's code may crash or need much memory, so the driver does not run it.
+An engine's code may crash or need much memory, so the driver does not run it itself.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from hydragnn_flow.models import NetworkCost
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
 SECONDS = 600.0
-"""Time that a network has to be built and to take its steps [s]."""
+"""Time limit for a network to be built and to take its steps [s]."""
 
 
 class EngineProbe:
-    """Takes a training step of networks that engines build, on a few graphs of a store.
+    """Process that measures training steps of networks that engines build.
 
-    Its process begins with the first network, and ends with this object.
+    It uses a few graphs of a store, starts with the first network and ends with this object.
 
     Parameters
     ----------
@@ -42,13 +42,13 @@ class EngineProbe:
         self.close()
 
     def cost(self, network: EngineNetwork, atoms: int, edges: int, graphs: int) -> NetworkCost:
-        """Cost of a training step of a network on a batch of a given size.
+        """Measure the cost of a training step on a batch of a given size.
 
         Raises
         ------
         InputError
-            If the engine cannot build the network, it returns what was not asked for, or its step
-            fails.
+            If the engine cannot build the network, it returns something else than requested, or its
+            step fails.
         """
         request = {
             "network": network.to_json(),
@@ -71,8 +71,8 @@ class EngineProbe:
             self._process = JsonProcess(
                 "hydragnn_flow.campaign.engine_process",
                 str(os.getpid()),
-                # A login node's accelerator, if it has one, is not for this.
-                # What it prints has no place beside the driver's display.
+                # An accelerator of a login node must not be used for this, and output of the
+                # process would disturb the driver's display.
                 stderr=DEVNULL,
                 environment={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
             )

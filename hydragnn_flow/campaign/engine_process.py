@@ -1,4 +1,4 @@
-"""A process that tries networks of engines: `python -m …engine_process DRIVER_PID`.
+"""Process that measures networks of engines: `python -m …engine_process DRIVER_PID`.
 
 Requests and answers are single lines of JSON through pipes; it ends when the driver does.
 """
@@ -27,7 +27,7 @@ def _open(path: str) -> GraphStore:
 
 
 def _tried(network: dict[str, Any], store: str, batch: dict[str, int]) -> dict[str, Any]:
-    """Cost of a step of a network, or why there is none."""
+    """Measure the cost of a step of a network, or explain why it has none."""
     try:
         torch.manual_seed(0)
         graphs = _open(store)
@@ -42,7 +42,7 @@ def _tried(network: dict[str, Any], store: str, batch: dict[str, int]) -> dict[s
         return vars(cost)
     except InputError as error:
         return {"refused": str(error)}
-    except Exception as error:  # whatever an engine's module does
+    except Exception as error:  # an engine's module may raise anything
         name = network["engine"]
         return {
             "refused": f"network: engine {name} fails in a training step ({with_place(error)}); "
@@ -53,7 +53,7 @@ def _tried(network: dict[str, Any], store: str, batch: dict[str, int]) -> dict[s
 def _serve() -> None:
     """Answer requests until the driver closes the pipe."""
     end_with_parent(int(sys.argv[1]))
-    os.nice(10)  # the driver and what it starts on its own node come first
+    os.nice(10)  # the driver and its other children have precedence
     torch.set_num_threads(1)
     send = keep_stdout()
     for line in sys.stdin:

@@ -1,8 +1,8 @@
-"""TensorBoard's event files of a run: what the ledger says of each trial and member, drawn.
+"""TensorBoard's event files of a run: curves of each trial and member from the ledger.
 
-The driver writes them, a file for each segment that ended well, when the segment is in the ledger.
-Trainers know nothing of it. A file's content follows from the ledger alone, and it is there whole
-or not at all; so a driver that begins looks which are missing, and no point is written twice.
+The driver writes one file for each segment that ended well, once the segment is in the ledger;
+trainers are not involved. The content of a file follows from the ledger alone, and a file exists
+completely or not at all. So a starting driver adds missing ones, and no point is written twice.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary
 
 FOLDER = "tensorboard"
-"""Folder of the run directory, to be given to TensorBoard."""
+"""Folder of the run directory to open in TensorBoard."""
 _Name = tuple[Kind, int]
-"""Of a trial or member."""
+"""Kind and number of a trial or member."""
 
 
 class EventFile(NamedTuple):
-    """A file that is to be written."""
+    """File to be written."""
 
     path: Path
     content: bytes
 
 
 class EventFiles:
-    """The event files of a run.
+    """Event files of a run.
 
     Parameters
     ----------
     directory
-        Of the run.
+        Run directory of the campaign.
     config
-        Of the run.
+        Configuration of the run.
     """
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -54,9 +54,9 @@ class EventFiles:
         self._number = Counter[_Name]()
 
     def restore(self) -> None:
-        """Write the files that the ledger has and the folder lacks; delete those of no segment.
+        """Write files that the folder lacks; delete those whose segment is not in the ledger.
 
-        Such are those of members that were set aside.
+        Segments of an ensemble that was set aside are no longer in the ledger.
         """
         self._number.clear()
         there = {path for path in self._folder.glob("**/*tfevents*") if path.stat().st_size}
@@ -68,7 +68,7 @@ class EventFiles:
                 lacking.add((result.kind, result.number))
         for path in there - known:
             path.unlink()
-            with suppress(OSError):  # it holds others
+            with suppress(OSError):  # the folder is not empty
                 path.parent.rmdir()
         if self._search not in there:
             write(EventFile(self._search, self._about_search()))
@@ -87,14 +87,14 @@ class EventFiles:
     def of(
         self, results: Sequence[SegmentResult], trials: Mapping[int, Sequence[SegmentResult]]
     ) -> list[EventFile]:
-        """The files of segments that have just ended, which are yet to be written.
+        """List the files to be written for segments that have just ended.
 
         Parameters
         ----------
         results
-            Of the segments, which are in the ledger.
+            Results of the segments, which are in the ledger.
         trials
-            All segments of their trials so far, in the order they ended.
+            Results of all segments of their trials so far, in the order in which they ended.
         """
         files = []
         for result in _good(results):
@@ -105,9 +105,9 @@ class EventFiles:
         return files
 
     def _next_path(self, result: SegmentResult) -> Path:
-        """TensorBoard reads the files of a folder in the order of their names, and never goes back.
+        """Path of a segment's file: TensorBoard reads a folder in the order of names, once.
 
-        The time tells members apart that have one number in two ensembles.
+        The time distinguishes members with the same number in two ensembles.
         """
         name = result.kind, result.number
         self._number[name] += 1
@@ -115,7 +115,7 @@ class EventFiles:
         return folder / _file_name(self._number[name], result.ended)
 
     def _about_search(self) -> bytes:
-        """What the tab HPARAMS shows of each trial: its parameters, and its objectives."""
+        """Content for the tab HPARAMS: hyper-parameters and objectives of the search."""
         parameters = {
             path: _plain(parameter.examples()[0])
             for path, parameter in self._config.search.space.items()
@@ -146,7 +146,7 @@ class EventFiles:
     def _at_the_end(
         self, result: SegmentResult, of_trial: Sequence[SegmentResult]
     ) -> Iterator[tuple[str, float]]:
-        """What is known where a segment ends: tags and values."""
+        """Yield tags and values known at the end of a segment."""
         yield "learning_rate", result.learning_rate
         for name, error in sorted(result.metrics.items()):
             yield f"validation/{name}", error
@@ -161,7 +161,7 @@ _OF_AN_EPOCH = ("loss/training", "loss/validation", "criterion")
 
 
 def _good(results: Iterable[SegmentResult]) -> Iterator[SegmentResult]:
-    """Those whose epochs count: of any other segment they are trained again."""
+    """Filter segments whose epochs count: those of any other segment are trained again."""
     return (r for r in results if r.status == "ok" and r.best_val_error is not None)
 
 
@@ -178,9 +178,9 @@ def _file_name(number: int, time: float) -> str:
 
 
 def write(file: EventFile) -> None:
-    """Put a file on disk, whole: under another name first, by which TensorBoard does not know it.
+    """Write a file completely: first under a temporary name that TensorBoard ignores.
 
-    A file that a loss of power has left empty is lacking, too.
+    A file that a power failure left empty counts as missing.
     """
     path = file.path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -190,7 +190,7 @@ def write(file: EventFile) -> None:
 
 
 def _encoded(events: Sequence[tuple[float, int, Summary]]) -> bytes:
-    """An event file of (Unix time [s], epoch, what there is to show)."""
+    """Encode an event file from (Unix time [s], epoch, summary)."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 

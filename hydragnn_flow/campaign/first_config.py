@@ -1,4 +1,4 @@
-"""A first configuration for data that were looked at: commented YAML, and a network in JSON."""
+"""First configuration for inspected data: commented YAML, and a network in JSON."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from hydragnn_flow.data.looking import Finding, Label
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 
-# Structures of a split from which intervals follow, and errors that mean something.
+# Fewest structures of a split for usable intervals and errors.
 _FEWEST = 12
 _LARGEST_FRACTION = 0.3
-# Atoms that a trial sees in all its epochs: some minutes on a core for networks of this size.
+# Number of atoms that a trial trains on: some minutes on a core for networks of this size.
 _ATOMS_SEEN = 250_000
 _EPOCHS = (6, 60)
 _STEPS = 40, 15
-"""Steps of an epoch that the batch size leaves, and the fewest that it does."""
+"""Number of steps in an epoch, and the least number, from which the batch size follows."""
 _ATOMS_OF_A_STEP = 128
-"""A step on fewer takes as long."""
+"""Number of atoms in a step; a step with fewer takes as long."""
 
 _COLUMN = 36
-"""Column of the comments."""
+"""Column in which comments start."""
 
 _BY_ATOM = re.compile(rf"(per|/)[\W_]*atom|{DIVIDED_BY_ATOMS}", re.IGNORECASE)
 _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
@@ -43,44 +43,44 @@ _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """Texts of the two files, and what they ask for."""
+    """Texts of the two files, and the choices in them."""
 
     name: str
     text: str
-    """YAML."""
+    """YAML text of the configuration."""
     network: dict[str, Any]
     targets: list[Label]
-    """Labels that are learnt."""
+    """Labels that the network learns."""
     others: list[Label]
-    """Labels that could be, too."""
+    """Labels that it could learn too."""
     trials: int
     members: int
 
     @property
     def is_potential(self) -> bool:
-        """Whether energies and forces are learnt together."""
+        """True if energies and forces are learnt together."""
         architecture = self.network["NeuralNetwork"]["Architecture"]
         return bool(architecture.get("enable_interatomic_potential", False))
 
 
 def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstConfig:
-    """Make a configuration that `hydragnn-flow run` takes as it is.
+    """Make a configuration that `hydragnn-flow run` accepts unchanged.
 
     Parameters
     ----------
     finding
-        What the data are.
+        Description of the inspected data.
     name
-        Of the run, and of the two files without their endings.
+        Name of the run, and of the two files without their suffixes.
     folder
-        Where these will be.
+        Folder for the two files.
     gcds
-        Devices, or cores, of this machine.
+        Number of devices, or cores, of this machine.
 
     Raises
     ------
     InputError
-        If there are too few structures, or if the files would be among those of the data.
+        If there are too few structures, or the files would match the data's patterns.
     """
     name = name.removesuffix(".gs").removesuffix(".bp")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
@@ -112,17 +112,17 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     ]
     text = "\n".join(lines) + "\n"
     values = yaml.safe_load(text) | {"network": network["NeuralNetwork"]}
-    resolve_config(values, folder / f"{name}.yaml")  # what it says must be what `run` takes
+    resolve_config(values, folder / f"{name}.yaml")  # checks that `run` accepts it
     return FirstConfig(name, text, network, targets, others, trials, members)
 
 
 def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
-    """Write both files; neither is written over one that exists.
+    """Write both files; never overwrite an existing one.
 
     Raises
     ------
     InputError
-        If one exists.
+        If one of them exists.
     """
     files = folder / f"{config.name}.yaml", folder / f"{config.name}.json"
     for file in files:
@@ -138,7 +138,7 @@ def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
 
 
 def _check_apart(finding: Finding, name: str, folder: Path) -> None:
-    """Refuse a directory in which the data's own patterns would find the new files."""
+    """Refuse a directory in which the patterns of the data would match the new files."""
     if folder.resolve() != finding.folder.resolve():
         return
     for role in finding.sizes:
@@ -152,7 +152,7 @@ def _check_apart(finding: Finding, name: str, folder: Path) -> None:
 
 
 def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
-    """What to learn: energy and forces, or else an energy, or the first label there is."""
+    """Choose labels to learn: energy and forces, or else an energy, or the first label."""
     sums = [label for label in labels if not _is_per_atom(label)]
     energy = _like("energy", "graph", 1, sums)
     forces = _like("force", "node", 3, labels)
@@ -166,7 +166,7 @@ def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
 
 
 def _like(word: str, level: str, dim: int, labels: Sequence[Label]) -> Label | None:
-    """The label with a word in its key: that of the calculation first, then a total energy."""
+    """Find the label with a word in its key; ASE's own keys come first, then a total energy."""
     fitting = [label for label in labels if (label.level, label.dim) == (level, dim)]
     named = [label for label in fitting if word in label.key.lower()]
     named.sort(key=lambda label: (label.key not in ("energy", "forces"), not _is_total(label)))
@@ -178,7 +178,7 @@ def _is_per_atom(label: Label) -> bool:
 
 
 def _is_total(label: Label) -> bool:
-    """Whether a name can only be that of a sum over atoms: others are often per atom or site."""
+    """True if the name can only mean a sum over atoms; others are often per atom or site."""
     words = set(label.name.lower().split("_"))
     return "energy" in words and words <= _TOTAL
 
@@ -238,7 +238,7 @@ def _network(
             "output_heads": head[target.level],
             "task_weights": [1.0],
         }
-        # Heads that predict their noise erred less on perov_5, and told errors apart far better.
+        # Heads that predict their noise erred less on perov_5, and their uncertainties were better.
         loss = {"loss_function_type": "GaussianNLLLoss", "nll_beta": 0.5}
     return {
         "NeuralNetwork": {
@@ -272,7 +272,7 @@ def _head(name: str, finding: Finding) -> Iterator[str]:
 
 
 def atoms_told(finding: Finding) -> str:
-    """Number of atoms of the structures, in words."""
+    """Describe the number of atoms of the structures in words."""
     lowest, mean, highest = finding.atoms
     if lowest == highest:
         return f"{lowest} atoms each"
@@ -292,7 +292,7 @@ def _data(
 ) -> Iterator[str]:
     yield "data:"
     path = os.path.relpath(finding.folder, folder)
-    # Relative where both can be moved together.
+    # A relative path allows both to be moved together.
     yield f"  path: {_plain(finding.folder.as_posix() if path.startswith('..') else path)}"
     yield "  source:"
     for key, value in finding.source.items():
@@ -323,7 +323,7 @@ def _target(label: Label) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value in one line of YAML."""
+    """Format a value in one line of YAML."""
     dumped = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
     return dumped.removesuffix("...\n").strip()
 

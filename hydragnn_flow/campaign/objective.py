@@ -1,7 +1,7 @@
-"""The driver of a campaign that calls a function: ask, send, judge, until done.
+"""Driver of a campaign that calls a function: ask, send, judge, until done.
 
-The study is written by this process alone, and every answer is in the ledger before it is acted on,
-so it may be killed at any moment and started again by the same command.
+Only this process writes the study, and every answer is in the ledger before it is acted on. So it
+may be killed at any moment and restarted by the same command.
 """
 
 from __future__ import annotations
@@ -33,42 +33,42 @@ from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import Call, Place, SegmentResult, TrainingOutcome
 
 TABLE = "trials.csv"
-"""File of a run directory with a row for each trial."""
+"""File of the run directory with a row for each trial."""
 _TASK = "hydragnn_flow.campaign.objective_task:run"
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class _Look:
-    """When a call was last looked after [s], and the last change of its folder."""
+    """Heartbeat of a call: time of the last look [s], and last change of its folder."""
 
     at: float
     before: int
-    """That when it was sent."""
+    """Last change when the call was sent."""
     seen: int
 
 
 def run_objective(
     config: ObjectiveConfig, site: Site, run_directory: str | Path | None = None
 ) -> list[TrialRecord]:
-    """Search with a function to the end, or continue what was stopped; the best trial comes first.
+    """Search with a function to the end, or continue a stopped search; the best trial comes first.
 
     Parameters
     ----------
     config
-        The campaign.
+        Configuration of the campaign.
     site
-        The machine.
+        Site that runs the calls.
     run_directory
-        Where to keep everything; ``runs/<name>`` if not given.
+        Run directory; ``runs/<name>`` by default.
 
     Raises
     ------
     InputError
-        If the directory belongs to something else, or no worker can be got.
+        If the directory belongs to something else, or no worker comes.
     CampaignStopped
-        If something around the campaign keeps its work from being done; once that is cured, the
-        same call continues.
+        If an outside cause keeps the campaign from its work; once it is removed, the same call
+        continues.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     directory.check_objective(config)
@@ -103,7 +103,7 @@ class _Campaign:
         self._ready: list[Task] = []
         self._looks: dict[Sending[Task], _Look] = {}
         self._longest = 0.0
-        """Longest that a call has taken, for each unit of its budget [s]."""
+        """Longest time that a call took for each unit of its number of epochs [s]."""
         ledger.load(self._learn)
 
     def run(self) -> list[TrialRecord]:
@@ -132,7 +132,7 @@ class _Campaign:
             return search.records
 
     def _take_up(self) -> None:
-        """After a restart: report what is recorded and not judged, and make the rest ready."""
+        """After a restart: report recorded answers to the study, and make the rest ready."""
         running = [trial for trial in self._search.records if trial.state == "running"]
         self._ledger.load_whole([trial.number for trial in running])
         for trial in running:
@@ -140,7 +140,7 @@ class _Campaign:
                 self._go_on(trial.number, 0)
 
     def _go_on(self, number: int, rung: int) -> None:
-        """Judge a trial by the answers there are, from a rung on, then call it again."""
+        """Judge a trial by its answers from a rung on, then prepare the next call."""
         known = {result.rung: result for result in self._ledger.trials[number]}
         while rung in known:
             if not self._judge(known[rung]):
@@ -149,7 +149,7 @@ class _Campaign:
         self._ready.append(self._call(number, rung))
 
     def _fill(self) -> bool:
-        """Give every free GCD a call; returns whether anything is left to wait for."""
+        """Give every free GCD a call; return False if nothing is left to wait for."""
         while len(self._looks) + len(self._ready) < self._gcds:
             closing = not self._looks and not self._ready and not self._left
             promoted = self._search.promote(closing)
@@ -199,7 +199,7 @@ class _Campaign:
         return self._search.rungs.epochs(number)[rung]
 
     def _end_hung(self) -> None:
-        """Call off what writes nothing for an hour and for 20 times as long as any has taken."""
+        """Cancel calls that write nothing for an hour and 20 times as long as the longest took."""
         now = self._jobs.now
         for sending, look in self._looks.items():
             spec = sending.task.spec
@@ -208,7 +208,7 @@ class _Campaign:
             if now - look.at <= most:
                 continue
             change = self._last_change(spec.number)
-            is_hung = change == look.seen != look.before  # else it may not have begun
+            is_hung = change == look.seen != look.before  # without a new file it may not have begun
             look.at, look.seen = now, change
             if is_hung:
                 reason = f"it hung: it neither returned nor wrote a file for {most:.0f} s"
@@ -237,7 +237,7 @@ class _Campaign:
         self._ready.append(replace(task, spec=replace(task.spec, argument=argument)))
 
     def _answered(self, number: int, rung: int, end: SegmentResult) -> SegmentResult:
-        """What a function has answered, as a line of the ledger."""
+        """Convert the answer of a function to a line of the ledger."""
         answer = {**end.answer}
         values: dict[str, float] = answer.pop("values")
         first = values.get(self._config.search.objectives[0])
@@ -263,7 +263,7 @@ class _Campaign:
                 self._longest = max(self._longest, one.seconds / units)
 
     def _judge(self, result: SegmentResult) -> bool:
-        """Report an answer to the study; returns whether the trial goes on."""
+        """Report an answer to the study; return whether the trial continues."""
         if result.status != "ok":
             self._search.fail(result.number, f"{result.status}: {result.reason}")
             return False

@@ -1,4 +1,4 @@
-"""Predictions spread over the GCDs of a site: planned in parts, predicted by workers, joined."""
+"""Prediction on the GCDs of a site: divided into parts, predicted by workers, joined."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.log import driver_log
 
 Shown = Callable[[int, int, str], None]
-"""Called with the number of structures that are done, their number, and what is waited for."""
+"""Function called with the number of finished structures, their total, and the reason to wait."""
 
 _TASK = "hydragnn_flow.ensemble.part_files:predict_part"
 _SECONDS_TO_SEE = 90.0
@@ -57,35 +57,35 @@ def predict_on_site(
     say: Callable[[str], None] = print,
     progress: Shown = lambda done, total, note: None,
 ) -> Written:
-    """Predict structures on all GCDs of a site, into the files that one process would write.
+    """Predict structures on all GCDs of a site, into the same files as one process would write.
 
     The structures are divided into parts, which workers predict into the hidden directory
-    ``.NAME.parts`` beside the first file. Finished parts stay when the process ends early, and the
-    same call continues from there. At the end they are joined, and the directory is deleted.
+    ``.NAME.parts`` next to the first file. If the process ends early, finished parts stay, and the
+    same call continues. At the end the parts are joined, and the directory is deleted.
 
     Parameters
     ----------
     run
-        Directory of a finished run, or an exported ensemble; the site's nodes see it.
+        Directory of a finished run, or an exported ensemble; visible to the site's nodes.
     structures
-        Path of a file, a directory of files or a GraphStore; the nodes see it too.
+        Path of a file, a directory of files or a GraphStore; visible to the nodes too.
     outs
-        As for :class:`~hydragnn_flow.ensemble.predictions_files.PredictionFiles`; the nodes see the
-        directory of the first.
+        Output files, as for :class:`~hydragnn_flow.ensemble.predictions_files.PredictionFiles`; the
+        directory of the first is visible to the nodes.
     site
-        The machine, which decides the device.
+        Site that predicts, which decides the device.
     without, coverage, data_set, split, members, say
-        As for :meth:`Ensemble.load` and :meth:`Ensemble.predict`.
+        Options of :meth:`Ensemble.load` and :meth:`Ensemble.predict`.
     progress
-        Told how far the prediction is.
+        Function called with the progress of the prediction.
 
     Raises
     ------
     InputError
-        As :meth:`Ensemble.predict`, or if parts of another prediction are there; nearly all of that
-        is found before a worker starts.
+        If :meth:`Ensemble.predict` would refuse, or there are parts of another prediction; nearly
+        always before a worker starts.
     CampaignStopped
-        If something keeps a part from being predicted, again and again.
+        If a part repeatedly fails.
     """
     tables, structures = [Path(out) for out in outs], Path(structures)
     files, may_write = PredictionFiles(tables), written_to(tables)
@@ -111,7 +111,7 @@ def predict_on_site(
     )
     folder = tables[0].absolute().with_name(f".{tables[0].name}.parts")
     folder.mkdir(mode=0o700, exist_ok=True)
-    # Whoever else writes the files says so before the parts are predicted, and costs none of them.
+    # Another writer of the files is detected here, before the parts are predicted, and loses none.
     with sole_driver(folder), driver_log(folder, say), files, _forgotten_if_input_is_wrong(folder):
         parts = plan(folder, asked, data, ensemble, site.nodes * len(site.node.gcds))
         _predict(parts, asked, site, folder, progress)
@@ -129,7 +129,7 @@ def predict_on_site(
 def _check(
     ensemble: Ensemble, data: GraphStore | Files, split: str | None, files: PredictionFiles
 ) -> None:
-    """Refuse, before a worker starts, what the ensemble cannot predict or the files cannot hold."""
+    """Refuse, before workers start, input the ensemble cannot predict or the files cannot hold."""
     if isinstance(data, Files):
         ensemble.check_reads_structures()
         return
@@ -169,7 +169,7 @@ def _predict(
 
 
 def _wait_for(parts: Collection[Path], folder: Path) -> None:
-    """Wait until this node sees what others have written: NFS tells for a while what was before."""
+    """Wait until this node sees files that others wrote: NFS shows an earlier state for a while."""
     give_up = time.monotonic() + _SECONDS_TO_SEE
     while missing := {path.name for path in parts} - finished(folder):
         if time.monotonic() > give_up:
@@ -182,7 +182,7 @@ def _wait_for(parts: Collection[Path], folder: Path) -> None:
 
 @contextmanager
 def _forgotten_if_input_is_wrong(folder: Path) -> Iterator[None]:
-    """Delete the parts where input is at fault: it will be other input the next time."""
+    """Delete the parts if the input is wrong: it will differ the next time."""
     try:
         yield
     except (StoreError, NoWorkers, OtherParts):

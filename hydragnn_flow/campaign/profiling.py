@@ -30,13 +30,13 @@ from hydragnn_flow.search import read_trials
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.profile_result import TrainingProfile
 
-# Ways of going through steps that a profile compares, and those that the parts need.
+# Number of modes of running steps that a profile compares, and of those that the stages need.
 MODES, FEWEST_MODES = 5, 2
 FOLDER = "profile"
-"""Folder of the run directory that a profile writes to, and deletes."""
-# Time for the other nodes of a batch job to come after its first.
+"""Folder of the run directory in which a profile works; deleted at the end."""
+# Time for the other nodes of a batch job to join after its first [s].
 SECONDS_FOR_THE_OTHERS = 120.0
-# Time for a network file system to show what a node has written.
+# Time for a network file system to show a file written on a node [s].
 SECONDS_TO_SEE = 90.0
 _logger = logging.getLogger(__name__)
 
@@ -52,41 +52,41 @@ def profile_on_site(
     say: Callable[[str], None] = print,
     waits: Callable[[str], None] = lambda why: None,
 ) -> tuple[TrainingProfile, int]:
-    """Take training steps of a run's network apart, on GCDs of a site. The run stays as it is.
+    """Profile training steps of a run's network on GCDs of a site. The run is not changed.
 
     Parameters
     ----------
     run
-        Directory of a run with a prepared store, which the nodes see.
+        Directory of a run with a prepared store; visible to the nodes.
     site
-        The machine.
+        Site with the GCDs.
     trial
-        Trial whose network it is; that of the configuration if not given.
+        Number of the trial whose network is profiled; by default that of the configuration.
     gcds
-        How many train together: on one node, or on several nodes of a batch job.
+        Number of GCDs that train together, on one node or on several of a batch job.
     seconds
-        Time for each of the ways of going through steps that are compared.
+        Time for each of the compared modes of running steps [s].
     trace
         File for a Chrome trace of some steps of the first rank.
     say
-        Called with sentences for the user.
+        Function called with sentences for the user.
     waits
-        Called with what is going on.
+        Function called with the reason to wait.
 
     Returns
     -------
     profile : TrainingProfile
-        What was measured.
+        Measured times of the steps.
     nodes : int
-        How many the GCDs were on.
+        Number of nodes that the GCDs were on.
 
     Raises
     ------
     InputError
-        If the run, its store, the trial, the site's GCDs or the file are not as needed; before
+        If the run, its store, the trial, the site's GCDs or the file are unsuitable; raised before
         anything starts.
     CampaignStopped
-        If the site gives no GCDs, or their processes end again and again.
+        If the site provides no GCDs, or their processes repeatedly fail.
     """
     run, trace = Path(run), None if trace is None else Path(trace)
     spec = profile_spec(run, trial, site, seconds)
@@ -99,7 +99,7 @@ def profile_on_site(
 
 
 def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> SegmentSpec:
-    """The segment whose steps are profiled: those of a trial, or of the configuration.
+    """Make the segment whose steps are profiled, of a trial or of the configuration.
 
     Raises
     ------
@@ -145,9 +145,9 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
 
 
 def check_network(network: NetworkConfig, store: GraphStore) -> None:
-    """Refuse, here and not on a node, a network that the store does not fit.
+    """Refuse a network that does not fit the store before it reaches a node.
 
-    What an engine builds may need anything, and is built on the nodes alone.
+    A network of an engine may need anything, and is built only on the nodes.
     """
     if not isinstance(network, EngineNetwork):
         with torch.device("meta"):
@@ -160,7 +160,7 @@ def check_widths(widths: Sequence[int], site: Site) -> None:
     Raises
     ------
     InputError
-        Naming the first.
+        If there are any; the message names the first.
     """
     most = site.gcds_of_a_block
     for width in widths:
@@ -174,26 +174,25 @@ def check_widths(widths: Sequence[int], site: Site) -> None:
 
 
 Measure = Callable[[SegmentSpec, int, Path | None], tuple[TrainingProfile, int]]
-"""Profiles a segment on a number of GCDs, with a trace or without; also says on how many nodes."""
+"""Function that profiles a segment on some GCDs, traced or not; returns the number of nodes too."""
 
 
 class OutOfMemory(CampaignStopped):
-    """A step takes more memory than the GCDs have."""
+    """Lack of memory: a step needs more than the GCDs have."""
 
 
 @contextmanager
 def profiler(
     run: Path, site: Site, say: Callable[[str], None], waits: Callable[[str], None]
 ) -> Iterator[Measure]:
-    """The pool of a site, that profiles one segment after the other in a ``with`` block.
+    """Start the pool of a site to profile segments one by one in a ``with`` block.
 
     Parameters
     ----------
     run
-        The run directory; all is written to its folder `profile`, which is deleted if all went
-        well.
+        Run directory; its folder `profile` takes all files and is deleted if all goes well.
     site, say, waits
-        As for :func:`profile_on_site`.
+        Site and functions to call, as in :func:`profile_on_site`.
     """
     folder = run.resolve() / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -237,7 +236,7 @@ def _profile(spec: SegmentSpec, gcds: int, site: Site) -> _Profile:
 
 
 class _Waits:
-    """Says what a profile waits for; gives up where a batch job has come without all its GCDs."""
+    """Reports what a profile waits for; gives up if a batch job comes without all its GCDs."""
 
     def __init__(self, jobs: Jobs[_Profile], task: _Profile, say: Callable[[str], None]) -> None:
         self._jobs, self._task, self._say = jobs, task, say
@@ -249,7 +248,7 @@ class _Waits:
             seconds = self._task.seconds
             self._say(f"{_gcds(gcds)} for {seconds:.0f} s, after a start")
             return
-        # Between two batch jobs there are none, and the wait begins anew.
+        # Between two batch jobs no GCDs are free, and the wait starts again.
         now = time.monotonic()
         self._first = min(self._first, now) if free else math.inf
         if now - self._first > SECONDS_FOR_THE_OTHERS:
@@ -269,7 +268,7 @@ def _gcds(count: int) -> str:
 
 
 def _seen(path: Path) -> Path:
-    """A file that a node has written, once this one sees it: NFS tells for a while what was."""
+    """Wait until this node sees a file of another one: NFS shows an earlier state for a while."""
     give_up = time.monotonic() + SECONDS_TO_SEE
     while not is_there(path):
         if time.monotonic() > give_up:

@@ -1,4 +1,4 @@
-"""The trained weights that all trials begin with: found, checked, and kept in the run directory."""
+"""Initial weights of all trials: found, checked, and kept in the run directory."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _logger = logging.getLogger(__name__)
 
 
 def weights_for(start: StartConfig, model: HydraModel) -> tuple[dict[str, Tensor], Path]:
-    """The weights that a network begins with, and the checkpoint they come from.
+    """Find the initial weights of a network, and the checkpoint that they come from.
 
     Parameters
     ----------
     start
-        Where they are.
+        Source of the weights, and what to freeze.
     model
-        The network, which is not changed but for what is frozen; it may be on the device ``meta``.
+        Network, in which only the freezing changes; it may be on the device ``meta``.
 
     Raises
     ------
     InputError
-        If there are none that fit the network, or what is to be frozen is not in it.
+        If no weights fit the network, or it lacks what is to be frozen.
     """
     freeze(model, start.frozen)
     origin = find_origin(start)
@@ -55,14 +55,14 @@ def weights_for(start: StartConfig, model: HydraModel) -> tuple[dict[str, Tensor
 
 
 def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore) -> None:
-    """Put the weights that all trials begin with into the run directory.
+    """Write the initial weights of all trials to the run directory.
 
-    Once the search has begun they are not read again from where they come from, which may change.
+    Once the search has started, their source is not read again, as it may change.
 
     Raises
     ------
     InputError
-        As :func:`weights_for`, or if they are gone.
+        If :func:`weights_for` refuses them, or the written ones are gone.
     """
     start, target = config.start_from, directory.weights
     assert start is not None
@@ -75,7 +75,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
         return
     with torch.device("meta"):
         model = build_model(config.network_with({}), store)
-    assert isinstance(model, HydraModel)  # load_config has seen to it
+    assert isinstance(model, HydraModel)  # checked by load_config
     weights, file = weights_for(start, model)
     target.parent.mkdir(parents=True, exist_ok=True)
     keep_weights(target, weights, start.heads == "keep")
@@ -98,13 +98,13 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
 
 def _elements(config: RunConfig) -> tuple[int, ...]:
     architecture = config.network_with({}).Architecture
-    assert isinstance(architecture, Architecture)  # as above
+    assert isinstance(architecture, Architecture)  # checked by load_config
     statistics = architecture.statistics
     return statistics.elements if statistics else ()
 
 
 def _read(origin: Origin, model: HydraModel, heads: str) -> tuple[Path, dict[str, Tensor]]:
-    """A checkpoint's file, and its best weights by their names in our networks."""
+    """Read a checkpoint: its path, and its best weights by the names in our networks."""
     remedy = "name another in start_from"
     if origin.is_hydragnn:
         levels = load_network(origin.network, origin.file).Variables_of_interest.type

@@ -1,4 +1,4 @@
-"""Task: a segment to run, and its estimated cost."""
+"""Task: a segment to run, with its estimated cost."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentTask(Task):
-    """A segment to run, and its estimated cost."""
+    """Segment to run, with its estimated cost."""
 
     spec: SegmentSpec
     epochs: int
-    """Epochs it is expected to train."""
+    """Number of epochs that it is expected to train."""
     parameters: dict[str, Any]
-    """Values of the trial by path."""
+    """Hyper-parameters of the trial by dotted path."""
     trial: int
-    """Number of the trial, which for a member is that it comes from."""
+    """Number of the trial; for a member, of the trial it comes from."""
     micro_batches: int = 1
-    """Micro-batches of a step that the trial asks for; it may be sent with more."""
+    """Number of micro-batches in a step that the trial asks for; it may be sent with more."""
     is_flexible: bool = False
-    """Whether the placer may give it more GCDs."""
+    """True if the placer may give it more GCDs."""
     is_batch_per_gcd: bool = False
-    """Whether a step has a batch of each of its GCDs, however many they are."""
+    """True if a step has one batch for each of its GCDs, whatever their number."""
     fused: tuple[SegmentTask, ...] = ()
-    """Segments that are trained fused, in one process, where this stands for several."""
+    """Segments that are trained fused, in one process, if this task stands for several."""
 
     @property
     def members(self) -> tuple[SegmentTask, ...]:
-        """The segments that it stands for; itself, if it is one."""
+        """Segments that the task stands for; a single one is itself."""
         return self.fused or (self,)
 
     def sent(self) -> SegmentTask:
-        """The segment as it goes out, with an attempt of its own."""
+        """Return the segment with a new attempt."""
         if self.fused:
             fused = tuple(task.sent() for task in self.fused)
             return replace(self, spec=fused[0].spec, fused=fused)
         return super().sent()
 
     def forecast(self, together: float) -> Forecast:
-        """Plan and estimate of the segment, which shared its GCD with others or not."""
+        """Forecast recorded with the result; ``together`` is the mean number on its GCD."""
         estimate = self.estimate
         return Forecast(
             together=together,
@@ -66,10 +66,10 @@ class SegmentTask(Task):
         )
 
     def again(self, end: SegmentResult, nodes: int = 1) -> SegmentTask:
-        """The segment, as it was sent, once more after a bad end or to be placed anew.
+        """Return the segment for another attempt, after a failure or to be resharded.
 
-        One that got further, and so has left a checkpoint, has its failures forgotten. Waits for a
-        disk that is gone for a while.
+        If it left a checkpoint, and so made progress, its failures are forgotten. Waits while the
+        disk is unreachable.
         """
         got_further = patiently(lambda: is_there(self.spec.checkpoint))
         before = Retries() if got_further else self.retries
@@ -92,7 +92,7 @@ class SegmentTask(Task):
 
 
 def log_retry(task: SegmentTask, end: SegmentResult) -> None:
-    """Log that a segment is sent once more after a bad end."""
+    """Log that a segment is sent again after a failure."""
     _logger.info(
         "%s is sent again (%s): %s%s: %s",
         *(task, task.retries, end.status, f" on {end.node}" if end.node else "", end.reason),

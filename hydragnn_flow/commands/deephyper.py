@@ -1,4 +1,4 @@
-"""DeepHyper's `results.csv`: the best evaluations as configurations that a search begins with."""
+"""Import of DeepHyper's `results.csv`: its best evaluations as first trials of a search."""
 
 from __future__ import annotations
 
@@ -18,51 +18,51 @@ from hydragnn_flow.search.space import active
 
 _PREFIX = "p:"
 _OBJECTIVE = "objective"
-# HydraGNN's earlier names of parameters.
+# Earlier names of parameters in HydraGNN.
 _RENAMED = {"model_type": "mpnn_type"}
 
 
 @dataclass(frozen=True)
 class Best:
-    """The best evaluations of a campaign of DeepHyper's, as far as they are of use to a search."""
+    """Best evaluations of a DeepHyper campaign that a search can use."""
 
     configurations: list[dict[str, Scalar]]
-    """Values by their paths in the space, the best first."""
+    """Values by their paths in the space, best first."""
     objectives: list[float]
-    """DeepHyper's objective of each, which it maximised."""
+    """DeepHyper's objective of each configuration, which it maximised."""
     evaluations: int
-    """All that the files have."""
+    """Number of all evaluations in the files."""
     failed: int
-    """Those without a finite objective."""
+    """Number of evaluations without a finite objective."""
     outside: int
-    """Better ones that were left out: the space, or the network, does not allow their values."""
+    """Number of better ones left out, as the space or the network does not allow their values."""
     unknown: list[str]
-    """DeepHyper's parameters that no path of the space ends with."""
+    """Names of DeepHyper's parameters that match no path of the space."""
 
 
 def best_evaluations(
     files: Sequence[Path], config: RunConfig, most: int, objective: str = _OBJECTIVE
 ) -> Best:
-    """Read the best evaluations of DeepHyper's, and find their parameters in a search space.
+    """Read the best evaluations of DeepHyper, and find their parameters in a search space.
 
-    A parameter ``p:NAME`` is every path of the space that ends with ``NAME``, as in HydraGNN's
-    scripts, which give all heads the same layers.
+    A parameter ``p:NAME`` stands for every path of the space that ends with ``NAME``, as in
+    HydraGNN's scripts, which give all heads the same layers.
 
     Parameters
     ----------
     files
-        ``results.csv`` of one campaign or more with the same objective.
+        Paths of ``results.csv`` of one or more campaigns with the same objective.
     config
-        Whose `search.space` the values are to be in.
+        Configuration whose `search.space` must contain the values.
     most
-        Number of configurations at most, all of them different.
+        Maximum number of different configurations.
     objective
-        Column by which they are judged.
+        Column by which evaluations are ranked.
 
     Raises
     ------
     InputError
-        If a file is none of DeepHyper's, no parameter is in the space, or no evaluation is.
+        If a file is not from DeepHyper, or no parameter or no evaluation is in the space.
     """
     table = pd.concat([_read(file, objective) for file in files], ignore_index=True)
     space = config.search.space
@@ -129,11 +129,11 @@ def _paths(name: str, space: Mapping[str, Parameter]) -> list[str]:
 def _configuration(
     given: Mapping[str, Any], paths: Mapping[str, Sequence[str]], config: RunConfig
 ) -> dict[str, Scalar] | None:
-    """The values of an evaluation by their paths; none if they are not possible here."""
+    """Values of an evaluation by their paths; None if they are impossible here."""
     space = config.search.space
     values: dict[str, Scalar] = {}
     for name, value in given.items():
-        if pd.isna(value):  # it has no such parameter
+        if pd.isna(value):  # the evaluation has no such parameter
             continue
         for path in paths[name]:
             fitting = [one for one in _readings(value) if space[path].contains(one)]
@@ -149,7 +149,7 @@ def _configuration(
 
 
 def _readings(value: Any) -> list[Scalar]:
-    """What a cell of a CSV file may mean: a column with gaps has whole numbers with a point."""
+    """Possible meanings of a cell of a CSV file: columns with gaps show integers with a point."""
     if isinstance(value, str):
         return [value]
     number = float(value)

@@ -1,4 +1,4 @@
-"""The commands that judge an ensemble by labelled data, and calibrate it on such."""
+"""Commands that evaluate an ensemble on labelled data, and calibrate it on them."""
 
 from __future__ import annotations
 
@@ -115,9 +115,9 @@ def recalibrate(
 ) -> None:
     """Calibrate the error bars of a finished run's ensemble on other labelled data.
 
-    Nothing is trained, and the predicted means stay. The data must be others than those of
-    training, and like those to be predicted. Predictions of RUN_DIR have the new error bars from
-    then on; delete ensemble/calibration.json in it to return to those of the run.
+    Nothing is trained, and the predicted means stay. The data must differ from those of training,
+    and resemble those to be predicted. Predictions of RUN_DIR have the new error bars from then on;
+    delete ensemble/calibration.json in it to return to those of the run.
     """
     from hydragnn_flow.ensemble import recalibrate as calibrate
     from hydragnn_flow.ensemble.calibration_file import FILE

@@ -1,4 +1,4 @@
-"""The command that begins a search with what another program has found."""
+"""Command that starts a search from the results of another program."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def import_deephyper(
         str, typer.Option("--objective", help="Column by which evaluations are judged.")
     ] = "objective",
 ) -> None:
-    """Begin a search with the best evaluations of a campaign of DeepHyper's.
+    """Begin a search with the best evaluations of a DeepHyper campaign.
 
     Prints `search.enqueue` for the configuration: the search trains these first, and its sampler
-    learns from them. Objectives are not taken over, since they are in other units. A parameter of
-    DeepHyper's is every path of the space that ends with its name.
+    learns from them. Objectives are not imported, since they have other units. A parameter of
+    DeepHyper stands for every path of the space that ends with its name.
     """
     import yaml
 

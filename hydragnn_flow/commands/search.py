@@ -1,4 +1,4 @@
-"""Commands that show a search: its trials, what mattered, optuna-dashboard."""
+"""Commands that show a search: its trials, the importance of parameters, optuna-dashboard."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def trials(
 ) -> None:
     """Show the best trials of a live or finished run.
 
-    A pruned trial has the value of its last rung.
+    The value of a pruned trial is that of its last rung.
     """
     from hydragnn_flow.report.tables import best_table
     from hydragnn_flow.report.trials_frame import trials_frame
@@ -68,7 +68,7 @@ def importance(
 ) -> None:
     """Say which hyper-parameters decided whether a trial is among the best tenth (PED-ANOVA).
 
-    At least five trials count as the best. Each parameter is judged by itself, one with a condition
+    At least five trials count as the best. Each parameter is assessed on its own, a conditional one
     among the trials that have it; pruned trials count by how far they came.
     """
     from hydragnn_flow.report.importance import parameter_importance
@@ -83,7 +83,7 @@ def importance(
         except InputError as error:
             if i == 0:
                 raise
-            say(str(error))  # pruned trials have a value of the first objective alone
+            say(str(error))  # pruned trials have a value of the first objective only
             continue
         console.print(importance_table(found, f"What {objective} depends on"))
         if shap:

@@ -1,7 +1,7 @@
-"""Jobs at work on the GCDs of a site: sent rank by rank, collected, sent again where they fail.
+"""Jobs on the GCDs of a site: sent rank by rank, collected, and sent again after failures.
 
-All that runs on a site's nodes goes this way: segments of trials and members, profiles, and calls
-of functions that prepare data, predict, or are what a search calls.
+Everything that runs on the nodes goes this way: segments of trials and members, profiles, and calls
+of functions, which prepare data, predict, or are the objective of a search.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import AGREED, Call, JobSpec, Kind, SegmentResult
 
 SECONDS_BETWEEN_CHECKS = 0.5
-# Time for all ranks of a gang to end when one has, before they are ended [s].
+# Time for the other ranks of a gang to end after the first, before they are killed [s].
 SECONDS_TO_FOLLOW = 60.0
 _ANY = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
 _logger = logging.getLogger(__name__)
@@ -48,26 +48,26 @@ _Task = TypeVar("_Task", bound="Task")
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Placeable):
-    """A job to run, and its estimated cost."""
+    """Job to run, with its estimated cost."""
 
     estimate: Estimate = _ANY
     spec: JobSpec
     retries: Retries = field(default_factory=Retries)
     """Failures without progress; losses are those of its node or batch job."""
     is_released: bool = False
-    """Whether it was stopped to go on over other GCDs, which is nobody's failure."""
+    """True if it was stopped to continue on other GCDs, which is not a failure."""
 
     @property
     def members(self) -> tuple[Any, ...]:
-        """The jobs that it stands for; itself, if it is one."""
+        """Jobs that the task stands for; a single one is itself."""
         return (self,)
 
     def sent(self: _Task) -> _Task:
-        """The job as it goes out, with an attempt of its own."""
+        """Return the job with a new attempt."""
         return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
 
     def again(self: _Task, end: SegmentResult, nodes: int = 1) -> _Task:
-        """The job once more, after a bad end on a site of a number of nodes."""
+        """Return the job for another attempt after a failure on a site of some nodes."""
         retries = self.retries.after(end.status, end.node, nodes)
         return replace(self, retries=retries, is_urgent=True)
 
@@ -78,55 +78,55 @@ class Task(Placeable):
 
 @dataclass(eq=False)
 class Sending(Generic[_Task]):
-    """A job on its way: what each of its nodes runs, and how that ended."""
+    """Attempt at a job: the ranks on each of its nodes, and their results."""
 
     task: _Task
     resident: Resident
     parts: list[tuple[str, list[Spot]]]
-    """Nodes, and the GCDs there, rank by rank."""
+    """Name of each node, with the job's GCDs on it, rank by rank."""
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
-    """Results of the ranks of each part."""
+    """Results of the ranks on each node, by its position."""
     together: float = 1.0
-    """Mean number of jobs on its GCD while it was there."""
+    """Mean number of jobs on its GCD while it ran."""
     is_released: bool = False
-    """Whether it was asked to stop at a checkpoint."""
+    """True if it was asked to stop at a checkpoint."""
     is_awaited: bool = False
-    """Whether its GCDs, or others, are promised until it has stopped."""
+    """True if GCDs, its own or others, are promised until it has stopped."""
 
     @property
     def keeps_gcd(self) -> bool:
-        """Whether it keeps its GCD to itself so as to be measured alone."""
+        """True if it keeps its GCD to itself to be measured alone."""
         return self.task.keeps_gcd and self.resident.alone and not self.is_gang
 
     @property
     def is_gang(self) -> bool:
-        """Whether it has several ranks."""
+        """True if the job has several ranks."""
         return len(self.resident.spots) > 1
 
     @property
     def ranks(self) -> list[SegmentResult]:
-        """Results of all ranks, in their order."""
+        """Results of all ranks, in order."""
         return [result for part in range(len(self.parts)) for result in self.ended[part]]
 
     @property
     def results(self) -> list[SegmentResult]:
-        """Result of the job, or of each that is fused in it."""
+        """Result of the job, or of each fused one."""
         return [merged(self.ranks)] if self.is_gang else self.ranks
 
 
 class Jobs(Generic[_Task]):
-    """The jobs at work on a site.
+    """Running jobs of a site.
 
     Parameters
     ----------
     workers
-        Of the site.
+        Workers of the site.
     site
-        The machine.
+        Site that runs the jobs.
     clock
-        By which the jobs' time passes.
+        Clock of the campaign; by default the wall clock.
     gcd
-        Speed and memory that each GCD has for jobs; the site's if not given.
+        Speed and memory of each GCD for jobs; by default the site's.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Jobs(Generic[_Task]):
         gcds = len(site.node.gcds)
         self._fleet = Fleet(gcd or site.node.gcd, gcds, site.gcds_of_a_block)
         self._running: dict[Sending[_Task], None] = {}  # in the order in which they were sent
-        # When the other ranks of a gang are to have ended too, by the clock [s].
+        # Time by which the other ranks of a gang must have ended too [s].
         self._follow_by: dict[Sending[_Task], float] = {}
         self._done: SimpleQueue[tuple[Sending[_Task], int, Future[list[SegmentResult]]]] = (
             SimpleQueue()
@@ -144,37 +144,37 @@ class Jobs(Generic[_Task]):
 
     @property
     def now(self) -> float:
-        """Time by the jobs' clock [s]."""
+        """Current time by the jobs' clock [s]."""
         return self._clock.monotonic()
 
     @property
     def waiting(self) -> str:
-        """Sentence that says what the work waits for while there are no workers; or empty."""
+        """Reason, in a sentence, why no workers have come yet; empty if there is none."""
         return self._workers.waiting()
 
     @property
     def running(self) -> int:
-        """GCDs that have something to do."""
+        """Number of busy GCDs."""
         return self._fleet.at_work
 
     @property
     def fleet(self) -> Fleet:
-        """The GCDs of all nodes that take work now."""
+        """GCDs of all nodes that take work now."""
         self._fleet.update(self._workers.hosts())
         return self._fleet
 
     def request_workers(self, more: int) -> None:
-        """Ask the site for workers, ``more`` than are at work.
+        """Request GCDs from the site, ``more`` than are busy.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none can be got, or none that does any work.
+            If none come, or none that do any work.
         """
         self._workers.update(self.running + more)
 
     def send(self, placement: Placement[_Task]) -> Sending[_Task]:
-        """Send a job to GCDs on which the fleet has it already."""
+        """Send a job to GCDs on which the fleet already has it."""
         task, resident = placement.segment.sent(), placement.resident
         spots = resident.spots
         parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
@@ -198,12 +198,12 @@ class Jobs(Generic[_Task]):
             ]
             number += len(there)
             future = self._workers.run(ranks, node)
-            # By a thread of Parsl's.
+            # Called by a thread of Parsl.
             future.add_done_callback(partial(self._put, sending, part))
         return sending
 
     def send_to(self, task: _Task, spots: Sequence[Spot]) -> Sending[_Task]:
-        """Send a job to GCDs that have nothing to do."""
+        """Send a job to idle GCDs."""
         now = self.now
         until = now + task.seconds
         resident = self.fleet.begin(spots, task.estimate, until, now, alone=True)
@@ -213,27 +213,27 @@ class Jobs(Generic[_Task]):
         self._done.put((sending, part, end))
 
     def release(self, sending: Sending[_Task], *, is_awaited: bool = True) -> None:
-        """Have a segment stop at a checkpoint."""
+        """Stop a segment at a checkpoint."""
         sending.is_released, sending.is_awaited = True, is_awaited
         _logger.info("%s is stopped at a checkpoint", sending.task)
         self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
 
     def call_off(self, sending: Sending[_Task], reason: str) -> None:
-        """End the ranks of a job that have not ended."""
+        """End the remaining ranks of a job."""
         _logger.info("%s is called off: %s", sending.task, reason)
         for part, (node, _) in enumerate(sending.parts):
             if part not in sending.ended:
                 self._workers.call_off(node, sending.task.spec.attempt, reason)
 
     def finished(self, seconds: float) -> list[Sending[_Task]]:
-        """Jobs that have ended; none if that takes longer than some time.
+        """Return jobs that have ended; none if that takes longer than ``seconds``.
 
-        A gang is called off when one of its ranks ends badly.
+        If a rank of a gang fails, the other ranks are ended.
 
         Parameters
         ----------
         seconds
-            Time to wait for the first [s].
+            Time to wait for the first one [s].
         """
         finished: list[Sending[_Task]] = []
         while (end := self._clock.next(self._done, seconds)) is not None:
@@ -261,10 +261,11 @@ class Jobs(Generic[_Task]):
         return finished
 
     def judge_nodes(self, finished: Sequence[Sending[_Task]]) -> None:
-        """Tell the pool how nodes do, by the ends of jobs that are recorded where they must be.
+        """Report the health of nodes to the pool; in a gang each rank counts for its own node.
 
-        To hold a node takes its time, in which the driver may be ended. In a gang each rank counts
-        for its own node. Successes come last: the node is good, whatever failed beside them.
+        Results are recorded first, where they must be: to hold a node takes time, in which the
+        driver may be ended. Successes are reported last: such a node is healthy, whatever else
+        failed on it.
         """
         results = [result for sending in finished for result in sending.ranks]
         for result in sorted(results, key=_has_worked):
@@ -283,29 +284,29 @@ def run_all(
     work: str,
     waits: Callable[[str], None] = lambda why: None,
 ) -> Iterator[tuple[_Task, SegmentResult]]:
-    """Run jobs to their end, each on GCDs of its own; yields every end, good or bad.
+    """Run jobs to their end, each on GCDs of its own; yield every result, good or bad.
 
-    One that ended badly is run again, until it has failed on several nodes.
+    A failed job is run again, until it has failed on several nodes.
 
     Parameters
     ----------
     jobs
-        Who runs them.
+        Jobs of the site that runs them.
     tasks
-        The jobs, in the order in which they begin.
+        Jobs to run, in the order in which they start.
     work
-        What they do, as the subject of an error: "preparing the store".
+        Subject of an error message, such as "preparing the store".
     waits
-        Called with what the work waits for while there are no workers, else with an empty text.
+        Function called with the reason why there are no workers, or with an empty text.
 
     Raises
     ------
     InputError
-        Of a job whose input is at fault.
+        If the input of a job is wrong.
     NoWorkers
         If no worker will come.
     CampaignStopped
-        If a job has failed again and again.
+        If a job repeatedly fails.
     """
     ready, gcds = deque(tasks), jobs.site.nodes * len(jobs.site.node.gcds)
     while ready or jobs.running:
@@ -350,18 +351,18 @@ def run_calls(
     work: str,
     waits: Callable[[str], None] = lambda why: None,
 ) -> Iterator[int]:
-    """Call a function with each request, as :func:`run_all`; yields the numbers as they end.
+    """Call a function with each request by :func:`run_all`; yield their numbers as they end.
 
     Parameters
     ----------
     jobs, work, waits
-        As for :func:`run_all`.
+        Arguments of :func:`run_all`.
     kind
-        Kind of the jobs.
+        Kind of the jobs, such as `preparation`.
     function
         Name of the function, `module:function`.
     requests
-        Arguments by number, as JSON; ``what`` of each says in errors what it is about.
+        Arguments by number, as JSON; ``what`` of each names its subject in messages.
     """
     specs = (
         Call(
@@ -380,10 +381,10 @@ def run_calls(
 
 
 def _has_worked(result: SegmentResult) -> bool:
-    """Whether the end, good or bad, is the job's own doing and not its node's."""
+    """True if the result, good or bad, is due to the job and not to its node."""
     return result.status in ("ok", "diverged", "out_of_memory", "wrong_input")
 
 
 def _never_came(result: SegmentResult) -> bool:
-    """Whether a rank was not begun: its node took no more work."""
+    """True if a rank did not start, as its node took no further work."""
     return result.status == "interrupted" and not result.node

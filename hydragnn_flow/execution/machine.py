@@ -1,4 +1,4 @@
-"""Clock and workers of a campaign: those of a machine, or simulated ones."""
+"""Clock and workers of a campaign: real or simulated."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ Event = TypeVar("Event")
 
 
 class Clock(Protocol):
-    """Time, as the campaign sees it pass."""
+    """Time as seen by the campaign."""
 
     def monotonic(self) -> float:
-        """Time since some moment [s], by a monotonic clock."""
+        """Monotonic time since some moment [s]."""
         ...
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """The next event; None if none comes in that time. A simulated clock moves on here."""
+        """Return the next event; None if none comes in time. A simulated clock advances here."""
         ...
 
 
 class WallClock:
-    """Time as it passes on this machine."""
+    """Time as measured on this machine."""
 
     def monotonic(self) -> float:
-        """Time since some moment [s], by a monotonic clock."""
+        """Monotonic time since some moment [s]."""
         return time.monotonic()
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """The next event; None if none comes in that time."""
+        """Return the next event; None if none comes in time."""
         try:
             return events.get(timeout=seconds, block=seconds > 0)
         except Empty:
@@ -43,33 +43,33 @@ class WallClock:
 
 
 class Workers(Protocol):
-    """The workers of a site, one for each GCD; `Pool` has those that Parsl starts."""
+    """Workers of a site, one per GCD; `Pool` is the implementation with Parsl."""
 
     def update(self, demand: int) -> None:
-        """Have as many workers as the work needs; called about twice a second.
+        """Scale the pool to ``demand`` workers. Called about twice a second.
 
         Parameters
         ----------
         demand
-            Workers that could be used now, those at work among them.
+            Number of workers that could be used now, busy ones included.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none can be got, or none that does any work.
+            If none come, or none that do any work.
         """
         ...
 
     def hosts(self) -> Sequence[Host]:
-        """The nodes that take work."""
+        """Return the nodes that take work."""
         ...
 
     def waiting(self) -> str:
-        """Sentence that says what the campaign waits for while it has no workers; or empty."""
+        """Reason, in a sentence, why no workers have come yet; empty if there is none."""
         ...
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run a segment, or ranks of one, on a node; how they ended, or that it was lost."""
+        """Run ranks of a job on a node; the future has their results, or that they were lost."""
         ...
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
@@ -77,13 +77,13 @@ class Workers(Protocol):
         ...
 
     def release(self, node: str, attempt: str) -> None:
-        """Have a segment that is on a node end by itself, with a checkpoint."""
+        """Stop a segment on a node at a checkpoint."""
         ...
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Record how work on a node ended."""
+        """Record whether work on a node succeeded."""
         ...
 
     def avoid(self, node: str, reason: str) -> None:
-        """Send no more work to a node that has refused some."""
+        """Send no further work to a node that refused some."""
         ...

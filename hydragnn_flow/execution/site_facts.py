@@ -1,4 +1,4 @@
-"""Contradictions among the facts of a site: found when it is loaded, whoever described it."""
+"""Checks of the facts of a site for contradictions, when it is loaded."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
     from hydragnn_flow.execution.site import Node, Site
     from hydragnn_flow.placement import Gcd
 
-# Hardware threads a core has, and so by how much a group may name more than `cores_per_gcd`.
+# Possible numbers of hardware threads per core: a group may name that many times `cores_per_gcd`.
 _THREADS_OF_A_CORE = (1, 2, 4)
 
 
 def check_site(site: Site, source: object, gcd_key: str = "node.gcd") -> None:
-    """Refuse a site whose facts contradict each other, or cannot be.
+    """Refuse a site whose facts contradict each other or are impossible.
 
     Parameters
     ----------
     site
-        As its file returns it.
+        Site as returned by its file.
     source
-        File that gives the facts, for the message.
+        File with the facts, for the message.
     gcd_key
-        Key there of the facts of a GCD: `node` in a `site.yaml`.
+        Key of the facts of a GCD in that file: `node` in a `site.yaml`.
 
     Raises
     ------
     InputError
-        With the first contradiction: file, key and remedy.
+        With the first contradiction; the message names file, key and remedy.
     """
     for said in (*_of_blocks(site), *_of_gcds(site.node, gcd_key), *_of_cores(site.node)):
         raise InputError(f"{source}: {said}")

@@ -1,4 +1,4 @@
-"""Try a site: start one block, report what each of its GCDs is, and have two exchange data."""
+"""Check of a site: starts one block, describes its GCDs, and lets pairs of them exchange data."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hydragnn_flow.execution.site_check.calibration import SECONDS
 from hydragnn_flow.placement import Spot
 from hydragnn_flow.segment import Call, SegmentResult
 
-# Time for all nodes to answer: a GPU that hangs must not hang the check.
+# Time for all nodes to answer [s]: a GPU that hangs must not hang the check.
 SECONDS_TO_ANSWER = 600.0
-# Time to wait for the other nodes of a block after its first has started.
+# Time to wait for the other nodes of a block after its first has started [s].
 SECONDS_FOR_THE_OTHERS = 120.0
 
 
@@ -31,20 +31,20 @@ def check_site(
     *,
     calibrates: bool = False,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
-    """Start one block of a site, ask every GCD what it is, and give the block back.
+    """Start one block of a site, let every GCD describe itself, and give the block back.
 
     Parameters
     ----------
     site
-        The machine.
+        Site to check.
     directory
-        For Parsl's files, on a file system that the nodes see.
+        Directory for Parsl's files, visible to the nodes.
     store
-        A store that every GCD is to read; none if not given.
+        Path of a store that every GCD reads; None for no store.
     tell
-        Called with a sentence about the progress.
+        Function called with a sentence about the progress.
     calibrates
-        Whether the first GCD is to train networks for a minute.
+        True to train networks on the first GCD for a minute.
 
     Returns
     -------
@@ -52,12 +52,12 @@ def check_site(
         Answer of :func:`~hydragnn_flow.execution.site_check.probe.probe` for each GCD, with its
         ``host`` and ``gcd``; a GCD that could not answer has a ``fault`` instead.
     exchanges : list of dict
-        ``between`` which GCDs, with the answer of
-        :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two of the
-        first node, where it has two, and two of different nodes, where two answered.
+        GCDs in ``between``, with the answer of
+        :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two GCDs of
+        the first node, and two on different nodes, where there are any.
     calibration : dict
         Answer of :func:`~hydragnn_flow.execution.site_check.calibration.calibrate` or a ``fault``;
-        empty if not asked for.
+        empty if not requested.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def _call(
 
 
 def _pairs(hosts: Sequence[str], gcds: int) -> Iterator[tuple[str, list[Spot]]]:
-    """Two GCDs of a node, and those of two nodes."""
+    """Yield a pair of GCDs on a node, and a pair on two nodes."""
     if hosts and gcds > 1:
         yield "two GCDs of a node", [Spot(hosts[0], 0), Spot(hosts[0], 1)]
     if len(hosts) > 1:
@@ -164,14 +164,14 @@ def faults(
     exchanges: list[dict[str, Any]],
     calibration: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
-    """Differences between a site and its GCDs' reports, a sentence each.
+    """List differences between a site and its GCDs' reports, a sentence each.
 
     Parameters
     ----------
     site
-        The machine.
+        Site that was checked.
     reports, exchanges, calibration
-        As :func:`check_site` returns them.
+        Results of :func:`check_site` for the site.
     """
     node, nodes = site.node, site.nodes // site.blocks
     found = []

@@ -1,4 +1,4 @@
-"""Exchange between two GCDs: all-reduces, as the ranks of a gang make them at every step."""
+"""Exchange between two GCDs: all-reduces, as the ranks of a gang do at every step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import torch.distributed as dist
 from hydragnn_flow.errors import InputError
 
 MIB = 64
-"""Size of the array that is summed."""
+"""Size of the array that is summed [MiB]."""
 _TIMES = 5
 _PLUGIN = "librccl-net.so"
 
 
 def exchange(request: dict[str, Any]) -> dict[str, Any]:
-    """Sum arrays over two ranks, which have joined each other; what a trainer process answers.
+    """Sum arrays over two joined ranks, in trainer processes.
 
     Parameters
     ----------
@@ -29,8 +29,8 @@ def exchange(request: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``gb_per_s``, the array's size divided by the time of an all-reduce [10⁹ bytes/s], the best
-        of some; and ``missing``, the plugin that RCCL lacks to use Slingshot, empty if it has all.
+        ``gb_per_s``, the array's size divided by the shortest time of an all-reduce [10⁹ bytes/s];
+        and ``missing``, the plugin that RCCL lacks to use Slingshot, or empty.
 
     Raises
     ------
@@ -56,5 +56,5 @@ def exchange(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_plugin(folders: list[str]) -> bool:
-    """Whether a directory has the library by which RCCL uses Slingshot."""
+    """Return whether a directory has the library by which RCCL uses Slingshot."""
     return any(Path(folder, _PLUGIN).exists() for folder in folders if folder)

@@ -1,4 +1,4 @@
-"""Probe of a GCD, from the process that would train on it."""
+"""Probe of a GCD, from a process that would train on it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.training.energy import EnergyMeter
 
-# Enough arithmetic to see that a device computes, and computes right.
+# Size of a product that shows whether a device computes, and correctly.
 _SIDE = 256
-# One device has all of these in common; what a runtime calls unique may not be, for the two GCDs of
-# a card or for the tiles of a GPU.
+# Properties that together identify a device. A runtime's own identifier may be shared by the two
+# GCDs of a card or by the tiles of a GPU.
 _IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
-    """Describe the device, cores and interface of this process; what a trainer process answers.
+    """Describe the device, cores and interface of this process, a trainer process.
 
     Parameters
     ----------
@@ -35,11 +35,11 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``device`` and ``identity`` (its name, and what tells it from the others; None on CPUs),
+        ``device`` and ``identity`` (its name, and its distinctive properties; None on CPUs),
         ``memory_gib``, ``cores`` (those this process may use), ``threads``, ``torch``,
-        ``start_seconds`` (from the start of the process, torch and all imported), ``graphs``
-        of the store and ``address`` on the interface (None if not asked for), ``energy`` and
-        ``node_energy`` (what counts those of the GCD and of the node; empty if nothing does).
+        ``start_seconds`` (from the start of the process, all imports included), ``graphs`` of the
+        store and ``address`` on the interface (None if not requested), ``energy`` and
+        ``node_energy`` (counters of the GCD and of the node; empty if there are none).
 
     Raises
     ------
@@ -63,7 +63,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _device(device: str) -> dict[str, Any]:
-    """Name, identity and memory of the one device this process sees."""
+    """Name, identity and memory of the only device that this process sees."""
     if device == "cpu":
         memory = psutil.virtual_memory().total
         return {
@@ -90,7 +90,7 @@ def _device(device: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> int:
-    """Open a store and read a graph of each split; returns how many graphs there are."""
+    """Open a store and read a graph of each split; return the total number of graphs."""
     with GraphStore.open(path, "random") as store:
         for name in store.splits:
             if len(store[name]):

@@ -42,27 +42,27 @@ from hydragnn_flow.training.profile_segment import profile_segment
 from hydragnn_flow.training.runner import run_segment
 
 IDLE = "hydragnn_flow: trainer"
-"""Title of a process that has nothing to do."""
+"""Title of an idle process."""
 _leaving = threading.Lock()
 
 
 class _Asked:
-    """What the agent asks of this process, as a thread of it reads."""
+    """Messages of the agent, read by a thread of the process."""
 
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.stop = threading.Event()
-        """Whether the segment at work is to end."""
+        """Set when the running segment has to end."""
         self.is_idle = threading.Event()
-        """Whether all that was done is in a checkpoint."""
+        """Set while all finished work is in a checkpoint."""
         self.is_idle.set()
         self.released = ""
-        """Attempt of the segment that was last asked to end by itself."""
+        """Attempt of the segment that was last asked to stop."""
         self.share = 1.0
-        """Fraction of its GCD's energy counters that this process is to count."""
+        """Fraction of its GCD's energy counters that this process counts."""
 
     def read(self) -> None:
-        """Take messages until the agent closes the pipe or is gone; then this process ends."""
+        """Read messages until the agent closes the pipe or dies; then end this process."""
         for line in sys.stdin:
             message = json.loads(line)
             if SHARE in message:
@@ -76,7 +76,7 @@ class _Asked:
         _leave()
 
     def terminate(self, *_: object) -> None:
-        """End when the segment at work has; for a signal."""
+        """Handle a signal: end after the running segment has stopped."""
         self.stop.set()
         self.requests.put({})  # wakes an idle process
 
@@ -94,14 +94,14 @@ def serve() -> None:
             send(answer)
             if LAST in answer:
                 break
-            # Now, while no request waits: other segments may run on the GCD of an idle process.
+            # Done before the next request comes: an idle process shares its GCD with others.
             give_back_memory()
     _leave()
 
 
 def _leave() -> None:
-    """End this process at once, but for the node's copy of the store, which would be left there."""
-    with _leaving:  # for good: two threads may come here
+    """End this process at once, after deleting the node's copy of the store."""
+    with _leaving:  # never released: two threads may come here
         try:
             release_all()
             kill_below(os.getpid())
@@ -115,21 +115,21 @@ def _answer(
     try:
         job = read_job(request["spec"])
         fused = [SegmentSpec.from_dict(values) for values in request.get(FUSED, ())]
-    except InputError as error:  # this node lacks a module of the user's
+    except InputError as error:  # the node lacks a user's module
         return vars(TrainingOutcome.cut_short("refused", str(error)))
-    if not isinstance(job, Call):  # whose progress is not in a checkpoint
+    if not isinstance(job, Call):  # a call has no checkpoint to wait for
         asked.is_idle.clear()
     setproctitle(f"hydragnn_flow: {job.kind} {job.number} of {job.run_directory}")
     try:
         return _done(job, fused, request, asked, _signs(send))
     finally:
         setproctitle(IDLE)
-        sys.stdout.flush()  # which goes where errors go
+        sys.stdout.flush()  # into the file of standard error
         asked.is_idle.set()
 
 
 def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]:
-    """Tells the agent, at most about every second, that this process does not hang."""
+    """Make a function that sends a heartbeat to the agent, at most about every second."""
     sent = 0.0
 
     def sign(longest_step: float) -> None:
@@ -137,14 +137,14 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
         now = time.monotonic()
         if now - sent >= SECONDS_BETWEEN_SIGNS:
             sent = now
-            with suppress(OSError):  # the agent is gone, which is seen to elsewhere
+            with suppress(OSError):  # the agent has died, which the reading thread notices
                 send({ALIVE: longest_step})
 
     return sign
 
 
 def _called(job: Call) -> TrainingOutcome:
-    """Call a function; again after a while where the disk has failed."""
+    """Call a function; repeat the call for a while if the disk fails."""
     module, _, function = job.function.partition(":")
     began, started, cpu = time.perf_counter(), time.time(), time.process_time()
 
@@ -175,11 +175,11 @@ def _done(
     asked: _Asked,
     alive: Callable[[float], None],
 ) -> dict[str, Any]:
-    """What came of a job."""
+    """Run a job and describe its outcome."""
     rank, size, device = request["rank"], request["world"], request["device"]
     began = time.perf_counter()
 
-    # Other ranks do not come to know by themselves, as they do when all agree to stop.
+    # Other ranks do not notice on their own, unlike when all agree to stop.
     cut_short: Status = "interrupted" if size == 1 else "lost"
 
     def should_stop() -> bool:
@@ -238,8 +238,8 @@ def _done(
             answer = ended("error", _one_line(error))
         if size == 1 and device == "cpu" and not isinstance(job, Call):
             return answer
-        # On an accelerator some errors last as long as the process; and other ranks are still
-        # joined to it, with what the error refers to.
+        # Some errors of an accelerator persist until the process ends. Other ranks are still joined
+        # to this process, with objects that the error refers to.
         if size > 1:
             keep_forever(error)
         return answer | {LAST: True}
