@@ -1,4 +1,8 @@
-"""HydraGNN's architecture, built from its JSON, and the cost of a training step."""
+"""HydraGNN's architecture, built from its JSON, and the cost of a training step.
+
+HydraGNN's own layers lack smooth and extensive energies, predictions that do not depend on the rest
+of the batch, periodic cells in every type, and second derivatives cheap enough to train on forces.
+"""
 
 from hydragnn_flow.models.build import build_model
 from hydragnn_flow.models.cost import NetworkCost, network_cost, probed_cost
