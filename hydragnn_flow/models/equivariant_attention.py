@@ -70,8 +70,8 @@ class DegreeLinear(nn.Module):
 class PairFunctions(nn.Module):
     """Functions φ of the distance of two atoms, the last of which is a constant.
 
-    The others are a linear layer on Gaussians of d / (1 Å + d), which goes from zero to one. They
-    have no cutoff.
+    The others are a linear layer and a SiLU on Gaussians of d / (1 Å + d), which goes from zero to
+    one. They have no cutoff.
 
     Parameters
     ----------

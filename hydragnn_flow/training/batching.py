@@ -174,10 +174,10 @@ def plan_epoch(
         the border of two ranges is read by both ranks.
     window
         Number of neighbouring blocks within a rank's range among which graphs are shuffled. At most
-        this many blocks are in memory at a time.
+        this many blocks are partly used at a time.
     bootstrap
-        If true, as many graphs as there are, drawn with replacement. The draw depends on the seed
-        alone, is the same in every epoch and contains about 63 % of the graphs.
+        If true, as many graphs as the split has are drawn with replacement. The draw depends on the
+        seed alone, is the same in every epoch and contains about 63 % of the graphs.
     dealing
         Function that assigns the graphs of a step to ranks; not for a streamed split.
 

@@ -25,8 +25,7 @@ from hydragnn_flow.training.memory import out_of_memory
 
 VERSION = 5
 IN_PARTS = 6
-"""Version of a checkpoint whose tensors are sharded over several files. Earlier packages refuse
-it."""
+"""Version of a checkpoint that is sharded over several files, which earlier packages refuse."""
 FILE = "checkpoint.pt"
 PATTERN = "checkpoint*.pt"
 """Glob pattern of all checkpoints in a folder."""

@@ -56,7 +56,7 @@ class Criterion:
         Parameters
         ----------
         network
-            Its targets with a weight in the loss enter the criterion, each equally.
+            Configuration whose targets with a weight in the loss enter the criterion equally.
         manifest
             Manifest of the store: data sets, branches and extensive targets.
         trivial_errors

@@ -44,8 +44,7 @@ class EnergyMeter:
     def __init__(self, device: torch.device, fraction: Callable[[], float] = lambda: 1.0) -> None:
         self._fraction, self._joules = fraction, 0.0
         self.source, self._counters = _counters(device)
-        """Name of the counters: `RAPL`, `NVML`, `AMD SMI`, `hwmon` or `pm_counters`; empty if
-        none."""
+        """Kind of counters: `RAPL`, `NVML`, `AMD SMI`, `hwmon`, `pm_counters`; empty for none."""
         self._last = self._now()
         self._read = time.monotonic()
 

@@ -156,9 +156,9 @@ class Loss:
 
         Means ``[n, n_terms]`` of several networks give the loss of each network, ``[n]``.
 
-        The contributions of all ranks add up to the loss, and their gradients to its gradient. For
-        a root the sum over ranks is computed first; then ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ
-        m_r))`` is again a sum over ranks.
+        The contributions of all ranks add up to the loss, and their gradients to its gradient. A
+        root needs the sum over ranks first; then its gradient is a sum over ranks again:
+        ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))``.
         """
         if not self.is_root:
             return means @ self._weights

@@ -96,5 +96,4 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def _accelerator(device: torch.device | None) -> Any:
-    """Return the module of a kind of device, such as ``torch.cuda`` or ``torch.xpu``."""
     return torch.get_device_module(device)

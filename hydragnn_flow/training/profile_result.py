@@ -87,7 +87,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class TrainingProfile:
-    """Where the time of a trial's steps goes.
+    """Profile of a trial's steps: where their time goes.
 
     Attributes
     ----------

@@ -30,7 +30,7 @@ from hydragnn_flow.training.loading import on_device
 ENCODER = "encoder."
 # Number of structures to fit reference energies to: many times the number of elements.
 _STRUCTURES = 2000
-# Relative cutoff of the fit; elements whose counts depend on each other's have smaller values.
+# Relative cutoff of singular values in the fit, below which compositions count as dependent.
 _LEAST = 1e-10
 
 

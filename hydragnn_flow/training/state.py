@@ -36,7 +36,7 @@ class Progress:
     history: list[list[float]] = field(default_factory=list)
     """[epoch, training loss, validation loss, criterion] of every epoch."""
     patient_since: int = 0
-    """Epoch from which early stopping counts: the first of a member's own training."""
+    """Epoch from which early stopping counts: when a member left its trial."""
     ended: int = 0
     """Epoch at which a member's training ended and its last weights were validated unaveraged."""
 

@@ -40,8 +40,7 @@ class Steady:
         self._before = self._joules()
 
     def count(self, steps: int, graphs: int, seconds: float) -> None:
-        """Count the steps since the last call or `resume`: at most ``until_begin`` of the
-        warm-up."""
+        """Count steps since the last call or `resume`; in the warm-up at most ``until_begin``."""
         before, now = self._before, self._joules()
         self._before = now
         if self._left:

@@ -128,5 +128,5 @@ class MessagePassing(nn.Module):
 
 
 def _afresh(layer: Layer, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-    # A geometry's cached properties would exist only in the second pass, which would differ.
+    # The second pass would find properties of the same geometry cached, and the two would differ.
     return layer(state, features, replace(geometry))

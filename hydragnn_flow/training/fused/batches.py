@@ -99,8 +99,8 @@ def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float
     manifest
         Manifest of the store; its keys belong to atoms, edges or graphs.
     beyond
-        Length [Å] of padding edges. Long enough, their messages vanish where messages fade with
-        length: many padding edges may reach one atom.
+        Length [Å] of padding edges, at which messages that fade with length are zero: many of these
+        edges may reach one atom.
     """
     graphs = np.array([step.graphs for step in steps])
     ptr = batch.ptr.numpy()
