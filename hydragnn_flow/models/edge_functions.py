@@ -51,7 +51,7 @@ class EdgeReader(nn.Module):
         self.attributes = attributes
         self.size = attributes if basis is None else basis_size + attributes
         """Number of input features of the functions; 0 if edges have no features."""
-        # With attributes the functions do not depend on the length alone, as splines do.
+        # Edges of equal length may have different attributes, so knots would not suffice.
         self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
 
     def forward(self, geometry: Geometry, factor: Tensor | None = None) -> EdgeFunctions:

@@ -87,9 +87,9 @@ class Encoder(nn.Module):
 class Model(nn.Module):
     """Base of the models that :func:`~hydragnn_flow.models.build_model` returns.
 
-    A call with a batch returns a dict from output name to a tensor in the data's units, [n_graphs,
-    d] or [n_atoms, d]. Inputs are cast to the precision of the parameters, in which the model
-    computes. Graph-level outputs are float64. The batch is not changed.
+    A call with a batch returns a dict from output name to [n_graphs, d] or [n_atoms, d] in the
+    data's units. Inputs are cast to the precision of the parameters, in which the model computes.
+    Graph-level outputs are float64. The batch is not changed.
     """
 
     @property

@@ -132,7 +132,7 @@ def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomia
     monomials
         Products of components that are needed, sorted.
     coefficients
-        Coefficients [n_features, 2 degree + 1, n_monomials], which about preserve variance one.
+        Coefficients [n_features, 2 degree + 1, n_monomials]; variance one stays about one.
     """
     features = [
         feature
