@@ -1,7 +1,7 @@
-"""The engine ``hydragnn``: a network of the HydraGNN that the user has installed.
+"""Engine ``hydragnn``: a network of the HydraGNN that the user has installed.
 
-HydraGNN's own functions fill in its configuration and make its model. Its keys of `Architecture`
-are passed on unchecked, whatever version it is. Neither its loss nor its training loop is used.
+HydraGNN's own functions complete its configuration and create its model. Its keys of `Architecture`
+are passed on unchecked, in any version. Its loss and training loop are not used.
 """
 
 from __future__ import annotations
@@ -51,20 +51,20 @@ class HydragnnKeys(Section):
 
 
 class HydragnnNetwork(nn.Module):
-    """HydraGNN's model between this package's batches and outputs.
+    """Adapter between HydraGNN's model and this package's batches and outputs.
 
     Parameters
     ----------
     model
-        HydraGNN's.
+        Model that HydraGNN has created.
     columns
-        Node features that it reads.
+        Indices of the node features that it reads.
     edge_features
         Names of the columns of its edge features.
     outputs
         Names of its heads, in their order.
     atomic_energy
-        Whether the one head is the energy of an atom.
+        True if its one head predicts the energy of an atom.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class HydragnnNetwork(nn.Module):
 
 
 def build(network: Mapping[str, Any], manifest: Manifest) -> nn.Module:
-    """See :mod:`hydragnn_flow.engines`.
+    """Build HydraGNN's network; see :mod:`hydragnn_flow.engines`.
 
     Raises
     ------
     InputError
-        If HydraGNN cannot be imported, or a loss is asked for whose outputs it is not asked for.
+        If HydraGNN cannot be imported, or its models do not support the loss.
     """
     try:
         create = import_module("hydragnn.models").create_model_config
@@ -146,7 +146,7 @@ build.options = HydragnnKeys  # type: ignore[attr-defined]  # as the protocol sa
 
 
 def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """The section as HydraGNN wants it, where it does not fill in the rest itself."""
+    """Return the section in HydraGNN's form, except for keys that HydraGNN completes itself."""
     section: dict[str, Any] = copy.deepcopy(dict(network))
     asked, architecture = section["Variables_of_interest"], section["Architecture"]
     asked.setdefault("input_node_features", [0])
@@ -163,7 +163,7 @@ def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
                 f"network: Architecture.output_heads.{level} has {len(described)} branches; write "
                 f"Architecture.branches: {len(described)}, or describe the heads once"
             )
-    # What trains it is not HydraGNN's to know: the loss and the precision are applied around it.
+    # HydraGNN gets neutral settings, since loss and precision are applied around its model.
     checkpointing = section["Training"].get("conv_checkpointing", False)
     section["Training"] = {
         "Optimizer": {},
@@ -174,7 +174,7 @@ def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
 
 
 class _Described:
-    """Stands in for a data set, of which HydraGNN wants a graph's sizes and some statistics."""
+    """Data set stand-in that gives HydraGNN the graph sizes and statistics that it reads."""
 
     def __init__(self, section: Mapping[str, Any], manifest: Manifest) -> None:
         self._nodes = manifest.keys["x"].rows or 1
@@ -191,6 +191,6 @@ class _Described:
 
 @contextmanager
 def _own_seed() -> Iterator[None]:
-    """HydraGNN seeds each network with 0, and all members of an ensemble would begin alike."""
+    """Stop HydraGNN from seeding with 0, which would give all members the same weights."""
     with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
         yield

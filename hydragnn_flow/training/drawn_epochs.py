@@ -1,9 +1,9 @@
-"""Epochs drawn from an endless order, which are planned while they are trained.
+"""Epochs drawn from an endless order, planned while they are trained.
 
-Such an epoch is a number of steps, of graphs, or as many steps as time allows; the next one goes on
-where it ended. It is planned in windows of steps one after the other: only the graphs of a window
-are drawn, and only their sizes are read, so 100 steps of a hundred million graphs cost what 100
-steps of a thousand do.
+Such an epoch is limited by a number of steps or graphs, or by time. The next one continues in the
+order where it ended. Planning goes window by window: only the graphs of a window are drawn and only
+their sizes are read. So 100 steps of a hundred million graphs cost as much to plan as 100 steps of
+a thousand.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from hydragnn_flow.training.batching import (
 )
 from hydragnn_flow.training.orders import Order
 
-# Of a window: steps enough for readers to work ahead within it, and some megabytes to plan it.
+# Limits of a window: long enough for readers to work ahead, small enough to plan in some megabytes.
 _MOST_STEPS, _MOST_GRAPHS = 128, 2**18
-# Graphs whose sizes tell how many a step holds.
+# Number of graphs from whose sizes the graphs per step are estimated.
 _SAMPLE = 4096
-# Steps of a window beyond the last one wanted, so that this one is as full as the others.
+# Steps planned beyond the last one wanted, so that the last is filled like the others.
 _SPARE = 8
 
 
 @dataclass(frozen=True)
 class Length:
-    """Length of an epoch; where neither is given it ends when its time is up."""
+    """Length of an epoch in steps or graphs; with neither, time ends the epoch."""
 
     steps: int | None = None
     graphs: int | None = None
@@ -50,10 +50,10 @@ class Length:
 
 @dataclass(frozen=True, eq=False)
 class DrawnEpoch:
-    """An epoch drawn from an endless order.
+    """Epoch drawn from an endless order.
 
-    Seed, budget and the place where it starts decide its steps, on every number of ranks alike; in
-    a stream, the number of ranks does too.
+    Its steps depend only on seed, batch limits and starting position, not on the number of ranks.
+    In a stream they depend on the number of ranks too.
     """
 
     index: Sizes
@@ -61,22 +61,22 @@ class DrawnEpoch:
     budget: Budget
     length: Length
     start: int
-    """Graphs that were drawn before it."""
+    """Number of graphs drawn before this epoch."""
     world: int
     """Number of ranks."""
     graphs_of_a_block: float | None = None
-    """Mean number, where the order goes by blocks of a stream. Each rank then has a range of a
-    window to itself, some blocks long, and shuffles within it."""
+    """Mean number of graphs per block if the order goes by the blocks of a stream. Each rank then
+    shuffles within its own range of a window, which is several blocks long."""
     seed: int = 0
-    """Of this shuffling."""
+    """Seed of the shuffle within a window."""
     dealing: Dealing | None = None
-    """Deals the graphs of a step to the ranks; at nearly equal cost if not given."""
+    """Function that assigns the graphs of a step to ranks; by default at nearly equal cost."""
 
     @property
     def steps(self) -> int:
-        """Number of steps, an estimate where batches are not limited by graphs alone.
+        """Number of steps; an estimate if batches are limited by atoms or edges.
 
-        Where time ends the epoch, that of a pass through the split.
+        If time ends the epoch, the number of steps of one pass through the split.
         """
         if self.length.steps is not None:
             return self.length.steps
@@ -84,7 +84,7 @@ class DrawnEpoch:
 
     @cached_property
     def graphs_per_step(self) -> float:
-        """Graphs of a step over all ranks; without a limit of graphs alone, as many as fill it."""
+        """Number of graphs per step over all ranks; an estimate if atoms or edges limit batches."""
         limits = self.budget.of_a_step
         if limits.keys() == {"graphs"}:
             return limits["graphs"]
@@ -94,17 +94,17 @@ class DrawnEpoch:
         return float(max(1.0, (costs.limits / np.maximum(means, 1e-9)).min()))
 
     def windows(self, first: int = 0) -> Iterator[list[Step]]:
-        """The steps from one on, window by window; each is planned when it is asked for.
+        """Yield the steps from ``first`` on, window by window; each window is planned on demand.
 
         Parameters
         ----------
         first
-            Steps of the epoch that have been taken.
+            Number of steps of the epoch that have been taken already.
 
         Raises
         ------
         InputError
-            Naming a graph above the budget, if the budget refuses such graphs.
+            If a graph is above a limit and such graphs are refused; it names the graph.
         """
         taken = place = last = 0
         while not self._ended(taken, place):
@@ -130,7 +130,7 @@ class DrawnEpoch:
 
     @cached_property
     def _any_fits(self) -> bool:
-        """Whether a graph of the split can be trained on; asked where none has come for long."""
+        """True if any graph fits the batch limits; checked only after a full pass yielded none."""
         graphs = np.arange(len(self.index))
         part = _Part(self.index, graphs)
         kept = kept_graphs(part, self.budget, Costs.of(part, self.budget), graphs)
@@ -148,7 +148,7 @@ class DrawnEpoch:
         return (steps is not None and taken >= steps) or (graphs is not None and place >= graphs)
 
     def _window(self, taken: int, place: int) -> int:
-        """Graphs of the next window."""
+        """Return the number of graphs in the next window."""
         each = self.graphs_per_step
         steps = max(1, min(_MOST_STEPS, int(_MOST_GRAPHS / each)))
         if self.graphs_of_a_block is not None:
@@ -163,7 +163,7 @@ class DrawnEpoch:
     def _planned(
         self, place: int, count: int, wanted: int | None, first: int
     ) -> tuple[int, list[Step]]:
-        """Number of steps of a window that the epoch takes, and those from ``first`` on."""
+        """Return how many of a window's steps belong to the epoch, and those from ``first`` on."""
         graphs = self.order.graphs(self.start + place, self.start + place + count)
         part = _Part(self.index, graphs)
         costs = Costs.of(part, self.budget)
@@ -178,8 +178,8 @@ class DrawnEpoch:
         alone = np.flatnonzero(kept & too_large)
         values = order[ordinary]
         bounds = cut(costs.values[:, values], costs.limits, costs.leading[values])
-        # Steps are pieces of the order, so that the next epoch can begin where one ends: a graph
-        # that gets a step of its own divides the one that it lies in.
+        # Steps are slices of the order, so that the next epoch can begin where one ends. A graph
+        # with a step of its own splits the slice that it lies in.
         begins = ordinary[bounds[1:-1]] if len(ordinary) else ordinary
         edges = np.unique(np.concatenate([[0, count], begins, alone, alone + 1]))
         pieces = [piece for piece in np.split(np.arange(count), edges[1:-1]) if kept[piece].any()]
@@ -190,13 +190,13 @@ class DrawnEpoch:
             if self.dealing is not None:
                 ranks = self.dealing(graphs[order[mine]], costs.leading[order[mine]])
             step = dealt(part, costs, order[mine], ranks, self.world)
-            # What is left of a window whose graphs were shuffled among the ranks is left out.
+            # A window shuffled by rank cannot be continued: its unused graphs are skipped.
             drawn = place + (count if owner is not None else int(piece[-1]) + 1)
             steps.append(replace(step, order=graphs[step.order], drawn=drawn))
         return len(pieces[:wanted]), steps
 
     def _side_by_side(self, costs: Costs, place: int) -> tuple[Ints, Ints]:
-        """A window of a stream, each rank's range of it shuffled, and the owners of its graphs."""
+        """Shuffle each rank's range of a streamed window; returns graphs and their ranks."""
         owner = ranges(costs.leading, self.world)
         rng = np.random.default_rng([self.seed, self.start + place])
         turn = np.lexsort((rng.random(len(owner)), owner))
@@ -204,7 +204,7 @@ class DrawnEpoch:
 
 
 class _Part:
-    """Sizes of some graphs of a split."""
+    """Sizes of a subset of a split's graphs."""
 
     def __init__(self, index: Sizes, graphs: Ints) -> None:
         self._index, self._graphs = index, graphs

@@ -1,4 +1,4 @@
-"""The epochs of a training: whole passes, or parts of a budget."""
+"""Epochs of a training: full passes through the data, or fractions of its total length."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hydragnn_flow.training.orders import InBlocks, InTurns, Order, Shuffled
 from hydragnn_flow.training.sampling import shares_of
 
 LARGE = 1_000_000
-"""Graphs of a split beyond which an epoch is planned while it is trained."""
+"""Number of graphs above which an epoch is planned window by window while it is trained."""
 
 
 @dataclass(frozen=True, eq=False)
 class WholeEpoch:
-    """An epoch that was planned at once."""
+    """Full pass through the data, planned at once."""
 
     planned: Sequence[Step]
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
+        """Number of steps in the epoch."""
         return len(self.planned)
 
     @property
     def graphs_per_step(self) -> float:
-        """Mean number over all ranks."""
+        """Mean number of graphs per step, over all ranks."""
         return sum(step.graphs for step in self.planned) / len(self.planned)
 
     def windows(self, first: int = 0) -> Iterator[list[Step]]:
-        """The steps from one on, all at once."""
+        """Yield the steps from ``first`` on, as one window."""
         if first < len(self.planned):
             yield [*self.planned[first:]]
 
@@ -41,22 +41,22 @@ class WholeEpoch:
 class Epochs:
     """Plans the epochs of a trial or member.
 
-    Without a budget, and with graphs drawn in proportion, an epoch of a split of usual size is a
-    shuffled pass of its own. All others are drawn from one endless order, each from where the one
-    before it ended.
+    An epoch is a shuffled pass through the training split, unless the training length is limited,
+    branches are drawn in other proportions, or the split is large. Then all epochs are drawn from
+    one endless order, each continuing where the last one ended.
 
     Parameters
     ----------
     spec
-        What is trained.
+        The segment that is trained.
     train
-        The training split.
+        Training split of the store.
     world
-        Number of ranks.
+        Number of ranks of the segment.
     branch_names
-        Names of the branches, in the order of their numbers, if the store has any.
+        Names of the branches by number, if the store has any.
     dealing
-        Deals the graphs of a step to the ranks; at nearly equal cost if not given.
+        Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
 
     Raises
     ------
@@ -79,7 +79,7 @@ class Epochs:
         if spec.sampling != "proportional":
             shares = shares_of(spec.sampling, train.branch_runs.graphs, branch_names)
         self.are_drawn = spec.budget is not None or shares is not None or len(train) > LARGE
-        """Whether they are drawn from an endless order."""
+        """True if epochs are drawn from an endless order."""
         self._order: Order
         if shares is not None:
             self._order = InTurns(train.branch_runs, shares, spec.seed, spec.bootstrap)
@@ -90,22 +90,22 @@ class Epochs:
 
     @property
     def seconds(self) -> float | None:
-        """GCD time of an epoch's steps [s], where that is what ends it."""
+        """GCD time of an epoch's steps [s] if time limits the training; otherwise None."""
         if self._spec.budget is None or self._spec.budget[0] != "seconds":
             return None
         return self._spec.budget[1] / self._spec.network.Training.num_epoch
 
     def plan(self, epoch: int, start: int, limits: Budget) -> WholeEpoch | DrawnEpoch:
-        """The steps of an epoch.
+        """Return the plan of an epoch.
 
         Parameters
         ----------
         epoch
-            Counted from 0.
+            Number of the epoch, from 0.
         start
-            Graphs that the epochs before it have drawn; of no account for whole epochs.
+            Number of graphs drawn by earlier epochs; ignored when an epoch is a full pass.
         limits
-            Of its steps.
+            Limits of each step.
         """
         spec, train = self._spec, self._train
         if not self.are_drawn:
@@ -135,5 +135,5 @@ class Epochs:
 
 
 def part_of(size: int, epochs: int, epoch: int) -> int:
-    """What an epoch, counted from 0, has of a budget that some epochs divide evenly."""
+    """Return the share of one epoch, counted from 0, in a total divided evenly among epochs."""
     return size * (epoch + 1) // epochs - size * epoch // epochs

@@ -1,7 +1,7 @@
-"""Orders in which training draws graphs: endless, and any part of one is worked out alone.
+"""Orders in which training draws graphs: endless, with random access to any section.
 
-Every order goes through the graphs again and again, in passes. No graph of a data set comes a
-second time before all of it have come once.
+Every order goes through the graphs in passes: no graph of a data set is drawn a second time before
+all of them have been drawn once.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from numpy.typing import NDArray
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.training.permutation import Ints, permutation
 
-# What the numbers of a seed are for, so that none says anything about another.
+# Purposes of random numbers of one seed, so that none depends on another.
 _PASSES, _TURNS, _BLOCKS, _RESAMPLE = range(1, 5)
-# Draws that are shuffled together, at least, where branches take turns.
+# Least number of draws that are shuffled together when branches alternate.
 _TOGETHER = 1024
-# Rounds of such draws whose random numbers are drawn at once.
+# Number of such rounds whose random numbers are drawn at once.
 _CHAPTER = 16
 
 
 class Order(Protocol):
-    """An endless order of the graphs of a split."""
+    """Endless order of the graphs of a split."""
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
 
 
 class Shuffled:
-    """All graphs, shuffled anew for each pass.
+    """Order of all graphs, shuffled differently in each pass.
 
     Parameters
     ----------
     size
-        Number of graphs.
+        Number of graphs in the split or branch.
     seed
-        Decides the order.
+        Seed of the shuffles.
     bootstrap
-        Whether as many graphs are drawn with replacement, the same in each pass.
+        If true, replace the graphs by as many drawn with replacement, the same in each pass.
     branch
-        Tells orders of one seed apart.
+        Number that distinguishes orders with the same seed.
     """
 
     def __init__(self, size: int, seed: int, bootstrap: bool = False, branch: int = 0) -> None:
         self._size, self._seed, self._bootstrap, self._branch = size, seed, bootstrap, branch
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
         return self.at(np.arange(start, stop))
 
     def at(self, places: Ints) -> Ints:
-        """The graphs at some places, in ascending order, [n]."""
+        """Return the graphs at ascending positions, [n]."""
         if not len(places):
             return places
         number, place = np.divmod(places, self._size)
@@ -71,16 +71,16 @@ class Shuffled:
 
 
 class InTurns:
-    """Graphs of several branches in given proportions, those of each shuffled on their own.
+    """Order that draws several branches in given proportions, each branch shuffled separately.
 
     Parameters
     ----------
     runs
-        Which graphs belong to which branch.
+        Ranges of graphs that belong to each branch.
     shares
-        Branch -> graphs of it among as many draws as they are together.
+        Branch -> number of its graphs in a cycle of ``sum(shares.values())`` draws.
     seed, bootstrap
-        As :class:`Shuffled` takes them; a bootstrap draws from each branch on its own.
+        The same as for :class:`Shuffled`; a bootstrap resamples each branch separately.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class InTurns:
         self._turns = np.repeat(np.arange(len(shares), dtype=np.int16), self._each)
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
         length = len(self._turns)
         first, last = start // length, -(-stop // length)
         branch = self._branches(first, last)
@@ -110,7 +110,7 @@ class InTurns:
         return drawn[start - first * length :][: stop - start]
 
     def _branches(self, first: int, last: int) -> NDArray[np.int16]:
-        """The branch of each draw of some rounds; in every round all proportions are exact."""
+        """Return the branch of each draw in some rounds; proportions are exact in every round."""
         found = [self._turns[:0]]
         for chapter in range(first // _CHAPTER, -(-last // _CHAPTER)):
             rng = np.random.default_rng([self._seed, _TURNS, chapter])
@@ -120,14 +120,14 @@ class InTurns:
 
 
 class InBlocks:
-    """All graphs block by block, the blocks shuffled anew for each pass; for streams.
+    """Order for streams: block by block, the blocks shuffled differently in each pass.
 
     Parameters
     ----------
     bounds
-        First graph of each block, and the end of the last, [n_blocks + 1].
+        First graph of each block, and the end of the last one, [n_blocks + 1].
     seed, bootstrap
-        As :class:`Shuffled` takes them; a bootstrap draws from each block on its own.
+        The same as for :class:`Shuffled`; a bootstrap resamples each block separately.
     """
 
     def __init__(self, bounds: Ints, seed: int, bootstrap: bool = False) -> None:
@@ -135,7 +135,7 @@ class InBlocks:
         self._pass = lru_cache(maxsize=2)(self._shuffled)
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
         size, found = int(self._bounds[-1]), [np.zeros(0, dtype=np.int64)]
         while start < stop:
             number, place = divmod(start, size)
@@ -157,16 +157,16 @@ class InBlocks:
         return first + within
 
     def _shuffled(self, number: int) -> tuple[Ints, Ints]:
-        """Blocks in the order of a pass, and the place where each one ends."""
+        """Return the blocks in the order of a pass, and the position where each one ends."""
         rng = np.random.default_rng([self._seed, _BLOCKS, number])
         blocks = rng.permutation(len(self._bounds) - 1)
         return blocks, np.cumsum(np.diff(self._bounds)[blocks])
 
 
 def _resampled(numbers: Ints, size: np.int64 | Ints, seed: int) -> Ints:
-    """A number below ``size`` for each number, at random, but always the same for it.
+    """Map each number to a pseudo-random number below ``size`` that depends on it and the seed.
 
-    The finaliser of SplitMix64 (Steele et al., OOPSLA 2014), which any place can be asked of.
+    Finaliser of SplitMix64 (Steele et al., OOPSLA 2014), which gives random access.
     """
     start = np.random.SeedSequence([seed, _RESAMPLE]).generate_state(1, np.uint64)
     mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start

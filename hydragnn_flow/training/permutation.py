@@ -1,4 +1,4 @@
-"""Shuffled orders of numbers of any size, any part of which is worked out alone."""
+"""Random permutations of any size with random access to their elements."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-# Up to here an order is kept: as fast, and as random as numpy's. It takes half a megabyte.
+# Largest permutation kept as an array, which is faster; it takes half a megabyte.
 _KEPT = 2**16
 _ROUNDS = 4
 
 
 class Permutation(Protocol):
-    """A shuffled order of the numbers from 0 up to a size."""
+    """Permutation of the numbers from 0 to a size, exclusive."""
 
     def __call__(self, places: Ints) -> Ints:
-        """The numbers at some places of the order, [n] -> [n]."""
+        """Return the numbers at some positions, [n] -> [n]."""
 
 
-# Branches of a split take turns, each with an order of its own.
+# Kept because branches of a split alternate, each with a permutation of its own.
 @lru_cache(maxsize=64)
 def permutation(size: int, *key: int) -> Permutation:
-    """The shuffled order of ``size`` numbers that a key decides, whoever asks.
+    """Return the permutation of ``size`` numbers that a key determines.
 
     Parameters
     ----------
     size
-        At least 1.
+        Number of elements, at least 1.
     key
-        Numbers from 0 on; another key gives another order.
+        Non-negative integers; another key gives another permutation.
     """
     rng = np.random.default_rng(key)
     if size > _KEPT:
@@ -43,12 +43,12 @@ def permutation(size: int, *key: int) -> Permutation:
 
 
 class _Feistel:
-    """An order that is computed: numbers are digits (high, low), and each is moved by the other.
+    """Feistel permutation: numbers are digit pairs (high, low), each shifted by the other.
 
-    A round adds to one digit a random function of the other, which can be undone, so no two numbers
-    meet. Four rounds with random functions are indistinguishable from a random order to whoever
-    looks at fewer than some roots of ``size`` places (Luby & Rackoff, SIAM J. Comput. 17 (1988)
-    373). The functions are tables of about the root of ``size`` values each.
+    A round adds to one digit a random function of the other. It can be undone, so no two numbers
+    collide. Four rounds with random functions cannot be distinguished from a random permutation by
+    fewer than some roots of ``size`` samples (Luby & Rackoff, SIAM J. Comput. 17 (1988) 373). The
+    functions are tables of about √size values each.
     """
 
     def __init__(self, size: int, rng: np.random.Generator) -> None:
@@ -62,7 +62,7 @@ class _Feistel:
 
     def __call__(self, places: Ints) -> Ints:
         numbers = self._moved(places)
-        # A few pairs of digits are beyond the last number: the walk goes on from those.
+        # A few digit pairs exceed the last number: apply the permutation again to those.
         while (beyond := np.flatnonzero(numbers >= self._size)).size:
             numbers[beyond] = self._moved(numbers[beyond])
         return numbers

@@ -1,4 +1,4 @@
-"""Profile of a segment's steps in the place of its training."""
+"""Profile of a segment's steps instead of its training."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def profile_segment(
 ) -> TrainingOutcome:
     """Profile the steps of a segment; the first rank's outcome has the profile as its answer.
 
-    As :func:`~hydragnn_flow.training.runner.run_segment`, which has the same parameters, it gives
-    lack of memory and a stop as a status with a reason.
+    Parameters are those of :func:`~hydragnn_flow.training.runner.run_segment`. Like there, lack of
+    memory and a stop are returned as a status with a reason.
     """
     world = world or World()
     device = torch.device(device)
@@ -54,7 +54,7 @@ def profile_segment(
         reason = out_of_memory(error)
         if reason is None:
             raise
-        if world.is_joined:  # the others are not, and wait
+        if world.is_joined:  # the other ranks still wait in collectives
             keep_forever(error)
         return ended("out_of_memory", reason)
     return replace(ended("ok"), answer=profile.to_dict() if world.is_first else {})
