@@ -9,7 +9,7 @@ from typing import Any
 
 
 def import_class(name: str) -> Any:
-    """Import what ``module:Class`` names.
+    """Import the class or function that ``module:Class`` names.
 
     Raises
     ------
@@ -31,12 +31,12 @@ def import_class(name: str) -> Any:
 
 
 def with_place(error: BaseException) -> str:
-    """Type, message and innermost line of an error that was raised, as no traceback is shown."""
+    """Return type, message and innermost line of a raised error, as no traceback is shown."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(innermost.filename).name}, line {innermost.lineno}"
     return f"{type(error).__name__} in {place}: {one_line(error)}"
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error without line breaks, or its type if it has no message."""
+    """Return the message of an error without line breaks, or its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__
