@@ -141,7 +141,7 @@ class DataConfig(Section):
 
     @property
     def data_sets(self) -> tuple[DataSet, ...]:
-        """All data sets, each with its split; a single ``source`` has an empty name."""
+        """Data sets with their splits; a single ``source`` has an empty name."""
         if self.source is not None:
             return (DataSet("", self.source, self.split),)
         return tuple(replace(one, split=_split_of(one, self.split)) for one in self.sources or ())

@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class DataSet:
-    """One of several data sets: a source, its name, and how it is split."""
+    """Named source among several data sets, with its split."""
 
     name: str
     """Name of the data set, and of the branch of the network that learns it."""

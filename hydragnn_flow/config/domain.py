@@ -20,14 +20,14 @@ _Number = float
 
 
 class Parameter(Section):
-    """One hyper-parameter: exactly one of ``choices``, ``int`` and ``float``."""
+    """Hyper-parameter of a search: exactly one of ``choices``, ``int`` and ``float``."""
 
     choices: tuple[Scalar, ...] | None = None
     """Values to choose from."""
     int: _IntRange | None = None
-    """Smallest and largest value of a whole number."""
+    """Range of a whole number: smallest and largest value."""
     float: _FloatRange | None = None
-    """Smallest and largest value of a number."""
+    """Range of a real number: smallest and largest value."""
     log: bool = False
     """Search the range on a logarithmic scale."""
     step: _Number | None = Field(default=None, gt=0)

@@ -9,7 +9,7 @@ _OURS = "hydragnn_flow.search.samplers"
 
 
 class NamedSampler(NamedTuple):
-    """A sampler that has a short name."""
+    """Sampler with a short name."""
 
     about: str
     """Description for the table in docs/search.md."""

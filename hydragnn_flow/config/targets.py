@@ -29,7 +29,7 @@ DIVIDED_BY_ATOMS = "_scaled_num_nodes"
 
 
 class TargetConfig(Section):
-    """One target of a source; a bare unit is enough."""
+    """Target of a source; a bare unit is enough."""
 
     unit: str
     """Unit of the numbers in the file."""

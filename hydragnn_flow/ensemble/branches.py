@@ -103,7 +103,7 @@ class Branches:
         Parameters
         ----------
         store
-            Any store that the ensemble can predict.
+            Store that the ensemble can predict.
         splits
             Splits of that store, in order.
         """

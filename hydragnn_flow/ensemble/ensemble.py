@@ -48,7 +48,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Several trained models that predict together.
+    """Ensemble of trained models that predict together, with calibrated error bars.
 
     Examples
     --------

@@ -98,7 +98,8 @@ def load_member(
     Returns
     -------
     model, predictions
-        The predictions by split and output, as far as they were kept; an export has none.
+        Model, and the predictions by split and output, as far as they were kept; an export has
+        none.
 
     Raises
     ------

@@ -26,7 +26,7 @@ _NEXT = "next in line"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A finished trial that may become a member."""
+    """Finished trial that may become a member."""
 
     trial: int
     value: float
@@ -65,7 +65,7 @@ class Selection:
     reserve: list[Choice]
     """Other trials in the order in which they replace failed members."""
     early: list[Early] = field(default_factory=list)
-    """All members that were chosen early, also those not confirmed in the end."""
+    """Members that were chosen early, also those not confirmed in the end."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ class NetworkConfig(Section):
     Architecture: CommonArchitecture
     """Layers of the network."""
     Variables_of_interest: VariablesOfInterest
-    """The network's inputs and outputs."""
+    """Inputs and outputs of the network."""
     Training: Training
     """Loss, optimiser, batches and length of training."""
 
@@ -281,7 +281,7 @@ class EngineNetwork(NetworkConfig):
         return asked if isinstance(asked, int) else 0
 
     def kind_of(self, mpnn_type: str) -> str:
-        """The kind of such a network if `Architecture.mpnn_type` were another."""
+        """Return the kind of such a network with another `Architecture.mpnn_type`."""
         return f"{self.engine} {mpnn_type}".rstrip()
 
 
