@@ -43,7 +43,7 @@ class Section(BaseModel):
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,  # the reference in docs/ is made of them
+        use_attribute_docstrings=True,  # the reference in docs/ is generated from them
     )
 
     unused: ClassVar[Mapping[str, str]] = {}
@@ -64,11 +64,11 @@ def check_keys(section: type[Section], values: Any) -> Any:
         If a key or its type is wrong; the message names the key.
     """
     if isinstance(values, dict):
-        fields = section.model_fields  # slow to ask for
+        fields = section.model_fields  # a slow property
         for key, value in values.items():
             if key not in fields:
                 raise ValueError(unknown_key(key, fields, section.unused))
-            # Pydantic would read `yes` as 1; a whole number in quotes is a slip as well.
+            # Pydantic would read `yes` as 1; a whole number in quotes is an error as well.
             kind = fields[key].annotation
             if kind in _WHOLE and isinstance(value, (bool, str)):
                 raise ValueError(f"{key} must be a whole number, got {value!r}")
@@ -121,7 +121,7 @@ def explain(error: ValidationError, source: object) -> InputError:
         File, or other origin, of the values.
     """
     errors = error.errors(include_url=False)
-    # A list is meant for the member of a union that takes lists, not for the number before it.
+    # For a list, report the error of the union's member that takes lists, not of the number.
     meant = (e for e in errors if e["type"] != "int_type" or not isinstance(e["input"], list))
     first = next(meant, errors[0])
     # The member of a union that pydantic tried is in its location but not in the user's file.

@@ -54,7 +54,7 @@ class Parameter(Section):
             if getattr(self, option):
                 raise ValueError(f"{option} belongs to int and float ranges; remove it")
         for i, value in enumerate(choices):
-            if value in choices[:i]:  # nor can Optuna tell 1 from true
+            if value in choices[:i]:  # Optuna cannot tell 1 from true either
                 raise ValueError(f"choices lists {value!r} twice; remove one")
 
     def _check_range(self, low: _Number, high: _Number) -> None:

@@ -314,7 +314,7 @@ class RunConfig(Section):
         budget = self.search.budget
         epochs = None if budget is None else budget.epochs
         if self.divided_budget is not None and not self.search.judges_errors:
-            epochs = 1  # there is nothing to judge on the way
+            epochs = 1  # trials are only compared at the end
         return network_of_trial(self.network, parameters, self.data.branch_names, epochs)
 
     @property

@@ -144,7 +144,7 @@ class SearchConfig(Section):
     keep_checkpoints: Literal["all", "best"] = "all"
     """Trials whose checkpoints stay on disk after they end. ``best`` keeps those that may still
     become members: the best 64 of each message-passing type (or three times ``ensemble.size``, if
-    that is more), among which members are then chosen. Without an ensemble, ``best`` keeps none."""
+    that is more), among which members are then chosen. Without an ensemble none are kept."""
     warm_start: tuple[Path, ...] = ()
     """Earlier searches to learn from: run directories or Optuna journals. The sampler learns from
     their trials; ``trials`` does not count them."""

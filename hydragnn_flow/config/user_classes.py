@@ -23,7 +23,7 @@ def import_class(name: str) -> Any:
         raise ValueError(
             f"there is no module {error.name!r}; install it, or add its folder to PYTHONPATH"
         ) from None
-    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ValueError(f"{module!r} cannot be imported: {one_line(error)}") from None
     if not hasattr(home, attribute):
         raise ValueError(f"{module} has no {attribute!r}; correct the name")

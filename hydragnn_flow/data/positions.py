@@ -56,7 +56,7 @@ def near_origin(
     low, high = open_part.min(axis=0), open_part.max(axis=0)
     centre, extent = (low + high) / 2, float((high - low).max())
     away = float(np.abs(centre).max())
-    # One atom, or a plane of them, has no extent but that of rounding.
+    # The extent of one atom, or of a plane of atoms, is rounding error.
     step = 2.0 ** math.floor(math.log2(extent)) if extent > _ROUNDING * away else 1.0
     if away > max(_FAR * extent, step):
         positions = positions - np.round(centre / step) * step

@@ -101,7 +101,7 @@ def choose_trials(
     missing: list[int] = []
     if config.members.strategy == "greedy":
         best = [candidate.trial for candidate in best_first(candidates)[:_MOST_TRIALS]]
-        # One after the other: together they may be large.
+        # A generator, as all predictions together may be large.
         predicted = ((trial, _predicted(folder(trial), last[trial], split)) for trial in best)
         residuals, shares, missing = _residuals(predicted, split, criterion)
     selection = select_members(

@@ -50,7 +50,7 @@ class Deviation:
         if self.curve:
             total = _length(np.hypot(disagreement, shared))
             before, after = np.array(self.curve).T
-            # np.interp is constant beyond the ends, where the factor is then.
+            # np.interp is constant beyond the ends, and so is the factor there.
             factor = size * np.exp(
                 np.interp(np.log(total), np.log(before), np.log(after))
                 - np.log(np.clip(total, before[0], before[-1]))

@@ -184,7 +184,7 @@ def _of_structures(
     keys: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Predicted:
-    """Read labels, then predict: errors in labels are reported before the long part."""
+    """Read labels, then predict: errors in labels are reported before the slow prediction."""
     targets = ensemble.manifest.targets
     wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
     references = {

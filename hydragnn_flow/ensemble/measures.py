@@ -52,7 +52,7 @@ def gaussian_crps(error: Floats, std: Floats) -> Floats:
     Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. It is the absolute error
     where the standard deviation is zero.
     """
-    from scipy.special import ndtr  # here, as `status` does without SciPy
+    from scipy.special import ndtr  # imported here, as `status` does not need SciPy
 
     z = error / np.where(std > 0, std, 1.0)
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)

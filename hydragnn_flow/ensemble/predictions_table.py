@@ -35,7 +35,7 @@ class Predictions:
 
     Graphs from several splits of a store have a column `split` before it. If several data sets were
     trained on, `data_set` names the branch that predicts a structure. Structures from files have
-    `file` and `frame`, all that come from no store `formula`, and those that state a name `id`. The
+    `file` and `frame`, those not from a store `formula`, and those with their own name `id`. The
     column `note` says what is wrong with a structure, and is empty otherwise. Predictions that
     could not be made are NaN. The column `flagged` is true where there is no prediction, or the
     structure is unlike the ensemble's training data.

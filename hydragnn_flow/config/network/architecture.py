@@ -30,8 +30,8 @@ Activation = Literal[
 # Strict, or the union with a list would take '3' and true for numbers.
 _Order = Annotated[int, Field(ge=1, le=8, strict=True)]
 
-# Beyond these no network has been trained and none fits a machine: a square matrix of the largest
-# width takes 4 TB. They catch slips before something tries to build it.
+# No network beyond these fits a machine: a square matrix of the largest width takes 4 TB. The
+# limits catch typing errors before a network is built.
 _WIDEST, _DEEPEST = 1_000_000, 1000
 # Products of harmonics that MACE multiplies neighbours by, at each atom and for each feature.
 _MOST_PRODUCTS = 2**17
@@ -276,7 +276,7 @@ class Architecture(CommonArchitecture):
         }
         engine = values.get("global_attn_engine")
         if engine is None and values.get("global_attn_heads") == 0:
-            del values["global_attn_heads"]  # HydraGNN's word for no attention
+            del values["global_attn_heads"]  # HydraGNN's value for no attention
         return values | default_weights(values)
 
     @model_validator(mode="after")

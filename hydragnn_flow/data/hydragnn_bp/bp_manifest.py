@@ -113,7 +113,7 @@ def _describe_split(file: Bp5File, split: str, graphs: int) -> dict[str, Key]:
         if name.startswith(start) and name.endswith(end)
     }
     keys = [str(key) for key in file.attribute(f"{split}/keys")]
-    # A shard of a store has it unlisted, as HydraGNN's reader fails at a key of that name.
+    # Shards of a store do not list this key, as HydraGNN's reader fails at its name.
     keys += [key for key in (BRANCH,) if key in stored - set(keys)]
     if set(keys) != stored:
         differing = ", ".join(sorted(set(keys) ^ stored))

@@ -1,7 +1,7 @@
 """Script that reads a BP5 file, for a process that ADIOS2 may crash or hang.
 
 A HydraGNN file is read completely, as nothing else verifies its numbers. From the shards of a
-store, whose checksums are verified, it reads what ADIOS2 may crash at: all metadata, and the ends
+store, whose checksums are verified, it reads all that may crash ADIOS2: metadata, and the ends
 of each variable. It prints a space for each file and slice, then JSON: an empty object, or a fault.
 It imports nothing of this package and prevents the import of torch, so that it starts in a fraction
 of a second.

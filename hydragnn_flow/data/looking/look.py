@@ -133,7 +133,7 @@ def _count(reader: StructureSource, file: Path) -> int:
         return sum(stop - start for start, stop in reader.ranges(file))
     except InputError:
         raise
-    except Exception as error:  # parsers raise whatever their lines run into
+    except Exception as error:  # parsers may raise any exception
         raise InputError(
             f"{file} cannot be read ({reason(error)}); correct it or move it away"
         ) from None
@@ -148,7 +148,7 @@ def _first(reader: StructureSource, files: Sequence[Path]) -> Iterator[Found]:
             yield from islice(reader.structures(file, 0, most), most)
         except InputError:
             raise
-        except Exception as error:  # parsers raise whatever their lines run into
+        except Exception as error:  # parsers may raise any exception
             raise InputError(
                 f"{file} cannot be read ({reason(error)}); correct it or move it away"
             ) from None

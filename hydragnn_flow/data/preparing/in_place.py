@@ -20,7 +20,7 @@ from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
 
-# Graphs of a task take seconds; more tasks of a split would take long to merge.
+# A task takes seconds; records of more tasks per split would take long to merge.
 _GRAPHS_PER_TASK, _MOST_TASKS = 1000, 1000
 # Bytes that this process reads in less time than workers take to start.
 _FEW_BYTES = 16 << 20

@@ -102,7 +102,7 @@ def node_entry(
 
 def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
     """Share the lock of a complete entry; return False if the caller must try again."""
-    take_shared(lock)  # waits for whoever is making the entry
+    take_shared(lock)  # waits for a process that makes the entry
     if not path.is_dir():
         # Fails where another process is at this point too; then one of the two is first to come
         # back to it. Neither this change of lock nor the next is atomic: in between, someone else
@@ -144,7 +144,7 @@ def _left(group: Path) -> float:
         used = int((group / "memory.current").read_text(encoding="utf-8"))
         stat = (group / "memory.stat").read_text(encoding="utf-8")
         numbers = dict(line.split() for line in stat.splitlines())
-    except OSError:  # the topmost group, or none at all
+    except OSError:  # the root group, or no such group
         return float("inf")
     # The page cache counts as used, but can be freed.
     return float(limit) - used + int(numbers["inactive_file"]) if limit != "max" else float("inf")
@@ -178,7 +178,7 @@ def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
     try:
         unfinished.mkdir()
         make(unfinished)
-        fsync_tree(unfinished)  # on a disk, what is complete must be so after a power cut too
+        fsync_tree(unfinished)  # a complete entry must survive a power cut
         unfinished.rename(path)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)

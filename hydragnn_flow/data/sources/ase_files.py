@@ -112,7 +112,7 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
             empty = False
     except InputError:
         raise
-    except Exception as error:  # parsers raise whatever their lines run into
+    except Exception as error:  # parsers may raise any exception
         raise InputError(f"{file} cannot be read ({reason(error)}); correct it") from None
     if empty:
         raise InputError(f"{file} holds no structures; give a file that does")
@@ -206,7 +206,7 @@ def _count_rows(file: Path) -> int:
 
 def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
     if start == stop:
-        return  # a limit of 0 would be none
+        return  # a limit of 0 would mean no limit
     for row in _database(file).select(offset=start, limit=stop - start, sort="id"):
         found = said_of(row.toatoms())
         said: Mapping[str, Any] = {**row.data, **row.key_value_pairs}

@@ -90,7 +90,7 @@ def _read_cfg(path: Path) -> ase.Atoms:
         unit = re.search(r"^\s*A\s*=\s*(\S+)", text, re.MULTILINE)
         length = 1.0 if unit is None else float(unit[1])
         atoms: ase.Atoms = read_cfg(io.StringIO(text))
-    except Exception as error:  # ASE's parser raises whatever its lines run into
+    except Exception as error:  # ASE's parser may raise any exception
         raise InputError(
             f"{path} cannot be read as a CFG file ({error!r}); correct or remove it"
         ) from None

@@ -117,7 +117,7 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
             )
         try:
             yield _found(cell, row, file)
-        except Exception as error:  # parsers raise whatever their lines run into
+        except Exception as error:  # parsers may raise any exception
             raise InputError(
                 f"{origin} cannot be read ({reason(error)}); correct or remove the row"
             ) from None

@@ -39,7 +39,7 @@ def open_source(config: DataConfig, seed: int) -> Source:
             opened[one.name] = one.source.open(config.folder, seed + number)
         except InputError:
             raise
-        except Exception as error:  # whatever a user's code does
+        except Exception as error:  # a user's code may raise any exception
             raise InputError(
                 f"data.source: {one.source.format} cannot be opened: "
                 f"{' '.join(repr(error).split())}; correct its method open"

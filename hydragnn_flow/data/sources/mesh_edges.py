@@ -72,7 +72,7 @@ def element_edges(
     for kind, points in cells:
         ends = np.asarray(points, dtype=np.int64)[:, np.array(_edges(kind, path))]
         codes = np.sort(ends.min(axis=2) * span + ends.max(axis=2), axis=1)
-        # A quad written with a corner twice is a triangle: no edge to itself, and none two times.
+        # A quad that repeats a corner is a triangle: drop edges to itself and repeated ones.
         edge = codes // span != codes % span
         edge[:, 1:] &= codes[:, 1:] != codes[:, :-1]
         found.append(codes[edge])

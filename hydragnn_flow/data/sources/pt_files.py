@@ -36,7 +36,7 @@ def load_graphs(path: Path) -> Sequence[Data]:
             content: Any = torch.load(
                 path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
             )
-        except Exception as error:  # torch raises whatever the bytes run into
+        except Exception as error:  # torch may raise any exception
             raise InputError(f"{path} {_why_refused(path, error)}") from None
     if isinstance(content, Data):
         return [content]

@@ -76,7 +76,7 @@ def check_sites(atoms: ase.Atoms) -> None:
         If there is such a site; the message names it.
     """
     occupancy = atoms.info.get("occupancy")
-    if isinstance(occupancy, dict):  # of a CIF; ASE gives a shared site its commonest element
+    if isinstance(occupancy, dict):  # from a CIF; ASE gives a shared site its most common element
         for site, fractions in occupancy.items():
             _check_occupancy(
                 [(symbol, float(fraction)) for symbol, fraction in fractions.items()], site

@@ -138,7 +138,7 @@ class StructureSource(ABC):
             cuts = self.ranges(file)
         except InputError:
             raise
-        except Exception as error:  # parsers raise whatever their lines run into
+        except Exception as error:  # parsers may raise any exception
             raise InputError(
                 f"{file} cannot be read ({reason(error)}); correct it or leave it out"
             ) from error
@@ -181,7 +181,7 @@ class StructureSource(ABC):
         if group is not None:
             named = str(lookup(found.values, group, origin, "group", "group"))
         atoms = found.atoms
-        atoms.calc = None  # it would be carried along with every structure
+        atoms.calc = None  # the calculator would be sent along with every structure
         keys = self._graph_attr(found, origin)
         return Labelled(atoms, targets, origin, index, named, keys=keys)
 
@@ -238,7 +238,7 @@ def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting:
         If it is missing; the message begins with ``origin`` and names the nearest key.
     """
     if key not in values:
-        known = [name for name in values if name]  # a table's index has none
+        known = [name for name in values if name]  # a table's index has no name
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'nothing'}"
         raise InputError(

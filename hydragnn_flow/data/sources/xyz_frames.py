@@ -67,7 +67,7 @@ def _frames(file: Path) -> Iterator[bytes]:
                 line = lines.readline()
             yield b"".join(frame)
             number += 1
-        # ASE takes an empty line for the end and would pass over all that follows.
+        # ASE takes an empty line for the end and would skip all that follows.
         if any(rest.strip() for rest in lines):
             raise InputError(
                 f"{file}: structure {number} comes after an empty line; remove the line"

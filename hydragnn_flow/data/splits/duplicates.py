@@ -67,7 +67,7 @@ def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
     senders, receivers = edges.values[0] + offsets, edges.values[1] + offsets
 
     atoms = np.full(len(x.values), _ATOM)
-    # Zero has two signs; adding zero leaves one.
+    # Adding zero turns -0 into 0.
     for feature in (x.values.astype(np.float32) + np.float32(0)).T:
         _absorb(atoms, feature.view(np.uint32))
     links = _edge_words(columns, senders, receivers)

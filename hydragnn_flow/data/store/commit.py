@@ -37,7 +37,7 @@ def alone(path: Path, work: Work) -> Iterator[Path]:
         try:
             building.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(building / "lock", 0.0))
-        except (Held, FileNotFoundError):  # the process that has just finished deletes it
+        except (Held, FileNotFoundError):  # deleted by a process that has just finished
             raise busy from None
         except Unlockable as error:
             raise StoreError(

@@ -138,7 +138,7 @@ class ShardWriter:
         file.attribute("total_ndata", np.array(total, dtype=np.int64))
         for split, size in sizes.items():
             file.attribute(f"{split}/ndata", np.array(size.graphs, dtype=np.int64))
-            # HydraGNN's reader has branches by files, and fails at a key of that name.
+            # HydraGNN's reader takes branches from files, and fails at a key of that name.
             file.attribute(f"{split}/keys", [key for key in self.keys if key != BRANCH])
             for key, described in self.keys.items():
                 file.attribute(f"{split}/{key}/variable_dim", np.array(described.dim, np.int64))
@@ -173,7 +173,7 @@ class ShardWriter:
     def _type_of(self, column: Column, key: Key) -> np.dtype[Any]:
         """Return the type to store a key's values in."""
         values = column.values
-        # The few numbers of whole graphs are not worth the shards that growing ones would cost.
+        # Keys of whole graphs are small: growing numbers must not cost a new shard.
         if not self._narrow or not (key.node or key.edge) or values.dtype.kind != "i":
             return values.dtype
         # A signed type that holds -1 - n holds n.
