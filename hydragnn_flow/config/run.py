@@ -334,8 +334,7 @@ class RunConfig(Section):
         return int(asked)
 
     def batches(self, parameters: Mapping[str, Any]) -> int:
-        """Return the number of batches in a trial's step: with ``batch_per_gcd``, one per GCD asked
-        for.
+        """Return the batches in a trial's step: with ``batch_per_gcd`` one for each GCD asked for.
 
         A machine with fewer GCDs does not change it, so that the result stays the same.
         """

@@ -20,7 +20,7 @@ from hydragnn_flow.ensemble.measures import COVERAGES, Floats, ratio
 CONFIDENCE = 0.95
 """Confidence level of the intervals of measures."""
 LEAST_STRUCTURES = 5
-"""Minimum number for an interval: those of three structures hold the truth in 2 of 3 cases."""
+"""Minimum number of structures for an interval; with three it holds the truth in 2 of 3 cases."""
 MEASURES = (
     *("mae", "rmse", "r2", "nll", "crps", "ence", "miscalibration_area", "sharpness"),
     *("spearman", "retention"),

@@ -24,8 +24,8 @@ _TINY = np.finfo(float).tiny
 class Deviation:
     """Conversion of a spread between members to a standard deviation.
 
-    The result is ``size`` times the root of ``(scale * spread / size)² + floor²``, put through the
-    curve if there is one: the members' disagreement, and the error that they share. The size is
+    The result is ``size`` times the root of ``(scale * spread / size)² + floor²``, transformed by
+    the curve if there is one: the members' disagreement, and the error that they share. The size is
     one, the number of atoms, or the noise that the members' heads predict.
     """
 

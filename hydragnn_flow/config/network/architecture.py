@@ -50,7 +50,7 @@ _LENGTH = LENGTHS[0]
 
 
 class LayerStatistics(Section):
-    """`NeuralNetwork.Architecture.statistics`: statistics of the data of the layers.
+    """`NeuralNetwork.Architecture.statistics`: data statistics that layers were built for.
 
     `start_from` sets it, so that weights compute the same in a new run as in their own. It is not
     among HydraGNN's keys.

@@ -126,8 +126,8 @@ def branched_heads(heads: Mapping[str, Any], branches: int) -> dict[str, Any]:
 class OutputHeads(Section):
     """`output_heads`: layers by level of the outputs, and for each level by branch.
 
-    In a file, a level is a mapping, which is its one branch, or a list of HydraGNN's ``{type:
-    branch-N, architecture: {...}}``. Here it is a tuple of the branches in their order. It is
+    In a file, a level is a mapping, which is its one branch, or HydraGNN's list of ``{type:
+    branch-N, architecture: {...}}``. Here it is a tuple of the branches in their order, and it is
     written in HydraGNN's form again.
     """
 

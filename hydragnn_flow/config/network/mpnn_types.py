@@ -31,7 +31,7 @@ class Properties:
         True if the output changes continuously when an edge appears or vanishes at the cutoff,
         where edges have lengths.
     smooth_forces
-        True if the forces of a potential do so too, and have no jumps inside the cutoff.
+        True if forces of a potential also change continuously there, and do not jump elsewhere.
     sees_angles
         True if one layer distinguishes two structures that differ only in the angles between edges.
     vectors

@@ -105,8 +105,8 @@ class ReadyGraph:
     group: str | None = None
     """Group of the graph, if the source names groups."""
     of_topology: bool = False
-    """True if edges come from cells or elements. They may be much shorter than the longest one,
-    within which there may be very many nodes."""
+    """True if edges come from cells or elements, whose lengths may differ so much that there are
+    very many nodes within the longest."""
 
     @property
     def longest_edge(self) -> float:

@@ -23,7 +23,7 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
     Parameters
     ----------
     value
-        Number, or numbers in any nesting.
+        Number, or nested lists of numbers.
     level
         Level of the label. If it is not known, a number, a plain list, and a 3×3 matrix unless
         there are three atoms, belong to the structure; rows of numbers belong to the atoms.

@@ -67,7 +67,7 @@ class LsmsFiles(RawFiles[LsmsSource]):
         try:
             header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # warns of empty files, which are refused below
+                warnings.simplefilter("ignore")  # NumPy's of empty files, refused below
                 table = np.loadtxt(lines, comments=None, ndmin=2)
         except (OSError, ValueError) as error:
             raise InputError(

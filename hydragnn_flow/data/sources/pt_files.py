@@ -30,7 +30,7 @@ def load_graphs(path: Path) -> Sequence[Data]:
         message names them.
     """
     with torch.serialization.safe_globals(_PARTS_OF_DATA), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # warnings of files that are refused below
+        warnings.simplefilter("ignore")  # torch's of files that are refused below
         try:
             # Mapped if possible, so that reading a range of a large file reads only that range.
             content: Any = torch.load(

@@ -51,13 +51,12 @@ def tessellate(
 
     Walls are mirrors: points are reflected at them, so that the facet between a point and its
     mirror image is the wall itself and cells end there exactly. In periodic directions the points
-    are repeated by one period on either side at most: a cell of an orthogonal box touches no other
-    image.
+    are repeated by one period on either side: a cell of an orthogonal box touches no other image.
 
     Parameters
     ----------
     points
-        Coordinates [n_points, d] with d of 2 or 3, between the walls of directions with walls.
+        Coordinates [n_points, d] with d of 2 or 3, inside the walls of directions not periodic.
     box
         Lowest and highest coordinate of each direction, [d, 2].
     periodic

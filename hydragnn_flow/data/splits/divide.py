@@ -44,8 +44,8 @@ class Division:
     """Split of each structure: ``trainset``, ``valset``, …, or empty if it is left out."""
     left_out: dict[str, int]
     """Number of structures left out by reason: ``{role}_duplicate_of_{role}`` or
-    ``{role}_group_in_{role}``, first the role of the structure, then that of the set it must not
-    share with. Reasons that do not occur are missing."""
+    ``{role}_group_in_{role}``, where the first role is the structure's and the second that of the
+    set with its duplicate or group. Reasons that do not occur are missing."""
     duplicates: dict[str, int]
     """Number of structures of each split that repeat another one in it."""
 
