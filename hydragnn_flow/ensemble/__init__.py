@@ -1,4 +1,8 @@
-"""Selection of members, uncertainty, predictions."""
+"""Ensembles: selection of members, calibrated uncertainty, predictions.
+
+A single network does not tell how wrong it is. The disagreement of several, calibrated on labelled
+structures, gives error bars, and shows which structures are out of distribution.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibrations of the structures of several data sets, each of which has its own."""
+"""Calibration of structures from several data sets, each with its own."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty import Calibration, Floats
 
 ByDataSet = dict[str, dict[str, Calibration]]
-"""Data set -> target -> calibration, of those with enough structures; others use that of all."""
+"""Calibration by data set and target. Data sets with too few structures have none of their own."""
 
 
 @dataclass(frozen=True, eq=False)
 class MixedCalibration:
-    """A target's calibrations, each for some of the rows; it answers as a `Calibration` does."""
+    """Calibrations of a target for different rows, with the methods of `Calibration`."""
 
     parts_of: tuple[tuple[NDArray[np.bool_], Calibration], ...]
-    """Rows ``[n]``, and the calibration of them; together they are all rows."""
+    """Masks of rows ``[n]`` and their calibrations; together the masks cover all rows."""
 
     @property
     def per_atom(self) -> bool:
-        """The target is a sum over atoms."""
+        """True if the target is a sum over atoms."""
         return self.parts_of[0][1].per_atom
 
     @property
     def by_noise(self) -> bool:
-        """Shared errors grow with the noise that the members predict."""
+        """True if shared errors grow with the noise that the members predict."""
         return self.parts_of[0][1].by_noise
 
     @property
     def least_structures(self) -> int:
-        """Least number of structures that an interval relies on."""
+        """Smallest number of structures behind an interval."""
         return min(one.least_structures for _, one in self.parts_of)
 
     def quantiles(
         self, mean: Floats, coverage: float, numbers: NDArray[np.int64] | None = None
     ) -> Floats:
-        """Half widths of intervals; see :meth:`Calibration.quantiles`."""
+        """Return half widths of intervals; see :meth:`Calibration.quantiles`."""
         found = np.empty(mean.shape)
         for rows, one in self.parts_of:
             here = None if numbers is None else numbers[rows]
@@ -48,7 +48,7 @@ class MixedCalibration:
         return found
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
-        """Disagreement, and what members share; see :meth:`Calibration.parts`."""
+        """Return disagreement and shared error; see :meth:`Calibration.parts`."""
         size = np.broadcast_to(size, spread.shape)
         disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
         for rows, one in self.parts_of:
@@ -62,16 +62,16 @@ def calibration_of_rows(
     by_data_set: Mapping[str, Mapping[str, Calibration]],
     data_sets: NDArray[np.object_],
 ) -> Calibration | MixedCalibration:
-    """The calibration of rows that belong to several data sets.
+    """Return the calibration for rows that belong to several data sets.
 
     Parameters
     ----------
     target
-        Its name.
+        Name of the target.
     of_all
-        Calibration that all structures together have.
+        Calibration from all structures together.
     by_data_set
-        Those of the data sets.
+        Calibrations by data set and target.
     data_sets
         Name of the data set of each row, ``[n]``.
     """
@@ -84,7 +84,7 @@ def calibration_of_rows(
 
 
 def with_enough(by_data_set: Mapping[str, Mapping[str, Calibration]], coverage: float) -> ByDataSet:
-    """The calibrations whose structures are enough for intervals of a coverage."""
+    """Select the calibrations with enough structures for intervals of a coverage."""
     needed = needed_for_coverage(coverage)
     return {
         name: {target: one for target, one in found.items() if one.least_structures >= needed}

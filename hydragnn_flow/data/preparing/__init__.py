@@ -1,4 +1,4 @@
-"""Sources -> graphs -> splits -> store, by many processes at once, and resumable."""
+"""Preparation of a store from sources: resumable tasks for many processes."""
 
 from hydragnn_flow.data.preparing.prepare import prepare_store
 from hydragnn_flow.data.preparing.running import Progress, Workers

@@ -1,4 +1,4 @@
-"""Running the tasks of a preparation: by workers or here, and only those that are not finished."""
+"""Execution of the unfinished tasks of a preparation, by workers or in this process."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 from hydragnn_flow.data.preparing.tasks import finished_tasks, load_record, run_task
 
 Progress = Callable[[str, int, int], None]
-"""Called with the kind of work, the number done, and the number in all."""
+"""Callback with the kind of work, the number done, and the total number."""
 
 Workers = Callable[[Mapping[int, Mapping[str, Any]]], Iterator[int]]
-"""Runs tasks, by number, with `run_task` in other processes; yields the numbers as they end."""
+"""Function that runs numbered tasks with `run_task` in workers, yielding each as it ends."""
 
 
 def run_tasks(
@@ -22,7 +22,7 @@ def run_tasks(
     show: Progress,
     workers: Workers | None,
 ) -> list[dict[str, Any]]:
-    """Run the tasks that are not finished yet; returns the records of all, in order."""
+    """Run the tasks that are not finished yet, and return the records of all, in order."""
     directories = [Path(request["directory"]) for request in requests]
     there = finished_tasks(directories[0].parent)
     unfinished = {n: r for n, r in enumerate(requests) if directories[n].name not in there}
