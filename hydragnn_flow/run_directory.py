@@ -37,7 +37,7 @@ _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - 
     "ensemble.criterion"
 }
 # What changes nothing in what is computed.
-_ALWAYS_FREE = {"data.path", "tensorboard"}
+_ALWAYS_FREE = {"data.path"}
 # How far the search goes.
 _OF_THE_BUDGET = {"search.trials", "search.energy_kwh"}
 # What only counts when the members are trained.

@@ -42,7 +42,6 @@ COMMANDS = [
     "report RUN",
     "store check STORE",
     "init DATA",
-    "import-deephyper RESULTS -c CONFIG",
     "evaluate RUN DATA/a.extxyz -o NEW/errors.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.extxyz",
@@ -150,7 +149,7 @@ def test_adios2_needs_no_home(home: str | None) -> None:
 
 def test_a_home_that_is_read_only_is_not_talked_about() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "import hydragnn_flow.report.pictures"],
+        [sys.executable, "-c", "import hydragnn_flow.report.style"],
         env={**os.environ, "HOME": "/proc"},
         capture_output=True,
     )
@@ -173,7 +172,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     changes = {"search": {**CONFIG["search"], "trials": 2, "min_epochs": 1}}
     changes["ensemble"] = {**CONFIG["ensemble"], "epochs": 6}
     (folder / "CONFIG").write_text(yaml.safe_dump({**CONFIG, **changes}), "utf-8")
-    (folder / "RESULTS").write_text("p:hidden_dim,objective\n4,-1.5\n8,-1.25\n", "utf-8")
     done = place.run("no terminal, no input", "prepare CONFIG --run-dir PREPARED")
     assert done.returncode == 0, done.stderr
     (folder / "PREPARED" / "store.gs").rename(folder / "STORE")

@@ -45,8 +45,8 @@ def test_searches_are_judged_by_the_table(tmp_path: Path) -> None:
     lines = {line.what: line for line in found}
     ours = [line for what, line in lines.items() if what.endswith("auto: CPU time over the best's")]
     assert [line.met for line in ours] == [True]
-    assert lines["SHAP ranks Training.precision first, auto"].value == 1.0
-    assert lines["SHAP ranks Training.precision first, auto"].met
+    assert lines["fANOVA ranks Training.precision first, auto"].value == 1.0
+    assert lines["fANOVA ranks Training.precision first, auto"].met
     (noise,) = (line for what, line in lines.items() if what.startswith("dearest round"))
     assert 1.0 < noise.value < 1.1
 

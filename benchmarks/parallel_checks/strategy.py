@@ -7,7 +7,7 @@ round of each combination.
 
 Then searches are made whose trials are answered from the table: each with one round, drawn by
 chance, so with the noise that a measurement has. They are judged by the table: what they chose
-against the best there is, and which choice SHAP ranks first against that which moves the table
+against the best there is, and which choice fANOVA ranks first against that which moves the table
 most, by the variance of the logarithm between its values' means (its main effect).
 """
 
@@ -128,7 +128,7 @@ class Found:
     over_best: float
     """CPU time of the combination that it found best, by the table, over that of the best."""
     first: str
-    """The choice that SHAP ranks first."""
+    """The choice that fANOVA ranks first."""
 
 
 def measured(folder: Path, *, quick: bool = False) -> Iterator[Line | Table]:
@@ -172,7 +172,7 @@ def judged(table: Measured, config: RunConfig, folder: Path, seeds: int) -> Iter
             *(ROW, f"searches within 5 % of the best, {name}", float(np.mean(_near(over))), ""),
         )
         yield Line(
-            *(ROW, f"SHAP ranks {main} first, {name}", float(np.mean(named)), ""),
+            *(ROW, f"fANOVA ranks {main} first, {name}", float(np.mean(named)), ""),
             at_least=1.0 if is_ours else None,
         )
     yield Line(ROW, "dearest round of a combination over its cheapest, median", table.noise, "")
@@ -312,8 +312,8 @@ def search(table: Measured, config: RunConfig, folder: Path, sampler: Any, seed:
                 study.report(trial.number, 0, Outcome((value,)))
         known = read_study(run)
         frame = study_frame(known, [], config.search.objectives)
-        importance = parameter_importance(known, frame, shap=True)
+        importance = parameter_importance(known, frame, fanova=True)
     best = min(values, key=values.__getitem__)
     cost = table.of_best.get(best, max(table.of_best.values()))
-    first = importance["parameter"][int(importance["shap"].to_numpy().argmax())]
+    first = importance["parameter"][int(importance["variance"].to_numpy().argmax())]
     return Found(cost / min(table.of_best.values()), str(first))

@@ -401,14 +401,9 @@ class CostModel:
         earlier
             Of another model for the same GCDs, which may have seen some of the same segments.
         """
-        for mine, are_packs in (self._seen, False), (self._packs, True):
-            # Those of an older version are all in one place.
-            for theirs in (earlier.packs, earlier.segments):
-                of_these = {
-                    kind: [one for one in them if one.is_sound and one.is_pack == are_packs]
-                    for kind, them in theirs.items()
-                }
-                self._new += _put_before(mine, of_these)
+        for mine, theirs in (self._seen, earlier.segments), (self._packs, earlier.packs):
+            sound = {kind: [one for one in them if one.is_sound] for kind, them in theirs.items()}
+            self._new += _put_before(mine, sound)
         memory = {
             kind: [ratio for ratio in several if 0 < ratio < math.inf]
             for kind, several in earlier.memory.items()

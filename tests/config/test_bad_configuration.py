@@ -252,7 +252,6 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     # sections that do not fit each other
     (("ensemble", "size"), 17, ("ensemble.size = 17", "search.trials = 12")),
     (("ensemble", "size"), 1, ("ensemble.size:",)),
-    (("ensemble", "level"), 0.9, ("ensemble", "level is called coverage now; rename the key")),
     (("ensemble", "epochs"), 1, ("ensemble.epochs = 1", "Training.num_epoch = ")),
     (("ensemble", "coverage"), 90, ("ensemble.coverage:",)),
 ]

@@ -30,37 +30,40 @@ from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.locks import locked
 from hydragnn_flow.log import FILE
 from hydragnn_flow.report.forecast import predicted_end, told_end
+from hydragnn_flow.report.gcd_time import spent
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.status import status_table
 from hydragnn_flow.search import JOURNAL, TrialRecord
 from hydragnn_flow.segment import SegmentResult
 
 
-def block(state: str, minutes: float, reason: str = "") -> dict[str, Any]:
-    return {"state": state, "since": time.time() - 60 * minutes, "reason": reason}
-
-
-def workers() -> dict[str, Any]:
+def workers(**known: Any) -> dict[str, Any]:
+    """Content of `workers.json` of a driver that is this process."""
+    blocks = (("ended", 90, ""), ("running", 60, ""), ("pending", 3, "Resources"))
     return {
         "driver_pid": os.getpid(),
         "host": socket.gethostname(),
         "workers": 16,
         "tasks": 12,
         "blocks": [
-            block("ended", 90),
-            block("running", 60),
-            block("pending", 3, "Resources"),
-            block("pending", 12.1, "Priority"),
+            {"state": state, "since": time.time() - 60 * minutes, "reason": reason}
+            for state, minutes, reason in (*blocks, ("pending", 12.1, "Priority"))
         ],
         "trouble": "the scheduler does not answer (Connection refused)",
         "bad_nodes": ["frontier00007"],
+        **known,
     }
+
+
+def new_study(folder: Path) -> optuna.Study:
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
+    storage = optuna.storages.JournalStorage(backend)
+    return optuna.create_study(study_name="search", storage=storage)
 
 
 @pytest.fixture
 def run_directory(tmp_path: Path) -> Path:
     (tmp_path / "run.yaml").write_text(json.dumps(CONFIGURATION))
-    (tmp_path / JOURNAL).touch()
     (tmp_path / WORKERS_FILE).write_text(json.dumps(workers()))
     return tmp_path
 
@@ -90,46 +93,32 @@ def test_energy_so_far_is_told_where_it_is_counted(run_directory: Path) -> None:
 
 
 def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory: Path) -> None:
-    (run_directory / JOURNAL).unlink()
-    backend = optuna.storages.journal.JournalFileBackend(str(run_directory / JOURNAL))
-    storage = optuna.storages.JournalStorage(backend)
-    study = optuna.create_study(study_name="search", storage=storage)
+    study = new_study(run_directory)
     for value, excess in ((0.125, 1.0), (0.5, -1.0), (0.25, 0.0)):
         trial = study.ask()
         trial.set_constraint("gcd_hours", excess)
         trial.report(value, 3)
         study.tell(trial, value)
-    rows = [line for line in shown(run_directory).splitlines() if "│" in line]
-    assert [row.split("│")[3].strip() for row in rows] == ["0.25", "0.5", "0.125"]
-    assert "complete, beyond a limit" in rows[2]
-    assert "validation error" in shown(run_directory)
-    search = {**CONFIGURATION["search"], "objectives": ["val.forces"]}
-    (run_directory / "run.yaml").write_text(json.dumps({**CONFIGURATION, "search": search}))
-    text = shown(run_directory)
-    assert "val.forces" in text and "validation error" not in text
-
-
-def test_a_run_without_a_driver_says_so_whatever_the_last_one_wrote(run_directory: Path) -> None:
-    with sole_driver(run_directory):
-        pass
-    text = shown(run_directory)
-    assert "no driver is at work" in text
-    assert "pool gcd" not in text
-
-
-def test_what_an_earlier_driver_wrote_is_not_shown_as_this_ones(run_directory: Path) -> None:
-    others = json.dumps({**workers(), "driver_pid": 1})
-    (run_directory / WORKERS_FILE).write_text(others)
-    with sole_driver(run_directory):
+    search = {**CONFIGURATION["search"], "objectives": ["val_error"]}
+    for name, words in (("val_error", "validation error"), ("val.forces", "val.forces")):
+        values = {**CONFIGURATION, "search": {**search, "objectives": [name]}}
+        (run_directory / "run.yaml").write_text(json.dumps(values))
         text = shown(run_directory)
-    assert "driver: process" in text
-    assert "pool gcd" not in text
+        assert words in text
+        rows = re.findall(r"^ +(\d) +(complete.*?) +(0\.\d+)", text, flags=re.MULTILINE)
+        assert [float(value) for *_, value in rows] == [0.25, 0.5, 0.125]
+        assert [state for _, state, _ in rows][1:] == ["complete", "complete, beyond a limit"]
 
 
-def test_looking_leaves_the_lock_to_drivers(run_directory: Path) -> None:
+def test_what_another_driver_wrote_is_not_shown_and_looking_leaves_the_lock(
+    run_directory: Path,
+) -> None:
+    (run_directory / WORKERS_FILE).write_text(json.dumps(workers(driver_pid=1)))
     assert "no driver is at work" in shown(run_directory)
     with sole_driver(run_directory):
-        assert "driver: process" in shown(run_directory)
+        text = shown(run_directory)
+    assert "driver: process" in text and "GCDs busy" not in text
+    assert "no driver is at work" in shown(run_directory)
 
 
 def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Path) -> None:
@@ -263,7 +252,6 @@ def failed(number: int, ended: float) -> dict[str, Any]:
 def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching: Made) -> None:
     text = shown(searching.directory)
     assert "phase: search: 7 of 16 trials have ended" in text
-    assert "trials of 16 planned:" in text
     assert "smallest validation errors: energy 0.100 (trial 0), forces 0.0500 (trial 0)" in text
     assert "trial 5 on host: diverged: training loss is nan in epoch 2" in text
     ledger = searching.directory / "segments.jsonl"
@@ -285,10 +273,7 @@ def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching:
 
 
 def test_a_function_says_how_long_it_has_been_at_work(run_directory: Path) -> None:
-    (run_directory / JOURNAL).unlink()
-    backend = optuna.storages.journal.JournalFileBackend(str(run_directory / JOURNAL))
-    storage = optuna.storages.JournalStorage(backend)
-    study = optuna.create_study(study_name="search", storage=storage)
+    study = new_study(run_directory)
     for number, seconds in enumerate((30, 75, 5000)):
         study.ask()
         lock = run_directory / "trials" / str(number) / "lock"
@@ -395,13 +380,11 @@ def live(
     at_work: list[dict[str, Any]] = [],  # noqa: B006
     written: float = 0.0,
     driver: int | None = None,
-) -> Path:
+) -> None:
     """A run of 16 trials; those that ended ran on a GCD from so many hours ago to so many."""
     (folder / "store.gs").mkdir()
     (folder / "run.yaml").write_text(json.dumps(CONFIGURATION))
-    backend = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
-    storage = optuna.storages.JournalStorage(backend)
-    study = optuna.create_study(study_name="search", storage=storage)
+    study = new_study(folder)
     trials = [study.ask() for _ in range(asked)]
     now, lines = time.time(), []
     for number, gcd, began, end in ended:
@@ -416,23 +399,22 @@ def live(
         )
         lines.append(json.dumps(result.to_dict()) + "\n")
     (folder / "segments.jsonl").write_text("".join(lines))
-    told = {**workers(), "segments": at_work, "written": now - 3600 * written}
+    told = workers(segments=at_work, written=now - 3600 * written)
     told["driver_pid"] = driver or os.getpid()
     (folder / WORKERS_FILE).write_text(json.dumps(told))
-    return folder
 
 
-def spent(run_directory: Path) -> dict[str, int]:
+def hours_of(run_directory: Path) -> dict[str, int]:
     """GCD-hours by cause; seconds that pass meanwhile are none."""
     found = stage_of(run_directory).gcd_time
-    hours = {} if found is None else {str(k): round(s / 3600) for k, s in found.seconds.items()}
-    return {cause: spent for cause, spent in hours.items() if spent}
+    hours = {} if found is None else {cause: round(s / 3600) for cause, s in spent(found).items()}
+    return {cause: of for cause, of in hours.items() if of}
 
 
 def test_segments_in_flight_are_at_work_before_anything_has_ended(tmp_path: Path) -> None:
     live(tmp_path, asked=2, at_work=[line(0, 0, 60), line(1, 1, 60)])
     with sole_driver(tmp_path):
-        assert spent(tmp_path) == {"at work": 120}
+        assert hours_of(tmp_path) == {"at work": 120}
         assert "100.0 % at work; 0.0 % starting up; 0.0 % idle" in shown(tmp_path)
 
 
@@ -440,7 +422,7 @@ def test_idle_time_midway_is_no_tail(tmp_path: Path) -> None:
     ended = [(0, 0, 100, 60), (1, 1, 100, 40)]
     live(tmp_path, asked=3, ended=ended, at_work=[line(2, 0, 60)])
     with sole_driver(tmp_path):
-        assert spent(tmp_path) == {"busy": 100, "at work": 60, "no work": 40}
+        assert hours_of(tmp_path) == {"busy": 100, "at work": 60, "no work": 40}
         text = " ".join(shown(tmp_path).split())
     assert "20.0 % idle, most of it no work is ready" in text
 
@@ -449,7 +431,7 @@ def test_a_trial_that_is_ready_and_not_sent_leaves_its_name(tmp_path: Path) -> N
     ended = [(0, 0, 100, 60), (1, 1, 100, 40)]
     live(tmp_path, asked=4, ended=ended, at_work=[line(2, 0, 60)])
     with sole_driver(tmp_path):
-        assert spent(tmp_path) == {"busy": 100, "at work": 60, "ready": 40}
+        assert hours_of(tmp_path) == {"busy": 100, "at work": 60, "ready": 40}
 
 
 @pytest.mark.parametrize(("started", "waited"), [(0, {}), (10, {"away": 20})])
@@ -461,7 +443,7 @@ def test_a_trial_that_is_ready_waits_from_the_start_of_the_driver_that_continues
     starts = [time.time() - 3600 * hours for hours in (60, started)]
     (tmp_path / "run.yaml").write_text(json.dumps({**CONFIGURATION, "started": starts}))
     with sole_driver(tmp_path):
-        assert spent(tmp_path) == {"busy": 4, **waited}
+        assert hours_of(tmp_path) == {"busy": 4, **waited}
 
 
 @pytest.mark.parametrize(("epoch", "name"), [(RUNGS[0], "no work"), (RUNGS[-1], "tail")])
@@ -470,7 +452,7 @@ def test_the_tail_begins_when_nothing_more_can_come(tmp_path: Path, epoch: int, 
     ended = [(n, 1, 100 - 4 * n, 96 - 4 * n) for n in range(15)]
     live(tmp_path, asked=16, ended=ended, at_work=[line(15, 0, 100, to_epoch=epoch)])
     with sole_driver(tmp_path):
-        assert spent(tmp_path) == {"busy": 60, "at work": 100, name: 40}
+        assert hours_of(tmp_path) == {"busy": 60, "at work": 100, name: 40}
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -482,13 +464,13 @@ def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(
     live(tmp_path, asked=3, ended=ended, at_work=at_work, written=4950, driver=1)
     expected = {"busy": 40, "at work": 60}
     if not restarted:
-        assert spent(tmp_path) == expected
+        assert hours_of(tmp_path) == expected
         return
     with sole_driver(tmp_path):  # it has sent nothing yet
-        assert spent(tmp_path) == expected
-        told = {**workers(), "segments": [line(1, 1, 20)], "written": time.time()}
+        assert hours_of(tmp_path) == expected
+        told = workers(segments=[line(1, 1, 20)], written=time.time())
         (tmp_path / WORKERS_FILE).write_text(json.dumps(told))
-        assert spent(tmp_path)["at work"] == 20
+        assert hours_of(tmp_path)["at work"] == 20
 
 
 @pytest.mark.parametrize("told", ["[]", "{}", '{"segments": 3, "written": "x"}', "\x00"])
@@ -498,5 +480,5 @@ def test_segments_of_an_earlier_version_or_of_a_damaged_file_are_unknown(
     live(tmp_path, asked=2, ended=[(0, 0, 20, 10), (1, 1, 20, 0)])
     (tmp_path / WORKERS_FILE).write_text(told)
     with sole_driver(tmp_path):
-        assert spent(tmp_path) == {"busy": 30, "no work": 10}
+        assert hours_of(tmp_path) == {"busy": 30, "no work": 10}
         assert "tail" not in shown(tmp_path)
