@@ -16,7 +16,6 @@ from matplotlib.ticker import PercentFormatter
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from hydragnn_flow.ensemble.bootstrap import interval_names
 from hydragnn_flow.report import style
 from hydragnn_flow.report.errors import with_interval
 from hydragnn_flow.report.style import BLUE, FAINT, ORANGE, RED, SOFT
@@ -194,9 +193,7 @@ def deviation(target: TargetValues, measures: Measures | None = None) -> Figure:
     return figure
 
 
-def coverage(
-    targets: Sequence[TargetValues], level: float, measures: Mapping[str, Measures] | None = None
-) -> Figure:
+def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
     """Observed coverage of Gaussian intervals against their nominal coverage.
 
     Parameters
@@ -205,8 +202,6 @@ def coverage(
         Values of the test split, of at least one target.
     level
         Nominal coverage of the calibrated intervals; each target's is a diamond at it.
-    measures
-        By target: the coverage of the calibrated intervals with its own interval.
     """
     figure = style.new_figure(9.4, 5.0)
     axes = figure.add_subplot()
@@ -222,10 +217,7 @@ def coverage(
         observed = gaussian_coverage(target, nominal)
         axes.plot(nominal, observed, color=colour, lw=2.2, label=f"{target.name}: mean ± z·std")
         held = interval_coverage(target)
-        found = (measures or {}).get(target.name, {}).get(interval_names(level)[0], {})
-        lo, hi = found.get("lo"), found.get("hi")
-        ends = "" if lo is None or hi is None else f"\n({percent(lo)} to {percent(hi)})"
-        label = f"{target.name}: {level * 100:g} % interval holds {percent(held)}{ends}"
+        label = f"{target.name}: {level * 100:g} % interval holds {percent(held)}"
         axes.plot([level], [held], "D", color=colour, ms=9, mec=style.INK, zorder=5, label=label)
     axes.set(xlim=(0, 1), ylim=(0, 1.02))
     axes.set(xlabel="nominal coverage of an interval", ylabel="test values inside it")
@@ -288,8 +280,7 @@ def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
     # A value is inside from the z on that equals |error| / std: sort once, count for every z.
     with np.errstate(divide="ignore", invalid="ignore"):
         z = np.where(target.errors == 0, 0.0, np.abs(target.errors) / target.std)
-    found: Floats = np.searchsorted(np.sort(erf(z / np.sqrt(2))), nominal, side="right") / len(z)
-    return found
+    return np.searchsorted(np.sort(erf(z / np.sqrt(2))), nominal, side="right") / len(z)
 
 
 def interval_coverage(target: TargetValues) -> float:

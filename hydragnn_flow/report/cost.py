@@ -89,9 +89,8 @@ def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
     for name, kinds in (("trials", ["trial"]), ("members", ["member"]), ("together", [])):
         own = [s for s in segments if not kinds or s.kind in kinds]
         cost, epochs = cost_of(own), sum(len(s.history) for s in own)
-        used = "not counted"
-        if cost["joules"] is not None:
-            used = energy(cost["joules"], cost["uncounted"])
+        joules, uncounted = cost["joules"], cost["uncounted"]
+        used = "not counted" if joules is None else energy(joules, uncounted)
         hours = cost["gcd_hours"], cost["node_hours"], cost["cpu_seconds"] / 3600
         rows.append((name, len(own), epochs, *hours, used, cost["peak_memory_gib"]))
     columns = ["", "segments", "epochs", "GCD-hours", "node-hours", "CPU-hours", "energy"]

@@ -54,7 +54,8 @@ def render(run: RunFiles) -> str:
     own = run.trials[run.trials["origin"] == ""]
     objectives = run.config.search.objectives
     complete = best_first(own[own["state"] == "complete"])[value_columns(objectives)[0]]
-    coverage = (summary or {}).get("coverage") or getattr(run.config.ensemble, "coverage", 0.0)
+    asked: float = getattr(run.config.ensemble, "coverage", 0.0)
+    coverage = summary["coverage"] if summary else asked
     spent, targets = stage_of(run.directory).gcd_time, test_targets(run)
     columns = [c for table in (run.graphs, run.nodes) if table is not None for c in table.columns]
     return pages.get_template("report.html.j2").render(
@@ -78,12 +79,10 @@ def render(run: RunFiles) -> str:
         objective=objective_label(objectives[0]),
         better="lower" if direction_of(objectives[0]) == "minimize" else "higher",
         simulated=SIMULATED_RUN if directory.simulated.exists() else "",
-        ended=int((~own["state"].isin(["running", "waiting"])).sum()),
         best=next(iter(complete.dropna()), None),
         coverage=f"{coverage * 100:g} %",
         nodes=cost.nodes_cost(run.directory),
         started_from=directory.started_from(),
-        directory=str(run.directory.resolve()),
         columns=[str(c).removesuffix("_mean") for c in columns if str(c).endswith("_mean")],
     )
 
@@ -104,7 +103,7 @@ def pictures(
             picture = embed(draw(target, estimates.get(target.name)), target.name)
             found.setdefault(section, []).append(picture)
     drawn: dict[str, Figure | None] = {
-        "coverage": accuracy.coverage(targets, coverage, estimates) if targets else None,
+        "coverage": accuracy.coverage(targets, coverage) if targets else None,
         "history": figures.history(run.study, run.trials, chosen),
         "curves": figures.trial_curves(run.trials, segments, run.config.rungs),
         "members": figures.member_curves(run.segments, members),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,10 +69,9 @@ class Stage:
             return told + (f"; {early} members began early" if early else "")
         if self.phase == "members":
             training = len(self.begun.keys() - {*self.trained, *self.failed})
-            told = f"members: {len(self.trained)} of {self.planned_members or '?'} are trained, "
-            return f"{told}{training} in training" + f", {len(self.failed)} failed" * bool(
-                self.failed
-            )
+            failed = f", {len(self.failed)} failed" if self.failed else ""
+            told = f"members: {len(self.trained)} of {self.planned_members or '?'} are trained"
+            return f"{told}, {training} in training{failed}"
         if self.phase == "calibration":
             return f"calibration and test: all {self.planned_members} members are trained"
         return {"preparation": "preparation of the data", "finished": "finished"}[self.phase]
@@ -152,12 +152,11 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
             if value == value and found < best.get(name, (float("inf"), "")):
                 best[name] = found
     folder, told = run_directory / "store.gs", []
-    try:
+    units: dict[str, str] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
         kept = folder if folder.exists() else run_directory / FOLDER
         targets = read_json(kept / "manifest.json")["targets"]
         units = {str(name): str(target["unit"] or "") for name, target in targets.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        units = {}
     for name, (value, whose) in best.items():
         label, _, kind = name.rpartition("_mae")
         if not label or kind not in ("", "_per_atom") or f"{name}_per_atom" in best:

@@ -140,8 +140,7 @@ def study_frame(
         domains.update(trial.distributions)
     for path in domains:
         columns[path] = _column([trial.params.get(path) for trial in trials])
-    ledger = _ledger_columns(trials, segments)
-    frame = pd.concat([pd.DataFrame(columns), ledger], axis=1)
+    frame = pd.concat([pd.DataFrame(columns), _ledger_columns(trials, segments)], axis=1)
     frame.attrs = {
         "units": {"seconds": "s", "joules": "J"},
         "objectives": names,
