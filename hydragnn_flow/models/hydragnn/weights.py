@@ -1,7 +1,7 @@
 """Weights that HydraGNN has trained, by their names in our networks.
 
 The networks are those with the layers of this package. Their outputs are the same with these
-weights; `benchmarks/campaign_checks/hydragnn_weights.py` compares them.
+weights; `tests/models/test_hydragnn_weights.py` compares them.
 """
 
 from __future__ import annotations
