@@ -87,6 +87,7 @@ def test_the_configuration_is_printed(tab: Tab, page: Path) -> None:
         ("complete", lambda row: row["state"] == "complete"),
         ("hidden_dim>=32 pna", lambda row: int(row['hidden_dim']) >= 32 and 'PNA' in row.values()),
         ("mpnn_type=schnet", lambda row: row["mpnn_type"] == "SchNet"),
+        ("seconds>9", lambda row: float(row["seconds [s]"]) > 9),
         ("nothing like it", lambda row: False),
     ],
 )  # fmt: skip

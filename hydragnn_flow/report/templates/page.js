@@ -1,7 +1,9 @@
 "use strict";
 // Without this script the page shows the same; with it the table of trials can be filtered and sorted.
 const table = document.querySelector("#trials table");
-const headings = table ? [...table.tHead.rows[0].cells].map(cell => cell.textContent) : [];
+// A column is filtered by its name in small letters, without its unit.
+const plain = cell => cell.textContent.toLowerCase().replace(/ \[.*\]$/, "").replaceAll(" ", "_");
+const headings = table ? [...table.tHead.rows[0].cells].map(plain) : [];
 const rows = table ? [...table.tBodies[0].rows] : [];
 const words = rows.map(row => [...row.cells].map(cell => cell.textContent));
 
@@ -12,7 +14,7 @@ const tests = {
 
 function keeps(cells, word) {
   const found = word.match(/^(.+?)(<=|>=|<|>|=)(.+)$/);
-  const column = found ? headings.findIndex(name => name.toLowerCase().replaceAll(" ", "_") === found[1]) : -1;
+  const column = found ? headings.indexOf(found[1]) : -1;
   if (column < 0) return cells.some(cell => cell.toLowerCase().includes(word));
   const cell = cells[column];
   if (found[2] === "=" && cell.toLowerCase() === found[3]) return true;
