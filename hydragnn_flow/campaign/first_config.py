@@ -67,13 +67,13 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     Parameters
     ----------
     finding
-        What the data are.
+        Description of the data.
     name
-        Of the run, and of the two files without their endings.
+        Name of the run, and of the two files without their endings.
     folder
-        Where these will be.
+        Directory of the two files.
     gcds
-        Devices, or cores, of this machine.
+        Number of devices, or cores, of this machine.
 
     Raises
     ------
@@ -161,7 +161,7 @@ def _check_apart(finding: Finding, name: str, folder: Path) -> None:
 
 
 def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
-    """What to learn: energy and forces, or else an energy, or the first label there is."""
+    """Targets to learn, and whether as a potential: energy and forces, an energy, or any label."""
     sums = [label for label in labels if not _is_per_atom(label)]
     energy = _like("energy", "graph", 1, sums)
     forces = _like("force", "node", 3, labels)

@@ -85,7 +85,7 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
     Parameters
     ----------
     table
-        As an ensemble writes it.
+        Predictions as an ensemble writes them.
     names
         Names of targets, as far as they are known; otherwise components are recognised by their
         endings alone.
@@ -125,7 +125,7 @@ def parity(target: TargetValues, measures: Measures | None = None) -> Figure:
     target
         Values of the test split.
     measures
-        Its errors with intervals, printed above the figure.
+        Errors of the target with intervals, printed above the figure.
     """
     figure = style.new_figure(5.6, 6.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
@@ -160,7 +160,7 @@ def deviation(target: TargetValues, measures: Measures | None = None) -> Figure:
     target
         Values of the test split.
     measures
-        Its rank correlation and calibration errors with intervals, printed above the figure.
+        Rank correlation and calibration errors of the target, printed above the figure.
     """
     figure = style.new_figure(5.6, 5.2)
     axes = figure.add_subplot()

@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
-    """Cost of segments; each is looked at once.
+    """Cost of segments, counted in one pass over them.
 
     Returns
     -------
@@ -155,7 +155,7 @@ def energy_sentences(cost: Mapping[str, Any]) -> str:
     Parameters
     ----------
     cost
-        As of :func:`cost_of` and :func:`nodes_cost`, or content of `ensemble/ensemble.json`.
+        Results of :func:`cost_of` and :func:`nodes_cost`, or content of `ensemble/ensemble.json`.
     """
     own, nodes, told = cost["joules"], cost.get("node_joules"), []
     if nodes is not None:

@@ -36,9 +36,9 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
     Parameters
     ----------
     run_directory
-        Of a finished run, or of one still going.
+        Directory of a finished run, or of one still going.
     port
-        On the loopback interface; if not given :data:`PORT`, or a free one if that is in use.
+        Port on the loopback interface; if not given :data:`PORT`, or a free one if that is in use.
 
     Raises
     ------

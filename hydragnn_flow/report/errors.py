@@ -89,7 +89,7 @@ def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     Parameters
     ----------
     targets
-        As `measures` of `ensemble/ensemble.json` has them.
+        Measures of each target, as `measures` of `ensemble/ensemble.json` has them.
 
     Returns
     -------

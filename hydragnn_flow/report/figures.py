@@ -117,7 +117,7 @@ def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure
 
 
 def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
-    """Have Optuna draw a figure, and give it the look of the others."""
+    """Figure that Optuna draws, with the look of the others."""
     if "matplotlib.pyplot" not in sys.modules:
         mpl.use("agg")  # pyplot would look for a display
     from matplotlib import pyplot
@@ -191,7 +191,7 @@ def member_curves(
     segments
         Segments of the run.
     members
-        As `ensemble.json` lists them.
+        Members of the ensemble, as `ensemble.json` lists them.
     """
     curves = learning_curves(segments)
     strong, pale = {}, []
@@ -237,7 +237,7 @@ def gcd_time_figure(frame: pd.DataFrame) -> Figure:
     Parameters
     ----------
     frame
-        As :func:`hydragnn_flow.report.gcd_time.gcd_time` returns it.
+        Result of :func:`hydragnn_flow.report.gcd_time.gcd_time`.
     """
     ends = np.append(0.0, frame["seconds"].where(~frame["pause"], 0.0).cumsum())
     units = (1.0, "s", 600.0), (60.0, "min", 14_400.0), (3600.0, "h", np.inf)

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from hydragnn_flow.report.stage import Stage
 from hydragnn_flow.segment import SegmentResult
 
-# Of fewer trials one cannot tell what a trial takes.
+# Fewer trials do not tell how long a trial takes.
 _LEAST_TRIALS = 3
 
 
 def predicted_end(stage: Stage, now: float) -> float | None:
-    """When the search and its members are done, as Unix time [s]; None if too little is known.
+    """Predict when the search and its members are done, as Unix time [s]; None if too early.
 
     The rest of the search goes on at the rate of this driver so far. Members take as long for an
     epoch as the best trials did, once one has ended as long as that, and keep all GCDs busy that
@@ -24,7 +24,7 @@ def predicted_end(stage: Stage, now: float) -> float | None:
     Parameters
     ----------
     stage
-        Of the run.
+        Stage of the run.
     now
         Unix time [s].
     """
@@ -67,7 +67,7 @@ def _search_seconds(stage: Stage) -> float | None:
 
 
 def _member_seconds(stage: Stage) -> float | None:
-    """Time that all members together take of a GCD [s]."""
+    """GCD-seconds of all members together."""
     known = [r for r in stage.results if r.kind == "member" and r.status == "ok"]
     costs = [r.seconds * len(r.gcds) for r in known]
     judged = [t for t in stage.trials if t.value is not None and t.state != "failed" and t.feasible]

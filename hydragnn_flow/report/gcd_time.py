@@ -109,7 +109,7 @@ def spent(frame: pd.DataFrame) -> dict[str, float]:
     Parameters
     ----------
     frame
-        As :func:`gcd_time` returns it.
+        Result of :func:`gcd_time`.
     """
     seconds = frame[[*CAUSES]].mul(frame["seconds"], axis=0).sum().to_dict()
     order = sorted(CAUSES, key=lambda cause: (cause not in HELD, -seconds[cause]))
@@ -122,7 +122,7 @@ def gcd_time_table(frame: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     frame
-        As :func:`gcd_time` returns it. GCDs that were not there, or perhaps not, have no share.
+        Result of :func:`gcd_time`. GCDs that were not there, or perhaps not, have no share.
     """
     found = spent(frame)
     held = sum(found[cause] for cause in found if cause in HELD)
@@ -139,7 +139,7 @@ def gcd_time_sentence(frame: pd.DataFrame) -> str:
     Parameters
     ----------
     frame
-        As :func:`gcd_time` returns it.
+        Result of :func:`gcd_time`.
     """
     found = spent(frame)
     held = sum(found[cause] for cause in found if cause in HELD) or 1.0

@@ -21,14 +21,14 @@ from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
 
 def model_card(run_directory: Path, name: str) -> str:
-    """Card that tells a reader of an exported ensemble all there is to know.
+    """Write the model card of an ensemble: data, errors, limits, members and cost.
 
     Parameters
     ----------
     run_directory
         Directory of a finished run.
     name
-        Name of the directory that the card will be in.
+        Name of the directory that will hold the card.
     """
     folder = ensemble_folder(run_directory)
     summary = read_summary(run_directory)
@@ -75,7 +75,7 @@ def _symbols(numbers: Iterable[int]) -> str:
 
 
 def _given(values: Any) -> str:
-    """What a configuration said, without keys that it left out, as JSON."""
+    """Section of a configuration as JSON, without the keys that it left out."""
 
     def known(inner: Any) -> Any:
         if not isinstance(inner, dict):

@@ -31,13 +31,13 @@ def shares(parts: Parts) -> dict[str, float]:
 
 
 def answer(profile: TrainingProfile) -> str:
-    """What takes most of a step and what to do about it, as a sentence."""
+    """Sentence about the part that takes most of a step, and what to do about it."""
     name, share = max(shares(profile.parts).items(), key=lambda item: item[1])
     return f"{share:.0%} of the step {_ANSWERS[name]}".replace("%", " %", 1)
 
 
 def roofline(profile: TrainingProfile) -> str:
-    """What a GCD reaches while it computes, beside what the roofline lets it, as a sentence."""
+    """Sentence that compares the speed of a GCD with the roofline."""
     peaks, intensity = profile.peaks, profile.intensity
     attainable = peaks.attainable(intensity)
     limit = "operations" if attainable == peaks.flops else "bytes"
@@ -52,14 +52,14 @@ def roofline(profile: TrainingProfile) -> str:
 
 
 def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
-    """The modes, and what they say of a step.
+    """Tables of the modes and the parts of a step, and sentences about them.
 
     Parameters
     ----------
     profile
-        What was measured.
+        Profile of the steps.
     nodes
-        That the GCDs were on.
+        Number of nodes that had the GCDs.
     """
     modes = [
         (name, of.steps, 1e3 * of.seconds, 1e3 * of.cpu_seconds, of.graphs_per_second)

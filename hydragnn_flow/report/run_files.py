@@ -32,11 +32,11 @@ class RunFiles:
     versions: dict[str, str]
     """Versions of the packages that matter, by name."""
     manifest: dict[str, Any] | None
-    """That of the store; None until it is prepared."""
+    """Manifest of the store; None until the data are prepared."""
     study: optuna.Study
-    """Without trials before the search begins."""
+    """Study of the search; it has no trials before the search begins."""
     trials: pd.DataFrame
-    """Its trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
+    """Trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
     segments: list[SegmentResult]
     ensemble: dict[str, Any] | None
     """`ensemble/ensemble.json`; None until the ensemble is finished."""

@@ -45,13 +45,13 @@ class Point:
     Attributes
     ----------
     gcds, nodes
-        How many, and on how many nodes.
+        Number of GCDs, and of the nodes that have them.
     batches
-        In a step: 1, or one of each GCD.
+        Number of batches in a step: 1, or one of each GCD.
     profile
-        What was measured; None if nothing could be.
+        Profile of the steps; None if it could not be measured.
     fault
-        Why nothing was measured.
+        Reason for which nothing was measured.
     """
 
     gcds: int
@@ -75,13 +75,13 @@ class Study:
     run, trial
         Name of the run, and the trial whose network it is; None for that of the configuration.
     site, device
-        Where it was measured.
+        Site and device of the measurement.
     seconds
-        For each mode of a profile [s].
+        Time for each mode of a profile [s].
     network
-        HydraGNN's JSON, so that a study of another network is known as such.
+        JSON of the network, by which a study of another network is recognised.
     points
-        In the order in which they were measured.
+        Points in the order in which they were measured.
     """
 
     run: str
@@ -94,11 +94,11 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Name of its files, without an ending."""
+        """Name of the files of the study, without an ending."""
         return self.site if self.trial is None else f"{self.site}-trial-{self.trial}"
 
     def path(self, run: Path) -> Path:
-        """Its file in a run directory."""
+        """File of the study in a run directory."""
         return run / FOLDER / f"{self.name}.json"
 
     @property
@@ -108,7 +108,7 @@ class Study:
         return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
-        """What was measured of a kind of scaling, the narrowest first; one GCD is of both."""
+        """Measured points of a kind of scaling, by width; that of one GCD is in both."""
         found = [
             point
             for point in self.points
@@ -117,7 +117,7 @@ class Study:
         return sorted(found, key=lambda point: point.gcds)
 
     def efficiency(self, point: Point, kind: Kind) -> float:
-        """Graphs of each GCD beside those of each GCD of the narrowest."""
+        """Throughput of each GCD as a fraction of that on the fewest GCDs."""
         first = self.of(kind)[0]
         return (point.throughput / point.gcds) / (first.throughput / first.gcds)
 
@@ -152,7 +152,7 @@ class Study:
 
 
 def studies(run: Path) -> list[Study]:
-    """The studies of a run, by name; files that are none are told of and passed over."""
+    """Studies of a run, by name; damaged files are logged and skipped."""
     found = []
     for path in sorted((run / FOLDER).glob("*.json")):
         try:

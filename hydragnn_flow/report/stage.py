@@ -171,7 +171,7 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
 def _at_work(
     path: Path, trials: Sequence[TrialRecord], results: Sequence[SegmentResult], start: float
 ) -> list[SegmentResult]:
-    """What the driver has at work or ready; of one that is gone, when it last wrote so."""
+    """Segments that the driver has at work or ready; of a driver that is gone, by its last word."""
     told = read_workers(path)
     try:
         driver = read_json(path / DRIVER_FILE) if is_driven(path) else {}

@@ -30,12 +30,12 @@ _MOST_TRIALS, _MOST_FAILURES = 5, 3
 
 
 def status_table(run_directory: Path) -> RenderableType:
-    """How far a run is, and its best trials.
+    """Phase of a run, its best trials, failures, and what the driver is doing.
 
     Parameters
     ----------
     run_directory
-        Of a live or finished run; only read.
+        Directory of a live or finished run; only read.
     """
     read_yaml(run_directory / CONFIG, remedy=FROM_A_COPY)  # else it would be passed over
     stage = stage_of(run_directory)

@@ -93,9 +93,9 @@ def terminal(table: pd.DataFrame, title: str = "", caption: str = "") -> Table:
     Parameters
     ----------
     table
-        As for :func:`shown`.
+        A frame with plain names of columns.
     title, caption
-        Lines above and below it.
+        Lines above and below the table.
     """
     text = shown(table)
     # Text, not markup: a target may be named [like this].

@@ -111,9 +111,9 @@ def study_frame(
     study
         Trials of the search.
     segments
-        Those that trained them; others are left aside.
+        Segments of the run; those of trials count.
     objectives
-        Their names; numbered if not given.
+        Names of the objectives; numbered if not given.
     """
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.state in WORDS]
     width = len(study.directions)
@@ -155,7 +155,7 @@ def value_columns(objectives: Sequence[str]) -> list[str]:
     Parameters
     ----------
     objectives
-        As in the frame's ``attrs["objectives"]``.
+        Names of the objectives, as in ``attrs["objectives"]`` of the frame.
     """
     return ["value"] if len(objectives) == 1 else [f"value.{name}" for name in objectives]
 
