@@ -1,7 +1,5 @@
 """The best evaluations of DeepHyper as configurations that a search begins with."""
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 import sys
@@ -18,10 +16,7 @@ SCRIPT = Path(__file__).parents[1] / "examples" / "deephyper_results.py"
 SPACE = {
     "Architecture.mpnn_type": {"choices": ["SchNet", "PAINN"]},
     "Architecture.hidden_dim": {"int": [8, 64]},
-    "Architecture.num_filters": {
-        "int": [4, 64],
-        "when": {"Architecture.mpnn_type": ["SchNet"]},
-    },
+    "Architecture.num_filters": {"int": [4, 64], "when": {"Architecture.mpnn_type": ["SchNet"]}},
     "Training.Optimizer.learning_rate": {"float": [1e-4, 1e-2], "log": True},
 }
 # As DeepHyper 0.13 writes it: a gap where a parameter does not exist, F for a failure.
@@ -50,7 +45,7 @@ BEST = [
 ]
 
 
-def test_what_is_printed_goes_into_the_configuration_the_best_first(tmp_path: Path) -> None:
+def test_what_is_printed_goes_into_the_configuration_the_best_first(tmp_path):
     values, path = changed("search/space", SPACE), tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     (tmp_path / "results.csv").write_text(RESULTS)
@@ -64,7 +59,7 @@ def test_what_is_printed_goes_into_the_configuration_the_best_first(tmp_path: Pa
 
 
 @pytest.mark.parametrize("branch", ["", "0.architecture."])
-def test_layers_of_heads_are_found_in_all_branches(tmp_path: Path, branch: str) -> None:
+def test_layers_of_heads_are_found_in_all_branches(tmp_path, branch):
     """As the scripts of HydraGNN mean it, whether the space enters branches together or not."""
     head = {"num_headlayers": 2, "dim_headlayers": [8, 8]}
     branches = [{"type": f"branch-{n}", "architecture": head} for n in range(2)]

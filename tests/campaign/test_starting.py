@@ -1,11 +1,7 @@
 """The weights that all trials begin with, from where they were trained to a segment."""
 
-from __future__ import annotations
-
 import copy
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,14 +11,13 @@ from segment_cases import NETWORK
 from hydragnn_flow.campaign.starting import bring_weights, weights_for
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.start_from import StartConfig
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
 
 
-def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) -> Path:
+def trial(folder, store, *, epochs=(1, 4)):
     """A trial's folder with a checkpoint of each sending; biases of its best weights are epochs."""
     folder = folder / "earlier" / "trials" / "0"
     folder.mkdir(parents=True)
@@ -32,20 +27,17 @@ def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) 
         state = build_model(NETWORK, store).state_dict()
         best = {key: value * 0 + epoch for key, value in state.items()}
         progress = {"epoch": epoch, "step": 0}
-        save_checkpoint(
-            folder / f"checkpoint-{epoch}.pt",
-            {"best": best, "progress": progress},
-        )
+        save_checkpoint(folder / f"checkpoint-{epoch}.pt", {"best": best, "progress": progress})
     return folder
 
 
-def config_with(start: dict[str, Any]) -> RunConfig:
+def config_with(start):
     values = copy.deepcopy(CONFIG)
     values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}}
     return RunConfig.model_validate({**values, "start_from": start})
 
 
-def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path: Path, store: GraphStore) -> None:
+def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path, store):
     folder = trial(tmp_path, store)
     config = config_with({"path": str(folder), "heads": "new", "freeze": "encoder"})
     directory = RunDirectory(tmp_path / "run")
@@ -62,7 +54,7 @@ def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path: Path, store: Gr
     assert said.endswith("with new heads; not trained: encoder.embedding, encoder.layers")
 
 
-def test_once_begun_the_weights_are_those_in_the_run(tmp_path: Path, store: GraphStore) -> None:
+def test_once_begun_the_weights_are_those_in_the_run(tmp_path, store):
     folder = trial(tmp_path, store)
     config = config_with({"path": str(folder)})
     directory = RunDirectory(tmp_path / "run")
@@ -80,7 +72,7 @@ def test_once_begun_the_weights_are_those_in_the_run(tmp_path: Path, store: Grap
         bring_weights(config, directory, store)
 
 
-def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStore) -> None:
+def test_another_start_is_another_configuration(tmp_path, store):
     directory = RunDirectory(tmp_path / "run")
     directory.record_start(config_with({"path": "a"}))
     directory.journal.touch()
@@ -88,7 +80,7 @@ def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStor
         directory.check(config_with({"path": "b"}))
 
 
-def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
+def test_files_that_hold_no_weights(tmp_path, store):
     folder = trial(tmp_path, store, epochs=())
     with torch.device("meta"):
         model = build_model(NETWORK, store)
@@ -103,7 +95,7 @@ def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
         weights_for(StartConfig(path=file), model)
 
 
-def test_a_damaged_note(tmp_path: Path) -> None:
+def test_a_damaged_note(tmp_path):
     directory = RunDirectory(tmp_path)
     directory.start.parent.mkdir()
     directory.start.write_text("{}")

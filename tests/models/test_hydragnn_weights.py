@@ -1,10 +1,7 @@
 """Weights of HydraGNN's give the outputs that HydraGNN gives: recorded, and of a checkout."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +22,7 @@ from hydragnn_flow.config.network.hydragnn_layers import DIFFERENT, EQUAL, as_hy
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
 from hydragnn_flow.config.start_from import StartConfig, find_origin
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models import HydraModel, build_model
+from hydragnn_flow.models import build_model
 from hydragnn_flow.models.hydragnn.weights import read_hydragnn_weights
 from hydragnn_flow.testing.networks import alloy, as_batch
 
@@ -33,7 +30,7 @@ OUTPUTS = json.loads(RECORDED.read_text())
 CLOSE = 1e-5
 
 
-def write(folder: Path, name: str, **changes: torch.Tensor | None) -> Path:
+def write(folder, name, **changes):
     """The recorded checkpoint of a type, with some of its weights replaced or left out."""
     found = OUTPUTS[name]
     state = {key: torch.tensor(values) for key, values in found["kept"].items()}
@@ -48,21 +45,21 @@ def write(folder: Path, name: str, **changes: torch.Tensor | None) -> Path:
     return file
 
 
-def model_of(file: Path) -> tuple[HydraModel, tuple[str, ...]]:
+def model_of(file):
     origin = find_origin(StartConfig(path=file))
     levels = origin.network["Variables_of_interest"]["type"]
     return build_model(origin.network, manifest_of(origin.network)), levels
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_outputs_are_those_that_were_recorded(name: str, tmp_path: Path) -> None:
+def test_outputs_are_those_that_were_recorded(name, tmp_path):
     given = our_outputs(write(tmp_path, name), structures(0, whole=name != "SchNet"))
     expected = {key: torch.tensor(values) for key, values in OUTPUTS[name]["outputs"].items()}
     assert largest_difference(given, expected) < CLOSE
 
 
 @pytest.mark.parametrize("name", EQUAL)
-def test_they_are_trained_on(name: str, tmp_path: Path) -> None:
+def test_they_are_trained_on(name, tmp_path):
     """Gradients reach all parameters and are finite, on an ideal lattice too."""
     model, _ = model_of(write(tmp_path, name))
     lattice = as_batch(bulk("Cu", "fcc", a=3.6, cubic=True), alloy())
@@ -74,7 +71,7 @@ def test_they_are_trained_on(name: str, tmp_path: Path) -> None:
         assert torch.isfinite(parameter.grad).all(), key
 
 
-def test_outputs_are_those_of_a_checkout(request: pytest.FixtureRequest) -> None:
+def test_outputs_are_those_of_a_checkout(request):
     checkout = request.config.getoption("--hydragnn")
     if checkout is None:
         pytest.skip("needs a checkout of HydraGNN, named by --hydragnn=PATH")
@@ -82,18 +79,18 @@ def test_outputs_are_those_of_a_checkout(request: pytest.FixtureRequest) -> None
     assert all(value < CLOSE for value in differences.values()), differences
 
 
-def test_runs_recorded_with_the_former_path_are_read(tmp_path: Path) -> None:
+def test_runs_recorded_with_the_former_path_are_read(tmp_path):
     values = as_hydragnn_has_it(network("EGNN"), tmp_path / "a.pk")
     values["Architecture"]["mpnn_type"] = "hydragnn_flow.models.hydragnn_layers:EGNN"
     assert load_network(values).Architecture.mpnn_type.endswith(":EGNN")
 
 
-def test_every_type_is_read_or_refused() -> None:
+def test_every_type_is_read_or_refused():
     assert {*EQUAL, *DIFFERENT} == MPNN_TYPES.keys()
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_other_types_are_refused_by_name(name: str) -> None:
+def test_other_types_are_refused_by_name(name):
     with pytest.raises(InputError, match=rf"a\.pk is a {name} of HydraGNN's.*{DIFFERENT[name]}"):
         as_hydragnn_has_it(network(name), Path("a.pk"))
 
@@ -107,7 +104,7 @@ def test_other_types_are_refused_by_name(name: str) -> None:
         ({"potential": True, "output_heads": {"graph": {}}}, None),
     ],
 )
-def test_what_computes_otherwise_is_refused(changes: dict[str, Any], words: str | None) -> None:
+def test_what_computes_otherwise_is_refused(changes, words):
     section = network("EGNN", **changes)
     if words is None:
         section["Variables_of_interest"]["type"] = ["graph"]
@@ -117,14 +114,14 @@ def test_what_computes_otherwise_is_refused(changes: dict[str, Any], words: str 
 
 
 @pytest.mark.parametrize("key", ["x_minmax", "y_minmax", "denormalize_output"])
-def test_scaled_data_are_refused(key: str) -> None:
+def test_scaled_data_are_refused(key):
     section = network("EGNN")
     section["Variables_of_interest"][key] = [[0.0], [1.0]]
     with pytest.raises(InputError, match=r"a\.pk was trained with .*, so it"):
         as_hydragnn_has_it(section, Path("a.pk"))
 
 
-def test_heads_that_are_not_wanted_may_be_any() -> None:
+def test_heads_that_are_not_wanted_may_be_any():
     section = network("EGNN")
     section["Training"]["loss_function_type"] = "GaussianNLLLoss"
     with pytest.raises(InputError, match="GaussianNLLLoss"):
@@ -133,7 +130,7 @@ def test_heads_that_are_not_wanted_may_be_any() -> None:
     assert found["Architecture"]["mpnn_type"].endswith(":EGNN")
 
 
-def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_network_is_refused(tmp_path):
     missing = write(tmp_path, "SAGE", **{"graph_convs.1.module_0.lin_l.weight": None})
     with pytest.raises(InputError, match=r"trained\.pk is of another network.*lin_l\.weight"):
         read_hydragnn_weights(missing, *model_of(missing))
@@ -142,7 +139,7 @@ def test_a_checkpoint_of_another_network_is_refused(tmp_path: Path) -> None:
         read_hydragnn_weights(more, *model_of(more))
 
 
-def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused(tmp_path):
     file = write(tmp_path, "SAGE")
     model = model_of(file)
     file.write_bytes(file.read_bytes()[:-100])

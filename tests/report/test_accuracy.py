@@ -1,7 +1,5 @@
 """Accuracy figures: their numbers against values known beforehand, all of their data, corners."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,12 +10,12 @@ from hydragnn_flow.report.accuracy import TargetValues, targets_of
 from hydragnn_flow.report.style import embed
 
 
-def values(reference: np.ndarray, mean: np.ndarray, std: np.ndarray) -> TargetValues:
+def values(reference, mean, std):
     ids = np.arange(len(mean))
     return TargetValues("t", "eV", ids, reference, mean, std, mean - 2 * std, mean + 2 * std)
 
 
-def test_components_of_a_target_are_one_target() -> None:
+def test_components_of_a_target_are_one_target():
     graphs, nodes = predictions(np.random.default_rng(0), graphs=10)
     graphs.loc[3, "energy"] = np.nan
     (energy,), (forces,) = targets_of(graphs), targets_of(nodes)
@@ -28,7 +26,7 @@ def test_components_of_a_target_are_one_target() -> None:
     assert targets_of(graphs.drop(columns="energy")) == []
 
 
-def test_targets_whose_names_end_like_components_stay_apart() -> None:
+def test_targets_whose_names_end_like_components_stay_apart():
     table = pd.DataFrame({"graph_id": np.arange(4)})
     for name in ("C_11", "C_12", "dipole_0", "dipole_1"):
         for suffix in ("", "_mean", "_std", "_lo", "_hi"):
@@ -38,7 +36,7 @@ def test_targets_whose_names_end_like_components_stay_apart() -> None:
     assert [t.name for t in targets_of(table)] == ["C", "dipole"]
 
 
-def test_energy_per_atom_divides_by_the_atoms_of_each_structure() -> None:
+def test_energy_per_atom_divides_by_the_atoms_of_each_structure():
     graphs, nodes = predictions(np.random.default_rng(0), graphs=5)
     n_atoms = nodes.groupby("graph_id").size()
     (energy,) = targets_of(graphs)
@@ -49,7 +47,7 @@ def test_energy_per_atom_divides_by_the_atoms_of_each_structure() -> None:
     assert accuracy.interval_coverage(per_atom) == accuracy.interval_coverage(energy)
 
 
-def test_the_worthiest_are_always_among_those_drawn() -> None:
+def test_the_worthiest_are_always_among_those_drawn():
     worth = np.random.default_rng(0).exponential(size=5000)
     chosen = accuracy.telling(worth, 300)
     assert len(chosen) == len(set(chosen)) == 300
@@ -58,7 +56,7 @@ def test_the_worthiest_are_always_among_those_drawn() -> None:
     assert list(accuracy.telling(worth[:7], 300)) == list(range(7))
 
 
-def test_coverage_and_bins_of_exact_gaussians_are_what_they_should() -> None:
+def test_coverage_and_bins_of_exact_gaussians_are_what_they_should():
     random = np.random.default_rng(0)
     std = random.uniform(0.5, 2, 40_000)
     target = values(np.zeros(40_000), random.normal(0, std), std)
@@ -72,7 +70,7 @@ def test_coverage_and_bins_of_exact_gaussians_are_what_they_should() -> None:
     assert accuracy.gaussian_coverage(sure, np.array([0.5])) == [0.5], "they hold what they hit"
 
 
-def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all() -> None:
+def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all():
     _, nodes = predictions(np.random.default_rng(0), graphs=60)
     nodes.loc[77, "forces_y_mean"] += 25.0
     (forces,) = targets_of(nodes)
@@ -101,7 +99,7 @@ def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all() -> None:
     assert small.source.startswith("data:image/svg+xml;base64,")
 
 
-def test_deviations_are_compared_with_all_errors_large_and_unexpected() -> None:
+def test_deviations_are_compared_with_all_errors_large_and_unexpected():
     _, nodes = predictions(np.random.default_rng(0), graphs=60)
     (forces,) = targets_of(nodes)
     axes = accuracy.deviation(forces).axes[0]
@@ -115,7 +113,7 @@ def test_deviations_are_compared_with_all_errors_large_and_unexpected() -> None:
     np.testing.assert_allclose(y / x, 1.1, atol=0.1)  # the cases' errors are 1.1 deviations
 
 
-def test_one_value_without_spread_can_be_drawn() -> None:
+def test_one_value_without_spread_can_be_drawn():
     graphs, _ = predictions(np.random.default_rng(0), graphs=1)
     graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
     targets = targets_of(graphs)
@@ -127,7 +125,7 @@ def test_one_value_without_spread_can_be_drawn() -> None:
     assert any("energy: 90 % interval holds 100" in text for text in texts), "however narrow"
 
 
-def test_the_worst_structures_are_those_with_the_largest_errors() -> None:
+def test_the_worst_structures_are_those_with_the_largest_errors():
     graphs, nodes = predictions(np.random.default_rng(0), graphs=20)
     graphs["formula"], graphs["note"] = [f"Cu{n}" for n in range(20)], ""
     graphs.loc[7, "energy_mean"] = graphs["energy"][7] + 9.0

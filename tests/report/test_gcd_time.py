@@ -1,7 +1,5 @@
 """Every second of every GCD is accounted for once, under the cause that the ledger shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -11,27 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.report.figures import forecast_figure, gcd_time_figure
-from hydragnn_flow.report.gcd_time import (
-    CAUSES,
-    gcd_time,
-    gcd_time_sentence,
-    gcd_time_table,
-    spent,
-)
-from hydragnn_flow.segment import Kind, SegmentResult
+from hydragnn_flow.report.gcd_time import CAUSES, gcd_time, gcd_time_sentence, gcd_time_table, spent
+from hydragnn_flow.segment import SegmentResult
 
 BEGINNING = 1_000_000.0
 """Unix time at which the runs of these tests begin [s]."""
 
 
-def segment(
-    begin: float,
-    end: float,
-    *gcds: str,
-    sent: float | None = None,
-    ready: float | None = None,
-    **known: Any,
-) -> SegmentResult:
+def segment(begin, end, *gcds, sent=None, ready=None, **known):
     """One that ran for that time since the beginning [s]; sent and ready when it began."""
     sent = begin if sent is None else sent
     values: dict[str, Any] = {
@@ -51,7 +36,7 @@ def segment(
     )
 
 
-def spent_by(*segments: SegmentResult) -> dict[str, float]:
+def spent_by(*segments):
     found = gcd_time(segments)
     assert found is not None
     return {cause: pytest.approx(seconds) for cause, seconds in spent(found).items()}
@@ -131,12 +116,12 @@ LAST = segment(30, 40, "0")
         ),
     ],
 )
-def test_time_goes_to_its_cause(segments: list[SegmentResult], expected: dict[str, float]) -> None:
+def test_time_goes_to_its_cause(segments, expected):
     assert spent_by(*segments) == expected
 
 
 @st.composite
-def ledgers(draw: st.DrawFn) -> list[SegmentResult]:
+def ledgers(draw):
     found = []
     for number in range(draw(st.integers(1, 12))):
         ready = draw(st.integers(0, 300))
@@ -159,9 +144,7 @@ def ledgers(draw: st.DrawFn) -> list[SegmentResult]:
 
 
 @given(ledgers(), st.integers(1, 420), st.sets(st.sampled_from(("trial", "member"))))
-def test_every_second_is_counted_once_at_every_moment(
-    segments: list[SegmentResult], seconds: int, to_come: set[Kind]
-) -> None:
+def test_every_second_is_counted_once_at_every_moment(segments, seconds, to_come):
     """Those that have not ended by then are at work, and those that were not sent are ready."""
     now, seen = BEGINNING + seconds, []
     for s in segments:
@@ -202,7 +185,7 @@ def test_every_second_is_counted_once_at_every_moment(
     assert moved is not None and spent(moved) == pytest.approx(found, abs=1e-3)
 
 
-def test_nothing_is_told_of_segments_without_a_place() -> None:
+def test_nothing_is_told_of_segments_without_a_place():
     assert gcd_time([]) is None
     assert gcd_time([SegmentResult(kind="trial", number=0, rung=0, status="lost")]) is None
 
@@ -210,7 +193,7 @@ def test_nothing_is_told_of_segments_without_a_place() -> None:
 SEGMENTS = [segment(0, 30, "0"), segment(0, 20, "1", busy=0.5), segment(600, 610, status="lost")]
 
 
-def test_table_and_sentence_name_the_largest_first_and_shares_of_what_was_held() -> None:
+def test_table_and_sentence_name_the_largest_first_and_shares_of_what_was_held():
     frame = gcd_time([*SEGMENTS, segment(2, 6, node="b", ready=0)])
     assert frame is not None
     table = gcd_time_table(frame)
@@ -226,7 +209,7 @@ def test_table_and_sentence_name_the_largest_first_and_shares_of_what_was_held()
     )
 
 
-def test_the_figure_has_a_key_for_each_cause_and_cuts_pauses_out() -> None:
+def test_the_figure_has_a_key_for_each_cause_and_cuts_pauses_out():
     frame = gcd_time(SEGMENTS)
     assert frame is not None
     figure = gcd_time_figure(frame)
@@ -236,7 +219,7 @@ def test_the_figure_has_a_key_for_each_cause_and_cuts_pauses_out() -> None:
     assert [text.get_text() for text in figure.axes[0].texts] == ["stopped for 0.158 h"]
 
 
-def test_predictions_are_compared_for_whole_segments_alone() -> None:
+def test_predictions_are_compared_for_whole_segments_alone():
     whole = {"to_epoch": 3, "planned_epochs": 3}
     figure = forecast_figure(
         [

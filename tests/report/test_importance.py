@@ -1,7 +1,5 @@
 """What mattered is found, among all trials that can tell."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,13 +20,13 @@ from hydragnn_flow.search.records import REASON
 needs_sklearn = pytest.mark.skipif(find_spec("sklearn") is None, reason="fANOVA needs scikit-learn")
 
 
-def importance_of(made: tuple[optuna.Study, list], objective: int = 0, **how: bool) -> pd.DataFrame:
+def importance_of(made, objective=0, **how):
     study, segments = made
     found = parameter_importance(study, study_frame(study, segments), objective, **how)
     return found.set_index("parameter")
 
 
-def test_what_decides_comes_first_and_what_does_nothing_last() -> None:
+def test_what_decides_comes_first_and_what_does_nothing_last():
     study, segments = made_study(600)
     found = importance_of((study, segments))
     percent = found["importance"]
@@ -38,19 +36,19 @@ def test_what_decides_comes_first_and_what_does_nothing_last() -> None:
     assert found.loc[RATE, "trials"] == 600
 
 
-def test_pruned_trials_count_in_the_order_tpe_gives_them() -> None:
+def test_pruned_trials_count_in_the_order_tpe_gives_them():
     pruned = made_study(300)
     assert sum(trial.state.name == "COMPLETE" for trial in pruned[0].trials) < 150
     everything = importance_of(made_study(300, all_complete=True))
     pd.testing.assert_frame_equal(importance_of(pruned), everything)
 
 
-def test_each_objective_has_its_own() -> None:
+def test_each_objective_has_its_own():
     made = made_study(600, 2)
     assert [importance_of(made, i).index[0] for i in (0, 1)] == [RATE, WIDTH]
 
 
-def test_too_few_trials_are_refused_and_one_value_has_no_importance() -> None:
+def test_too_few_trials_are_refused_and_one_value_has_no_importance():
     with pytest.raises(InputError, match="9 trials have a value of value, and at least 10"):
         importance_of(made_study(9))
     assert len(importance_of(made_study(10))) == 5
@@ -59,7 +57,7 @@ def test_too_few_trials_are_refused_and_one_value_has_no_importance() -> None:
     assert list(importance_of((study, []))["importance"]) == [0.0]
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(importance, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"pip install 'hydragnn_flow\[fanova\]'"):
         importance_of(made_study(20), fanova=True)
@@ -68,9 +66,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_sklearn
 @pytest.mark.parametrize("has_condition", [False, True])
 @pytest.mark.parametrize("seed", range(2))
-def test_what_a_sampler_has_settled_early_still_matters_most(
-    seed: int, has_condition: bool
-) -> None:
+def test_what_a_sampler_has_settled_early_still_matters_most(seed, has_condition):
     """Nine of ten trials have the good value of the parameter that doubles the cost."""
     random = np.random.default_rng(seed)
     study = optuna.create_study(direction="minimize")
@@ -97,9 +93,7 @@ def test_what_a_sampler_has_settled_early_still_matters_most(
 
 @needs_sklearn
 @pytest.mark.parametrize("objective", ["throughput", "seconds"])
-def test_what_makes_a_strategy_fast_is_found_and_lack_of_memory_is_the_worst(
-    objective: str,
-) -> None:
+def test_what_makes_a_strategy_fast_is_found_and_lack_of_memory_is_the_worst(objective):
     """The precision doubles what a step takes, and large batches find no memory."""
     random = np.random.default_rng(0)
     maximised = objective == "throughput"

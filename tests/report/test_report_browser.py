@@ -1,14 +1,9 @@
 """The page in a real browser: light and dark, on a phone and on A4, nothing fetched."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from chromium import PROGRAM, Tab, chromium
-from report_cases import Made
+from chromium import PROGRAM, chromium
 
 from hydragnn_flow.report.html import write_report
 
@@ -33,19 +28,19 @@ Promise.all([...document.images].map(image => image.decode())).then(() =>
 
 
 @pytest.fixture(scope="module")
-def page(finished: Made) -> Path:
+def page(finished):
     return write_report(finished.directory)
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+def tab(tmp_path_factory):
     with chromium(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_figure_is_drawn_and_fits(tab: Tab, page: Path, size: str, scheme: str) -> None:
+def test_every_figure_is_drawn_and_fits(tab, page, size, scheme):
     width, height = SIZES[size]
     tab.open(page, width, height, prefers_color_scheme=scheme)
     figures = tab.evaluate(FIGURES)
@@ -59,7 +54,7 @@ def test_every_figure_is_drawn_and_fits(tab: Tab, page: Path, size: str, scheme:
     assert (red + green + blue < 200) == (scheme == "dark")
 
 
-def test_nothing_is_fetched(tab: Tab, page: Path) -> None:
+def test_nothing_is_fetched(tab, page):
     tab.requests.clear()
     tab.open(page, *SIZES["desktop"])
     tab.evaluate(FIGURES)
@@ -73,7 +68,7 @@ def test_nothing_is_fetched(tab: Tab, page: Path) -> None:
     tab.complaints.clear()
 
 
-def test_the_configuration_is_printed(tab: Tab, page: Path) -> None:
+def test_the_configuration_is_printed(tab, page):
     tab.open(page, *SIZES["desktop"])
     is_open = "document.querySelector('details').open"
     assert not tab.evaluate(is_open)
@@ -91,7 +86,7 @@ def test_the_configuration_is_printed(tab: Tab, page: Path) -> None:
         ("nothing like it", lambda row: False),
     ],
 )  # fmt: skip
-def test_trials_are_filtered(tab: Tab, page: Path, asked: str, holds: object) -> None:
+def test_trials_are_filtered(tab, page, asked, holds):
     tab.open(page, *SIZES["desktop"])
     headings, rows = tab.evaluate(f"""(() => {{
       const input = document.querySelector("#trials input");
@@ -107,7 +102,7 @@ def test_trials_are_filtered(tab: Tab, page: Path, asked: str, holds: object) ->
         assert hidden != holds(dict(zip(headings, cells, strict=True)))
 
 
-def test_trials_are_sorted_with_gaps_last(tab: Tab, page: Path) -> None:
+def test_trials_are_sorted_with_gaps_last(tab, page):
     tab.open(page, *SIZES["desktop"])
     gaussians = """(() => {
       const table = document.querySelector("#trials table");

@@ -1,7 +1,5 @@
 """The page stands by itself, says what is missing, and believes nothing it is told."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
@@ -9,12 +7,11 @@ import os
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
-from pathlib import Path
 
 import optuna
 import pytest
 import yaml
-from report_cases import CONFIGURATION, Made
+from report_cases import CONFIGURATION
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report import html
@@ -27,7 +24,7 @@ VOID = {"meta", "img", "link", "br", "wbr"}
 class Page(HTMLParser):
     """What the page refers to, and its headings."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.addresses: list[str] = []
         self.tags: set[str] = set()
@@ -36,28 +33,28 @@ class Page(HTMLParser):
         self.feed(text)
         assert self.open == [], "every element is closed"
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.addresses += [v or "" for k, v in attrs if k in {"src", "href", "srcset", "data"}]
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open and self.open[-1] == "h2":
             self.headings.append(data)
 
 
 @pytest.fixture(scope="module")
-def text(finished: Made) -> str:
+def text(finished):
     path = write_report(finished.directory)
     assert path == finished.directory / "report.html"
     return path.read_text(encoding="utf-8")
 
 
-def test_every_section_of_a_finished_run_is_there(text: str, finished: Made) -> None:
+def test_every_section_of_a_finished_run_is_there(text, finished):
     page = Page(text)
     assert page.headings == [
         "Accuracy on the test split",
@@ -100,7 +97,7 @@ def test_every_section_of_a_finished_run_is_there(text: str, finished: Made) -> 
     assert len(text) < 1_000_000
 
 
-def test_figures_show_sums_alone_per_atom(finished: Made) -> None:
+def test_figures_show_sums_alone_per_atom(finished):
     run = read_run(finished.directory)
     assert run.graphs is not None and run.ensemble is not None
     for column in list(run.graphs.filter(regex="^energy")):
@@ -111,7 +108,7 @@ def test_figures_show_sums_alone_per_atom(finished: Made) -> None:
     assert [target.name for target in html.test_targets(run)] == names
 
 
-def test_nothing_is_loaded_from_anywhere(text: str) -> None:
+def test_nothing_is_loaded_from_anywhere(text):
     page = Page(text)
     assert page.tags.isdisjoint({"link", "iframe", "object"})
     pictures = [address for address in page.addresses if not address.startswith("#")]
@@ -131,9 +128,7 @@ def test_nothing_is_loaded_from_anywhere(text: str) -> None:
             assert not re.search(r"(src|href)=\"(?!#|data:)", svg)
 
 
-def test_a_search_still_going_says_what_is_missing_and_escapes_the_text_of_users(
-    searching: Made,
-) -> None:
+def test_a_search_still_going_says_what_is_missing_and_escapes_the_text_of_users(searching):
     evil = "<script>alert('x')</script>"
     study = searching.study
     for value, excess in ((1e-9, 1.0), (1e-7, -1.0)):
@@ -162,9 +157,7 @@ def test_a_search_still_going_says_what_is_missing_and_escapes_the_text_of_users
     assert "One mark per trial at\nits val.forces;\nlower is better." in page
 
 
-def test_a_run_that_has_only_begun_and_one_that_lacks_a_table(
-    tmp_path: Path, finished: Made
-) -> None:
+def test_a_run_that_has_only_begun_and_one_that_lacks_a_table(tmp_path, finished):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION))
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "The search has not begun" in page
@@ -177,15 +170,13 @@ def test_a_run_that_has_only_begun_and_one_that_lacks_a_table(
     assert "The prediction tables hold no target forces, which ensemble.json names." in page
 
 
-def test_the_page_is_replaced_whole_or_not_at_all(
-    searching: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_is_replaced_whole_or_not_at_all(searching, monkeypatch):
     monkeypatch.setattr(html, "render", lambda run: f"<!DOCTYPE html>{run.config.name}")
     path = searching.directory / "report.html"
     path.write_text("the old page")
     reader = path.open()
 
-    def torn(descriptor: int) -> None:
+    def torn(descriptor):
         os.ftruncate(descriptor, 100)
         raise OSError("disk is full")
 
@@ -202,7 +193,7 @@ def test_the_page_is_replaced_whole_or_not_at_all(
         assert reader.read() == "the old page"
 
 
-def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path):
     with pytest.raises(InputError, match=r"run\.yaml"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []

@@ -1,11 +1,8 @@
 """Tables and sentences say what the run directory says."""
 
-from __future__ import annotations
-
 import io
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -13,7 +10,6 @@ import pandas as pd
 import pytest
 from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
-from report_cases import Made
 from rich.console import Console
 
 from hydragnn_flow.energy_counters import Reading
@@ -28,28 +24,28 @@ from hydragnn_flow.segment import SegmentResult
 HOUR = {"started": 3600.0, "ended": 7200.0, "node": "a", "cpu_seconds": 1800.0}
 
 
-def summary_of(made: Made) -> dict:
+def summary_of(made):
     return json.loads((made.directory / "ensemble" / "ensemble.json").read_text())
 
 
-def printed(table: object, width: int = 120) -> str:
+def printed(table, width=120):
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return " ".join(console.export_text().split())
 
 
-def segment(**known: Any) -> SegmentResult:
+def segment(**known):
     values: dict[str, Any] = {"kind": "trial", "number": 0, "rung": 0, "status": "ok", **known}
     return SegmentResult(**values)
 
 
-def frame_of(*trials: dict[str, Any], objectives: int = 1) -> pd.DataFrame:
+def frame_of(*trials, objectives=1):
     study = optuna.create_study(directions=["minimize"] * objectives)
     study.add_trials([create_trial(**trial) for trial in trials])
     return study_frame(study, [], ["val.forces", "seconds"][:objectives])
 
 
-def test_a_column_has_one_heading_wherever_it_is_shown() -> None:
+def test_a_column_has_one_heading_wherever_it_is_shown():
     table = pd.DataFrame(
         {"share": [1.0, 12345.6], "[red]x": ["−1.0 (−2 to 3)", ""], "y": ["3 s", ""]}
     )
@@ -63,7 +59,7 @@ def test_a_column_has_one_heading_wherever_it_is_shown() -> None:
     assert shown(pd.DataFrame({"n": range(700)})).left_out == 200
 
 
-def test_trials_best_first_failed_last(finished: Made) -> None:
+def test_trials_best_first_failed_last(finished):
     table = trials_table(trials_frame(finished.directory))
     assert list(table.columns)[:2] == ["trial", "state"]
     assert list(table.columns)[-3:] == ["epochs", "seconds", "reason"]
@@ -78,7 +74,7 @@ def test_trials_best_first_failed_last(finished: Made) -> None:
     assert trials_table(frame_of()).empty
 
 
-def test_limits_the_front_and_names_twice_given() -> None:
+def test_limits_the_front_and_names_twice_given():
     values = [(0.1, 1.0), (0.3, 0.0), (0.2, 2.0), (0.4, -1.0)]
     trials = [{"value": value, "constraints": {"seconds": above}} for value, above in values]
     table = trials_table(frame_of(*trials, {"state": TrialState.RUNNING}))
@@ -100,7 +96,7 @@ def test_limits_the_front_and_names_twice_given() -> None:
     assert "Training.rate 3, Architecture.rate 3, hidden_dim 3" in printed(best_table(frame))
 
 
-def test_what_trials_have_used_stands_beside_their_time() -> None:
+def test_what_trials_have_used_stands_beside_their_time():
     study = optuna.create_study()
     study.add_trials([create_trial(value=value) for value in (1.0, 2.0)])
     joules = ((0, 30.0), (0, 12.0), (1, None))
@@ -110,7 +106,7 @@ def test_what_trials_have_used_stands_beside_their_time() -> None:
     assert "joules [J]" in printed(best_table(frame))
 
 
-def test_every_member_stands_beside_the_ensemble(finished: Made) -> None:
+def test_every_member_stands_beside_the_ensemble(finished):
     summary = summary_of(finished)
     table = errors.errors_frame(summary)
     assert list(table) == ["", "weight", "energy per atom [meV/atom]", "forces [eV/Å]"]
@@ -132,9 +128,7 @@ def test_every_member_stands_beside_the_ensemble(finished: Made) -> None:
     assert "(" not in energy[0] and energy[4] == ""
 
 
-def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(
-    finished: Made,
-) -> None:
+def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(finished):
     summary = summary_of(finished)
     forces, short = summary["errors"]["forces"], summary["members"][1]
     assert len(errors.explained(summary)) == 1
@@ -157,7 +151,7 @@ def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(
     assert "member 1 (trial 9)" not in text
 
 
-def test_members_and_their_combination_are_told_with_the_reasons(finished: Made) -> None:
+def test_members_and_their_combination_are_told_with_the_reasons(finished):
     summary = summary_of(finished)
     assert errors.made_of(summary) == []
     assert "choice" not in errors.members_table(summary)
@@ -177,7 +171,7 @@ def test_members_and_their_combination_are_told_with_the_reasons(finished: Made)
     assert list(table["reason"]) == ["", summary["members"][1]["reason"], ""]
 
 
-def test_every_measure_has_a_name_and_its_interval() -> None:
+def test_every_measure_has_a_name_and_its_interval():
     names = [*MEASURES, "mae_flagged", *interval_names(0.9), *interval_names(0.995)]
     measures = {name: {"value": 0.5, "lo": 0.25, "hi": 0.75} for name in names}
     measures |= {
@@ -194,7 +188,7 @@ def test_every_measure_has_a_name_and_its_interval() -> None:
     assert {"MAE flagged", "miscalibration area", "90 % interval width"} <= {*table.index}
 
 
-def test_failures_of_like_reasons_are_together() -> None:
+def test_failures_of_like_reasons_are_together():
     lost = [
         segment(number=n, status="lost", reason=f"node n{n} is gone", seconds=360.0, gcds=["0"])
         for n in range(10)
@@ -209,7 +203,7 @@ def test_failures_of_like_reasons_are_together() -> None:
     assert cost.failures_table(well).empty
 
 
-def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node() -> None:
+def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node():
     shared = [segment(gcds=["0"], **HOUR, joules=2.0), segment(gcds=["0"], **HOUR)]
     gang = segment(kind="member", gcds=["1", "b/0"], **HOUR, peak_memory_gib=3.0)
     of = cost.cost_of([*shared, gang, segment(status="lost")])
@@ -223,7 +217,7 @@ def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node() -> None:
     assert cost.cost_table(counted)["energy"][2] == "3 kWh"
 
 
-def test_what_is_known_of_the_energy_is_said(tmp_path: Path) -> None:
+def test_what_is_known_of_the_energy_is_said(tmp_path):
     """Three hours of a node, 1.2 kW while two segments of half a kilowatt-hour are at work."""
     well = [segment(joules=1.8e6, started=1.0, ended=2.0, gcds=["0"])] * 2
     nothing, unknown = {"joules": None, "uncounted": 0}, cost.nodes_cost(tmp_path)
@@ -253,6 +247,6 @@ def test_what_is_known_of_the_energy_is_said(tmp_path: Path) -> None:
     [(0.05, "0.0500"), (5.8, "5.80"), (182.4, "182"), (32.0, "32"), (12345.6, "12,346"),
      (float("nan"), ""), (1e-5, "1.00e-05"), (0, "0"), (None, ""), (pd.NA, "")],
 )  # fmt: skip
-def test_numbers(value: Any, text: str) -> None:
+def test_numbers(value, text):
     assert cell(value) == text
     assert value is None or value is pd.NA or number(value) == text

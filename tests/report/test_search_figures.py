@@ -1,14 +1,9 @@
 """The pictures of a search show all that matters, of ten trials and of thousands."""
 
-from __future__ import annotations
-
 import matplotlib as mpl
 import optuna
-import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from optuna.trial import TrialState, create_trial
-from report_cases import Made
 from search_cases import RUNGS, made_study
 
 from hydragnn_flow.report import figures
@@ -17,16 +12,16 @@ from hydragnn_flow.report.style import embed
 from hydragnn_flow.report.trials_frame import best_first, ranking, study_frame
 
 
-def framed(count: int, objectives: int = 1) -> tuple[optuna.Study, pd.DataFrame, list]:
+def framed(count, objectives=1):
     study, segments = made_study(count, objectives)
     return study, study_frame(study, segments, ["val_error", "seconds"][:objectives]), segments
 
 
-def keys(figure: Figure) -> set[str]:
+def keys(figure):
     return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
 
 
-def test_history_shows_complete_and_pruned_trials_the_best_and_the_chosen(finished: Made) -> None:
+def test_history_shows_complete_and_pruned_trials_the_best_and_the_chosen(finished):
     run = read_run(finished.directory)
     figure = figures.history(run.study, run.trials, {8})
     assert figure is not None
@@ -47,9 +42,7 @@ def test_history_shows_complete_and_pruned_trials_the_best_and_the_chosen(finish
         (5, 1, []),
     ],
 )
-def test_the_report_gets_what_there_is_data_for(
-    count: int, objectives: int, names: list[str]
-) -> None:
+def test_the_report_gets_what_there_is_data_for(count, objectives, names):
     study, frame, _ = framed(count, objectives)
     style = dict(mpl.rcParams)
     found = figures.search_figures(study, frame)
@@ -66,7 +59,7 @@ def test_the_report_gets_what_there_is_data_for(
         assert "Best Trial" in keys(found["pareto"])
 
 
-def test_curves_of_the_best_are_strong_and_thousands_are_thinned_out() -> None:
+def test_curves_of_the_best_are_strong_and_thousands_are_thinned_out():
     _, frame, segments = framed(2000)
     figure = figures.trial_curves(frame, segments, RUNGS)
     assert figure is not None
@@ -80,7 +73,7 @@ def test_curves_of_the_best_are_strong_and_thousands_are_thinned_out() -> None:
     assert figure.axes[0].get_xscale() == "log"
 
 
-def test_members_curves_begin_with_their_trials(finished: Made) -> None:
+def test_members_curves_begin_with_their_trials(finished):
     run = read_run(finished.directory)
     assert run.ensemble is not None
     figure = figures.member_curves(run.segments, run.ensemble["members"])
@@ -95,7 +88,7 @@ def test_members_curves_begin_with_their_trials(finished: Made) -> None:
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 0.3, float("inf"), None])
 @pytest.mark.parametrize("state", ["COMPLETE", "PRUNED", "FAIL", "RUNNING"])
-def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
+def test_one_odd_trial_can_be_drawn(value, state):
     values = [1.0 if value is None else value] if state == "COMPLETE" else None
     study = optuna.create_study()
     study.add_trial(create_trial(state=TrialState[state], values=values))
@@ -107,7 +100,7 @@ def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
     assert figures.trial_curves(frame, []) is None and figures.search_figures(study, frame) == {}
 
 
-def test_of_throughput_more_is_better() -> None:
+def test_of_throughput_more_is_better():
     study = optuna.create_study(directions=["maximize", "minimize"])
     values = [(10.0, 3.0), (30.0, 9.0), (20.0, 2.0), (5.0, 1.0), (25.0, 9.5)]
     study.add_trials([create_trial(values=[*both]) for both in values])

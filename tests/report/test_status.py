@@ -1,7 +1,5 @@
 """`hydragnn-flow status`: what a driver and its blocks are at."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -9,7 +7,6 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +34,7 @@ from hydragnn_flow.search import JOURNAL, TrialRecord
 from hydragnn_flow.segment import VERSION, SegmentResult
 
 
-def workers(**known: Any) -> dict[str, Any]:
+def workers(**known):
     """Content of `workers.json` of a driver that is this process."""
     blocks = (("ended", 90, ""), ("running", 60, ""), ("pending", 3, "Resources"))
     return {
@@ -55,26 +52,26 @@ def workers(**known: Any) -> dict[str, Any]:
     }
 
 
-def new_study(folder: Path) -> optuna.Study:
+def new_study(folder):
     backend = optuna.storages.journal.JournalFileBackend(str(folder / JOURNAL))
     storage = optuna.storages.JournalStorage(backend)
     return optuna.create_study(study_name="search", storage=storage)
 
 
 @pytest.fixture
-def run_directory(tmp_path: Path) -> Path:
+def run_directory(tmp_path):
     (tmp_path / "run.yaml").write_text(json.dumps(CONFIGURATION))
     (tmp_path / WORKERS_FILE).write_text(json.dumps(workers()))
     return tmp_path
 
 
-def shown(run_directory: Path) -> str:
+def shown(run_directory):
     text = io.StringIO()
     Console(width=120, file=text).print(status_table(run_directory))
     return text.getvalue()
 
 
-def test_blocks_that_run_and_wait_are_told_with_the_reason_and_energy(run_directory: Path) -> None:
+def test_blocks_that_run_and_wait_are_told_with_the_reason_and_energy(run_directory):
     with sole_driver(run_directory):
         text = shown(run_directory)
         assert f"driver: process {os.getpid()} on {socket.gethostname()}" in text
@@ -86,7 +83,7 @@ def test_blocks_that_run_and_wait_are_told_with_the_reason_and_energy(run_direct
         assert "Energy: 2 kWh of the nodes in 2 node-hours" in shown(run_directory)
 
 
-def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory: Path) -> None:
+def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory):
     study = new_study(run_directory)
     for value, excess in ((0.125, 1.0), (0.5, -1.0), (0.25, 0.0)):
         trial = study.ask()
@@ -104,9 +101,7 @@ def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory:
         assert [state for _, state, _ in rows][1:] == ["complete", "complete, beyond a limit"]
 
 
-def test_what_another_driver_wrote_is_not_shown_and_looking_leaves_the_lock(
-    run_directory: Path,
-) -> None:
+def test_what_another_driver_wrote_is_not_shown_and_looking_leaves_the_lock(run_directory):
     (run_directory / WORKERS_FILE).write_text(json.dumps(workers(driver_pid=1)))
     assert "no driver is at work" in shown(run_directory)
     with sole_driver(run_directory):
@@ -115,7 +110,7 @@ def test_what_another_driver_wrote_is_not_shown_and_looking_leaves_the_lock(
     assert "no driver is at work" in shown(run_directory)
 
 
-def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Path) -> None:
+def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory):
     run = ["status", str(run_directory)]
     assert CliRunner().invoke(cli.app, [*run, "--log"]).exit_code == 0  # no driver has logged yet
     lines = [f"2026-11-23 05:00:{n:02}+0000 INFO    a.b: [decision] {n}\n" for n in range(30)]
@@ -126,9 +121,7 @@ def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Pa
     assert lines[-1] not in CliRunner().invoke(cli.app, run).stdout
 
 
-def test_a_terminal_does_not_obey_a_strangers_run(
-    finished: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_terminal_does_not_obey_a_strangers_run(finished, tmp_path, monkeypatch, capsys):
     """Titles, colours and sequences of eight bits in a reason, a log, a name, an error."""
     harm, left = "\x1b]0;title\x07\x9b31m\x08\x7f\r", "]0;title31m"
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
@@ -184,9 +177,7 @@ def test_a_terminal_does_not_obey_a_strangers_run(
         "ensemble/ensemble.json",
     ],
 )
-def test_a_strangers_run_is_shown_or_the_file_is_named(
-    finished: Made, tmp_path: Path, name: str, make: Callable[[Path], object]
-) -> None:
+def test_a_strangers_run_is_shown_or_the_file_is_named(finished, tmp_path, name, make):
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
     file = run / name
     file.parent.mkdir(exist_ok=True)
@@ -211,9 +202,7 @@ def test_a_strangers_run_is_shown_or_the_file_is_named(
         ("joules", []),
     ],
 )
-def test_results_of_another_type_are_named(
-    finished: Made, tmp_path: Path, path: str, value: Any
-) -> None:
+def test_results_of_another_type_are_named(finished, tmp_path, path, value):
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
     file = run / "ensemble" / "ensemble.json"
     values = inner = json.loads(file.read_text())
@@ -229,7 +218,7 @@ def test_results_of_another_type_are_named(
         assert str(told.exception).startswith(f"{named}: is damaged (")
 
 
-def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching: Made) -> None:
+def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching):
     text = shown(searching.directory)
     assert "phase: search: 7 of 16 trials have ended" in text
     assert "smallest validation errors: energy 0.100 (trial 0), forces 0.0500 (trial 0)" in text
@@ -251,7 +240,7 @@ def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching:
     assert "passed over: trial 6: c.pt: is damaged" in lines
 
 
-def test_a_function_says_how_long_it_has_been_at_work(run_directory: Path) -> None:
+def test_a_function_says_how_long_it_has_been_at_work(run_directory):
     study = new_study(run_directory)
     for number, seconds in enumerate((30, 75, 5000)):
         study.ask()
@@ -266,10 +255,10 @@ def test_a_function_says_how_long_it_has_been_at_work(run_directory: Path) -> No
         assert re.search(r"longest at work: trial 1, for \d+ s", shown(run_directory))
 
 
-def test_the_phase_follows_from_what_is_there(tmp_path: Path, finished: Made) -> None:
+def test_the_phase_follows_from_what_is_there(tmp_path, finished):
     """A member has a record when it ends; a file says that it was sent."""
 
-    def phase(run: Path) -> str:
+    def phase(run):
         return next(line for line in shown(run).splitlines() if line.startswith("phase: "))[7:]
 
     assert phase(finished.directory) == "finished"
@@ -299,7 +288,7 @@ def test_the_phase_follows_from_what_is_there(tmp_path: Path, finished: Made) ->
     assert phase(made.directory) == "calibration and test: all 3 members are trained"
 
 
-def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching: Made) -> None:
+def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching):
     targets = {"energy": {"unit": "eV"}, "forces": {"unit": "eV/Å"}}
     store = searching.directory / "store.gs"
     store.mkdir()
@@ -315,7 +304,7 @@ def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching: Made) -
     ]
 
 
-def test_the_end_is_predicted_from_the_rate_so_far() -> None:
+def test_the_end_is_predicted_from_the_rate_so_far():
     """Ten trials of 60 s each on two GCDs, and two members of ten more epochs."""
     common: dict[str, Any] = {"kind": "trial", "rung": 0, "status": "ok", "to_epoch": 6}
     common |= {"seconds": 60.0, "node": "a"}
@@ -338,15 +327,13 @@ def test_the_end_is_predicted_from_the_rate_so_far() -> None:
     assert told_end(5000.0, 4990.0) == "any minute now"
 
 
-def line(number: int, gcd: int, began: float, epoch: int = RUNGS[0]) -> dict[str, Any]:
+def line(number, gcd, began, epoch=RUNGS[0]):
     """A trial sent to a GCD that many hours ago, as `workers.json` has it."""
     about = {"kind": "trial", "number": number, "rung": 0, "to_epoch": epoch, "node": "n0"}
     return {**about, "gcds": [str(gcd)], "started": time.time() - 3600 * began}
 
 
-def live(
-    folder: Path, asked: int, ended: Sequence[Sequence[float]], at_work: list[Any], **known: Any
-) -> None:
+def live(folder, asked, ended, at_work, **known):
     """A run of 16 trials; those that ended ran on a GCD from so many hours ago to so many."""
     (folder / "store.gs").mkdir()
     (folder / "run.yaml").write_text(json.dumps(CONFIGURATION))
@@ -364,7 +351,7 @@ def live(
     (folder / WORKERS_FILE).write_text(json.dumps(told))
 
 
-def hours_of(run_directory: Path) -> dict[str, int]:
+def hours_of(run_directory):
     """GCD-hours by cause; seconds that pass meanwhile are none."""
     found = stage_of(run_directory).gcd_time
     hours = {} if found is None else {cause: round(s / 3600) for cause, s in spent(found).items()}
@@ -387,8 +374,8 @@ MANY = [(n, 1, 100 - 4 * n, 96 - 4 * n) for n in range(15)]
     ],
 )
 def test_segments_in_flight_are_at_work_and_idle_gcds_have_a_reason(
-    tmp_path: Path, asked: int, ended: Any, at_work: Any, expected: dict[str, int], says: str
-) -> None:
+    tmp_path, asked, ended, at_work, expected, says
+):
     live(tmp_path, asked, ended, at_work)
     with sole_driver(tmp_path):
         assert hours_of(tmp_path) == expected
@@ -397,8 +384,8 @@ def test_segments_in_flight_are_at_work_and_idle_gcds_have_a_reason(
 
 @pytest.mark.parametrize(("started", "waited"), [(0, {}), (10, {"away": 20})])
 def test_a_trial_that_is_ready_waits_from_the_start_of_the_driver_that_continues(
-    tmp_path: Path, started: float, waited: dict[str, int]
-) -> None:
+    tmp_path, started, waited
+):
     """Not since the last segment ended, two days ago."""
     live(tmp_path, 3, [(0, 0, 60, 58), (1, 1, 60, 58)], [])
     starts = [time.time() - 3600 * hours for hours in (60, started)]
@@ -407,7 +394,7 @@ def test_a_trial_that_is_ready_waits_from_the_start_of_the_driver_that_continues
         assert hours_of(tmp_path) == {"busy": 4, **waited}
 
 
-def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(tmp_path: Path) -> None:
+def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(tmp_path):
     written, at_work = time.time() - 3600 * 4950, [(1, 1, 5000), (2, 0, 4960)]
     live(tmp_path, 3, [(0, 0, 5000, 4960)], at_work, written=written, driver_pid=1)
     expected = {"busy": 40, "at work": 60}
@@ -420,7 +407,7 @@ def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(tmp_path
 
 
 @pytest.mark.parametrize("told", ["[]", "{}", '{"segments": 3, "written": "x"}', "\x00"])
-def test_segments_of_a_damaged_file_are_unknown(tmp_path: Path, told: str) -> None:
+def test_segments_of_a_damaged_file_are_unknown(tmp_path, told):
     live(tmp_path, 2, [(0, 0, 20, 10), (1, 1, 20, 0)], [])
     (tmp_path / WORKERS_FILE).write_text(told)
     with sole_driver(tmp_path):

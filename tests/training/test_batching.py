@@ -1,10 +1,7 @@
 """Plans of steps: every graph once, within the budget, the same wherever they are made."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +10,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.batching import Budget, Step, plan_epoch, plan_in_order
+from hydragnn_flow.training.batching import Budget, plan_epoch, plan_in_order
 
 KINDS = ("graphs", "atoms", "edges")
 
 
-def oversized(index: Any, budget: Budget) -> NDArray[np.int64]:
+def oversized(index, budget):
     """The graphs that are beyond a budget on their own, counted plainly."""
     sizes = {"graphs": [1] * len(index), "atoms": index.n_atoms, "edges": index.n_edges}
     beyond = [
@@ -37,32 +34,32 @@ class Sizes:
     n_edges: NDArray[np.int64]
     name: str = "trainset"
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.n_atoms)
 
-    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def atoms_of(self, graphs):
         return self.n_atoms[graphs]
 
-    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def edges_of(self, graphs):
         return self.n_edges[graphs]
 
-    def total(self, kind: str, graphs: NDArray[np.int64]) -> int:
+    def total(self, kind, graphs):
         sizes = {"graphs": np.ones(len(self)), "atoms": self.n_atoms, "edges": self.n_edges}
         return int(sizes[kind][graphs].sum())
 
-    def largest(self, kind: str) -> int:
+    def largest(self, kind):
         return max(self.total(kind, np.array([i])) for i in range(len(self)))
 
 
 @st.composite
-def indices(draw: st.DrawFn) -> Sizes:
+def indices(draw):
     graphs = draw(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 200)), max_size=60))
     atoms, edges = np.array(graphs, dtype=np.int64).reshape(-1, 2).T
     return Sizes(atoms, edges)
 
 
 @st.composite
-def budgets(draw: st.DrawFn) -> Budget:
+def budgets(draw):
     limits = draw(
         st.fixed_dictionaries(
             {},
@@ -77,7 +74,7 @@ def budgets(draw: st.DrawFn) -> Budget:
 
 
 @st.composite
-def cases(draw: st.DrawFn) -> tuple[Sizes, Budget, int, NDArray[np.int64] | None, int]:
+def cases(draw):
     """A split, a budget some graphs may be beyond, ranks, blocks or none, and a window."""
     index, budget = draw(indices()), draw(budgets())
     assume(budget.oversized == "single" or len(oversized(index, budget)) < max(len(index), 1))
@@ -88,26 +85,26 @@ def cases(draw: st.DrawFn) -> tuple[Sizes, Budget, int, NDArray[np.int64] | None
     return index, budget, draw(st.integers(1, 6)), blocks, draw(st.integers(1, 5))
 
 
-def many_graphs(n: int) -> Sizes:
+def many_graphs(n):
     rng = np.random.default_rng(0)
     atoms = rng.integers(1, 40, n)
     return Sizes(atoms, atoms * rng.integers(0, 20, n))
 
 
-def random_blocks(n: int, seed: int) -> NDArray[np.int64]:
+def random_blocks(n, seed):
     inner = np.random.default_rng(seed).choice(np.arange(1, n), 20, replace=False)
     return np.concatenate([[0], np.sort(inner), [n]])
 
 
-def graphs_of(steps: list[Step]) -> list[int]:
+def graphs_of(steps):
     return [int(graph) for step in steps for graph in step.order]
 
 
-def content(steps: list[Step]) -> list[list[list[int]]]:
+def content(steps):
     return [[part.tolist() for part in step.by_rank] for step in steps]
 
 
-def check(steps: list[Step], index: Sizes, budget: Budget, world: int) -> None:
+def check(steps, index, budget, world):
     """What holds for every plan."""
     beyond = set(oversized(index, budget).tolist())
     for step in steps:
@@ -140,7 +137,7 @@ def test_an_epoch_is_every_graph_once_within_the_budget(case, seed):
 def test_a_bootstrap_is_as_many_graphs_the_same_on_any_ranks_in_any_epoch(case, seed):
     index, budget, world, blocks, window = case
 
-    def drawn(epoch: int, ranks: int) -> Counter[int]:
+    def drawn(epoch, ranks):
         steps = plan_epoch(index, budget, seed, epoch, ranks, blocks, window, bootstrap=True)
         check(steps, index, budget, ranks)
         return Counter(graphs_of(steps))
@@ -153,7 +150,7 @@ def test_a_bootstrap_is_as_many_graphs_the_same_on_any_ranks_in_any_epoch(case, 
 def test_a_bootstrap_has_63_per_cent_of_the_graphs_and_depends_on_the_seed():
     index = Sizes(np.full(2000, 3), np.full(2000, 6))
 
-    def drawn(seed: int) -> list[int]:
+    def drawn(seed):
         return graphs_of(plan_epoch(index, Budget(graphs=10), seed, 0, 1, bootstrap=True))
 
     one, other = drawn(1), drawn(2)
@@ -239,7 +236,7 @@ def test_no_step_is_a_tiny_remainder():
 def test_seed_and_epoch_decide(blocks):
     index = Sizes(np.arange(1, 61), np.arange(60))
 
-    def plan(seed: int, epoch: int) -> list[list[list[int]]]:
+    def plan(seed, epoch):
         return content(plan_epoch(index, Budget(atoms=200), seed, epoch, 2, blocks, window=3))
 
     assert plan(0, 1) == plan(0, 1)

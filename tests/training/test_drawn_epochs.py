@@ -1,7 +1,5 @@
 """Epochs that are parts of a budget: planned while they are trained, each from where one ended."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -11,27 +9,26 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from test_batching import Sizes, budgets, check, indices, oversized
 
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training import drawn_epochs
-from hydragnn_flow.training.batching import Budget, Step
+from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.drawn_epochs import DrawnEpoch, Length
 from hydragnn_flow.training.epochs import part_of
-from hydragnn_flow.training.orders import InBlocks, InTurns, Order, Shuffled
+from hydragnn_flow.training.orders import InBlocks, InTurns, Shuffled
 
 
-def planned(epoch: DrawnEpoch, first: int = 0) -> list[Step]:
+def planned(epoch, first=0):
     return [step for window in epoch.windows(first) for step in window]
 
 
-def content(steps: list[Step]) -> list[list[list[int]]]:
+def content(steps):
     return [[part.tolist() for part in step.by_rank] for step in steps]
 
 
-def order_of(index: Sizes, kind: str, seed: int) -> Order:
+def order_of(index, kind, seed):
     half = max(1, len(index) // 2)
     if kind == "turns" and len(index) > 1:
         runs = BranchRuns.of_pairs([(0, half), (1, len(index) - half)])
@@ -40,7 +37,7 @@ def order_of(index: Sizes, kind: str, seed: int) -> Order:
 
 
 @st.composite
-def epochs(draw: st.DrawFn) -> DrawnEpoch:
+def epochs(draw):
     """An epoch of a split, from anywhere in the order, of few windows or several."""
     index, budget = draw(indices()), draw(budgets())
     assume(len(index) and len(oversized(index, budget)) < len(index))
@@ -195,20 +192,20 @@ class Synthetic:
     name: str = "trainset"
     asked: int = 0
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.size
 
     @property
-    def n_atoms(self) -> NDArray[np.int64]:
+    def n_atoms(self):
         raise AssertionError("the sizes of all graphs are asked for")
 
     n_edges = n_atoms
 
-    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def atoms_of(self, graphs):
         self.asked += len(graphs)
         return 1 + graphs % 97
 
-    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def edges_of(self, graphs):
         self.asked += len(graphs)
         return 10 * (1 + graphs % 97)
 
@@ -218,7 +215,7 @@ class Synthetic:
 def test_a_hundred_steps_of_a_hundred_million_graphs_cost_what_they_cost_of_ten_thousand(
     budget, kind
 ):
-    def taken(size: int) -> tuple[int, int]:
+    def taken(size):
         """Sizes that are asked for, and the most bytes that are held at a time."""
         index: Any = Synthetic(size)
         epoch = DrawnEpoch(index, order_of(index, kind, 0), budget, Length(steps=100), 0, 8)
