@@ -15,7 +15,6 @@ from rich.text import Text
 from hydragnn_flow.commands import (
     evaluate,
     export,
-    importing,
     init,
     planning,
     predict,
@@ -47,7 +46,6 @@ store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
 app.add_typer(evaluate.app)
 app.add_typer(export.app)
-app.add_typer(importing.app)
 app.add_typer(init.app)
 app.add_typer(planning.app)
 app.add_typer(predict.app)
@@ -163,7 +161,6 @@ def run(
     """
     from hydragnn_flow.campaign import check_paths, run_campaign
     from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
-    from hydragnn_flow.report.closing import closing_table
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):
@@ -179,13 +176,14 @@ def run(
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")
     if summary.ensemble is None:
-        from hydragnn_flow.report.tables import best_table
-        from hydragnn_flow.report.trials_frame import trials_frame
+        from hydragnn_flow.report.trials_frame import best_table, trials_frame
 
-        console.print(best_table(trials_frame(summary.run_directory), console, rows=5))
+        console.print(best_table(trials_frame(summary.run_directory), rows=5))
         say(f"what mattered  hydragnn-flow importance {where}")
         say(f"report         {short(summary.report)}")
         return
+    from hydragnn_flow.report.errors import closing_table
+
     console.print(closing_table(summary.ensemble))
     say(f"predictions  {where}/predictions/")
     say(f"report       {short(summary.report)}")

@@ -37,7 +37,7 @@ _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - 
     "ensemble.criterion"
 }
 # Keys that do not affect any computed number.
-_ALWAYS_FREE = {"data.path", "tensorboard"}
+_ALWAYS_FREE = {"data.path"}
 # Keys that limit the length of the search.
 _OF_THE_BUDGET = {"search.trials", "search.energy_kwh"}
 # Keys that are used only once the members are trained.

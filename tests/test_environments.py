@@ -40,7 +40,6 @@ COMMANDS = [
     "report RUN",
     "store check STORE",
     "init DATA",
-    "import-deephyper RESULTS -c CONFIG",
     "evaluate RUN DATA/a.extxyz -o NEW/errors.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.extxyz",
@@ -148,7 +147,7 @@ def test_adios2_needs_no_home(home):
 
 def test_a_home_that_is_read_only_is_not_talked_about():
     done = subprocess.run(
-        [sys.executable, "-c", "import hydragnn_flow.report.pictures"],
+        [sys.executable, "-c", "import hydragnn_flow.report.style"],
         env={**os.environ, "HOME": "/proc"},
         capture_output=True,
     )
@@ -171,7 +170,6 @@ def place(tmp_path_factory):
     changes = {"search": {**CONFIG["search"], "trials": 2, "min_epochs": 1}}
     changes["ensemble"] = {**CONFIG["ensemble"], "epochs": 6}
     (folder / "CONFIG").write_text(yaml.safe_dump({**CONFIG, **changes}), "utf-8")
-    (folder / "RESULTS").write_text("p:hidden_dim,objective\n4,-1.5\n8,-1.25\n", "utf-8")
     done = place.run("no terminal, no input", "prepare CONFIG --run-dir PREPARED")
     assert done.returncode == 0, done.stderr
     (folder / "PREPARED" / "store.gs").rename(folder / "STORE")

@@ -151,13 +151,13 @@ def test_help_and_versions_import_nothing_heavy(folder):
         assert answer.imported == [], words
 
 
-def test_the_status_of_a_run_needs_neither_torch_nor_parsl_nor_pandas(folder):
+def test_the_status_of_a_run_needs_neither_torch_nor_parsl_nor_matplotlib(folder):
     run = folder / "run"
     run.mkdir()
     (run / "run.yaml").write_text("search: {objectives: [val_error]}\n")
     [answer] = answers([["hydragnn-flow", "status", run]], folder)
     assert answer.code == 0, answer.stderr
-    assert set(answer.imported) <= {"optuna"}
+    assert set(answer.imported) <= {"optuna", "pandas"}
 
 
 def test_version(monkeypatch, capsys):

@@ -6,12 +6,10 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
-from hydragnn_flow.campaign.event_files import EventFiles, write
 from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.ledger import Ledger
 from hydragnn_flow.campaign.task import SegmentTask
@@ -67,8 +65,6 @@ class Context:
     """Counted work of networks, perhaps shared with another campaign on the same data."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
-    event_files: EventFiles | None = field(init=False, default=None)
-    """Event files for TensorBoard; None if they are not wanted."""
     _kept_costs: float = field(init=False, default=-math.inf)
     validation: tuple[int, int] | None = field(init=False)
     """Size of the validation subset and the seed that draws it; None for the whole split."""
@@ -79,9 +75,6 @@ class Context:
         self.ledger = Ledger(self.directory, self.token)
         self.estimator = self.another_estimator()
         self.ledger.load(self.estimator.learn)
-        if self.config.tensorboard:
-            self.event_files = EventFiles(self.directory, self.config)
-            self.ledger.write(self.event_files.restore)
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.criterion
@@ -295,8 +288,6 @@ class Context:
                 told = "%s %d began at epoch %d: %s"
                 values = result.kind, result.number, result.from_epoch, result.passed_over
                 tell(_logger, told, *values)
-        for file in self.event_files.of(results, self.ledger.trials) if self.event_files else ():
-            self.ledger.write(partial(write, file))
         now = self.clock.monotonic()
         if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
             self._kept_costs = now

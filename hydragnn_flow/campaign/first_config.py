@@ -7,13 +7,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
@@ -32,9 +33,6 @@ _STEPS = 40, 15
 """Number of steps in an epoch, and the least number, from which the batch size follows."""
 _ATOMS_OF_A_STEP = 128
 """Number of atoms in a step; a step with fewer takes as long."""
-
-_COLUMN = 36
-"""Column in which comments start."""
 
 _BY_ATOM = re.compile(rf"(per|/)[\W_]*atom|{DIVIDED_BY_ATOMS}", re.IGNORECASE)
 _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
@@ -98,19 +96,30 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     batch = 2 ** round(math.log2(min(max(batch, 2), 32)))
     network = _network(finding, targets, potential, epochs, batch)
     trials, members = max(16, min(2 * gcds, 256)), 4 if gcds >= 4 else 3
-    lines = [
-        *_head(name, finding),
-        *_data(finding, targets, others, split, folder),
-        _noted(f"network: {name}.json", f"HydraGNN's own JSON; radius {finding.radius:g}"),
-        "",
-        *_search(potential, trials, epochs, batch),
-        "",
-        "ensemble:",
-        _noted(f"  size: {members}", "networks that predict together"),
-        _noted(f"  epochs: {2 * epochs}", "of each, those of its trial included"),
-        _noted("  coverage: 0.9", "fraction of true values that the intervals should hold"),
-    ]
-    text = "\n".join(lines) + "\n"
+    path = os.path.relpath(finding.folder, folder)
+    pages = Environment(
+        loader=PackageLoader("hydragnn_flow.campaign", ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters |= {"plain": _plain, "noted": _noted, "target": _target}
+    text = pages.get_template("first_config.yaml.j2").render(
+        name=name,
+        finding=finding,
+        atoms=atoms_told(finding),
+        # Relative where both can be moved together.
+        path=finding.folder.as_posix() if path.startswith("..") else path,
+        targets=targets,
+        others=others,
+        split=split,
+        types="PAINN, SchNet, EGNN" if potential else "PNA, SchNet, EGNN",
+        batches=", ".join(str(size) for size in sorted({max(1, batch // 2), batch, 2 * batch})),
+        trials=trials,
+        members=members,
+        epochs=epochs,
+    )
     values = yaml.safe_load(text) | {"network": network["NeuralNetwork"]}
     resolve_config(values, folder / f"{name}.yaml")  # checks that `run` accepts it
     return FirstConfig(name, text, network, targets, others, trials, members)
@@ -258,19 +267,6 @@ def _network(
     }
 
 
-def _head(name: str, finding: Finding) -> Iterator[str]:
-    yield f"# Written by `hydragnn-flow init` after a look at {finding.looked_at:,} structures"
-    yield f"# ({atoms_told(finding)}). Correct what is wrong or unknown;"
-    yield "# docs/configuration.md explains every key."
-    yield f"#   hydragnn-flow prepare {name}.yaml"
-    yield "#       reads, checks and stores all structures"
-    yield f"#   hydragnn-flow run {name}.yaml"
-    yield "#       searches, trains the ensemble, predicts the test split and writes the report"
-    yield f"name: {name}"
-    yield "seed: 0"
-    yield ""
-
-
 def atoms_told(finding: Finding) -> str:
     """Describe the number of atoms of the structures in words."""
     lowest, mean, highest = finding.atoms
@@ -280,41 +276,8 @@ def atoms_told(finding: Finding) -> str:
 
 
 def _noted(text: str, comment: str) -> str:
-    return f"{text:<{_COLUMN}} # {comment}"
-
-
-def _data(
-    finding: Finding,
-    targets: Sequence[Label],
-    others: Sequence[Label],
-    split: dict[str, float],
-    folder: Path,
-) -> Iterator[str]:
-    yield "data:"
-    path = os.path.relpath(finding.folder, folder)
-    # A relative path allows both to be moved together.
-    yield f"  path: {_plain(finding.folder.as_posix() if path.startswith('..') else path)}"
-    yield "  source:"
-    for key, value in finding.source.items():
-        size = finding.sizes.get(key)  # type: ignore[call-overload]
-        line = f"    {key}: {_plain(value)}"
-        yield line if size is None else _noted(line, f"structures: {size:,}")
-    yield "    targets:"
-    for label in targets:
-        line = f"      {_target(label)}"
-        yield line if label.unit else _noted(line, "unit unknown: write it between the quotes")
-    if others:
-        yield "      # Also there. What is learnt is in output_names of the network:"
-        yield from (f"      # {_target(label)}" for label in others)
-    if split:
-        yield "  split:"
-        words = {
-            "val": "chooses epochs and trials, and calibrates",
-            "calibration": "calibrates: too few are given for val",
-            "test": "used at the end",
-        }
-        yield from (_noted(f"    {role}: {part}", words[role]) for role, part in split.items())
-    yield ""
+    """A line with its comment in column 36."""
+    return f"{text:<36} # {comment}"
 
 
 def _target(label: Label) -> str:
@@ -326,19 +289,3 @@ def _plain(value: Any) -> str:
     """Format a value in one line of YAML."""
     dumped = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
     return dumped.removesuffix("...\n").strip()
-
-
-def _search(potential: bool, trials: int, epochs: int, batch: int) -> Iterator[str]:
-    types = "PAINN, SchNet, EGNN" if potential else "PNA, SchNet, EGNN"
-    batches = ", ".join(str(size) for size in sorted({max(1, batch // 2), batch, 2 * batch}))
-    first = max(2, epochs // 9)
-    yield "search:"
-    yield _noted(f"  trials: {trials}", "networks that are tried")
-    yield _noted(f"  min_epochs: {first}", "the first rung; each keeps the best third")
-    yield "  reduction_factor: 3"
-    yield _noted("  space:", "dotted paths into the network's JSON")
-    yield f"    Architecture.mpnn_type: {{choices: [{types}]}}"
-    yield "    Architecture.hidden_dim: {int: [32, 96], log: true}"
-    yield "    Architecture.num_conv_layers: {int: [2, 3]}"
-    yield "    Training.Optimizer.learning_rate: {float: [1.0e-3, 1.0e-2], log: true}"
-    yield f"    Training.batch_size: {{choices: [{batches}]}}"

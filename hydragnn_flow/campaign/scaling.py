@@ -14,8 +14,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.files import is_there, replacing
 from hydragnn_flow.placement import useful_widths
-from hydragnn_flow.report.figures.scaling import scaling_figure
-from hydragnn_flow.report.scaling import Point, Study
+from hydragnn_flow.report.scaling import Point, Study, scaling_figure
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Budget
 

@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +55,11 @@ def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> R
     ------
     InputError
         If the directory belongs to something else or cannot be written, data files do not exist,
-        the sampler cannot propose for the search, or a package for event files is not installed.
+        or the sampler cannot propose for the search.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     try:
         directory.check(config)
-        _check_tensorboard(config)
         if not _is_complete(config, directory):
             _check_writable(directory.path)
             config.data.check_files()
@@ -132,10 +130,6 @@ def run_campaign(
             from hydragnn_flow.report.html import write_report
 
             write_report(directory.path)
-        if config.tensorboard:
-            from hydragnn_flow.campaign.event_files import EventFiles
-
-            EventFiles(directory, config).restore()
     else:
         from hydragnn_flow.campaign.driver import drive
 
@@ -167,14 +161,6 @@ def _shown(view: View | None) -> Iterator[View]:
         return
     with CampaignView() as shown:
         yield shown
-
-
-def _check_tensorboard(config: RunConfig) -> None:
-    if config.tensorboard and find_spec("tensorboard") is None:
-        raise InputError(
-            "tensorboard: true needs the package tensorboard, which is not installed; "
-            'pip install "hydragnn_flow[tensorboard]" or remove the key'
-        )
 
 
 def _check_sampler(config: RunConfig) -> None:

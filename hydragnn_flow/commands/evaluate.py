@@ -91,7 +91,8 @@ def evaluate(
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble import evaluate as measure
     from hydragnn_flow.ensemble.target_measures import save_measures
-    from hydragnn_flow.report.measures import measures_table
+    from hydragnn_flow.report.errors import measures_frame
+    from hydragnn_flow.report.tables import terminal
 
     keys = dict(words.split("=", 1) for words in key or ())
     with using(out or data, run_dir, data):
@@ -100,7 +101,8 @@ def evaluate(
         found = measure(ensemble, data, split=split, keys=keys, say=say)
         if out is not None:
             save_measures(out, found)
-    console.print(measures_table({name: target.to_dict() for name, target in found.items()}))
+    measures = measures_frame({name: target.to_dict() for name, target in found.items()})
+    console.print(terminal(measures, caption="intervals: 95 %, from a bootstrap of structures"))
     if out is not None:
         say(short(out))
 

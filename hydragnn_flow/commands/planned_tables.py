@@ -12,7 +12,7 @@ from rich.table import Table
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import Power
-from hydragnn_flow.report.text import number
+from hydragnn_flow.report.tables import number
 from hydragnn_flow.simulation import Configuration, Simulated
 
 _PERCENTILES = (10, 50, 90)

@@ -72,13 +72,6 @@ class EnsembleConfig(Section):
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     split that calibrates needs at least ``coverage / (1 - coverage)`` structures."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_level(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "level" in values:
-            raise ValueError("level is called coverage now; rename the key")
-        return values
-
     @model_validator(mode="after")
     def _trains_for_a_time(self) -> EnsembleConfig:
         if (self.epochs is None) == (self.budget is None):
@@ -134,9 +127,6 @@ class RunConfig(Section):
     start_from: StartConfig | None = None
     """Trained weights that every trial begins with."""
     resources: ResourcesConfig = ResourcesConfig()
-    tensorboard: bool = False
-    """Write event files for TensorBoard into the run directory: losses, errors and learning rates
-    of every trial and member."""
 
     @field_validator("name")
     @classmethod

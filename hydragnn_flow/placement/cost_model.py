@@ -399,14 +399,9 @@ class CostModel:
         earlier
             Observations of another model of the same GCDs, which may share some with this one.
         """
-        for mine, are_packs in (self._seen, False), (self._packs, True):
-            # Files of older versions do not separate co-located segments from the others.
-            for theirs in (earlier.packs, earlier.segments):
-                of_these = {
-                    kind: [one for one in them if one.is_sound and one.is_pack == are_packs]
-                    for kind, them in theirs.items()
-                }
-                self._new += _put_before(mine, of_these)
+        for mine, theirs in (self._seen, earlier.segments), (self._packs, earlier.packs):
+            sound = {kind: [one for one in them if one.is_sound] for kind, them in theirs.items()}
+            self._new += _put_before(mine, sound)
         memory = {
             kind: [ratio for ratio in several if 0 < ratio < math.inf]
             for kind, several in earlier.memory.items()

@@ -251,8 +251,7 @@ def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
         search = search.model_copy(update={"sampler": sampler})
     if ensemble is not None and ensemble.strategy == "greedy" and not keeps_selection:
         ensemble = ensemble.model_copy(update={"strategy": "top"})
-        # Event files of simulated training would be mistaken for real ones.
-    changes: dict[str, Any] = {"search": search, "ensemble": ensemble, "tensorboard": False}
+    changes: dict[str, Any] = {"search": search, "ensemble": ensemble}
     if config.resources.fused_members > 1:
         # The gain of fusing is not known before a probe, so segments are trained separately.
         changes["resources"] = config.resources.model_copy(update={"fused_members": 1})

@@ -140,16 +140,6 @@ def test_a_data_set_may_have_fractions_and_sets_of_its_own(tmp_path):
     assert again == config
 
 
-def test_what_earlier_runs_have_recorded_is_read():
-    """A key that `data.sources` has replaced, where it was not given; given, it is refused."""
-    source = {**XYZ, "targets": {"energy": "eV"}}
-    split = {"val": 0.1, "test": 0.2}
-    recorded = DataConfig.model_validate({"source": {**source, "branches": None}, "split": split})
-    assert recorded == DataConfig.model_validate({"source": source, "split": split})
-    with pytest.raises(ValidationError, match=r"listed in data\.sources"):
-        DataConfig.model_validate({"source": {**source, "branches": ["b*"]}, "split": split})
-
-
 def test_another_order_is_another_store(tmp_path):
     config = two_levels(tmp_path)
     prepare_store(config, CUTOFF, None, 0, tmp_path / "s.gs")

@@ -16,7 +16,7 @@ from hydragnn_flow.cli import app
 from hydragnn_flow.data import write_store
 from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator, evaluate, recalibrate
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.errors import data_set_rows
+from hydragnn_flow.report.errors import data_sets_frame
 
 NETWORK = network_with(Architecture__output_heads={"node": branches()})
 COPPER = bulk("Cu", cubic=True)
@@ -114,8 +114,9 @@ def test_the_summary_tells_of_each_data_set(run, store):
         assert told["mae"]["ensemble"]["value"] == pytest.approx(mae)
         inside = (table["energy"] >= table["energy_lo"]) & (table["energy"] <= table["energy_hi"])
         assert told["coverage"] == pytest.approx(inside[rows].mean())
-    rows = data_set_rows(summary)
-    assert [row[0] for row in rows] == [PLAIN, FAR, "mean of the data sets"]
+    table = data_sets_frame(summary)
+    assert table is not None
+    assert list(table["data set"]) == [PLAIN, FAR, "mean of the data sets"]
 
 
 def test_recalibration_on_one_data_set_leaves_the_other(run, store, tmp_path):

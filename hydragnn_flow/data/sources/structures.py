@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hydragnn_flow.config.sources import Level, Role
 from hydragnn_flow.data.sources.base import Chunk, Labelled
@@ -38,18 +38,6 @@ class StructuresSection(FilesSection):
     )
     """Keys of quantities of a whole structure, such as its charge and spin: they become the graphs'
     key `graph_attr`, in this order and in the files' units."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_branches(cls, values: Any) -> Any:
-        """Drop a key that old runs recorded and `data.sources` replaced."""
-        if not isinstance(values, dict) or "branches" not in values:
-            return values
-        if values["branches"] is not None:
-            raise ValueError(
-                "branches: data sets are listed in data.sources, each with a name; write them there"
-            )
-        return {key: value for key, value in values.items() if key != "branches"}
 
 
 class Found(NamedTuple):

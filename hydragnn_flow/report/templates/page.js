@@ -1,46 +1,11 @@
 "use strict";
-// Without this script the page shows the same; with it figures answer the pointer, and the table of
-// trials can be filtered and sorted.
+// Without this script the page shows the same; with it the table of trials can be filtered and sorted.
 const table = document.querySelector("#trials table");
-const headings = table ? [...table.tHead.rows[0].cells].map(cell => cell.textContent) : [];
+// A column is filtered by its name in small letters, without its unit.
+const plain = cell => cell.textContent.toLowerCase().replace(/ \[.*\]$/, "").replaceAll(" ", "_");
+const headings = table ? [...table.tHead.rows[0].cells].map(plain) : [];
 const rows = table ? [...table.tBodies[0].rows] : [];
 const words = rows.map(row => [...row.cells].map(cell => cell.textContent));
-
-function about(label) {
-  const [kind, number] = label.split(" ");
-  const found = kind === "trial" && words.find(cells => cells[0] === number);
-  if (!found) return label;
-  return headings.map((name, i) => [name, found[i]]).filter(([, value]) => value)
-    .map(([name, value]) => `${name} ${value}`).join("\n");
-}
-
-for (const figure of document.querySelectorAll("figure[data-marks]")) {
-  const marks = JSON.parse(figure.dataset.marks);
-  const image = figure.querySelector("img");
-  const tip = document.createElement("div"), spot = document.createElement("div");
-  tip.className = "tip"; spot.className = "spot";
-  tip.hidden = spot.hidden = true;
-  figure.append(spot, tip);
-  figure.addEventListener("pointerleave", () => { tip.hidden = spot.hidden = true; });
-  figure.addEventListener("pointermove", event => {
-    const box = image.getBoundingClientRect(), frame = figure.getBoundingClientRect();
-    let best = null, least = 18;
-    for (const [x, y, label] of marks) {
-      const left = box.left + x / 1000 * box.width, top = box.top + y / 1000 * box.height;
-      const far = Math.hypot(event.clientX - left, event.clientY - top);
-      if (far < least) {
-        least = far;
-        best = [left - frame.left + figure.scrollLeft, top - frame.top, label];
-      }
-    }
-    tip.hidden = spot.hidden = !best;
-    if (!best) return;
-    tip.textContent = about(best[2]);
-    spot.style.left = best[0] + "px"; spot.style.top = best[1] + "px";
-    const left = Math.min(best[0] + 14, figure.scrollLeft + frame.width - tip.offsetWidth - 4);
-    tip.style.left = Math.max(left, figure.scrollLeft) + "px"; tip.style.top = best[1] + 14 + "px";
-  });
-}
 
 const number = text => text === "" ? NaN : Number(text.replaceAll(",", ""));
 const tests = {
@@ -49,7 +14,7 @@ const tests = {
 
 function keeps(cells, word) {
   const found = word.match(/^(.+?)(<=|>=|<|>|=)(.+)$/);
-  const column = found ? headings.findIndex(name => name.toLowerCase().replaceAll(" ", "_") === found[1]) : -1;
+  const column = found ? headings.indexOf(found[1]) : -1;
   if (column < 0) return cells.some(cell => cell.toLowerCase().includes(word));
   const cell = cells[column];
   if (found[2] === "=" && cell.toLowerCase() === found[3]) return true;
