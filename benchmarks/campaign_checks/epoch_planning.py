@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.training.batching import Budget
-from hydragnn_flow.training.drawn_epochs import DrawnEpoch, Length
+from hydragnn_flow.training.epochs import Epoch
 from hydragnn_flow.training.orders import InTurns, Order, Shuffled
 
 Ints = NDArray[np.int64]
@@ -35,16 +35,6 @@ class Index:
 
     def __len__(self) -> int:
         return self.size
-
-    @property
-    def n_atoms(self) -> Ints:
-        """Atoms of all graphs."""
-        return self.atoms_of(np.arange(self.size))
-
-    @property
-    def n_edges(self) -> Ints:
-        """Edges of all graphs."""
-        return self.edges_of(np.arange(self.size))
 
     def atoms_of(self, graphs: Ints) -> Ints:
         """Atoms of some graphs."""
@@ -71,7 +61,7 @@ class Planning:
 
 def measured(graphs: int = GRAPHS, ranks: int = RANKS) -> list[Planning]:
     """What planning takes of a rank, for whole epochs and for 100 steps of them."""
-    whole, some = Length(graphs=graphs), Length(steps=100)
+    whole, some = {"n_graphs": graphs}, {"n_steps": 100}
     cases = [
         ("an epoch", whole, False, False),
         (f"an epoch, {BRANCHES} data sets equally", whole, True, False),
@@ -88,7 +78,7 @@ def measured(graphs: int = GRAPHS, ranks: int = RANKS) -> list[Planning]:
 
 
 def _planned(
-    what: str, length: Length, is_equal: bool, by_atoms: bool, graphs: int, ranks: int
+    what: str, length: dict[str, int], is_equal: bool, by_atoms: bool, graphs: int, ranks: int
 ) -> Planning:
     order: Order = Shuffled(graphs, 0)
     if is_equal:
@@ -98,7 +88,7 @@ def _planned(
     each = GRAPHS_PER_RANK * ranks
     budget = Budget(atoms=50 * each) if by_atoms else Budget(graphs=each)
     before, begun = _peak(), time.process_time()
-    epoch = DrawnEpoch(Index(graphs), order, budget, length, 0, ranks)
+    epoch = Epoch(Index(graphs), order, budget, 0, ranks, **length)
     steps, first = 0, 0.0
     for window in epoch.windows():
         first = first or time.process_time() - begun

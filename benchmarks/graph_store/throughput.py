@@ -19,7 +19,8 @@ from graph_store.race import Contender, Epoch, Rates, by_index, race, reader
 from graph_store.workspace import SPLIT, Workspace
 from hydragnn_flow import GraphStore
 from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.training.batching import Budget, plan_epoch
+from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.epochs import plan_epoch
 
 _PRELOADED = NAMES["preload"]
 

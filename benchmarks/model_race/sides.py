@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from itertools import cycle, islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Budget, Step
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.epochs import Epochs, WholeEpoch
+from hydragnn_flow.training.epochs import Epoch, Epochs
 from hydragnn_flow.training.monitor import Stopped, TrainingMonitor
 from hydragnn_flow.training.trainer import Trainer
 from model_race.networks import Case, network
@@ -118,18 +118,36 @@ class Ours:
         return graphs
 
 
+class _Given(Epoch):
+    """An epoch of given steps."""
+
+    planned: Sequence[Step]
+
+    def __init__(self, planned: Sequence[Step]) -> None:
+        object.__setattr__(self, "planned", planned)
+        object.__setattr__(self, "n_steps", len(planned))
+
+    @property
+    def graphs_per_step(self) -> float:
+        """Mean number of graphs."""
+        return sum(step.graphs for step in self.planned) / len(self.planned)
+
+    def windows(self, first: int = 0) -> Iterator[list[Step]]:
+        """The steps from one on, all at once."""
+        yield [*self.planned[first:]]
+
+
 class _OneLong(Epochs):
     """An epoch of given steps, at every turn."""
 
-    are_drawn = False
     seconds = None
 
     def __init__(self, steps: Sequence[Step]) -> None:
         self._steps = steps
 
-    def plan(self, epoch: int, start: int, limits: Budget) -> WholeEpoch:
+    def plan(self, epoch: int, start: int, limits: Budget) -> Epoch:
         """The steps, whatever is asked for."""
-        return WholeEpoch(self._steps)
+        return _Given(self._steps)
 
 
 class _InMemory(Trainer):

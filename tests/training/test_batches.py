@@ -16,9 +16,10 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Budget, Ints, graphs_kept, plan_epoch
+from hydragnn_flow.training.batching import Budget, Ints, graphs_kept
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.epochs import plan_epoch
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
@@ -33,9 +34,10 @@ class Graphs:
     n_atoms: Ints
     name: str = "trainset"
 
-    @property
-    def n_edges(self) -> Ints:
-        return self.n_atoms
+    def atoms_of(self, graphs: Ints) -> Ints:
+        return self.n_atoms[graphs]
+
+    edges_of = atoms_of
 
     def __len__(self) -> int:
         return len(self.n_atoms)
