@@ -9,7 +9,7 @@ best, with the CPU time that a search for it alone would have taken. If it is in
 command continues it, unless the code has changed.
 
 With a checkout of HydraGNN it measures what of HydraGNN's own campaigns runs here: budgets of
-large splits, its configurations, its weights, its networks as an engine.
+large splits, its configurations, its networks as an engine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What of HydraGNN's own campaigns runs here: files, weights, large budgets, its networks."""
+"""What of HydraGNN's own campaigns runs here: files, large budgets, its networks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from results import Cell, Line, Result, Run, Table, missed, table_of
 from results.code import commit_of
 
 from campaign_checks import epoch_planning, hydragnn_engine, hydragnn_files
-from campaign_checks import hydragnn_weights as weights
 
 MEASURES = [
     "benchmarks/campaign_checks",
@@ -19,9 +18,8 @@ MEASURES = [
     "hydragnn_flow/models",
     "hydragnn_flow/training",
 ]
-PARTS = ("planning", "files", "weights", "engine")
+PARTS = ("planning", "files", "engine")
 _SECONDS, _MEBIBYTES = 1.0, 100.0
-_EQUAL = 1e-5
 
 
 def measured(
@@ -51,7 +49,6 @@ def measured(
     parts: dict[str, Callable[[], Iterator[Line | Table]]] = {
         "planning": _planning,
         "files": lambda: _files(checkout),
-        "weights": lambda: _weights(checkout, quick),
         "engine": lambda: _engine(checkout, folder, quick),
     }
     for name, part in parts.items():
@@ -93,18 +90,6 @@ def _files(checkout: Path) -> Iterator[Line | Table]:
         if one.reason or one.additions
     ]
     yield Table(["file", "is refused because, or trains with"], others, "files-apart")
-
-
-def _weights(checkout: Path, quick: bool) -> Iterator[Line]:
-    for one in weights.compare(checkout, seeds=1 if quick else 3):
-        if one.difference is not None:
-            yield Line(
-                "weights",
-                f"{one.mpnn_type}: outputs of HydraGNN's weights here, largest difference",
-                one.difference,
-                "of the largest",
-                at_most=_EQUAL,
-            )
 
 
 def _engine(checkout: Path, folder: Path, quick: bool) -> Iterator[Line | Table]:

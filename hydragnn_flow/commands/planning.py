@@ -190,7 +190,7 @@ def _loaded(
     config: Path, site: str, data: Path | None, options: dict[str, Any]
 ) -> tuple[RunConfig, Site]:
     """The campaign, and the machine: an account, which nothing is paid with, need not be given."""
-    from hydragnn_flow.config import load_config
+    from hydragnn_flow.campaign import load_config
     from hydragnn_flow.execution.site import about_site
 
     loaded = load_config(config, data=data)

@@ -107,6 +107,10 @@ class Model(nn.Module):
         """
         raise NotImplementedError
 
+    def is_of_encoder(self, name: str) -> bool:
+        """Whether a tensor of the state is of what heads are put on, by its name."""
+        raise NotImplementedError
+
 
 class HydraModel(Model):
     """A model that is built here."""
@@ -120,6 +124,10 @@ class HydraModel(Model):
         nodes, _ = self.encoder(batch, batch.pos.to(self.dtype))
         features: Tensor = nodes
         return features
+
+    def is_of_encoder(self, name: str) -> bool:
+        """See :meth:`Model.is_of_encoder`."""
+        return name.startswith("encoder.")
 
 
 class PropertyModel(HydraModel):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,13 +20,13 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import unpack_exact
-from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.model import Model
+from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import on_device
 
-ENCODER = "encoder."
 # Structures by which reference energies are fitted: many times the number of elements.
 _STRUCTURES = 2000
 # Compositions closer than this are taken for one.
@@ -70,7 +69,7 @@ def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> N
 
 def begin_with(
     path: Path,
-    model: nn.Module,
+    model: Model,
     split: GraphSplit,
     budget: Budget,
     device: torch.device,
@@ -102,13 +101,15 @@ def begin_with(
         If the file cannot be read, or holds what the network has not.
     """
     state = load_checkpoint(path, remedy="restore it from a copy of the run directory")
-    check_weights(model, state["weights"], path)
+    check_weights(model, state["weights"], path, "keep" if state["is_whole"] else "new")
     model.load_state_dict(state["weights"], strict=False)
-    if state["is_whole"] and isinstance(model, PotentialModel):
+    if state["is_whole"] and isinstance(model, Potential):
         _fit_references(model, split, budget, device, world)
 
 
-def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object) -> None:
+def check_weights(
+    model: Model, weights: Mapping[str, Tensor], source: object, heads: str = "keep"
+) -> None:
     """Refuse weights of another network.
 
     Parameters
@@ -116,18 +117,18 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: objec
     model
         The network, on whatever device.
     weights
-        What it is to begin with: all of its state, or all that is its encoder's.
+        What it is to begin with.
     source
         Where they come from.
+    heads
+        Whether they are to be all of its state, ``keep``, or all that is its encoder's, ``new``.
 
     Raises
     ------
     InputError
         Naming the first parameter that one of the two lacks, or that differs in shape.
     """
-    mine = model.state_dict()
-    if all(name.startswith(ENCODER) for name in weights):
-        mine = {name: value for name, value in mine.items() if name.startswith(ENCODER)}
+    mine = weights_of(model, model.state_dict(), heads)
     for name in [*weights, *mine]:
         if name not in weights or name not in mine:
             has, lacks = ("the network", source) if name in mine else (source, "the network")
@@ -144,7 +145,7 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: objec
 
 @torch.no_grad()
 def _fit_references(
-    model: PotentialModel, split: GraphSplit, budget: Budget, device: torch.device, world: World
+    model: Potential, split: GraphSplit, budget: Budget, device: torch.device, world: World
 ) -> None:
     """Shift the energies of the elements to what the data have beyond the network's prediction.
 
@@ -190,6 +191,6 @@ def _some_of(
     return on_device(split.batches(mine[k : k + size] for k in range(0, len(mine), size)), device)
 
 
-def weights_of(state: Mapping[str, Any], heads: str) -> dict[str, Tensor]:
-    """What of a network's state another begins with."""
-    return {k: v for k, v in state.items() if heads == "keep" or k.startswith(ENCODER)}
+def weights_of(model: Model, state: Mapping[str, Tensor], heads: str) -> dict[str, Tensor]:
+    """Tensors of a state that a model begins with: all, or with ``new`` heads the encoder's."""
+    return {k: v for k, v in state.items() if heads == "keep" or model.is_of_encoder(k)}

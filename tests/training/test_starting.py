@@ -49,12 +49,15 @@ def trained(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def weights(trained: dict[str, Any], tmp_path: Path) -> Callable[[str], str]:
+def weights(
+    trained: dict[str, Any], alloy_store: GraphStore, tmp_path: Path
+) -> Callable[[str], str]:
     """The file of all of these weights, or of those that go with new heads."""
 
     def written(heads: str) -> str:
         file = tmp_path / f"{heads}.pt"
-        keep_weights(file, weights_of(trained, heads), heads == "keep")
+        model = build_model(load_network(network_with()), alloy_store)
+        keep_weights(file, weights_of(model, trained, heads), heads == "keep")
         return str(file)
 
     return written
@@ -251,7 +254,7 @@ def test_bad_names_of_what_is_frozen(
 def test_weights_of_another_network(trained: dict[str, Any], alloy_store: GraphStore) -> None:
     model = build_model(load_network(network_with()), alloy_store)
     check_weights(model, trained, "a.pt")
-    check_weights(model, weights_of(trained, "new"), "a.pt")
+    check_weights(model, weights_of(model, trained, "new"), "a.pt", "new")
     name = "encoder.embedding.elements.weight"
     with pytest.raises(
         InputError, match=rf"a\.pt is of another .* {name} has the shape \[119, 3\]"
