@@ -20,8 +20,7 @@ PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.netwo
 # another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy peers_accuracy forces campaigns taken_over data_sets ensemble peer_search \
-	prediction search search_quality execution placement published scale parallel
+BENCHMARKS := store models accuracy peers_accuracy ensemble search_quality execution placement scale
 
 .PHONY: help quickstart test test-random test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -37,7 +36,7 @@ help:
 	@echo "make test-drills  what goes wrong on a cluster for a while, on the same private Slurm"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
-	@echo "                  every table of docs/benchmarks.md (9 hours); benchmark-NAME one of them"
+	@echo "                  every table of docs/benchmarks.md but gpu's (6 hours); benchmark-NAME one of them"
 	@echo "make docs         write the generated tables and pictures of the pages"
 	@echo "make reference    build the API reference, docs/reference/index.html"
 	@echo "make clean        remove the quickstart's run and all caches, keep the environment"
@@ -91,7 +90,7 @@ reference: $(VENV)/installed
 benchmarks: $(BENCHMARKS:%=benchmark-%)
 	$(or $(BENCH),$(BIN)/python) benchmarks/page.py
 
-benchmark-store benchmark-models benchmark-parallel: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
+benchmark-store benchmark-models: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --hydragnn $(call given,HYDRAGNN) --json $(RESULTS)/$*.json
 
 benchmark-accuracy: $(if $(BENCH),,$(VENV)/bench)
@@ -102,39 +101,17 @@ benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/peers_accuracy.py --data $(call given,DATA) --peers $(call given,PEERS) \
 		--json $(RESULTS)/peers_accuracy.json
 
-benchmark-published: $(if $(BENCH),,$(VENV)/installed)
-	$(or $(BENCH),$(BIN)/python) benchmarks/campaign_checks/published.py --json $(RESULTS)/published.json
-
-benchmark-forces benchmark-placement benchmark-prediction benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
-	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
-
-benchmark-campaigns: $(if $(BENCH),,$(VENV)/bench)
-	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --data $(call given,DATA) --json $(RESULTS)/campaigns.json
-
-benchmark-taken_over: $(if $(BENCH),,$(VENV)/bench)
-	$(or $(BENCH),$(BIN)/python) benchmarks/campaigns.py --hydragnn $(call given,HYDRAGNN) \
-		--json $(RESULTS)/taken_over.json
-
-benchmark-data_sets: $(if $(BENCH),,$(VENV)/bench)
-	$(or $(BENCH),$(BIN)/python) benchmarks/campaign_checks/data_sets.py --data $(call given,DATA) \
-		--hydragnn $(call given,HYDRAGNN) --json $(RESULTS)/data_sets.json
-
 benchmark-ensemble: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/ensemble.py --data $(call given,DATA) --json $(RESULTS)/ensemble.json
 
-benchmark-peer_search: $(if $(BENCH),,$(VENV)/bench)
-	$(or $(BENCH),$(BIN)/python) benchmarks/peer_search.py --data $(call given,DATA) \
-		--hydragnn $(call given,HYDRAGNN) --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/peer_search.json
-
-benchmark-search benchmark-search_quality: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
+benchmark-search_quality benchmark-execution: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --deephyper $(call given,DEEPHYPER) --json $(RESULTS)/$*.json
+
+benchmark-placement benchmark-scale: benchmark-%: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/$*.py --json $(RESULTS)/$*.json
 
 benchmark-gpu: $(VENV)/installed
 	$(BIN)/python benchmarks/gpu.py $(if $(HYDRAGNN),--hydragnn $(HYDRAGNN)) --json $(RESULTS)/gpu.json
-
-benchmark-execution: $(if $(BENCH),,$(VENV)/bench)
-	$(or $(BENCH),$(BIN)/python) benchmarks/execution.py --deephyper $(call given,DEEPHYPER) --private-slurm \
-		--json $(RESULTS)/execution.json
 
 given = $(or $($1),$(error write $1=..., see `make help`))
 

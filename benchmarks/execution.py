@@ -1,177 +1,201 @@
-"""Cost of bringing segments to their first step: on warm workers, on many, on new blocks.
+"""Cost of bringing segments to their first step, and of the driver, for each trial.
 
-    python benchmarks/execution.py --deephyper PYTHON-THAT-HAS-DEEPHYPER --private-slurm
-    python benchmarks/execution.py --only start --site SITE.yaml
+    python benchmarks/execution.py --deephyper PYTHON-THAT-HAS-DEEPHYPER
+    python benchmarks/execution.py --only driver
 
-Workers are real Parsl workers. The first two rows have them on this machine; the third asks a site
-for blocks, on which nothing is trained, and with ``--private-slurm``, as root, a Slurm of this
-machine's own. Wall times beside peers are left out where other work keeps the machine busy: CPU
-times remain. Whole machines are in ``scale.py``.
+`warm` brings segments to their first step on a real Parsl worker that has trained before, beside a
+new process for each trial and beside DeepHyper's queued evaluator, which starts one too; ratios are
+of the CPU time of all processes. `driver` runs a campaign's own loop on workers whose segments end
+at once, beside the same number of Parsl tasks without a campaign. Whole machines are in
+``scale.py``.
 """
 
 from __future__ import annotations
 
+import json as json_file
 import os
+import resource
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Annotated, Any
 
 import typer
-from execution_race import private_slurm as private_slurm_blocks
-from execution_race import start, throughput, warm
-from execution_race.start import Stages
-from results import Line, Run, missed, table_of
-from results.machine import load
+from execution_race.on_node import end_at_once, to_first_step
+from execution_race.workplace import (
+    begun,
+    config,
+    connect,
+    cpu_seconds,
+    family,
+    segments,
+    workers_of_this_machine,
+)
+from results import REPOSITORY, Line, Run, line_tables, missed, say_on
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from search_race.engines import deephyper_version
+from turns import Turns, take_turns
 
-from hydragnn_flow.execution import load_site
+from hydragnn_flow.campaign.context import Context
+from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.execution import Rank, Site
+from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.report.progress import CampaignView
+from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
-ROWS = ("warm", "throughput", "start")
-# Load for each core, of others, up to which wall times mean something.
-_QUIET = 0.5
-_HERE = str(Path(__file__).resolve().parent)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How much is measured."""
-
-    turns: int = 10
-    """Of warm segments and new processes."""
-    workers: int = 64
-    trials: int = 2_000
-    """Of each campaign."""
-    rounds: int = 3
-    """Campaigns of each kind."""
-    starts: int = 5
-    """Blocks."""
+ROWS = ("warm", "driver")
+_OURS, _FRESH, _EVALUATOR = "a warm worker", "a new process each", "DeepHyper's queued evaluator"
+_ALONE = "tasks alone"
+# In each turn, so that the CPU time is much more than a tick of the system's clock.
+_SEGMENTS = 5
 
 
-MEASURES = [
-    "benchmarks/execution.py",
-    "benchmarks/execution_race",
-    "hydragnn_flow/campaign",
-    "hydragnn_flow/execution",
-    "hydragnn_flow/training/runner.py",
-]
-QUICK = Settings(1, 2, 12, 1, 1)
+def warm(folder: Path, turns: int, deephyper: Path | None) -> list[Line]:
+    """CPU time from submitting a segment to where its first step begins."""
+    site, specs, walls = workers_of_this_machine(1), segments(folder), list[float]()
+    with Pool(site, folder / "parsl") as pool, ExitStack() as stack:
+        connect(pool, 1)
+        agent = pool.submit(os.getpid).result()
+        _bring(pool, site, specs, walls)  # from here on there is a trainer process
+        processes = [*family(os.getpid()), *family(agent)]
+
+        def ours() -> float:
+            before = cpu_seconds(processes)
+            for _ in range(_SEGMENTS):
+                _bring(pool, site, specs, walls)
+            return (cpu_seconds(processes) - before) / _SEGMENTS
+
+        sides: dict[str, Callable[[], float]] = {_OURS: ours, _FRESH: partial(_fresh, specs)}
+        if deephyper is not None:
+            evaluator = subprocess.Popen(
+                [deephyper.absolute(), "-m", "execution_race.deephyper_evaluator", sys.executable],
+                cwd=REPOSITORY / "benchmarks",
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                encoding="utf-8",
+            )
+            stack.callback(evaluator.communicate)
+            sides[_EVALUATOR] = partial(_evaluated, evaluator, specs)
+        found = take_turns(sides, turns, say_on())
+    what, wall = "to a first step", [1e3 * seconds for seconds in walls[1:]]
+    lines = [Line(f"{what}, wall time", median(wall), "ms", at_most=100.0)]
+    for peer in list(sides)[1:]:
+        target = 30.0 if peer == _FRESH else None
+        lines.append(found.line(f"{what}, CPU time", _OURS, peer, "1/CPU-s", at_least=target))
+    return lines
+
+
+def _bring(pool: Pool, site: Site, specs: Iterator[SegmentSpec], walls: list[float]) -> None:
+    submitted = time.time()
+    reached: float = pool.submit(to_first_step, site.node, next(specs)).result()
+    walls.append(reached - submitted)
+
+
+def _fresh(specs: Iterator[SegmentSpec]) -> float:
+    """CPU time of a Python process for a segment [s]."""
+
+    def ended() -> float:
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return usage.ru_utime + usage.ru_stime
+
+    before, spec = ended(), json_file.dumps(next(specs).to_dict())
+    command = [sys.executable, "-m", "execution_race.fresh"]
+    subprocess.run(command, input=spec, stdout=subprocess.PIPE, encoding="utf-8", check=True)
+    return ended() - before
+
+
+def _evaluated(process: subprocess.Popen[str], specs: Iterator[SegmentSpec]) -> float:
+    """CPU time of DeepHyper's evaluator and of the process that it starts [s]."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write(f"{json_file.dumps(next(specs).to_dict())}\n")
+    process.stdin.flush()
+    return float(json_file.loads(process.stdout.readline())["cpu"])
+
+
+class _WithoutTraining(Pool):
+    """Pool whose workers end every segment at once."""
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        return self.submit(end_at_once, self._site.node, ranks, manager=node)
+
+
+def driver(folder: Path, workers: int, trials: int, rounds: int) -> list[Line]:
+    """Searches with one segment for each trial, which ends at once."""
+    site, cpu = workers_of_this_machine(workers), list[float]()
+    with _WithoutTraining(site, folder / "parsl") as pool:
+        connect(pool, workers)
+        this = family(os.getpid())[:1]
+
+        def campaign() -> float:
+            run = tempfile.mkdtemp(dir=folder)
+            search = config(trials, "random")
+            directory, store = begun(Path(run), search)
+            view = CampaignView(Console(quiet=True))
+            context = Context(search, site, directory, store, "token", view)
+            begin, before = time.monotonic(), cpu_seconds(this)
+            records = TrialPhase(context).run(Dispatch(context, pool))
+            assert {record.state for record in records} == {"complete"}
+            cpu.append(1e3 * (cpu_seconds(this) - before) / trials)
+            return (time.monotonic() - begin) / trials
+
+        def alone() -> float:
+            running: set[Future[Any]] = set()
+            (host,) = pool.hosts()
+            begin = time.monotonic()
+            for _ in range(trials):
+                if len(running) == workers:
+                    _, running = wait(running, return_when=FIRST_COMPLETED)
+                running.add(pool.submit(os.getpid, manager=host.name))
+            wait(running)
+            return (time.monotonic() - begin) / trials
+
+        found: Turns = take_turns({"driver": campaign, _ALONE: alone}, rounds, say_on())
+    what, measured = f"{workers} GCDs, {trials:,} segments that end at once", cpu[1:]
+    spread = min(measured), max(measured)
+    return [
+        Line(what, found.rate("driver"), "1/s", at_least=300.0),
+        found.line(what, "driver", _ALONE, "1/s", is_detail=True),
+        Line("CPU time of the driver for a trial", median(measured), "ms", spread=spread),
+    ]
 
 
 def main(
-    only: Annotated[
-        list[str] | None, typer.Option(help=f"Rows to measure, of {', '.join(ROWS)}.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help=f"Rows of {', '.join(ROWS)}.")] = None,
     deephyper: Annotated[
         Path | None, typer.Option(help="Python interpreter that has DeepHyper.", exists=True)
     ] = None,
-    site: Annotated[
-        str, typer.Option(help="Site whose blocks are started: a name, a .py or .yaml file.")
-    ] = "local",
-    private_slurm: Annotated[
-        bool, typer.Option("--private-slurm", help="Start blocks on a Slurm of its own as well.")
-    ] = False,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Little of everything, to see that it runs.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Little, to see that it runs.")] = False,
     scratch: Annotated[Path, typer.Option(help="Directory for run directories.")] = Path("runs"),
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Measure, and print a table; the exit status is 0 whatever it says."""
-    if unknown := set(only or []) - set(ROWS):
-        raise typer.BadParameter(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
-    settings = QUICK if quick else Settings()
-    run = Run("execution", MEASURES, ["parsl", "torch", "torch-geometric"], quick=quick)
-    found = measure(only or list(ROWS), settings, deephyper, site, private_slurm, scratch)
-    tables = [table_of(found.lines)] if found.lines else []
-    tables += [start.table(found.starts)] if found.starts else []
-    result = run.end(
-        tables,
-        remarks=[missed(found.lines), *(f"not measured: {what}" for what in found.left_out)],
-        peers={} if deephyper is None else {"DeepHyper": deephyper_version(deephyper)},
-        settings=asdict(settings),
-        details={
-            "lines": [asdict(line) for line in found.lines],
-            "starts": {name: list(map(asdict, stages)) for name, stages in found.starts.items()},
-        },
-    )
-    print(result.markdown())
-    if json is not None:
-        result.write(json)
-
-
-@dataclass
-class Found:
-    """What has been measured."""
-
-    lines: list[Line] = field(default_factory=list)
-    starts: dict[str, list[Stages]] = field(default_factory=dict)
-    """By site."""
-    left_out: list[str] = field(default_factory=list)
-
-
-def measure(
-    rows: list[str],
-    settings: Settings,
-    deephyper: Path | None,
-    site: str,
-    slurm: bool,
-    scratch: Path,
-) -> Found:
-    """Measure rows; also say what could not be measured."""
-    # Workers import what they run.
-    os.environ["PYTHONPATH"] = os.pathsep.join([_HERE, *_pythonpath()])
+    # Workers and new processes import what they run.
+    here = str(REPOSITORY / "benchmarks")
+    os.environ["PYTHONPATH"] = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    run = Run("execution", ["parsl", "torch", "torch-geometric"], quick=quick)
+    lines: list[Line] = []
     scratch.mkdir(parents=True, exist_ok=True)
-    found = Found()
-    quiet = load() <= _QUIET * len(os.sched_getaffinity(0))
-    if not quiet and "warm" in rows:
-        found.left_out.append(
-            f"wall times beside peers: other work kept the machine busy (a load of {load():g})"
-        )
-    if deephyper is None and "warm" in rows:
-        found.left_out.append("DeepHyper, of whose interpreter --deephyper would give the path")
-    columns = BarColumn(), TextColumn("{task.fields[row]}: {task.description}"), TimeElapsedColumn()
-    with (
-        tempfile.TemporaryDirectory(dir=scratch) as temporary,
-        Progress(*columns, console=Console(stderr=True)) as progress,
-    ):
-        bar = progress.add_task("", total=len(rows), row="")
-
-        def say(text: str) -> None:
-            progress.update(bar, description=text)
-
-        for row in [name for name in ROWS if name in rows]:
-            progress.update(bar, row=row)
-            folder = Path(temporary).resolve() / row
-            if row == "warm":
-                found.lines += warm.lines(folder, settings.turns, deephyper, quiet, say)
-            elif row == "throughput":
-                found.lines += throughput.lines(
-                    folder, settings.workers, settings.trials, settings.rounds, say
-                )
-            else:
-                chosen = load_site(site)
-                found.starts[chosen.name] = start.measure(folder, chosen, settings.starts, say)
-                if slurm:
-                    _on_private_slurm(folder.with_name("slurm"), settings.starts, found, say)
-            progress.advance(bar)
-    return found
-
-
-def _on_private_slurm(folder: Path, starts: int, found: Found, say: Callable[[str], None]) -> None:
-    say(f"{starts} blocks, a private Slurm")
-    try:
-        found.starts["a private Slurm"] = private_slurm_blocks.measure(folder, starts)
-    except private_slurm_blocks.CannotRun as error:
-        found.left_out.append(str(error))
-
-
-def _pythonpath() -> list[str]:
-    given = os.environ.get("PYTHONPATH")
-    return [given] if given else []
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name).resolve()
+        if "warm" in (only or ROWS):
+            lines += warm(folder / "warm", 1 if quick else 10, deephyper)
+        if "driver" in (only or ROWS):
+            lines += driver(folder / "driver", *((2, 12, 1) if quick else (64, 2_000, 3)))
+    remarks = [] if deephyper else ["not measured: DeepHyper, whose Python --deephyper would name"]
+    run.end(
+        line_tables(lines),
+        json,
+        remarks=[*missed(lines), *remarks],
+        peers=deephyper_version(deephyper),
+    )
 
 
 if __name__ == "__main__":

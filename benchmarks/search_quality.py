@@ -1,39 +1,168 @@
-"""How well our search searches, beside Optuna's and DeepHyper's, on a simulated clock.
+"""Quality of our search beside Optuna's and DeepHyper's, on a simulated clock.
 
     python benchmarks/search_quality.py --deephyper PYTHON-THAT-HAS-DEEPHYPER
-    python benchmarks/search_quality.py --engine auto --setting 4:60 --seeds 0-2
+    python benchmarks/search_quality.py --engine auto --setting 4:60 --seeds 3
 
-Searches take hours, most of them in Optuna's Gaussian process and in DeepHyper. Each that is done
-is a line of a file, and those found there, of the same code, are not done again: several processes
-may share the file. Nothing is timed, so other work may run beside.
+The functions are tables of recorded trainings and Hartmann's (`search_race/functions.py`). So many
+trials run side by side, and each lasts as long as its training did, or a time drawn by its
+number, so every engine sees results arrive in the same rhythm. *Regret* is the true loss of the
+best observed configuration over the best there is; random search's is 1. One engine is ahead of
+another beyond two standard errors over functions. Nothing is timed, so other work may run beside.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import asdict
+import heapq
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Annotated
 
+import numpy as np
 import optuna
 import torch
 import typer
-from results import Run
-from rich.console import Console
-from search_race import report
-from search_race.development import DEVELOPMENT
-from search_race.engines import ENGINES, deephyper_version
-from search_race.held_out import HELD_OUT
-from search_race.quality import QUICK_SETTING, SETTINGS, Results
+from results import Cell, Run, Table, say_on
+from search_race.engines import ENGINES, Clock, deephyper_version, make_engine
+from search_race.functions import DEVELOPMENT, HELD_OUT, Function, load
 
-MEASURES = [
-    "benchmarks/search_quality.py",
-    "benchmarks/search_race",
-    "benchmarks/deephyper_peer",
-    "hydragnn_flow/search/samplers",
-    "hydragnn_flow/search/rules",
-]
-_KEPT = Path(__file__).parent / "search_race" / "searches.jsonl"
+Regrets = dict[tuple[str, str, str], list[tuple[float, float]]]
+"""Setting, engine, function → regrets half-way and at the end, seed by seed."""
+_TARGET, _AHEAD = 0.9, 2.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How much is evaluated."""
+
+    in_flight: int
+    evaluations: int
+    seconds: float
+    """How long a trial lasts, the median [s]."""
+    seeds: int
+    """Searches of each function by each engine."""
+    slow_seeds: int
+    """Searches by engines that take a minute of a core or more."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.in_flight}:{self.evaluations}"
+
+
+SETTINGS = {
+    one.name: one
+    for one in (
+        Setting(4, 60, 60.0, 10, 1),
+        Setting(32, 96, 600.0, 10, 1),
+        Setting(256, 512, 600.0, 2, 0),
+    )
+}
+QUICK = {"4:16": Setting(4, 16, 60.0, 1, 0)}
+_SLOW = ("gp", "deephyper")
+
+
+def search(
+    function: Function, name: str, setting: Setting, seed: int, deephyper: Path | None
+) -> tuple[float, float]:
+    """Regrets of a search half-way and at its end, on slots that always have a trial."""
+    clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
+    running: list[tuple[float, int, int]] = []
+    params: list[dict[str, object]] = []
+    best, regret, regrets = math.inf, math.inf, []
+    with closing(make_engine(name, function, seed, deephyper, clock)) as engine:
+
+        def begin(count: int) -> None:
+            for key, asked in engine.ask(count):
+                number = len(params)
+                params.append(asked)
+                length = drawn[number] if function.length is None else function.length(asked)
+                end = clock.now + setting.seconds * length
+                heapq.heappush(running, (end, number, key))
+
+        begin(min(setting.in_flight, setting.evaluations))
+        while running:
+            end, number, key = heapq.heappop(running)
+            clock.now = max(clock.now, end)  # the driver may have been busy for longer
+            value = function.observed(params[number], seed, number)
+            if value < best:
+                best = value
+                regret = max(function.value(params[number]) - function.best, 0.0)
+            regrets.append(regret)
+            engine.tell(key, value)
+            if len(params) < setting.evaluations:
+                begin(1)
+    return regrets[math.ceil(len(regrets) / 2) - 1], regrets[-1]
+
+
+def relative(found: Regrets, setting: str, engine: str, other: str, place: int) -> dict[str, float]:
+    """Function → mean regret over random search's, on the seeds that another engine has too."""
+    means = {}
+    for (of, name, function), regrets in found.items():
+        theirs = found.get((setting, other, function), [])
+        seeds = min(len(regrets), len(theirs))
+        if (of, name) == (setting, engine) and seeds:
+            scale = mean(one[place] for one in found[setting, "random", function])
+            means[function] = mean(one[place] for one in regrets[:seeds]) / scale
+    return means
+
+
+def table(found: Regrets, settings: Sequence[str], place: int, title: str) -> Table:
+    """Mean regret of every engine in every setting, over all functions."""
+    rows: list[list[Cell]] = []
+    for engine, what in ENGINES.items():
+        cells: list[Cell] = []
+        for setting in settings:
+            values = [*relative(found, setting, engine, engine, place).values()]
+            cells.append(mean(values) if values else None)
+        if engine != "random" and any(cell is not None for cell in cells):
+            rows.append([f"`{engine}`: {what}", *cells])
+    return Table(["engine", *settings], rows, ("half-way", "end")[place], title)
+
+
+def verdicts(found: Regrets, settings: Sequence[str]) -> list[str]:
+    """Sentences: `auto` beside the best peer at the end, and beside Optuna's TPE half-way."""
+    said, behind = [], []
+    for setting in settings:
+        ratios = {}
+        for peer in ("gp", "deephyper", "tpe", "tpe_groups"):
+            ours, theirs = _pair(found, setting, peer, 1)
+            if len(ours) > 1 and max(theirs) > 0:
+                ratios[peer] = mean(ours) / mean(theirs), _verdict(ours, theirs)
+        if ratios:
+            best = max(ratios, key=lambda peer: ratios[peer][0])
+            ratio, verdict = ratios[best]
+            missed = ", MISSED" if ratio > _TARGET else ""
+            said.append(f"{ratio:.2f} (`{best}`, {verdict}{missed})")
+        for peer in ("tpe", "tpe_groups"):
+            ours, theirs = _pair(found, setting, peer, 0)
+            if len(ours) > 1 and _verdict(ours, theirs) == "behind":
+                behind.append(f"{peer} at {setting}")
+    sentences = [f"`auto` over the best peer, target ≤ {_TARGET:g}: {', '.join(said)}"]
+    return sentences + ([f"half-way behind {', '.join(behind)}: MISSED"] if behind else [])
+
+
+def _pair(found: Regrets, setting: str, peer: str, place: int) -> tuple[list[float], list[float]]:
+    """Relative regrets of `auto` and a peer, on the functions and seeds that both have."""
+    ours = relative(found, setting, "auto", peer, place)
+    theirs = relative(found, setting, peer, "auto", place)
+    both = [name for name in ours if name in theirs]
+    return [ours[name] for name in both], [theirs[name] for name in both]
+
+
+def _verdict(ours: list[float], theirs: list[float]) -> str:
+    differences = [one - other for one, other in zip(ours, theirs, strict=True)]
+    if abs(mean(differences)) <= _AHEAD * _error(differences):
+        return "equal"
+    return "ahead" if mean(differences) < 0 else "behind"
+
+
+def _error(values: Sequence[float]) -> float:
+    """Standard error of the mean over functions."""
+    return stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
 
 
 def main(
@@ -41,82 +170,44 @@ def main(
         Path | None, typer.Option(help="Python interpreter that has DeepHyper.", exists=True)
     ] = None,
     engine: Annotated[
-        list[str] | None,
-        typer.Option(help=f"Engines whose missing searches are done, of {', '.join(ENGINES)}."),
+        list[str] | None, typer.Option(help=f"Engines beside random, of {', '.join(ENGINES)}.")
     ] = None,
     setting: Annotated[
-        list[str] | None,
-        typer.Option(help=f"IN-FLIGHT:EVALUATIONS of the searches, of {', '.join(SETTINGS)}."),
+        list[str] | None, typer.Option(help=f"IN-FLIGHT:EVALUATIONS, of {', '.join(SETTINGS)}.")
     ] = None,
-    function: Annotated[list[str] | None, typer.Option(help="Functions searched.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Searches of each function.", min=1)] = None,
     development: Annotated[
         bool, typer.Option("--development", help="The functions that samplers are tuned on.")
     ] = False,
-    seeds: Annotated[
-        str | None, typer.Option(help="The first and the last; each setting has its own number.")
-    ] = None,
-    results: Annotated[
-        Path, typer.Option(help="Searches that have been done; new ones are added.")
-    ] = _KEPT,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Little of everything, to see that it runs.")
-    ] = False,
-    only_report: Annotated[
-        bool, typer.Option("--report", help="Do no searches; report on those that are done.")
-    ] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Little, to see that it runs.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Search and print tables; the exit status is 0 whatever they say."""
-    functions = DEVELOPMENT if development else HELD_OUT
-    _check("engine", engine, ENGINES)
-    _check("setting", setting, SETTINGS)
-    _check("function", function, functions)
     torch.set_num_threads(1)
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    known = {QUICK_SETTING.name: QUICK_SETTING} if quick else SETTINGS
-    chosen = [known[name] for name in (setting if setting and not quick else known)]
-    packages = ["optuna", "numpy", "scipy", "torch"]
-    run = Run("search_quality", MEASURES, packages, quick=quick)
-    kept = Results(results, deephyper, functions)
-    if not only_report:
-        console = Console(stderr=True)
-        with console.status("") as status:
-            kept.run(
-                chosen,
-                engine or [name for name in ENGINES if deephyper or name[:9] != "deephyper"],
-                function or list(functions),
-                None if seeds is None else _range(seeds),
-                status.update,
-            )
-    found = kept.read()
-    told = report.Report(found, list(functions), chosen)
-    result = run.end(
-        [
-            report.summary(told, chosen, "end"),
-            report.summary(told, chosen, "half"),
-            report.compared(told.differences()),
-            *(report.by_function(told, one, list(functions)) for one in chosen),
-        ],
-        remarks=report.verdicts(told, chosen),
-        peers={} if deephyper is None else {"deephyper": deephyper_version(deephyper)},
-        details={
-            "standings": [asdict(one) for one in told.standings()],
-            "searches": len(found),
-        },
+    known = QUICK if quick else SETTINGS
+    chosen = [known[name] for name in (known if quick else setting or known)]
+    run = Run("search_quality", ["optuna", "numpy", "scipy", "torch"], quick=quick or development)
+    found: Regrets = defaultdict(list)
+    names = [name for name in ENGINES if name in {*(engine or ENGINES), "random"}]
+    for function in map(load, DEVELOPMENT if development else HELD_OUT):
+        for one in chosen:
+            for name in names:
+                of_setting = one.slow_seeds if name in _SLOW else one.seeds
+                say_on()(f"{one.name}, {function.name}, {name}")
+                for seed in range(seeds or of_setting):
+                    if name != "deephyper" or deephyper is not None:
+                        regrets = search(function, name, one, seed, deephyper)
+                        found[one.name, name, function.name].append(regrets)
+    titles = [f"Mean regret {at}, random search 1" for at in ("half-way", "at the end")]
+    columns = [one.name for one in chosen]
+    run.end(
+        [table(found, columns, place, titles[place]) for place in (1, 0)],
+        json,
+        remarks=verdicts(found, columns),
+        peers=deephyper_version(deephyper),
+        details={" ".join(key): regrets for key, regrets in found.items()},
     )
-    print(result.markdown())
-    if json is not None:
-        result.write(json)
-
-
-def _range(seeds: str) -> range:
-    first, _, last = seeds.partition("-")
-    return range(int(first), int(last or first) + 1)
-
-
-def _check(what: str, given: list[str] | None, known: Iterable[str]) -> None:
-    if unknown := set(given or []) - set(known):
-        raise typer.BadParameter(f"no {what} {', '.join(unknown)}; there are {', '.join(known)}")
 
 
 if __name__ == "__main__":

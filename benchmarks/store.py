@@ -1,118 +1,301 @@
-"""How fast and how lean the GraphStore is, beside HydraGNN's reader, other stores and the limit.
+"""Speed and memory of the GraphStore, beside HydraGNN's reader and the limit.
 
     python benchmarks/store.py --hydragnn PATH-OF-A-CHECKOUT
 
 Every ratio is of two speeds measured in turns in this run, with a warm page cache and one thread,
-per CPU-second of the process. Without a checkout of HydraGNN the other comparisons remain.
+per CPU-second of the process. *numpy.memmap* is the limit: mapped files without a store. HydraGNN's
+``AdiosDataset`` has its arrays in memory (``preload``), its objects (``enable_cache``) or neither
+(from disk); it is not charged for MPI or a ``DataLoader``. Without a checkout of HydraGNN the other
+comparisons remain.
 """
 
 from __future__ import annotations
 
 import tempfile
-from dataclasses import asdict
+import time
+from collections.abc import Callable, Generator, Iterable
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 import typer
-from graph_store import footprint, throughput
-from graph_store.footprint import CannotMeasure
-from graph_store.workspace import Settings, Workspace
+from numpy.typing import NDArray
+from peers import ListOfData, Peer, check_equal
+from peers.hydragnn import NAMES, HydraGNN, Way
 from peers.memmap import Memmap
-from results import Line, Run, behind, missed, table_of
-from results.code import commit_of
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from random_graphs import random_graphs, tiny_graphs
+from results import Line, Run, line_tables, missed, peer_commit, say_on
+from torch_geometric.data import Batch, Data
+from turns import CannotMeasure, in_fresh_process, kib, memory_added, take_turns
 
-ROWS = {
-    "memory": throughput.memory,
-    "random": throughput.random,
-    "stream": throughput.stream,
-    "cold": footprint.cold,
-    "write": footprint.write,
-    "pss": footprint.pss,
-    "open": footprint.opening,
-}
-MEASURES = [
-    "benchmarks/store.py",
-    "benchmarks/graph_store",
-    "benchmarks/peers",
-    "hydragnn_flow/data/store",
-    "hydragnn_flow/data/reading",
-]
+from hydragnn_flow import GraphStore, write_store
+from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.epochs import plan_epoch
+
+SPLIT = "trainset"
+_PRELOADED, _PROCESSES = NAMES["preload"], 8
+Epoch = Generator[Batch, None, None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is measured."""
+
+    graphs: int = 10_000
+    """Random graphs of the store that is read in batches."""
+    rounds: int = 5
+    """Turns of each contender."""
+    seconds: float = 0.5
+    """CPU time of a turn [s]."""
+    large: int = 32_200
+    """Random graphs that make 1 GB."""
+    tiny: int = 1_000_000
+    """Graphs of the store that is only opened."""
+
+
 QUICK = Settings(graphs=500, rounds=2, seconds=0.05, large=1600, tiny=20_000)
+
+
+class Ours:
+    """A split of a store, as a peer of the others."""
+
+    def __init__(self, name: str, store: Path, mode: Literal["memory", "random", "stream"]) -> None:
+        self.name, self._streams = name, mode == "stream"
+        self.split = GraphStore.open(store, mode=mode)[SPLIT]
+
+    def batch(self, indices: NDArray[np.int64]) -> Batch:
+        """See :class:`peers.Peer`."""
+        if not self._streams:
+            return self.split.batch(indices)
+        (batch,) = self.split.batches([indices])  # reads ahead, even for a single one
+        return batch
+
+
+@dataclass
+class Bench:
+    """Stores to measure on, made when a row first asks for them."""
+
+    folder: Path
+    """Deleted after the run."""
+    settings: Settings
+    hydragnn: Path | None
+    say: Callable[[str], None]
+
+    def __post_init__(self) -> None:
+        self.rates: dict[str, dict[str, list[float]]] = {}
+
+    @cached_property
+    def graphs(self) -> list[Data]:
+        """The random graphs themselves, each in memory of its own."""
+        return [graph.clone() for graph in random_graphs(self.settings.graphs, seed=0)]
+
+    @cached_property
+    def small(self) -> Path:
+        """The random graphs in HydraGNN's types."""
+        return self.written("small.gs", self.graphs)
+
+    def written(self, name: str, graphs: Iterable[Data]) -> Path:
+        """A store of graphs."""
+        self.say(f"writing {name}")
+        write_store(self.folder / name, {SPLIT: graphs}, dtypes="hydragnn")
+        return self.folder / name
+
+    def memory(self) -> list[Line]:
+        """Batches of 128 random graphs from memory."""
+        ours = Ours("memory, batches of 128", self.small, "memory")
+        limit = Memmap(self.folder / "memmap", self.graphs)
+        peers = [*self._theirs("preload", "cache"), limit, ListOfData(self.graphs)]
+        return self._race(ours, peers, 128, {_PRELOADED: 8.0, limit.name: 0.8})
+
+    def random(self) -> list[Line]:
+        """Batches of 32 random graphs from disk."""
+        ours = Ours("random from disk, batches of 32", self.small, "random")
+        peers = [*self._theirs("disk", "preload"), ListOfData(self.graphs)]
+        return self._race(ours, peers, 32, {_PRELOADED: 3.0})
+
+    def stream(self) -> list[Line]:
+        """Batches of 128 graphs, in the order in which a stream shuffles them."""
+        ours = Ours("stream, batches of 128", self.small, "stream")
+        peers = [*self._theirs("disk", "preload", "cache"), ListOfData(self.graphs)]
+
+        def epoch(rng: np.random.Generator) -> Epoch:
+            seed, bounds = int(rng.integers(1 << 30)), ours.split.block_bounds
+            steps = plan_epoch(ours.split, Budget(graphs=128), seed, 0, 1, bounds)
+            yield from ours.split.batches([step.of_rank(0) for step in steps])
+
+        return self._race(ours, peers, 128, {_PRELOADED: 6.0}, epoch)
+
+    def write(self) -> list[Line]:
+        """Memory that writing 1 GB takes beyond what the process has anyway."""
+        path = self.folder / "large.gs"
+        grown = in_fresh_process(_write, path, self.settings.large)
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
+        what = f"writing {size / 1e3:.2g} GB, resident memory gained"
+        return [Line(what, grown, "MB", "all of it", size, at_most=100, is_detail=True)]
+
+    def pss(self) -> list[Line]:
+        """Memory that processes of one node need for the same data together."""
+        large = self.folder / "large.gs"
+        if not large.exists():
+            self.written(large.name, random_graphs(self.settings.large, seed=2))
+        data = sum(
+            value.nbytes for graph in random_graphs(self.settings.large, 2) for value in _of(graph)
+        )
+        context, pipes = get_context("spawn"), []
+        for _ in range(_PROCESSES):
+            here, there = context.Pipe()
+            process = context.Process(target=_read_everything, args=(there, self.small, large))
+            process.start()
+            pipes.append((here, process))
+        totals = []
+        for _ in ("before", "with all of it"):
+            for here, _process in pipes:
+                here.recv()
+            totals.append(sum(kib(f"/proc/{p.pid}/smaps_rollup", "Pss") for _, p in pipes))
+            for here, _process in pipes:
+                here.send("go on")
+        for _, process in pipes:
+            process.join()
+        value = 1024 * (totals[1] - totals[0]) / data
+        what = f"memory, {_PROCESSES} processes together"
+        return [Line(what, value, "× the data", "a copy each", _PROCESSES, at_most=1.15)]
+
+    def open(self) -> list[Line]:
+        """Time until a large store is open and the size of every graph known."""
+        store = self.written("tiny.gs", tiny_graphs(self.settings.tiny))
+        seconds = sorted(in_fresh_process(_open, store) for _ in range(3))
+        what, spread = f"opening {self.settings.tiny:,} graphs", (seconds[0], seconds[-1])
+        return [Line(what, seconds[1], "s", at_most=1, spread=spread)]
+
+    def _theirs(self, *ways: Way) -> list[Peer]:
+        """HydraGNN's reader in some ways, where there is a checkout."""
+        if self.hydragnn is None:
+            return []
+        (shard,) = self.small.glob("*.bp")
+        return [HydraGNN(self.hydragnn, shard, SPLIT, way) for way in ways]
+
+    def _race(
+        self,
+        ours: Ours,
+        peers: list[Peer],
+        size: int,
+        targets: dict[str, float],
+        epoch: Callable[[np.random.Generator], Epoch] | None = None,
+    ) -> list[Line]:
+        """Let all read batches of a size in turns; ours the given epochs if there are any."""
+        rng, contenders = np.random.default_rng(0), {}
+        for peer in (ours, *peers):
+            check_equal(peer, self.graphs[:8])
+            epochs = partial(_shuffled, peer, len(self.graphs), size)
+            if epoch is not None and peer is ours:
+                epochs = epoch  # type: ignore[assignment]  # of the same arguments
+            contenders[peer.name] = partial(_turn, epochs, rng, self.settings.seconds)
+        turns = take_turns(contenders, self.settings.rounds, self.say)
+        self.rates[ours.name] = turns.seconds
+        unit = "graphs/CPU-s"
+        return [
+            turns.line(
+                *(ours.name, ours.name, peer.name, unit),
+                at_least=targets.get(peer.name),
+                is_detail=peer.name not in targets,
+            )
+            for peer in peers
+        ]
+
+
+ROWS = ("memory", "random", "stream", "write", "pss", "open")
 
 
 def main(
     hydragnn: Annotated[
         Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
     ] = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help=f"Rows to measure, of {', '.join(ROWS)}.")
-    ] = None,
-    graphs: Annotated[
-        int, typer.Option(help="Graphs read in batches.", min=128, max=100_000)
-    ] = 10_000,
-    rounds: Annotated[int, typer.Option(help="Turns of each contender.", min=1)] = 5,
-    seconds: Annotated[float, typer.Option(help="CPU time of a turn.")] = 0.5,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Little of everything, to see that it runs.")
-    ] = False,
+    only: Annotated[list[str] | None, typer.Option(help=f"Rows of {', '.join(ROWS)}.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Little, to see that it runs.")] = False,
     scratch: Annotated[
         Path, typer.Option(help="Directory on the disk to measure; takes 4 GB meanwhile.")
-    ] = Path("runs/benchmark-store"),
+    ] = Path("runs"),
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
     """Measure the GraphStore and print a table; the exit status is 0 whatever it says."""
-    if unknown := set(only or []) - set(ROWS):
-        raise typer.BadParameter(f"no row {', '.join(unknown)}; there are {', '.join(ROWS)}")
     torch.set_num_threads(1)
-    settings = QUICK if quick else Settings(graphs, rounds, seconds)
-    run = Run("store", MEASURES, ["adios2", "numpy", "torch", "torch-geometric"], quick=quick)
-    lines, work = measure(only or list(ROWS), settings, hydragnn, scratch)
-    if hydragnn is None:
-        work.left_out.append("ratios to HydraGNN, whose checkout --hydragnn would name")
-    result = run.end(
-        [table_of(lines)],
-        remarks=[
-            missed(lines),
-            behind(lines, [Memmap.name]),
-            *(f"not measured: {what}" for what in work.left_out),
-        ],
-        peers={} if hydragnn is None else {"HydraGNN": commit_of(hydragnn) or "of no commit"},
-        settings=asdict(settings),
-        details={"lines": [asdict(line) for line in lines], "graphs/CPU-s": work.rates},
-    )
-    print(result.markdown())
-    if json is not None:
-        result.write(json)
-
-
-def measure(
-    rows: list[str], settings: Settings, hydragnn: Path | None, scratch: Path
-) -> tuple[list[Line], Workspace]:
-    """Measure rows; the workspace knows the figures of each turn and what could not be measured."""
-    scratch.mkdir(parents=True, exist_ok=True)
-    columns = BarColumn(), TextColumn("{task.fields[row]}: {task.description}"), TimeElapsedColumn()
+    settings = QUICK if quick else Settings()
+    run = Run("store", ["adios2", "numpy", "torch", "torch-geometric"], quick=quick)
     lines: list[Line] = []
-    with (
-        tempfile.TemporaryDirectory(dir=scratch) as folder,
-        Progress(*columns, console=Console(stderr=True)) as progress,
-    ):
-        bar = progress.add_task("", total=len(rows), row="")
-
-        def say(text: str) -> None:
-            progress.update(bar, description=text)
-
-        work = Workspace(Path(folder), scratch, settings, hydragnn, say)
-        for row in rows:
-            progress.update(bar, row=row)
+    left_out = [] if hydragnn else ["HydraGNN, whose checkout --hydragnn would name"]
+    scratch.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        bench = Bench(Path(folder), settings, hydragnn, say_on())
+        for row in only or ROWS:
             try:
-                lines += ROWS[row](work)
+                lines += getattr(bench, row)()
             except CannotMeasure as error:
-                work.left_out.append(f"{row}: {error}")
-            progress.advance(bar)
-    return lines, work
+                left_out.append(f"{row}: {error}")
+    run.end(
+        line_tables(lines),
+        json,
+        remarks=[*missed(lines), *(f"not measured: {what}" for what in left_out)],
+        peers=peer_commit(hydragnn),
+        settings=asdict(settings),
+        details={"seconds for a graph": bench.rates},
+    )
+
+
+def _shuffled(peer: Peer, n_graphs: int, size: int, rng: np.random.Generator) -> Epoch:
+    """Batches of random graphs."""
+    order = rng.permutation(n_graphs)
+    for first in range(0, n_graphs - size + 1, size):
+        yield peer.batch(order[first : first + size])
+
+
+def _turn(
+    epoch: Callable[[np.random.Generator], Epoch], rng: np.random.Generator, seconds: float
+) -> float:
+    """CPU-seconds for a graph, of as many as can be read in a time."""
+    graphs, start = 0, time.process_time()
+    while time.process_time() - start < seconds:
+        # Closed within the time: a thread that reads ahead must not work in another's turn.
+        with closing(epoch(rng)) as batches:
+            for batch in batches:
+                graphs += batch.num_graphs
+                if time.process_time() - start >= seconds:
+                    break
+    return (time.process_time() - start) / graphs
+
+
+def _of(graph: Data) -> list[Any]:
+    return list(graph.to_dict().values())
+
+
+def _write(path: Path, count: int) -> float:
+    write_store(path.with_name("warm.gs"), {SPLIT: random_graphs(64, seed=1)})
+    return memory_added(lambda: write_store(path, {SPLIT: random_graphs(count, seed=2)}))
+
+
+def _read_everything(pipe: Connection, small: Path, store: Path) -> None:
+    """Wait, read every graph of a store in memory mode, wait again with the store open."""
+    torch.set_num_threads(1)
+    kept = []
+    for path in (small, store):
+        kept = [GraphStore.open(path, mode="memory")]
+        split = kept[0][SPLIT]
+        for first in range(0, min(len(split), 64 if path == small else len(split)), 16):
+            split.batch(np.arange(first, min(first + 16, len(split))))
+        pipe.send("ready")
+        pipe.recv()
+
+
+def _open(store: Path) -> float:
+    start = time.perf_counter()
+    split = GraphStore.open(store, mode="stream")[SPLIT]
+    assert len(split) == split.n_atoms.sum() // 2 == split.n_edges.sum() // 2
+    return time.perf_counter() - start
 
 
 if __name__ == "__main__":

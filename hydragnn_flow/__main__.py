@@ -41,7 +41,7 @@ def main() -> None:
 
 def _leave(ended: list[int]) -> None:
     """End the process now: the interpreter takes seconds to take apart what was imported."""
-    with suppress(OSError):  # which the interpreter says
+    with suppress(OSError, ValueError):  # which the interpreter says; a stream may be closed
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         if ended:

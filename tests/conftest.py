@@ -114,6 +114,15 @@ class _ByFile(LoadGroupScheduling):
         super().remove_node(node)
         return crashed
 
+    def _assign_work_unit(self, node: Any) -> None:
+        """Give a process files with two tests to run at least: it begins one when it has the next.
+
+        The files of a process that died come back with all their tests, those that ran included.
+        """
+        super()._assign_work_unit(node)
+        while self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+            super()._assign_work_unit(node)
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadGroupScheduling | None:
     return _ByFile(config, log) if config.getvalue("dist") == "loadgroup" else None

@@ -13,7 +13,7 @@ import psutil
 
 from hydragnn_flow.execution.binding import bound_to
 
-PATIENCE = 1800.0
+PATIENCE = 600.0
 """Longest wait for what should come [s], however busy the machine is."""
 TWO_CORES = frozenset(sorted(os.sched_getaffinity(0))[:2])
 

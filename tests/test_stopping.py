@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import re
+import select
 import shutil
 import signal
 import subprocess
@@ -40,6 +41,8 @@ def stopped(command: list[str], seen: str, how: str, folder: Path) -> tuple[int,
     printed, sent = "", None
     give_up = time.monotonic() + PATIENCE
     while time.monotonic() < give_up:
+        if not select.select([ours], [], [], 1.0)[0]:
+            continue
         try:
             printed += os.read(ours, 1 << 16).decode(errors="replace")
         except OSError:  # the terminal has no user any more
@@ -50,6 +53,8 @@ def stopped(command: list[str], seen: str, how: str, folder: Path) -> tuple[int,
                 os.write(ours, b"\x03")
             else:
                 process.send_signal(signal.SIGTERM)
+    else:
+        process.kill()
     os.close(ours)
     assert sent is not None, printed[-3000:]
     words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", printed[sent:]).replace("^C", "").splitlines()

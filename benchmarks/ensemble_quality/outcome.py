@@ -38,7 +38,7 @@ class Outcome:
     area: float
     """Miscalibration area."""
     area_limit: float
-    """What a perfect model has at most, in 95 of 100 samples of as many structures."""
+    """Largest area of a perfect model, in 95 of 100 samples of as many structures."""
     held: int
     """Values inside their 90 % intervals."""
     values: int
@@ -57,15 +57,7 @@ class Outcome:
 
 
 def outcomes(name: str, seed: int, run: Path) -> list[Outcome]:
-    """Of all targets of a finished run.
-
-    Parameters
-    ----------
-    name, seed
-        Of the set and of the campaign.
-    run
-        Its run directory.
-    """
+    """Outcomes of all targets of a finished campaign of a set."""
     summary = json.loads((run / "ensemble" / "ensemble.json").read_text(encoding="utf-8"))
     graphs = pd.read_parquet(run / "predictions" / "test.parquet")
     nodes_file = run / "predictions" / "test_nodes.parquet"
@@ -83,7 +75,7 @@ def outcomes(name: str, seed: int, run: Path) -> list[Outcome]:
             scale, unit = 1 / atoms[:, None], f"{unit}/atom"
         labels = [f"{target}_{axis}" for axis in "xyz"] if of_forces else [target]
         columns = _Columns(table, labels, scale)
-        found.append(_outcome(name, seed, target, unit, columns, summary, len(graphs)))
+        found.append(_outcome((name, seed, target, unit), columns, summary, len(graphs)))
     return found
 
 
@@ -100,10 +92,7 @@ class _Columns:
 
 
 def _outcome(
-    name: str,
-    seed: int,
-    target: str,
-    unit: str,
+    about: tuple[str, int, str, str],
     columns: _Columns,
     summary: dict[str, Any],
     structures: int,
@@ -119,10 +108,7 @@ def _outcome(
         quarters = np.array_split(np.argsort(np.linalg.norm(reference, axis=1)), 4)
         by_size = [(int(inside[rows].sum()), int(inside[rows].size)) for rows in quarters]
     return Outcome(
-        name,
-        seed,
-        target,
-        unit,
+        *about,
         structures,
         single=members[numbers.index(summary["best_member"])],
         ensemble=float(np.abs(error).mean()),

@@ -1,20 +1,78 @@
-"""Structures outside the training range, made of given ones."""
+"""Structures outside the training range, made of given ones, and which of them are flagged."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ase import Atoms
+from ase.calculators.emt import EMT
 from ase.geometry import find_mic
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from hydragnn_flow import Ensemble, GraphStore
+
 Structure = Any  # ase.Atoms, which has no types for most of what it does
 
 _NEW = ("Al", "C", "N", "Pb")
+_BASES = 200
+
+
+@dataclass(frozen=True)
+class Flags:
+    """Structures that an ensemble flags as unlike its training data."""
+
+    set: str
+    test: int
+    test_flagged: int
+    outside: int
+    flagged: int
+    held: int | None
+    """Flagged or inside their intervals, where the truth is known."""
+    missed: dict[str, int]
+    """Kind → number of those that are neither."""
+
+
+def flags(name: str, run: Path, times: int) -> Flags:
+    """Flags of a run's test split and of structures outside, each kind so many times."""
+    ensemble = Ensemble.load(run)
+    store = GraphStore.open(run / "store.gs")
+    test = ensemble.predict(store, split="testset").graphs["flagged"]
+    bases = [_atoms(graph) for graph, _ in zip(store["testset"], range(_BASES), strict=False)]
+    kinds, structures = zip(*outside(bases, np.random.default_rng(0), times), strict=True)
+    table = ensemble.predict(list(structures)).graphs
+    flagged = table["flagged"].to_numpy()
+    labelled = ensemble.manifest.provenance.get("source", {}).get("format") == "emt_alloys"
+    held = flagged.copy()
+    for i in np.flatnonzero(~flagged) if labelled else ():
+        make_calculator: Any = EMT  # ASE has no types for it
+        structures[i].calc = make_calculator()
+        energy = structures[i].get_potential_energy()
+        held[i] = table["energy_lo"][i] <= energy <= table["energy_hi"][i]
+    return Flags(
+        name,
+        len(test),
+        int(test.sum()),
+        len(flagged),
+        int(flagged.sum()),
+        int(held.sum()) if labelled else None,
+        dict(Counter(kind for kind, is_held in zip(kinds, held, strict=True) if not is_held)),
+    )
+
+
+def _atoms(graph: Any) -> Atoms:
+    return Atoms(
+        graph.x[:, 0].int().tolist(),
+        graph.pos.double().numpy(),
+        cell=graph.cell.double().numpy(),
+        pbc=graph.pbc.bool().tolist(),
+    )
 
 
 def outside(given: Sequence[Atoms], rng: Generator, times: int) -> Iterator[tuple[str, Atoms]]:

@@ -2,10 +2,10 @@
 
     PYTHON-WITH-DEEPHYPER -m execution_race.deephyper_evaluator PYTHON-THAT-TRAINS
 
-To each line, a segment as JSON, it answers with a line: the Unix time at which its first step would
-begin, and the CPU time of all processes since the line before. `run` starts a process for each
-trial, as `gfm_deephyper_multi.py` does by `srun`; here without Slurm. Nothing of ours is imported,
-since DeepHyper's requirements are not ours.
+To each line, a segment as JSON, it answers once the segment's first step would begin, with the CPU
+time of all processes since the line before. `run` starts a process for each trial, as
+`gfm_deephyper_multi.py` does by `srun`; here without Slurm. Nothing of ours is imported, since
+DeepHyper's requirements are not ours.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from deephyper.evaluator import ProcessPoolEvaluator, queued
 def run(job: Any, dequed: Any = None) -> dict[str, Any]:
     """Train one trial in a process of its own; the process reads its parameters."""
     command = [job.parameters["python"], "-m", "execution_race.fresh"]
-    printed = subprocess.check_output(command, input=job.parameters["segment"], encoding="utf-8")
-    return {"objective": 0.0, "metadata": {"began": float(printed.splitlines()[-1])}}
+    subprocess.check_output(command, input=job.parameters["segment"], encoding="utf-8")
+    return {"objective": 0.0}
 
 
 def serve(python: str) -> None:
@@ -34,9 +34,9 @@ def serve(python: str) -> None:
     before = _cpu_seconds()
     for line in sys.stdin:
         evaluator.submit([{"python": python, "segment": line}])
-        (job,) = evaluator.gather("ALL")
+        evaluator.gather("ALL")
         now = _cpu_seconds()
-        print(json.dumps({"began": job.metadata["began"], "cpu": now - before}), flush=True)
+        print(json.dumps({"cpu": now - before}), flush=True)
         before = now
     evaluator.close()
 

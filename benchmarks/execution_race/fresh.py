@@ -9,10 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.runner import run_segment
+from execution_race.on_node import stop_at_first_step
 
 if __name__ == "__main__":
-    result = run_segment(SegmentSpec.from_dict(json.load(sys.stdin)), should_stop=lambda: True)
-    assert result.status == "interrupted", result.reason
-    print(result.ended)
+    print(stop_at_first_step(json.load(sys.stdin))["ended"])

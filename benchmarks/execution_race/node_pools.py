@@ -52,7 +52,7 @@ class Nodes:
     given
         Parsl's arguments.
     count
-        How many.
+        Number of nodes.
     median
         Time of a segment [s].
     statistics
@@ -140,39 +140,20 @@ class Nodes:
         self._gave += 1
 
     def _write(self) -> None:
-        line = {
-            "time": time.time(),
-            "nodes": len(self._sockets),
-            "open": self._open,
-            "took": self._took,
-            "gave": self._gave,
-            "idle_seconds": self._idle_seconds,
-            "busy_seconds": self._busy_seconds,
-        }
+        names = ("open", "took", "gave", "idle_seconds", "busy_seconds")
+        line = {"time": time.time(), "nodes": len(self._sockets)}
+        line |= {name: getattr(self, f"_{name}") for name in names}
         with self._statistics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def _registration(self, name: str) -> bytes:
-        return pickle.dumps(
-            {
-                "type": "registration",
-                "parsl_v": VERSION,
-                "python_v": platform.python_version(),
-                "packages": {},
-                "worker_count": self._workers,
-                "max_capacity": self._workers,
-                "uid": name,
-                "block_id": self._block,
-                "start_time": time.time(),
-                "drain_time": float("inf"),
-                "prefetch_capacity": 0,
-                "os": "Linux",
-                "hostname": name.rpartition("-")[0],
-                "dir": "/",
-                "cpu_count": 64,
-                "total_memory": 1,
-            }
-        )
+        said = {"type": "registration", "uid": name, "hostname": name.rpartition("-")[0]}
+        versions = {"parsl_v": VERSION, "python_v": platform.python_version(), "packages": {}}
+        size = {"worker_count": self._workers, "max_capacity": self._workers}
+        times = {"start_time": time.time(), "drain_time": float("inf"), "prefetch_capacity": 0}
+        machine = {"os": "Linux", "dir": "/", "cpu_count": 64, "total_memory": 1}
+        parts = (said, versions, size, times, machine, {"block_id": self._block})
+        return pickle.dumps({key: value for part in parts for key, value in part.items()})
 
 
 def main() -> None:

@@ -8,7 +8,6 @@ As a program, it is the driver.
 from __future__ import annotations
 
 import json
-import math
 import os
 import signal
 import subprocess
@@ -20,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from statistics import NormalDist
 from typing import Any
 
 import psutil
@@ -29,10 +27,7 @@ from parsl.providers import LocalProvider
 from results import Line
 from rich.console import Console
 
-from execution_race.node_pools import SIGMA
-from execution_race.processes import cpu_seconds, family, wait_until_unnamed
-from execution_race.shared_directory import STRACE, calls_per_second
-from execution_race.workplace import config
+from execution_race.workplace import config, cpu_seconds, family
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
@@ -47,22 +42,19 @@ from hydragnn_flow.placement import Gcd
 from hydragnn_flow.processes import end_with_parent
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.monitor import SAVES_PER_SECOND
 
-_ROW = "campaign"
-CALLS = "calls of driver to the file system"
-"""Name of a line."""
 _GCDS = 8
 # Never asked for in full.
 _TRIALS = 10_000_000
 _PROGRAM = Path(__file__).with_name("node_pools.py")
 _SECONDS_BETWEEN_LOOKS = 1.0
 _SECONDS_AT_MOST = 900.0
+_SECONDS_TO_END = 30.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured."""
+    """Size of the machine, and times."""
 
     nodes: int
     blocks: int
@@ -70,8 +62,6 @@ class Plan:
     """Time of a segment [s]."""
     steady: float
     """Time for which a full machine is watched [s]."""
-    short: float
-    """Time of a segment where the driver is the limit [s]."""
     heartbeat: int
     """Time between two signs of life of a node [s]."""
 
@@ -80,36 +70,22 @@ class Plan:
         """GCDs of all nodes."""
         return self.nodes * _GCDS
 
-    @property
-    def segments(self) -> float:
-        """Segments that end on a machine that is full [1/s]."""
-        return self.workers / (self.median * math.exp(SIGMA**2 / 2))
-
-    @property
-    def saves(self) -> float:
-        """Checkpoints that these segments write on the way, before their ends [1/s]."""
-        seconds, of_log = self.workers / SAVES_PER_SECOND, NormalDist(math.log(self.median), SIGMA)
-        reach = (1 - of_log.cdf(math.log(n * seconds)) for n in range(1, 100))
-        return self.segments * sum(reach)
-
 
 def lines(folder: Path, plan: Plan, say: Callable[[str], None]) -> list[Line]:
-    """Fill a machine, watch it, lose a batch job, lose the driver; then ask for all it can do.
+    """Fill a machine, watch it, lose a batch job, and lose the driver.
 
     Parameters
     ----------
     folder
         For run directories.
     plan
-        Of the machine.
+        Plan of the machine.
     say
-        Told what is being done.
+        Function that says what is being done.
     """
-    with _Run(folder / "long", plan, plan.median) as run:
+    with _Run(folder, plan) as run:
         found = _filled(run, plan, say) + _watched(run, plan, say)
-        found += _lost_block(run, plan, say) + _lost_driver(run, plan, say)
-    with _Run(folder / "short", plan, plan.short) as run:
-        return found + _at_most(run, plan, say)
+        return found + _lost_block(run, plan, say) + _lost_driver(run, plan, say)
 
 
 def _filled(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
@@ -120,8 +96,8 @@ def _filled(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
     end = run.until(lambda now: now.open >= plan.workers)
     rate = (end.took - begin.took) / (end.time - begin.time)
     return [
-        _line(plan, "full after", end.time - run.began, "s"),
-        _line(plan, "segments given out while it fills", rate, "1/s", at_least=400),
+        Line(f"{plan.workers:,} GCDs: full after", end.time - run.began, "s"),
+        Line("segments given out while it fills", rate, "1/s", at_least=400, is_detail=True),
     ]
 
 
@@ -131,34 +107,25 @@ def _watched(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
     full = time.time()
     run.until(lambda now: now.time > full + plan.median / 2)
     begin, cpu = run.now(), run.cpu_seconds()
-    took, since, longest = begin.took, begin.time, 0.0
-
-    def is_over(now: _Now) -> bool:
-        nonlocal took, since, longest
-        if now.took > took:
-            took, since = now.took, now.time
-        longest = max(longest, now.time - since)
-        return now.time > begin.time + plan.steady
-
-    end = run.until(is_over)
+    end = run.until(lambda now: now.time > begin.time + plan.steady)
     spent = {name: after - cpu[name] for name, after in run.cpu_seconds().items()}
     seconds = end.time - begin.time
     idle = end.idle_seconds - begin.idle_seconds
     share = idle / (idle + end.busy_seconds - begin.busy_seconds)
     driver, interchange = run.processes()
-    calls = []
-    if STRACE:
-        calls.append(_line(plan, CALLS, run.calls_per_second(plan.steady / 10), "1/s"))
     return [
-        *calls,
-        _line(plan, "segments that end", (end.gave - begin.gave) / seconds, "1/s"),
-        _line(plan, "GCD time between segments", 100 * share, "%", at_most=2),
-        _line(plan, "longest time without a new one", longest, "s"),
-        _line(plan, "CPU of driver", 100 * spent["driver"] / seconds, "% of a core", at_most=60),
-        _line(plan, "CPU of interchange", 100 * spent["interchange"] / seconds, "% of a core"),
-        _line(plan, "memory of driver", driver.memory_info().rss / 2**30, "GiB", at_most=4),
-        _line(plan, "memory of interchange", interchange.memory_info().rss / 2**30, "GiB"),
-        _line(plan, "file descriptors of interchange", interchange.num_fds(), ""),
+        Line("segments that end", (end.gave - begin.gave) / seconds, "1/s", is_detail=True),
+        Line("GCD time between segments of ten minutes", 100 * share, "%", at_most=2),
+        Line("CPU of the driver", 100 * spent["driver"] / seconds, "% of a core", at_most=60),
+        Line(
+            *("CPU of the interchange", 100 * spent["interchange"] / seconds, "% of a core"),
+            is_detail=True,
+        ),
+        Line("memory of the driver", driver.memory_info().rss / 2**30, "GiB", at_most=4),
+        Line(
+            *("memory of the interchange", interchange.memory_info().rss / 2**30, "GiB"),
+            is_detail=True,
+        ),
     ]
 
 
@@ -173,9 +140,8 @@ def _lost_block(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]
     run.until(lambda _: any(run.took(block) >= each for block in run.blocks() - before))
     again = time.time() - noticed
     return [
-        _line(plan, "a block's nodes are lost: noticed after", noticed - killed, "s", at_most=90),
-        _line(plan, "others run in its place after", again, "s", at_most=60),
-        _line(plan, "segments done twice", run.done_twice(), "", at_most=0),
+        Line("an eighth of the nodes is lost: noticed after", noticed - killed, "s", at_most=90),
+        Line("others run in their place after", again, "s", at_most=60, is_detail=True),
     ]
 
 
@@ -187,38 +153,16 @@ def _lost_driver(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line
     ready = run.ready()
     run.until(lambda now: now.open >= plan.workers)
     return [
-        _line(plan, "lost driver: segments on record", known, ""),
-        _line(plan, "ended, and not on record", answered - known, ""),
-        _line(plan, "another knows all that ran after", ready - run.began, "s", at_most=60),
-        _line(plan, "all of it runs again after", time.time() - run.began, "s"),
-        _line(plan, "segments done twice by both", run.done_twice(), "", at_most=0),
+        Line("the driver is lost: another knows all after", ready - run.began, "s", at_most=60),
+        Line("ended, and not on record", answered - known, is_detail=True),
+        Line("all of it runs again after", time.time() - run.began, "s", is_detail=True),
+        Line("segments done twice", run.done_twice(), at_most=0),
     ]
-
-
-def _at_most(run: _Run, plan: Plan, say: Callable[[str], None]) -> list[Line]:
-    say(f"segments of {plan.short:g} s: more than the driver can do")
-    run.until(lambda now: now.gave > plan.workers / 2)
-    begin, known = time.time(), len(run.results())
-    run.until(lambda now: now.time > begin + plan.steady / 2)
-    rate = (len(run.results()) - known) / (time.time() - begin)
-    return [_line(plan, "most segments recorded and replaced", rate, "1/s", at_least=400)]
-
-
-def _line(
-    plan: Plan,
-    what: str,
-    value: float,
-    unit: str,
-    at_least: float | None = None,
-    at_most: float | None = None,
-) -> Line:
-    what = f"{plan.workers:,} workers: {what}"
-    return Line(_ROW, what, value, unit, at_least=at_least, at_most=at_most)
 
 
 @dataclass(frozen=True)
 class _Now:
-    """What all blocks say together."""
+    """State that all blocks report together."""
 
     time: float
     nodes: int
@@ -233,8 +177,8 @@ class _Now:
 class _Run:
     """A driver with a run directory of its own."""
 
-    def __init__(self, folder: Path, plan: Plan, median: float) -> None:
-        self._folder, self._plan, self._median = folder, plan, median
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder, self._plan = folder, plan
         self._answered = 0
         self.began = 0.0
         """Unix time at which the last driver was started [s]."""
@@ -256,7 +200,7 @@ class _Run:
         """Start a driver."""
         (self._folder / "ready").unlink(missing_ok=True)
         self.began = time.time()
-        plan = [self._plan.nodes, self._plan.blocks, self._plan.heartbeat, self._median]
+        plan = [self._plan.nodes, self._plan.blocks, self._plan.heartbeat, self._plan.median]
         with (self._folder / "output").open("ab") as output:
             self._driver = subprocess.Popen(
                 [sys.executable, __file__, str(self._folder), *map(str, plan)],
@@ -272,8 +216,15 @@ class _Run:
         for pid in self.blocks():
             self.kill_block(pid)
         # The shells that started the nodes still write how these ended.
-        wait_until_unnamed(self._folder)
+        give_up = time.monotonic() + _SECONDS_TO_END
+        while time.monotonic() < give_up and any(map(self._is_named, psutil.process_iter())):
+            time.sleep(0.1)
         return self._answered
+
+    def _is_named(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            return str(self._folder) in " ".join(process.cmdline())
+        return False
 
     def kill_block(self, pid: int) -> None:
         """Kill the nodes of a block, as a power failure does."""
@@ -333,11 +284,6 @@ class _Run:
         """CPU time up to now of both [s]."""
         driver, interchange = self.processes()
         return {"driver": cpu_seconds([driver]), "interchange": cpu_seconds([interchange])}
-
-    def calls_per_second(self, seconds: float) -> float:
-        """Calls of the driver for files of its directory [1/s]."""
-        trace = self._folder / "trace"
-        return calls_per_second(self._driver.pid, self._folder / "run", seconds, trace)
 
     def results(self) -> list[dict[str, Any]]:
         """The segments on record; the last may still be being written."""

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional
+from turns import Turns, take_turns
 
-from gpu_race.clock import Clock, Turns, take_turns
+from gpu_race.steps import seconds_of
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels import spline
 from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
@@ -37,11 +38,11 @@ class Piece(NamedTuple):
     Attributes
     ----------
     name
-        Of the module.
+        Name of the module.
     ours, plain
         Functions of the operands.
     operands
-        What is differentiated; forces come from the first.
+        Tensors that are differentiated; forces come from the first.
     """
 
     name: str
@@ -78,24 +79,21 @@ def measure(
     device
         Where.
     atoms
-        Of the crystal whose edges are summed over; each has some 42 of them.
+        Number of atoms of the crystal whose edges are summed over; each has some 42 of them.
     rounds, seconds
         Turns of each way, and the length of one [s].
     say
-        Told what is measured.
+        Function that says what is measured.
     """
-    clock = Clock(device)
     for piece in pieces(device, atoms):
         for mode in MODES:
-            say(f"{piece.name}, {mode}")
             work = {
                 name: _work(mode, function, piece.operands)
                 for name, function in ((OURS, piece.ours), (PLAIN, piece.plain))
             }
             worst = _difference(work[OURS](), work[PLAIN]())
-
-            contenders = {name: partial(clock.of, work[name], seconds) for name in work}
-            yield Timed(piece.name, mode, take_turns(contenders, rounds), worst)
+            contenders = {name: partial(seconds_of, work[name], device, seconds) for name in work}
+            yield Timed(piece.name, mode, take_turns(contenders, rounds, say), worst)
 
 
 def pieces(device: torch.device, atoms: int) -> list[Piece]:
@@ -136,25 +134,14 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
     by_head = neighbour_sums(crystal, HEADS)
     alone = neighbour_sums(crystal)
     spline_operands = numbers(n_knots, WIDTH)
+    of_atoms, of_knots = [[numbers(n, WIDTH) for _ in range(2)] for n in (n_atoms, n_knots)]
+    rattled, whole_bags = (lengths_of(crystal), spline_operands), _with_whole_bags(read)
+    filtered_operands = (lengths_of(crystal), *of_atoms, *of_knots)
     return [
-        Piece("spline", read, plainly_read, (lengths_of(crystal), spline_operands)),
+        Piece("spline", read, plainly_read, rattled),
         Piece("spline, ideal crystal", read, plainly_read, (lengths_of(ideal), spline_operands)),
-        Piece(
-            "spline, bags whole",
-            _with_whole_bags(read),
-            plainly_read,
-            (lengths_of(crystal), spline_operands),
-        ),
-        Piece(
-            "filtered_messages",
-            filtered,
-            plainly_filtered,
-            (
-                lengths_of(crystal),
-                *(numbers(n_atoms, WIDTH) for _ in range(2)),
-                *(numbers(n_knots, WIDTH) for _ in range(2)),
-            ),
-        ),
+        Piece("spline, bags whole", whole_bags, plainly_read, rattled),
+        Piece("filtered_messages", filtered, plainly_filtered, filtered_operands),
         Piece(
             "edge_sums, filtered",
             lambda filters, nodes: filtered_sum(nodes, filters, crystal),

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from model_race.networks import BATCH, Case
 
-_HERE = Path(__file__).resolve()
+_BENCHMARKS = Path(__file__).resolve().parents[1]
 # CPU time after which losses are read [s], for which a process waits for the device.
 _BETWEEN_LOOKS = 0.1
 
@@ -42,22 +42,21 @@ def measure(
     Parameters
     ----------
     case, store
-        What each trains, a network of its own.
+        Network and graphs of each process.
     device
-        Which they share; on a CPU each has one thread.
+        Device that they share; on a CPU each has one thread.
     numbers
-        How many at a time.
+        Numbers of processes at a time.
     seconds
         Length of each measurement [s].
     say
-        Told what is being done.
+        Function that says what is being done.
 
     Raises
     ------
     RuntimeError
         Where a process ends; the message is the end of what it said.
     """
-    say(f"starting {max(numbers)} processes")
     given = json.dumps([case.mpnn_type, case.mode, str(store), str(device)])
     with ExitStack() as stack:
         processes = []
@@ -68,7 +67,7 @@ def measure(
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 encoding="utf-8",
-                cwd=_HERE.parents[1],
+                cwd=_BENCHMARKS,
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
@@ -77,7 +76,7 @@ def measure(
             _answer(process)  # it has taken its first steps
         found = []
         for n in numbers:
-            say(f"{n} processes")
+            say(f"{n} processes of {case.name}")
             begin = time.time() + 0.2
             for process in processes[:n]:
                 assert process.stdin is not None
@@ -100,11 +99,11 @@ def _serve(mpnn_type: str, mode: str, store: str, device: str) -> None:
     """Train when asked to; the answer is steps per second."""
     from model_race.sides import Ours
 
-    from gpu_race.clock import Clock
+    from gpu_race.steps import now
 
     torch.set_num_threads(1)
     case = Case(mpnn_type, mode)  # type: ignore[arg-type]
-    side, clock = Ours(Path(store), case, BATCH, torch.device(device)), Clock(torch.device(device))
+    side = Ours(Path(store), case, BATCH, torch.device(device))
     for _ in range(3):
         side.train(0)
     print("ready", flush=True)
@@ -114,7 +113,7 @@ def _serve(mpnn_type: str, mode: str, store: str, device: str) -> None:
         graphs, start = 0, time.perf_counter()
         while time.perf_counter() - start < seconds:
             graphs += side.train(_BETWEEN_LOOKS)
-        clock.now()
+        now(torch.device(device))
         print(graphs / BATCH / (time.perf_counter() - start), flush=True)
 
 

@@ -1,21 +1,24 @@
-"""Training steps of each network: speed, kernels, and expected time."""
+"""Training steps of each network on a device: speed, kernels, and expected time."""
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from model_race.alloys import write_alloys
 from model_race.networks import BATCH, Case, network
 from model_race.sides import Ours, Side
 from peers.hydragnn_model import HydraGNNModel
+from torch.profiler import ProfilerActivity, profile
+from turns import Turns, take_turns
 
-from gpu_race.clock import Clock, Turns, take_turns
-from gpu_race.kernels import Kernels, kernels_of
 from hydragnn_flow import GraphStore, InputError, build_model
-from hydragnn_flow.models.cost import NetworkCost, network_cost
+from hydragnn_flow.models.cost import _VIEWS, NetworkCost, network_cost
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.placement.cost_model import CostModel, Work
 from hydragnn_flow.training.memory import (
@@ -27,20 +30,19 @@ from hydragnn_flow.training.memory import (
 
 OURS, THEIRS = "ours", "HydraGNN"
 _ATOMS, _EDGES = 32, 640  # of a graph of model_race.alloys
+_ACTIVITIES = {"cuda": ProfilerActivity.CUDA, "xpu": ProfilerActivity.XPU}
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How much is measured."""
+class Kernels:
+    """Kernels of one step, on average."""
 
-    rounds: int
-    """Turns of each side."""
+    launches: float
+    """Kernels and copies; on a CPU torch's innermost operations."""
     seconds: float
-    """Length of a turn [s], of one step at least."""
-    profiled: int = 3
-    """Steps that are profiled."""
-    batches: int = 4
-    """Different batches, which a side takes one after the other."""
+    """Time in kernels and copies [s]."""
+    costliest: dict[str, float]
+    """Seconds of the kernels that take most, by name [s]."""
 
 
 @dataclass(frozen=True)
@@ -60,63 +62,45 @@ class Row:
     """The peak, likewise and without a margin [GiB]."""
 
 
+@dataclass(frozen=True)
 class Course:
-    """Measures one network after the other.
+    """Measures one network after the other."""
 
-    Parameters
-    ----------
-    folder
-        For the graphs.
-    device
-        Where to compute.
-    gcd
-        Assumptions of placement about the device.
-    settings
-        How much to measure.
-    hydragnn
-        A checkout of HydraGNN, if there is one.
-    say
-        Told what is being done.
-
-    Attributes
-    ----------
-    left_out
-        What could not be measured, and why.
-    """
-
-    def __init__(
-        self,
-        folder: Path,
-        device: torch.device,
-        gcd: Gcd,
-        settings: Settings,
-        hydragnn: Path | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self._folder, self._device, self._costs = folder, device, CostModel(gcd)
-        self._settings, self._hydragnn, self._say = settings, hydragnn, say
-        self.left_out: list[str] = []
+    folder: Path
+    device: torch.device
+    gcd: Gcd
+    """Assumptions of placement about the device."""
+    rounds: int
+    """Turns of each side."""
+    seconds: float
+    """Length of a turn [s], of one step at least."""
+    batches: int
+    """Different batches, which a side takes one after the other."""
+    hydragnn: Path | None
+    say: Callable[[str], None]
+    left_out: list[str]
+    """Names of what could not be measured, and why."""
 
     def run(self, case: Case) -> Row | None:
         """Measure whichever sides there are; None where ours cannot be."""
-        name = f"{case.mpnn_type}, {case.mode}"
-        store, clock = self.store(case.columns), Clock(self._device)
+        store = write_alloys(self.folder, self.batches * BATCH, case)
         give_back_memory()
-        forget_peak_memory(self._device)
+        forget_peak_memory(self.device)
         try:
-            ours = Ours(store, case, BATCH, self._device)
-            step = 2 * _once(ours, clock)
-            peak = peak_memory_gib(self._device)
+            ours = Ours(store, case, BATCH, self.device)
+            for _ in range(2):
+                step = seconds_of(lambda: ours.train(0), self.device)
+            peak = peak_memory_gib(self.device)
             sides: dict[str, Side] = {OURS: ours} | self._theirs(case, store)
-            contenders = {who: self._turn(side, clock, step) for who, side in sides.items()}
-            turns = take_turns(contenders, self._settings.rounds)
+            contenders = {who: self._turn(side, 2 * step) for who, side in sides.items()}
+            turns = take_turns(contenders, self.rounds, self.say)
             # Last, since what the profiler has begun may go on.
-            kernels = kernels_of(ours.step, self._settings.profiled, self._device)
+            kernels = kernels_of(ours.step, self.batches, self.device)
         except (RuntimeError, InputError) as error:
             reason = out_of_memory(error) or next(iter(str(error).splitlines()), "")
-            self.left_out.append(f"{name}: {reason}")
+            self.left_out.append(f"{case.name}: {reason}")
             return None
-        cost = self._cost(case, store)
+        costs, cost = CostModel(self.gcd), self._cost(case, store)
         work = Work(
             flops=cost.flops,
             bytes=cost.bytes,
@@ -124,43 +108,34 @@ class Course:
             activation_bytes=cost.peak_bytes,
             parameter_bytes=4 * cost.parameters,
         )
-        expected = self._costs.estimate(case.mpnn_type, work, 1)
+        expected = costs.estimate(case.mpnn_type, work, 1)
         memory = expected.uncorrected_memory_gib
-        if self._device.type != "cpu":  # of which torch does not count the libraries' own
-            memory -= self._costs.gcd.process_gib
+        if self.device.type != "cpu":  # of which torch does not count the libraries' own
+            memory -= self.gcd.process_gib
         return Row(case, turns, kernels, peak, cost, expected.uncorrected_seconds, memory)
 
-    def store(self, columns: int) -> Path:
-        """Graphs with a number of node features."""
-        path = self._folder / f"alloys-{columns}.gs"
-        if not path.exists():
-            self._say("writing graphs")
-            write_alloys(path, self._settings.batches * BATCH, columns)
-        return path
-
     def _theirs(self, case: Case, store: Path) -> dict[str, Side]:
-        if self._hydragnn is None:
+        if self.hydragnn is None:
             return {}
         split = GraphStore.open(store)["trainset"]
         graphs = [split[index] for index in range(len(split))]
         try:
-            side = HydraGNNModel(self._hydragnn, graphs, network(case), self._device)
+            side = HydraGNNModel(self.hydragnn, graphs, network(case), self.device)
             side.train(0)
         except Exception as error:  # CannotRun, or whatever HydraGNN objects to
             reason = next(iter(str(error).splitlines()), type(error).__name__)
-            self.left_out.append(f"HydraGNN's {case.mpnn_type}, {case.mode}: {reason}")
+            self.left_out.append(f"HydraGNN's {case.name}: {reason}")
             return {}
         return {THEIRS: side}
 
-    def _turn(self, side: Side, clock: Clock, step: float) -> Callable[[], float]:
+    def _turn(self, side: Side, step: float) -> Callable[[], float]:
         """A turn of a side; seconds of a step."""
+        graphs = [0]
 
-        def turn() -> float:
-            start = clock.now()
-            graphs = side.train(max(self._settings.seconds, step))
-            return (clock.now() - start) * BATCH / graphs
+        def work() -> None:
+            graphs[0] = side.train(max(self.seconds, step))
 
-        return turn
+        return lambda: seconds_of(work, self.device) * BATCH / graphs[0]
 
     def _cost(self, case: Case, store: Path) -> NetworkCost:
         with GraphStore.open(store) as graphs, torch.device("meta"):
@@ -168,9 +143,55 @@ class Course:
         return network_cost(model, _ATOMS * BATCH, _EDGES * BATCH, BATCH, _ATOMS)
 
 
-def _once(side: Side, clock: Clock) -> float:
-    """Seconds of a step that is not the first [s]."""
-    side.train(0)
-    start = clock.now()
-    side.train(0)
-    return clock.now() - start
+def now(device: torch.device) -> float:
+    """Seconds of a device: by the wall once it has done its work, of a CPU those it spent [s]."""
+    if device.type == "cpu":
+        return time.process_time()
+    torch.get_device_module(device).synchronize(device)
+    return time.perf_counter()
+
+
+def seconds_of(work: Callable[[], object], device: torch.device, at_least: float = 0.0) -> float:
+    """Seconds that some work takes, of as many times as fill so many seconds [s]."""
+    times, once = 1, 0.0
+    while True:
+        start = now(device)
+        for _ in range(times):
+            work()
+        once = (now(device) - start) / times
+        if once * times >= at_least:
+            return once
+        times = max(2 * times, int(at_least / max(once, 1e-9)))
+
+
+def kernels_of(step: Callable[[], object], steps: int, device: torch.device) -> Kernels:
+    """Profile some steps."""
+    activities = [ProfilerActivity.CPU]
+    if device.type in _ACTIVITIES:
+        activities.append(_ACTIVITIES[device.type])
+    with profile(activities=activities) as found:
+        for _ in range(steps):
+            step()
+        now(device)
+    spent: defaultdict[str, float] = defaultdict(float)
+    launches = 0
+    for event in found.events() or []:
+        if (seconds := _seconds(event, device)) is not None:
+            launches += 1
+            spent[event.name] += seconds
+    costliest = sorted(spent, key=lambda name: spent[name], reverse=True)[:12]
+    by_name = {name[:80]: spent[name] / steps for name in costliest}
+    return Kernels(launches / steps, sum(spent.values()) / steps, by_name)
+
+
+def _seconds(event: Any, device: torch.device) -> float | None:
+    """Time of a kernel [s]; None for other events."""
+    if device.type == "cpu":
+        library, _, name = event.name.partition("::")
+        moves_data = library == "aten" and name not in _VIEWS and not event.cpu_children
+        return 1e-6 * float(event.self_cpu_time_total) if moves_data else None
+    # What the host has marked is shown on the device as well.
+    is_mark = getattr(event, "is_user_annotation", False) or "#" in event.name
+    if is_mark or event.device_type.name == "CPU":
+        return None
+    return 1e-6 * float(event.time_range.elapsed_us())

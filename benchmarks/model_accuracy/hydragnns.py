@@ -14,14 +14,12 @@ from torch_geometric.data import Data
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.data import GraphSplit
-from model_accuracy.outcome import Outcome, errors, labels
-from model_accuracy.sets import SETS, Contest, network
-
-_SPLITS = ("trainset", "valset", "testset")
+from model_accuracy.outcome import Outcome
+from model_accuracy.sets import SETS, Contest, errors, labels, network
 
 
 def train_and_test(
-    contest: Contest, store: Path, seconds: float, seed: int, checkout: Path
+    contest: Contest, store: Path, seconds: float, checkout: Path, seed: int
 ) -> Outcome:
     """Train by HydraGNN's own loop.
 
@@ -32,67 +30,40 @@ def train_and_test(
     Parameters
     ----------
     contest
-        Which network on which set.
+        Network and set.
     store
-        Of the set.
+        Store of the set.
     seconds
         CPU time of the training, of all threads of this process.
-    seed
-        Of the weights and of the order of graphs.
     checkout
         Root of a checkout of HydraGNN.
+    seed
+        Seed of the weights and of the order of graphs.
 
     Raises
     ------
     CannotRun
         Where there is no such checkout or a package is missing.
     """
-    graphs = Graphs(contest, store)
-    trained = train(checkout, graphs.splits, graphs.network(), seconds, seed)
+    chosen, opened = SETS[contest.set], GraphStore.open(store)
+    train_split, test_split = opened["trainset"], opened["testset"]
+    targets = _Targets(train_split, chosen.measures[0].target, chosen.potential)
+    elements = np.flatnonzero(_counts(train_split).sum(axis=0)).tolist()
+    splits = {
+        name: [_graph(split[index], contest, targets, elements) for index in range(len(split))]
+        for name in ("trainset", "valset", "testset")
+        for split in [opened[name]]
+    }
+    trained = train(checkout, splits, _network(contest, len(elements)), seconds, seed)
     found = None
     if trained.best_epoch is not None:
-        predictions = graphs.predict(trained.model, "testset")
-        found = errors(SETS[contest.set], graphs.opened["testset"], predictions)
-    remark = f"NaN in epoch {trained.epochs}" if trained.is_nan else ""
-    return Outcome(trained.seconds, trained.epochs, trained.best_epoch or 0, found, remark)
-
-
-class Graphs:
-    """A set's graphs and targets as HydraGNN reads them.
-
-    Parameters
-    ----------
-    contest
-        Which network on which set.
-    store
-        Of the set.
-    """
-
-    def __init__(self, contest: Contest, store: Path) -> None:
-        self._contest, self.opened = contest, GraphStore.open(store)
-        chosen, train_split = SETS[contest.set], self.opened["trainset"]
-        self._targets = _Targets(train_split, chosen.measures[0].target, chosen.potential)
-        self._elements = _elements(train_split)
-        self.splits = {
-            name: [
-                _graph(self.opened[name][index], contest, self._targets, self._elements)
-                for index in range(len(self.opened[name]))
-            ]
-            for name in _SPLITS
-        }
-
-    def network(self) -> dict[str, Any]:
-        """HydraGNN's `NeuralNetwork` section."""
-        return _network(self._contest, len(self._elements))
-
-    def predict(self, model: Any, split: str) -> dict[str, NDArray[np.float64]]:
-        """Predictions of a split by target, in the data's units."""
-        chosen = SETS[self._contest.set]
-        said = predict(model, self.splits[split], chosen.potential)
+        said = predict(trained.model, splits["testset"], chosen.potential)
         names = ["energy", "forces"] if chosen.potential else [chosen.measures[0].target]
         predictions = dict(zip(names, said, strict=True))
-        predictions[names[0]] = self._targets.undo(predictions[names[0]], self.opened[split])
-        return predictions
+        predictions[names[0]] = targets.undo(predictions[names[0]], test_split)
+        found = errors(contest.set, test_split, predictions)
+    remark = f"NaN in epoch {trained.epochs}" if trained.is_nan else ""
+    return Outcome(trained.seconds, trained.epochs, trained.best_epoch or 0, found, remark)
 
 
 class _Targets:
@@ -103,7 +74,7 @@ class _Targets:
     train
         The training split.
     name
-        Of the target.
+        Name of the target.
     potential
         Whether it is a potential's energy.
     """
@@ -166,11 +137,6 @@ def _network(contest: Contest, n_elements: int) -> dict[str, Any]:
     }
     section["Architecture"]["periodic_boundary_conditions"] = SETS[contest.set].periodic
     return section
-
-
-def _elements(split: GraphSplit) -> list[int]:
-    """Atomic numbers of a split, ascending."""
-    return np.flatnonzero(_counts(split).sum(axis=0)).tolist()
 
 
 def _counts(split: GraphSplit) -> NDArray[np.float64]:

@@ -13,8 +13,8 @@ from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
-from model_accuracy.outcome import Outcome, errors
-from model_accuracy.sets import SETS, Contest, network
+from model_accuracy.outcome import Outcome
+from model_accuracy.sets import Contest, errors, network
 
 
 def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> Outcome:
@@ -23,17 +23,16 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
     Parameters
     ----------
     contest
-        Which network on which set.
+        Network and set.
     store
-        Of the set.
+        Store of the set.
     seconds
         CPU time of the training, of all threads of this process.
     seed
-        Of the weights and of the order of graphs.
+        Seed of the weights and of the order of graphs.
     """
-    return train_network(
-        load_network(network(contest)), contest.set, store, CpuClock(seconds), seed
-    )
+    checked = load_network(network(contest))
+    return train_network(checked, contest.set, store, CpuClock(seconds), seed)
 
 
 def train_network(
@@ -46,13 +45,13 @@ def train_network(
     checked
         The network.
     name
-        Of the set, whose errors are measured.
+        Name of the set, whose errors are measured.
     store
-        Of the set.
+        Store of the set.
     clock
         Ends the training.
     seed
-        Of the weights and of the order of graphs.
+        Seed of the weights and of the order of graphs.
     """
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(
@@ -72,7 +71,7 @@ def train_network(
             weights = load_checkpoint(spec.folder / FILE)["best"]
             model = restore_model(checked, graphs.manifest, weights)
             split = graphs["testset"]
-            found = errors(SETS[name], split, predict_batches(model, split_batches(split)))
+            found = errors(name, split, predict_batches(model, split_batches(split)))
     remark = "" if result.status in ("ok", "interrupted") else f"{result.status}: {result.reason}"
     return Outcome(used, result.to_epoch, result.best_epoch or 0, found, remark)
 

@@ -1,16 +1,19 @@
-"""How a training went, and its errors on the test split."""
+"""Trainings of two sides, seed by seed, and the table of their errors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from statistics import mean, stdev
 
-import numpy as np
-from numpy.typing import NDArray
+from results import Cell, Number, Table
 
-from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.training.predict import split_batches
-from model_accuracy.sets import Measure, Set
+from model_accuracy.sets import SETS
+
+# Standard errors of a difference beyond which one side is ahead.
+_SIGNIFICANT = 2.0
 
 
 @dataclass(frozen=True)
@@ -26,26 +29,92 @@ class Outcome:
     remark: str = ""
 
 
-def errors(
-    chosen: Set, split: GraphSplit, predictions: Mapping[str, NDArray[np.float64]]
-) -> tuple[float, ...]:
-    """Of predictions of a split, by target, one for each measure."""
-    return tuple(
-        _error(measure, predictions[measure.target] - labels(split, measure.target), split.n_atoms)
-        for measure in chosen.measures
-    )
+@dataclass
+class Row:
+    """Two networks on a set, with a training of each side for each seed."""
+
+    name: str
+    set: str
+    ours: list[Outcome] = field(default_factory=list)
+    theirs: list[Outcome] = field(default_factory=list)
+    """Empty where there is no peer."""
 
 
-def labels(split: GraphSplit, target: str) -> NDArray[np.float64]:
-    """What a target is, [n_graphs, d] or [n_atoms, d]."""
-    parts = [batch[target].double().numpy() for batch in split_batches(split)]
-    values = np.concatenate(parts)
-    return values if values.ndim == 2 else values[:, None]
+Train = Callable[[int], Outcome]
 
 
-def _error(measure: Measure, residuals: NDArray[np.float64], atoms: NDArray[np.int64]) -> float:
-    if measure.per_atom:
-        residuals = residuals / atoms[:, None]
-    if measure.how == "rmse":
-        return measure.factor * float(np.sqrt(np.mean(residuals**2)))
-    return measure.factor * float(np.mean(np.abs(residuals)))
+def train(row: Row, ours: Train, theirs: Train | None, seeds: int) -> None:
+    """Train both sides of each seed at the same time: a busy machine is worth less to both."""
+    with ThreadPoolExecutor(2) as processes:
+        for seed in range(seeds):
+            first = processes.submit(ours, seed)
+            if theirs is not None:
+                row.theirs.append(processes.submit(theirs, seed).result())
+            row.ours.append(first.result())
+
+
+def table(rows: Sequence[Row], peer: str, name: str) -> Table:
+    """A line for each error of each row, with a heading for the other side."""
+    lines: list[list[Cell]] = []
+    for row in rows:
+        for number, measure in enumerate(SETS[row.set].measures):
+            ours, theirs = _values(row.ours, number), _values(row.theirs, number)
+            cells = [_mean(ours, row.ours), _mean(theirs, row.theirs)]
+            lines.append([row.name, str(measure), *cells, _verdict(ours, theirs)])
+    return Table(["network", "error", "ours", peer, ""], lines, name)
+
+
+def ratios(rows: Sequence[Row], target: float = math.inf) -> Table:
+    """Our mean errors over the other side's, at most a target, and which side is ahead."""
+    lines: list[list[Cell]] = []
+    for row in rows:
+        cells: list[Cell] = [row.name]
+        for number, _ in enumerate(SETS[row.set].measures):
+            ours, theirs = _values(row.ours, number), _values(row.theirs, number)
+            ratio = mean(ours) / mean(theirs) if ours and theirs else math.nan
+            words = [f"{ratio:.2f}", _verdict(ours, theirs), "MISSED" if ratio > target else ""]
+            cells.append(" ".join(filter(None, words)))
+        lines.append([*cells, *[None] * (3 - len(cells))])
+    return Table(["network", "energy, or property", "forces"], lines, "ratios")
+
+
+def remarks(rows: Sequence[Row]) -> list[str]:
+    """Rows in which the other side is ahead, and trainings that did not end well."""
+    behind = [
+        f"{row.name}, {measure.target}"
+        for row in rows
+        for number, measure in enumerate(SETS[row.set].measures)
+        if _verdict(_values(row.ours, number), _values(row.theirs, number)) == "behind"
+    ]
+    found = [f"behind: {'; '.join(behind)}"] if behind else []
+    for row in rows:
+        for side, outcomes in (("ours", row.ours), ("theirs", row.theirs)):
+            if ends := [outcome.remark for outcome in outcomes if outcome.remark]:
+                found.append(f"{row.name}, {side}: {len(ends)} trainings ended early: {ends[0]}")
+    return found
+
+
+def _values(outcomes: Sequence[Outcome], number: int) -> list[float]:
+    """An error of those trainings that have one."""
+    return [outcome.errors[number] for outcome in outcomes if outcome.errors is not None]
+
+
+def _mean(values: Sequence[float], outcomes: Sequence[Outcome]) -> Cell:
+    if values:
+        return Number(mean(values), error=_error(values) if len(values) > 1 else None)
+    return "NaN" if outcomes else None
+
+
+def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """The side that is ahead by more than chance."""
+    if min(len(ours), len(theirs)) < 2:
+        return ""
+    difference = mean(ours) - mean(theirs)
+    if abs(difference) <= _SIGNIFICANT * math.hypot(_error(ours), _error(theirs)):
+        return "equal"
+    return "ahead" if difference < 0 else "behind"
+
+
+def _error(values: Sequence[float]) -> float:
+    """Standard error of the mean."""
+    return stdev(values) / math.sqrt(len(values))

@@ -1,24 +1,34 @@
-"""The data sets, what is predicted on each, and which networks are compared."""
+"""Data sets, errors on their test splits, and networks that are compared on them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import yaml
+from model_race.networks import network_of
+from numpy.typing import NDArray
+
+from hydragnn_flow.config import DataConfig
+from hydragnn_flow.data import GraphSplit, prepare_store
+from hydragnn_flow.training.predict import split_batches
 
 CUTOFF = 5.0
-_FORCES = {"energy": "eV", "forces": "eV/Å"}
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """An error on the test split."""
 
     target: str
     unit: str
     factor: float
     """From the unit of the target to this one."""
-    how: Literal["rmse", "mae"]
-    per_atom: bool = False
+    how: str
+    """`rmse` or `mae`."""
+    per_atom: bool
     """Whether the target is divided by the number of atoms."""
 
     def __str__(self) -> str:
@@ -33,11 +43,19 @@ class Set:
     """The section `data` of a run configuration, without the path."""
     folder: str
     """Folder of its files, below the directory of the data sets."""
-    measures: tuple[Measure, ...]
+    measures: list[Measure]
     batch_size: int
     neighbours: int | None
     potential: bool
-    periodic: bool = True
+    periodic: bool
+
+
+SETS = {
+    name: Set(**{**content, "measures": [Measure(*one) for one in content["measures"]]})
+    for name, content in yaml.safe_load(
+        Path(__file__).with_name("sets.yaml").read_text(encoding="utf-8")
+    ).items()
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +65,7 @@ class Contest:
     set: str
     mpnn_type: str
     seconds: float
-    """CPU time of each training."""
+    """CPU time of each training [s]."""
     lengths: bool = False
     """Whether both get edge lengths as `edge_features`; potentials compute their own."""
     one_hot: bool = False
@@ -56,80 +74,8 @@ class Contest:
 
     @property
     def name(self) -> str:
-        """As ``--only`` takes it."""
+        """Name for ``--only`` and the table."""
         return f"{self.set}:{self.mpnn_type}{'+lengths' if self.lengths else ''}"
-
-
-def _mlearn(element: str) -> dict[str, Any]:
-    source = {
-        "format": "json",
-        "train": f"{element}_training.json",
-        "test": f"{element}_test.json",
-        "targets": _FORCES,
-    }
-    return {"source": source, "split": {"val": 0.1}}
-
-
-_SOLID = (
-    Measure("energy", "meV/atom", 1e3, "mae", per_atom=True),
-    Measure("forces", "eV/Å", 1.0, "mae"),
-)
-
-SETS = {
-    "acac": Set(
-        data={
-            "source": {
-                "format": "ase",
-                "train": "train_300K.xyz",
-                "test": "test_MD_300K.xyz",
-                "targets": _FORCES,
-            },
-            "split": {"val": 0.1},
-        },
-        folder="acac",
-        measures=(
-            Measure("energy", "meV", 1e3, "rmse"),
-            Measure("forces", "meV/Å", 1e3, "rmse"),
-        ),
-        batch_size=8,
-        neighbours=None,
-        potential=True,
-        periodic=False,
-    ),
-    "Si": Set(
-        data=_mlearn("Si"),
-        folder="mlearn",
-        measures=_SOLID,
-        batch_size=4,
-        neighbours=None,
-        potential=True,
-    ),
-    "Ge": Set(
-        data=_mlearn("Ge"),
-        folder="mlearn",
-        measures=_SOLID,
-        batch_size=4,
-        neighbours=None,
-        potential=True,
-    ),
-    "perov_5": Set(
-        data={
-            "source": {
-                "format": "csv",
-                "train": "val.csv",
-                "test": "test.csv",
-                "structure": "cif",
-                "targets": {"heat_all": "eV/atom"},
-            },
-            "split": {"by": "composition", "val": 0.1},
-        },
-        folder="perov_5",
-        measures=(Measure("heat_all", "eV/atom", 1.0, "mae"),),
-        batch_size=32,
-        neighbours=20,
-        potential=False,
-    ),
-}
 
 
 # With both sides and three seeds 75 minutes of a core.
@@ -144,60 +90,53 @@ CONTESTS = (
 )
 
 
-def network(contest: Contest) -> dict[str, Any]:
-    """The `NeuralNetwork` section of both sides.
+def prepare(name: str, data: Path, path: Path) -> None:
+    """Build the store of a set.
 
-    Widths and numbers of functions are those of HydraGNN's own tests; the batch size is the set's.
+    Raises
+    ------
+    InputError
+        Where its files are missing.
     """
+    if not path.exists():
+        chosen = SETS[name]
+        config = DataConfig.model_validate({**chosen.data, "path": data / chosen.folder})
+        prepare_store(config, CUTOFF, chosen.neighbours, 0, path)
+
+
+def network(contest: Contest) -> dict[str, Any]:
+    """The `NeuralNetwork` section of both sides."""
     chosen = SETS[contest.set]
-    head = {"num_headlayers": 2, "dim_headlayers": [64, 64]}
-    graph_head = head | {"num_sharedlayers": 1, "dim_sharedlayers": 64}
-    architecture: dict[str, Any] = {
-        "mpnn_type": contest.mpnn_type,
-        "hidden_dim": 64,
-        "num_conv_layers": 3,
-        "radius": CUTOFF,
-        "max_neighbours": chosen.neighbours,
-        "activation_function": "silu",
-        "num_gaussians": 50,
-        "num_filters": 64,
-        "envelope_exponent": 5,
-        "int_emb_size": 64,
-        "basis_emb_size": 8,
-        "out_emb_size": 64,
-        "num_after_skip": 2,
-        "num_before_skip": 1,
-        "num_radial": 6,
-        "num_spherical": 7,
-        "max_ell": 1,
-        "node_max_ell": 1,
-        "correlation": 2,
-        "radial_type": "bessel",
-        "task_weights": [1.0],
+    outputs = {chosen.measures[0].target: "node" if chosen.potential else "graph"}
+    section = network_of(contest.mpnn_type, outputs, potential=chosen.potential)
+    section["Architecture"]["max_neighbours"] = chosen.neighbours
+    if contest.lengths:
+        section["Architecture"]["edge_features"] = ["lengths"]
+    section["Training"] |= {
+        "num_epoch": 10_000,  # the CPU time ends it
+        "batch_size": chosen.batch_size,
+        "Scheduler": {"type": "ReduceLROnPlateau", "factor": 0.5, "patience": 5},
     }
-    if chosen.potential:
-        architecture |= {
-            "enable_interatomic_potential": True,
-            "energy_peratom_weight": 1.0,
-            "force_weight": 1.0,
-            "output_heads": {"node": head | {"type": "mlp"}},
-        }
-    else:
-        architecture["output_heads"] = {"graph": graph_head}
-        if contest.lengths:
-            architecture["edge_features"] = ["lengths"]
-    return {
-        "Architecture": architecture,
-        "Variables_of_interest": {
-            "input_node_features": [0],
-            "output_names": [chosen.measures[0].target],
-            "type": ["node" if chosen.potential else "graph"],
-        },
-        "Training": {
-            "num_epoch": 10_000,  # the CPU time ends it
-            "batch_size": chosen.batch_size,
-            "loss_function_type": "mse",
-            "Optimizer": {"type": "AdamW", "learning_rate": 1e-3},
-            "Scheduler": {"type": "ReduceLROnPlateau", "factor": 0.5, "patience": 5},
-        },
-    }
+    return section
+
+
+def errors(
+    name: str, split: GraphSplit, predictions: Mapping[str, NDArray[np.float64]]
+) -> tuple[float, ...]:
+    """Errors of predictions of a split, by target: one for each measure of the set."""
+    found = []
+    for measure in SETS[name].measures:
+        residuals = predictions[measure.target] - labels(split, measure.target)
+        if measure.per_atom:
+            residuals = residuals / split.n_atoms[:, None]
+        root = measure.how == "rmse"
+        error = np.sqrt(np.mean(residuals**2)) if root else np.mean(np.abs(residuals))
+        found.append(measure.factor * float(error))
+    return tuple(found)
+
+
+def labels(split: GraphSplit, target: str) -> NDArray[np.float64]:
+    """Values of a target, [n_graphs, d] or [n_atoms, d]."""
+    parts = [batch[target].double().numpy() for batch in split_batches(split)]
+    values = np.concatenate(parts)
+    return values if values.ndim == 2 else values[:, None]

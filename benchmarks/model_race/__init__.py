@@ -1,1 +1,1 @@
-"""Training steps of our networks and HydraGNN's, taken in turns; ``models.py`` prints the table."""
+"""Networks and graphs on which training steps are timed, by `models.py` and `gpu.py`."""

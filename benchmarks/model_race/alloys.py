@@ -14,45 +14,39 @@ from torch_geometric.data import Data
 
 from hydragnn_flow import write_store
 from hydragnn_flow.data import Target, atoms_to_graph
-from model_race.networks import CUTOFF, NEIGHBOURS
+from model_race.networks import CUTOFF, NEIGHBOURS, Case
 
 _ATOMS = 32
 _LATTICE_CONSTANT = 3.8  # Å, small enough for 20 neighbours within the cutoff
 
 
-def write_alloys(path: Path, graphs: int, columns: int, *, periodic: bool = True) -> None:
-    """Write a store with a split to train on.
-
-    Parameters
-    ----------
-    path
-        To create.
-    graphs
-        How many.
-    columns
-        Node features: the atomic number, then random numbers.
-    periodic
-        Whether they are crystals.
-    """
+def write_alloys(folder: Path, graphs: int, case: Case) -> Path:
+    """A store with a split to train on, for a case; written once for all cases that are alike."""
+    periodic = case.mode != "attention"  # HydraGNN's EquivariantTransformer refuses crystals
+    path = folder / f"{'crystals' if periodic else 'clusters'}-{case.columns}.gs"
+    if path.exists():
+        return path
     rng = np.random.default_rng(0)
-    names = ["atomic_number", *(f"random_{column}" for column in range(1, columns))]
-    drawn = (_graph(rng, columns, periodic) for _ in count())
+    names = ["atomic_number", *(f"random_{column}" for column in range(1, case.columns))]
+    drawn = (_graph(rng, case.columns, periodic) for _ in count())
     # Neighbours equally near are all kept; such a crystal is drawn anew, so that 20 means 20. Atoms
     # at the surface of a cluster have fewer.
     even = (g for g in drawn if g.num_edges == NEIGHBOURS * _ATOMS or not periodic)
     made = list(islice(even, graphs))
+    targets = {"energy": ("graph", 1, "eV"), "energy_per_atom": ("graph", 1, "eV/atom")}
+    targets["forces"] = ("node", 3, "eV/Å")
     write_store(
         path,
         {"trainset": made, "valset": made[:1]},
         targets={
-            "energy": Target(level="graph", dim=1, unit="eV"),
-            "energy_per_atom": Target(level="graph", dim=1, unit="eV/atom"),
-            "forces": Target(level="node", dim=3, unit="eV/Å"),
+            name: Target.model_validate({"level": level, "dim": dim, "unit": unit})
+            for name, (level, dim, unit) in targets.items()
         },
         cutoff=CUTOFF,
         max_neighbours=NEIGHBOURS,
         node_features=names,
     )
+    return path
 
 
 def _graph(rng: np.random.Generator, columns: int, periodic: bool) -> Data:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 Mode = Literal["multihead", "potential", "attention"]
@@ -14,21 +16,9 @@ NEIGHBOURS = 20
 HIDDEN = 64
 BATCH = 32
 
-TARGETS = {
-    "SchNet": 1.5,
-    "EGNN": 2.0,
-    "PAINN": 1.5,
-    "PNAEq": 1.5,
-    "DimeNet": 4.0,
-    "MACE": 1.5,
-    "PNA": 2.0,
-    "PNAPlus": 1.5,
-    "CGCNN": 1.2,
-    "GIN": 1.2,
-    "GAT": 1.5,
-    "SAGE": 1.2,
-    "MFC": 1.2,
-}
+TARGETS = dict.fromkeys(("SchNet", "PAINN", "PNAEq", "MACE", "PNAPlus", "GAT"), 1.5)
+TARGETS |= dict.fromkeys(("CGCNN", "GIN", "SAGE", "MFC"), 1.2)
+TARGETS |= {"EGNN": 2.0, "PNA": 2.0, "DimeNet": 4.0}
 """Least ratio of training speeds, by message-passing type."""
 
 # The others take no positions into their messages, and HydraGNN then has no forces to give.
@@ -46,19 +36,14 @@ class Case:
     mode: Mode
 
     @property
-    def target(self) -> float:
-        """Least ratio of training speeds."""
-        return TARGETS[self.mpnn_type]
+    def name(self) -> str:
+        """Type and mode, for people."""
+        return f"{self.mpnn_type}, {self.mode}"
 
     @property
     def batch_size(self) -> int:
         """Graphs in a step. HydraGNN's attention needs gigabytes for each."""
         return 4 if self.mode == "attention" else BATCH
-
-    @property
-    def periodic(self) -> bool:
-        """Whether the graphs are; HydraGNN's EquivariantTransformer refuses them."""
-        return self.mode != "attention"
 
     @property
     def columns(self) -> int:
@@ -78,55 +63,52 @@ def cases(types: Sequence[str], modes: Sequence[Mode]) -> list[Case]:
     ]
 
 
-def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
-    """The `NeuralNetwork` section of a case.
+def network_of(mpnn_type: str, outputs: Mapping[str, str], *, potential: bool) -> dict[str, Any]:
+    """A `NeuralNetwork` section, its sizes those of HydraGNN's own tests (``network.json``).
 
-    Where HydraGNN has no default the values are those of its own tests (``tests/inputs/ci.json``),
-    and the width wherever they are widths.
+    Parameters
+    ----------
+    mpnn_type
+        Message-passing type.
+    outputs
+        Name → level.
+    potential
+        Whether it is a potential.
     """
-    potential = case.mode != "multihead"
-    graph_head = {
-        "num_sharedlayers": 1,
-        "dim_sharedlayers": HIDDEN,
-        "num_headlayers": 2,
-        "dim_headlayers": [HIDDEN, HIDDEN],
-    }
-    node_head = {"num_headlayers": 2, "dim_headlayers": [HIDDEN, HIDDEN], "type": "mlp"}
-    architecture: dict[str, Any] = {
-        "mpnn_type": case.mpnn_type,
-        "hidden_dim": HIDDEN,
-        "num_conv_layers": 3,
-        "radius": CUTOFF,
-        "max_neighbours": NEIGHBOURS,
-        "periodic_boundary_conditions": True,
-        "activation_function": "silu",
-        "num_gaussians": 50,
-        "num_filters": HIDDEN,
-        "envelope_exponent": 5,
-        "int_emb_size": 64,
-        "basis_emb_size": 8,
-        "out_emb_size": 64,
-        "num_after_skip": 2,
-        "num_before_skip": 1,
-        "num_radial": 6,
-        "num_spherical": 7,
-        "max_ell": 1,
-        "node_max_ell": 1,
-        "correlation": 2,
-        "radial_type": "bessel",
-        "output_heads": {"graph": graph_head, "node": node_head},
-        "task_weights": [1.0, 1.0],
-    }
+    file = Path(__file__).parent.with_name("network.json")
+    section: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    architecture = section["Architecture"]
+    architecture |= {"mpnn_type": mpnn_type, "task_weights": [1.0] * len(outputs)}
+    heads = architecture["output_heads"]
+    architecture["output_heads"] = {level: heads[level] for level in outputs.values()}
     if potential:
-        architecture |= {
-            "output_heads": {"node": node_head},
-            "task_weights": [1.0],
-            "enable_interatomic_potential": True,
-            "truncated_neighbours": "allow",  # so that both sides compute the same edges
-            "energy_peratom_weight": 1.0,
-            "force_weight": 1.0,
-            "graph_pooling": "add",
-        }
+        weights = {"energy_peratom_weight": 1.0, "force_weight": 1.0}
+        architecture |= {"enable_interatomic_potential": True, **weights}
+    section["Variables_of_interest"] = {
+        "input_node_features": [0],
+        "output_names": list(outputs),
+        "type": list(outputs.values()),
+    }
+    return section
+
+
+def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
+    """The `NeuralNetwork` section of a case."""
+    potential = case.mode != "multihead"
+    outputs = {"energy": "node"} if potential else {"energy_per_atom": "graph", "forces": "node"}
+    section = network_of(case.mpnn_type, outputs, potential=potential)
+    section["Training"]["batch_size"] = batch_size
+    section["Variables_of_interest"] |= {
+        "input_node_features": list(range(case.columns)),
+        "output_index": list(range(len(outputs))),
+        "output_dim": [1] if potential else [1, 3],
+        "denormalize_output": False,
+    }
+    architecture = section["Architecture"]
+    architecture |= {"max_neighbours": NEIGHBOURS, "periodic_boundary_conditions": True}
+    if potential:
+        # So that both sides compute the same edges.
+        architecture |= {"truncated_neighbours": "allow", "graph_pooling": "add"}
     if case.mode == "attention":
         scalars = case.mpnn_type in ("SchNet", "DimeNet")
         architecture |= {
@@ -139,21 +121,4 @@ def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
     if case.mpnn_type == "SchNet" and case.mode != "potential":
         # Without it HydraGNN's SchNet searches for neighbours anew in every layer.
         architecture["edge_features"] = ["lengths"]
-    outputs = {"energy": "node"} if potential else {"energy_per_atom": "graph", "forces": "node"}
-    return {
-        "Architecture": architecture,
-        "Variables_of_interest": {
-            "input_node_features": list(range(case.columns)),
-            "output_names": list(outputs),
-            "output_index": list(range(len(outputs))),
-            "output_dim": [1] if potential else [1, 3],
-            "type": list(outputs.values()),
-            "denormalize_output": False,
-        },
-        "Training": {
-            "num_epoch": 1,
-            "batch_size": batch_size,
-            "loss_function_type": "mse",
-            "Optimizer": {"type": "AdamW", "learning_rate": 1e-3},
-        },
-    }
+    return section

@@ -1,4 +1,1 @@
-"""PaiNN and MACE of the package beside those of schnetpack and mace-torch.
-
-``peers_accuracy.py`` prints the table.
-"""
+"""PaiNN and MACE of schnetpack and mace-torch, for ``peers_accuracy.py``."""

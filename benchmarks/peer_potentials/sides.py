@@ -14,9 +14,9 @@ from unittest.mock import patch
 import numpy as np
 from model_accuracy.ours import CpuClock, train_network
 from model_accuracy.outcome import Outcome
-from model_accuracy.sets import CUTOFF
+from model_race.networks import network_of
 from peers.hydragnn_package import CannotRun
-from results.code import REPOSITORY
+from results import REPOSITORY
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
@@ -25,8 +25,6 @@ from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.training.schedules import Schedule, decay_factor
 
 SET = "acac"
-_BENCHMARKS = REPOSITORY / "benchmarks"
-_SPLITS = ("trainset", "valset", "testset")
 # Fine enough for a cosine.
 _PARTS = 10_000
 
@@ -46,60 +44,23 @@ class Pair:
     """The largest of ours."""
 
 
+_PAINN = {"num_conv_layers": 3, "num_radial": 6}
+_MACE = {"num_conv_layers": 2, "num_radial": 8, "max_ell": 2, "node_max_ell": 1, "correlation": 2}
 PAIRS = (
-    Pair(
-        "PAINN",
-        "schnetpack",
-        "schnetpack_painn",
-        {"num_conv_layers": 3, "num_radial": 6},
-        3e-3,
-    ),
-    Pair(
-        "MACE",
-        "mace-torch",
-        "mace_torch",
-        {
-            "num_conv_layers": 2,
-            "num_radial": 8,
-            "max_ell": 2,
-            "node_max_ell": 1,
-            "correlation": 2,
-        },
-        1e-2,
-    ),
+    Pair("PAINN", "schnetpack", "schnetpack_painn", _PAINN, 3e-3),
+    Pair("MACE", "mace-torch", "mace_torch", _MACE, 1e-2),
 )
 
 
 def network(pair: Pair) -> NetworkConfig:
     """Our configuration, trained for as long as there is CPU time."""
-    return load_network(
-        {
-            "Architecture": {
-                "mpnn_type": pair.mpnn_type,
-                "hidden_dim": 64,
-                "radius": CUTOFF,
-                "activation_function": "silu",
-                "enable_interatomic_potential": True,
-                "energy_peratom_weight": 5.0,
-                "force_weight": 1.0,
-                "output_heads": {
-                    "node": {"num_headlayers": 1, "dim_headlayers": [64], "type": "mlp"}
-                },
-                **pair.architecture,
-            },
-            "Variables_of_interest": {
-                "input_node_features": [0],
-                "output_names": ["energy"],
-                "type": ["node"],
-            },
-            "Training": {
-                "num_epoch": 10_000,
-                "batch_size": 4,
-                "loss_function_type": "mse",
-                "Optimizer": {"type": "AdamW", "learning_rate": pair.learning_rate},
-            },
-        }
-    )
+    section = network_of(pair.mpnn_type, {"energy": "node"}, potential=True)
+    section["Architecture"] |= {"energy_peratom_weight": 5.0, **pair.architecture}
+    head = section["Architecture"]["output_heads"]["node"]
+    head |= {"num_headlayers": 1, "dim_headlayers": [64]}
+    section["Training"] |= {"num_epoch": 10_000, "batch_size": 4}
+    section["Training"]["Optimizer"]["learning_rate"] = pair.learning_rate
+    return load_network(section)
 
 
 def train_ours(pair: Pair, store: Path, seconds: float, seed: int) -> Outcome:
@@ -107,17 +68,6 @@ def train_ours(pair: Pair, store: Path, seconds: float, seed: int) -> Outcome:
 
     The learning rate falls along half a cosine of the CPU time, as the peers' does; over epochs it
     would have to be known how many there will be.
-
-    Parameters
-    ----------
-    pair
-        Which network.
-    store
-        Of the set.
-    seconds
-        CPU time of the training.
-    seed
-        Of the weights and of the order of graphs.
     """
     clock = CpuClock(seconds)
 
@@ -130,18 +80,7 @@ def train_ours(pair: Pair, store: Path, seconds: float, seed: int) -> Outcome:
 
 
 def train_peer(pair: Pair, python: Path, graphs: Path, seconds: float, seed: int) -> Outcome:
-    """Train a peer's network in its own environment.
-
-    Parameters
-    ----------
-    pair
-        Which network.
-    python
-        Interpreter of the environment.
-    graphs
-        As :func:`write_graphs` has written them.
-    seconds, seed
-        As ours.
+    """Train a peer's network in its own environment, on a file of :func:`write_graphs`.
 
     Raises
     ------
@@ -150,8 +89,7 @@ def train_peer(pair: Pair, python: Path, graphs: Path, seconds: float, seed: int
     """
     arguments = ["-m", f"peer_potentials.{pair.module}", str(graphs), str(seed), str(seconds)]
     said = json.loads(_say(python, arguments).splitlines()[-1])
-    energy, forces = said.pop("errors")
-    return Outcome(**said, errors=(energy, forces))
+    return Outcome(**said | {"errors": tuple(said["errors"])})
 
 
 def version_of(pair: Pair, python: Path) -> str:
@@ -167,13 +105,13 @@ def version_of(pair: Pair, python: Path) -> str:
 
 
 def _say(python: Path, arguments: list[str]) -> str:
-    """What a peer's environment prints."""
+    """Output of a peer's environment."""
     done = subprocess.run(
         # Not resolved: an environment's interpreter is a link.
         [str(python.absolute()), *arguments],
         capture_output=True,
         encoding="utf-8",
-        cwd=_BENCHMARKS,
+        cwd=REPOSITORY / "benchmarks",
         # e3nn reads tables of its own with torch.load, which torch has meanwhile made stricter.
         env={
             **{key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
@@ -189,14 +127,12 @@ def _say(python: Path, arguments: list[str]) -> str:
 def write_graphs(store: Path, file: Path) -> None:
     """Write the graphs of a store as plain arrays: edges, labels and splits are those of ours."""
     opened = GraphStore.open(store)
-    np.savez(
-        file,
-        **{
-            f"{split}/{key}": values
-            for split in _SPLITS
-            for key, values in _arrays(opened[split]).items()
-        },
-    )
+    arrays = {
+        f"{split}/{key}": values
+        for split in ("trainset", "valset", "testset")
+        for key, values in _arrays(opened[split]).items()
+    }
+    np.savez(file, **arrays)
 
 
 def _arrays(split: GraphSplit) -> dict[str, Any]:

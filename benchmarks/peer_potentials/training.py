@@ -30,13 +30,13 @@ class Graph:
     numbers: Tensor
     """Atomic numbers, int64 [n_atoms]."""
     positions: Tensor
-    """[n_atoms, 3] in Å."""
+    """Positions [Å], [n_atoms, 3]."""
+    forces: Tensor
+    """Forces [eV/Å], [n_atoms, 3]."""
     edges: Tensor
     """Sender and receiver of each edge, int64 [2, n_edges]."""
     energy: float
-    """[eV]."""
-    forces: Tensor
-    """[n_atoms, 3] in eV/Å."""
+    """Energy [eV]."""
 
 
 @dataclass(frozen=True)
@@ -90,17 +90,9 @@ def main(make: Callable[[Sequence[Graph], float], Peer]) -> None:
     mean = float(np.mean([graph.energy for graph in train]))
     peer = make(train, neighbours)
     used, epochs, best = _train(peer, splits, mean, seed, seconds)
-    energy, forces = _errors(peer, splits["testset"], mean)
-    print(
-        json.dumps(
-            {
-                "seconds": used,
-                "epochs": epochs,
-                "best_epoch": best,
-                "errors": [1e3 * energy, 1e3 * forces],
-            }
-        )
-    )
+    errors = [1e3 * error for error in _errors(peer, splits["testset"], mean)]
+    said = {"seconds": used, "epochs": epochs, "best_epoch": best, "errors": errors}
+    print(json.dumps(said))
 
 
 def _train(
@@ -186,21 +178,12 @@ def _errors(peer: Peer, graphs: list[Graph], mean: float) -> tuple[float, float]
 def read_graphs(file: Path, split: str) -> list[Graph]:
     """A split of a file that :func:`peer_potentials.sides.write_graphs` has written."""
     with np.load(file) as data:
-        part = {key: data[f"{split}/{key}"] for key in _KEYS}
-    atoms = np.concatenate([[0], np.cumsum(part["n_atoms"])])
-    edges = np.concatenate([[0], np.cumsum(part["n_edges"])])
+        part = {key.partition("/")[2]: data[key] for key in data if key.startswith(split)}
+    atoms, edges = (np.cumsum([0, *part[name]]) for name in ("n_atoms", "n_edges"))
+    of_atoms = (np.split(part[name], atoms[1:-1]) for name in ("numbers", "positions", "forces"))
+    of_edges = np.split(part["edges"], edges[1:-1], axis=1)
+    tensor = torch.from_numpy
     return [
-        Graph(
-            torch.from_numpy(part["numbers"][a:b]),
-            torch.from_numpy(part["positions"][a:b]),
-            torch.from_numpy(part["edges"][:, c:d]),
-            float(energy),
-            torch.from_numpy(part["forces"][a:b]),
-        )
-        for a, b, c, d, energy in zip(
-            atoms[:-1], atoms[1:], edges[:-1], edges[1:], part["energies"], strict=True
-        )
+        Graph(tensor(n), tensor(x), tensor(f), tensor(e), float(energy))
+        for n, x, f, e, energy in zip(*of_atoms, of_edges, part["energies"], strict=True)
     ]
-
-
-_KEYS = ("n_atoms", "n_edges", "numbers", "positions", "edges", "energies", "forces")

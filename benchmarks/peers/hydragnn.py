@@ -39,9 +39,9 @@ class HydraGNN:
     split
         Name of the split.
     way
-        How graphs are kept: ``preload`` holds the arrays in memory and makes objects of them for
-        each batch, as HydraGNN's examples for large data do; ``cache`` keeps every object that it
-        has made, which is its fastest way from the second epoch on; ``disk`` reads each graph.
+        Way in which graphs are kept: ``preload`` holds the arrays in memory and makes objects of
+        them for each batch, as HydraGNN's examples for large data do; ``cache`` keeps every object
+        that it has made, its fastest way from the second epoch on; ``disk`` reads each graph.
     """
 
     def __init__(self, checkout: Path, file: Path, split: str, way: Way) -> None:

@@ -30,7 +30,7 @@ class HydraGNNModel:
     checkout
         Root of a checkout of HydraGNN.
     graphs
-        What to train on, with HydraGNN's keys.
+        Graphs to train on, with HydraGNN's keys.
     network
         A `NeuralNetwork` section.
     device

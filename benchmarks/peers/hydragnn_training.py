@@ -72,7 +72,7 @@ def train(
     seconds
         CPU time of all threads.
     seed
-        Of the weights and of the order of graphs, which HydraGNN itself begins with 0 always.
+        Seed of the weights and of the order of graphs, which HydraGNN itself begins with 0 always.
 
     Raises
     ------

@@ -22,7 +22,6 @@ from placement_race.synthetic import (
     GCDS_OF_A_NODE,
     STEPS,
     Foreseen,
-    Stage,
     staged,
 )
 
@@ -41,15 +40,11 @@ class Held(NamedTuple):
     blocks: int = 1
 
 
-def walltime(folder: Path, store: GraphStore, held: Held) -> list[Line]:
+def walltime(folder: Path, store: GraphStore, held: Held) -> Line:
     """Trials of up to 2 h in batch jobs of 2 h, which wait for 10 min in the queue."""
     with unsynced():
         stage = staged(
-            folder,
-            store,
-            held.trials,
-            held.nodes * GCDS_OF_A_NODE,
-            56.0,
+            *(folder, store, held.trials, held.nodes * GCDS_OF_A_NODE, 56.0),
             share=1,
             slower=_TWICE,
             conditions=replace(CALM, queue_seconds=600.0, node_seconds=30.0, losses=1e-3),
@@ -57,23 +52,19 @@ def walltime(folder: Path, store: GraphStore, held: Held) -> list[Line]:
         )
         TrialPhase(stage.context).run(stage.dispatch)
     kept = sum(_kept(stage.foreseen, result) for result in stage.context.directory.results())
-    what = f"{held.trials:,} trials of up to 2 h, {held.blocks} jobs of {held.nodes // held.blocks}"
-    return [
-        Line(
-            "walltime",
-            f"{what} nodes and 2 h each: GCD time that ended in kept training",
-            100 * kept / _held(stage),
-            "%",
-            at_least=85.0,
-        )
-    ]
+    share = 100 * kept / stage.workers.blocks.node_seconds / GCDS_OF_A_NODE
+    what = f"{held.trials:,} trials of up to 2 h in {held.blocks} jobs of 2 h: GCD time kept"
+    return Line(what, share, "%", at_least=85.0, is_detail=True)
 
 
-def members(folder: Path, store: GraphStore, nodes: int, *, per_gcd: bool) -> list[Line]:
-    """Members of a hundredfold cost, from scratch, on nodes that are held until the last ends."""
+def members(folder: Path, store: GraphStore, nodes: int) -> list[Line]:
+    """Members of a hundredfold cost, from scratch, on nodes that are held until the last ends.
+
+    Each GCD has a batch of its own. All would be at work for an hour without a loss.
+    """
     sections: dict[str, Any] = {
         "ensemble": {"size": _MEMBERS, "epochs": EPOCHS, "start": "scratch"},
-        "resources": {"batch_per_gcd": per_gcd},
+        "resources": {"batch_per_gcd": True},
     }
     gcds = nodes * GCDS_OF_A_NODE
     with unsynced():
@@ -86,34 +77,24 @@ def members(folder: Path, store: GraphStore, nodes: int, *, per_gcd: bool) -> li
 
         by_time = sorted(trials, key=seconds_of)
         places = [round(k * (len(by_time) - 1) / (_MEMBERS - 1)) for k in range(_MEMBERS)]
-        line = [Choice(by_time[place].number, 0, "") for place in places]
+        chosen = [by_time[place] for place in places]
         stage = staged(
-            folder,
-            store,
-            400,
-            gcds,
-            56.0,
+            *(folder, store, 400, gcds, 56.0),
             share=1,
-            widest=gcds if per_gcd else 32,
-            slower=_IDEAL * gcds / sum(map(seconds_of, (by_time[place] for place in places))),
+            widest=gcds,
+            slower=_IDEAL * gcds / sum(map(seconds_of, chosen)),
             sections=sections,
         )
+        line = [Choice(trial.number, 0, "") for trial in chosen]
         MemberPhase(stage.context, Selection(line, []), trials).run(stage.dispatch)
     found = [one for one in stage.context.directory.results() if one.kind == "member"]
     work = sum(_trained(one) * stage.foreseen.of(one.parameters).seconds for one in found)
-    seconds = stage.workers.ended
-    batch = "a batch of each GCD" if per_gcd else "one batch, at most 32 GCDs"
-    what = f"{_MEMBERS} members on {nodes:,} nodes, {batch}"
+    held = gcds * stage.workers.ended
+    what = f"{_MEMBERS} members on {nodes:,} nodes: GCD time"
+    occupied = 100 * stage.workers.gcds.occupied / held
     return [
-        Line(
-            "members",
-            f"{what}: GCD time at work",
-            100 * stage.workers.gcds.occupied / gcds / seconds,
-            "%",
-            # What a batch of 256 graphs keeps from being wide is no matter of placing.
-            at_least=90.0 if per_gcd else None,
-        ),
-        Line("members", f"{what}: of that on one GCD", 100 * work / gcds / seconds, "%"),
+        Line(f"{what} at work", occupied, "%", at_least=90.0, is_detail=True),
+        Line(f"{what} of the same work on one GCD", 100 * work / held, "%", is_detail=True),
     ]
 
 
@@ -123,29 +104,23 @@ def whole(folder: Path, store: GraphStore, held: Held) -> list[Line]:
         "ensemble": {"size": _MEMBERS, "epochs": 3 * EPOCHS, "strategy": "top"},
         "resources": {"batch_per_gcd": True},
     }
+    gcds = held.nodes * GCDS_OF_A_NODE
     with unsynced():
-        gcds = held.nodes * GCDS_OF_A_NODE
         stage = staged(folder, store, held.trials, gcds, 56.0, widest=64, sections=sections)
         run_phases(stage.context, lambda: stage.workers)
     workers = stage.workers
-    what = f"search of {held.trials:,} trials and {_MEMBERS} members on {held.nodes} nodes"
+    what = f"{held.trials:,} trials and {_MEMBERS} members on {held.nodes} nodes"
     total = gcds * workers.ended
     return [
-        Line(
-            "campaign",
-            f"{what}: GCD time at work",
-            100 * workers.gcds.occupied / total,
-            "%",
-            at_least=85.0,
-        ),
-        Line("campaign", f"{what}: GCD time computing", 100 * workers.gcds.busy / total, "%"),
-        Line("campaign", f"{what}: time until the search ends", workers.search_ended, "s"),
-        Line("campaign", f"{what}: time until all ends", workers.ended, "s"),
+        Line(f"{what}: GCD time at work", 100 * workers.gcds.occupied / total, "%", at_least=85.0),
+        Line(f"{what}: computing", 100 * workers.gcds.busy / total, "%", is_detail=True),
+        Line(f"{what}: search ends", workers.search_ended, "s", is_detail=True),
+        Line(f"{what}: all ends", workers.ended, "s", is_detail=True),
     ]
 
 
 def _trained(result: SegmentResult) -> float:
-    """What a segment has added to what is kept, as part of a trial's training."""
+    """Part of a trial's training that a segment has added to what is kept."""
     return result.steps / STEPS / EPOCHS
 
 
@@ -153,8 +128,3 @@ def _kept(foreseen: Foreseen, result: SegmentResult) -> float:
     """GCD time of that [s]."""
     width = len(result.gcds) or 1
     return _trained(result) * foreseen.of(result.parameters).on(width, result.batches) * width
-
-
-def _held(stage: Stage) -> float:
-    """GCD time of all batch jobs [s]."""
-    return stage.workers.blocks.node_seconds * GCDS_OF_A_NODE

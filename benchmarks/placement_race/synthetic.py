@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from results import run_config
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
@@ -42,33 +43,12 @@ _WIDTHS = (1, 2, 4, 8, 16, 32)
 # What a trial is known by.
 _NUMBER = "Training.Optimizer.learning_rate"
 CALM = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
-_ARCHITECTURE = {
-    "mpnn_type": "SchNet",
-    "hidden_dim": 8,
-    "num_conv_layers": 1,
-    "radius": 4.0,
-    "enable_interatomic_potential": True,
-    "energy_peratom_weight": 1.0,
-    "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [8]}},
-}
-CONFIG: dict[str, Any] = {
-    "name": "simulated",
-    "data": {
-        "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]},
-        "split": {"val": 0.2, "test": 0.2},
-    },
-    "network": {
-        "Architecture": _ARCHITECTURE,
-        "Variables_of_interest": {"output_names": ["energy"], "type": ["node"]},
-        "Training": {"num_epoch": EPOCHS, "batch_size": 16, "Optimizer": {"learning_rate": 1e-3}},
-    },
-    "ensemble": {"size": 2, "epochs": EPOCHS},
-}
+CONFIG = run_config("simulated")
 
 
 @dataclass(frozen=True)
 class Model:
-    """What a trial takes."""
+    """Time and memory that a trial takes."""
 
     seconds: float
     """On one GCD [s]."""
@@ -161,7 +141,7 @@ class Foreseen:
         )
 
     def cost(self, rank: Rank) -> Cost:
-        """What a segment really takes."""
+        """Time and memory that a segment really takes."""
         model = self.model(rank.spec.network)
         epoch = model.on(rank.world, rank.spec.batches) / EPOCHS
         memory = model.memory_gib / rank.world
@@ -172,7 +152,7 @@ class NoCurves:
     """Errors that say nothing."""
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """Of each epoch."""
+        """Errors of each epoch, all alike."""
         return [1.0] * spec.until_epoch
 
 
@@ -181,9 +161,9 @@ class Bounds:
     """Times that no schedule is shorter than [s]."""
 
     work: float
-    """Of computing, of memory, and of whole GCDs for what does not fit one."""
+    """Time of computing, of memory, and of whole GCDs for what does not fit one."""
     longest: float
-    """Of the longest trial on the fewest GCDs that have its memory."""
+    """Time of the longest trial on the fewest GCDs that have its memory."""
     longest_of_any_width: float
 
     @classmethod
@@ -257,7 +237,7 @@ def staged(
     folder
         For the run directory; one that is there is gone on with.
     store
-        Which nobody reads.
+        Store that nobody reads.
     trials, gcds
         Their numbers.
     most_gib
@@ -271,24 +251,14 @@ def staged(
     widest
         Most GCDs of a segment.
     conditions
-        What the machine is like.
+        Queue, losses and noise of the machine.
     sections
-        Of the configuration.
+        Sections of the configuration that differ.
     machine
         Facts of the site.
     """
-    run = RunConfig.model_validate(
-        {
-            **CONFIG,
-            "search": {
-                "trials": trials,
-                "sampler": "random",
-                "rungs": "none",
-                "space": {_NUMBER: {"float": [1e-5, 1e-2], "log": True}},
-            },
-            **(sections or {}),
-        }
-    )
+    search = {**CONFIG["search"], "trials": trials}
+    run = RunConfig.model_validate({**CONFIG, "search": search, **(sections or {})})
     directory = RunDirectory(folder)
     gcd = Gcd(GCD_GIB, 1e13, 1e12, 1e-5, 0.6, share)
     node = Node(tuple(map(str, range(GCDS_OF_A_NODE))), gcd, 1, "hip")

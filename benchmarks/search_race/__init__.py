@@ -1,1 +1,1 @@
-"""Our search beside Optuna's and DeepHyper's: what it costs, and how good what it finds is."""
+"""Searches on a simulated clock; ``search_quality.py`` prints the tables."""

@@ -6,8 +6,8 @@ import errno
 import faulthandler
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -85,7 +85,8 @@ def predict_part(request: Mapping[str, Any]) -> None:
             if request["frames"]:
                 file = (folder / _FRAMES).open("w", encoding="utf-8", newline="\n")
                 frames = stack.enter_context(file)
-            for chunk in watched(_chunks(request, ensemble, passed_over)):
+            chunks = watched(_chunks(request, ensemble, passed_over))
+            for chunk in stack.enter_context(closing(chunks)):  # or its timer would go on
                 for name, table in chunk.tables.by_name().items():
                     if name not in tables:
                         spool = Spool(_table(folder, name), table)
@@ -163,7 +164,7 @@ def _chunks(
     yield from chunks_of_records(ensemble, records, members)
 
 
-def watched(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
     """The chunks; if one does not come, this process ends, and its part is predicted elsewhere.
 
     A GPU or a file system that hangs would otherwise hold up the whole prediction for ever.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +13,12 @@ from phase_cases import (
     Campaign,
 )
 from rich.console import Console
+from work_counts import _count_once, counted  # noqa: F401 -- fixtures of the room
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.search import COSTS
 from hydragnn_flow.data import GraphStore, prepare_store
-from hydragnn_flow.placement import Work, WorkInterpolation
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 
@@ -29,30 +27,6 @@ from hydragnn_flow.run_directory import RunDirectory
 def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
     config = RunConfig.model_validate(CONFIG)
     return prepare_store(config.data, 4.0, None, 3, tmp_path_factory.mktemp("s") / "store.gs")
-
-
-@pytest.fixture(scope="session")
-def counted() -> dict[str, Work]:
-    """Work of the networks that any test of the room has counted."""
-    return {}
-
-
-@pytest.fixture(autouse=True)
-def _count_once(counted: dict[str, Work], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count networks of one shape once: that takes longer than all else tests do here."""
-    of_one_search = WorkInterpolation.work
-
-    def work(self: WorkInterpolation, shape: Any, count: Callable[[], Work]) -> Work:
-        key = json.dumps(shape, sort_keys=True)
-
-        def once() -> Work:
-            if key not in counted:
-                counted[key] = count()
-            return counted[key]
-
-        return of_one_search(self, shape, once)
-
-    monkeypatch.setattr(WorkInterpolation, "work", work)
 
 
 @pytest.fixture

@@ -53,6 +53,7 @@ def seconds(model: CostModel, kind: str = "PNA") -> float:
 
 
 def test_what_is_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert list(CostFiles(SITE, tmp_path).read()) == []
     CostFiles(SITE, tmp_path).write(SEEN)
     assert list(CostFiles(SITE, tmp_path).read()) == [SEEN, SEEN]
     assert list(CostFiles(SITE).read()) == [SEEN]
@@ -137,11 +138,6 @@ def test_what_another_has_seen_counts_once_and_before_mine(old: list[int], new: 
     expected = numbered([*(n for n in old if n not in mine), *mine][-16:])
     assert both == expected
     assert both.after(both) == both
-
-
-def test_nothing_is_there_at_first(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert list(CostFiles(SITE, tmp_path).read()) == []
-    assert not told(caplog)
 
 
 @pytest.mark.parametrize(

@@ -118,8 +118,10 @@ def began_early(path: Path) -> set[int]:
 def test_members_that_began_early_are_what_they_would_have_been(
     campaign_in: Callable[..., Path], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """None shares a GCD with a trial, and the search ends when it would without them."""
     early = campaign_in(tmp_path / "early", seed)
-    assert began_early(early)
+    ahead = began_early(early)
+    assert ahead
     monkeypatch.setattr(EarlyMembers, "begin", lambda *_: None)
     late = campaign_in(tmp_path / "late", seed)
     assert not began_early(late)
@@ -128,6 +130,15 @@ def test_members_that_began_early_are_what_they_would_have_been(
     for parameters, history in members(early).items():
         epochs = [row for row in history if row in chosen[parameters]]
         assert epochs[-1] == chosen[parameters][-1]
+    spans = []
+    for path in (early, late):
+        results = list(RunDirectory(path).results())
+        if path == early:
+            shared = {one.number for one in results if one.kind == "member" and one.together > 1}
+            assert not shared & ahead
+        trials = [one for one in results if one.kind == "trial"]
+        spans.append(max(one.ended for one in trials) - min(one.started for one in trials))
+    assert spans[0] == pytest.approx(spans[1], rel=0.01)
 
 
 def test_a_driver_that_is_killed_goes_on_with_its_early_members(
@@ -303,26 +314,3 @@ def test_until_the_choice_the_ensemble_can_be_changed(campaign: Campaign) -> Non
     with pytest.raises(InputError, match="members are chosen"):
         directory.check(longer)
     assert directory.is_extended(more) and not directory.is_for_another_ensemble(longer)
-
-
-def test_early_members_leave_trials_their_gcds(
-    campaign_in: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """None shares one with a trial, and the search ends when it would without them."""
-
-    def search(path: Path) -> list[SegmentResult]:
-        results = list(RunDirectory(path).results())
-        early_ones = began_early(path)
-        assert all(
-            one.together == 1.0
-            for one in results
-            if one.kind == "member" and one.number in early_ones
-        )
-        return [one for one in results if one.kind == "trial"]
-
-    early = search(campaign_in(tmp_path / "early"))
-    monkeypatch.setattr(EarlyMembers, "begin", lambda *_: None)
-    late = search(campaign_in(tmp_path / "late"))
-    begin, end = min(one.started for one in late), max(one.ended for one in late)
-    began = min(one.started for one in early)
-    assert max(one.ended for one in early) - began == pytest.approx(end - begin, rel=0.01)

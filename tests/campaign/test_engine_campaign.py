@@ -148,7 +148,7 @@ def test_the_users_hydragnn_is_searched_trained_and_predicted_with(
         "Architecture.num_gaussians": {"choices": [8]},
         "Architecture.num_filters": {"choices": [8]},
     }
-    config_of(tmp_path, "peers.hydragnn_engine:build", keys, space=space)
+    config_of(tmp_path, "hydragnn_engine:build", keys, space=space)
     variables = {"HYDRAGNN_CHECKOUT": str(checkout.resolve())}
     done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run", **variables)
     assert done.returncode == 0, done.stderr + done.stdout

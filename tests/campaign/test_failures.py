@@ -23,35 +23,25 @@ from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
-@pytest.mark.parametrize("status", ["killed", "error", "interrupted", "lost"])
+@pytest.mark.parametrize("status", ["killed", "error", "interrupted", "lost", ""])
 def test_what_may_be_an_accident_is_tried_again(campaign: Campaign, status: str) -> None:
+    """As where a worker is lost with what it ran, and answers nothing."""
     accidents = {(1, 0), (2, 0), (0, 1)}
 
     def machine(spec: SegmentSpec) -> SegmentResult:
         if (spec.number, spec.rung) in accidents:
             accidents.remove((spec.number, spec.rung))
+            if not status:
+                raise ConnectionError("node 7 is gone")
             return badly(spec, status)
-        return well(spec)
-
-    trials, _ = run(campaign(), machine)
-    assert not accidents
-    assert {trial.state for trial in trials} <= {"complete", "pruned"}
-
-
-def test_a_lost_worker_is_an_accident(campaign: Campaign) -> None:
-    lost = 0
-
-    def machine(spec: SegmentSpec) -> SegmentResult:
-        nonlocal lost
-        lost += 1
-        if lost == 3:
-            raise ConnectionError("node 7 is gone")
         return well(spec)
 
     context = campaign()
     trials, _ = run(context, machine)
+    assert not accidents
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    assert any("node 7 is gone" in result.reason for result in context.directory.results())
+    reason = "disk full" if status else "node 7 is gone"
+    assert any(reason in result.reason for result in context.directory.results())
 
 
 def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
@@ -83,77 +73,60 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
     assert lost[3] == MOST_LOSSES
 
 
+@pytest.mark.parametrize(
+    ("error", "failures", "reason"),
+    [
+        (ManagerLost, {}, "its node node7 was lost"),
+        # It is not charged, though a loss would be recorded as a failure.
+        (NeverCame, {"lost": "record"}, "node7 took it no more"),
+    ],
+)
 def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
-    campaign: Campaign,
+    campaign: Campaign, error: type[ManagerLost], failures: dict[str, str], reason: str
 ) -> None:
-    """It is on two nodes, one of which is lost."""
+    """It is on two nodes, one of which is lost or takes no more work."""
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}}
     sent: list[SegmentSpec] = []
 
     def machine(spec: SegmentSpec) -> SegmentResult:
         sent.append(spec)
         if len(sent) == 1:
-            raise ManagerLost(b"m", "node7")
+            raise error(b"m", "node7")
         return well(spec)
 
-    context = campaign(space=space)
+    context = campaign(space=space, failures=failures)
     context.site = replace(SITE, nodes=2)
     trials, pools = run(context, machine)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    first, *_ = context.directory.results()
-    assert (first.status, first.reason) == ("lost", "its node node7 was lost")
-    assert pools.called_off == [("node1", sent[0].attempt, "its node node7 was lost")]
+    assert pools.called_off == [("node1", sent[0].attempt, reason)]
     again = next(spec for spec in sent[3:] if spec.number == sent[0].number)
     assert again.attempt != sent[0].attempt
-    assert again.may_have_begun and not sent[0].may_have_begun
+    if not failures:
+        first, *_ = context.directory.results()
+        assert (first.status, first.reason) == ("lost", reason)
+        assert again.may_have_begun and not sent[0].may_have_begun
 
 
-def test_a_gang_of_which_a_rank_never_came_is_called_off_at_once(campaign: Campaign) -> None:
-    """And not charged, where a loss would be recorded as a failure."""
-    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}}
-    sent: list[SegmentSpec] = []
-
-    def machine(spec: SegmentSpec) -> SegmentResult:
-        sent.append(spec)
-        if len(sent) == 1:
-            raise NeverCame(b"m", "node7")
-        return well(spec)
-
-    context = campaign(space=space, failures={"lost": "record"})
-    context.site = replace(SITE, nodes=2)
-    trials, pools = run(context, machine)
-    assert {trial.state for trial in trials} <= {"complete", "pruned"}
-    assert pools.called_off == [("node1", sent[0].attempt, "node7 took it no more")]
+RECORD = {"diverged": "record", "out_of_memory": "record", "lost": "record"}
 
 
-@pytest.mark.parametrize("status", ["diverged", "out_of_memory", "killed", "lost"])
-def test_a_failure_is_recorded_where_the_configuration_says_so(
-    campaign: Campaign, status: str
+@pytest.mark.parametrize(
+    ("failures", "status", "tries", "reason"),
+    [
+        *((RECORD, status, 1, f"{status}: disk full") for status in (*RECORD, "killed")),
+        ({"diverged": "retry"}, "diverged", MOST_TRIES, "diverged 3 times without getting further"),
+        ({}, "error", MOST_TRIES, "without getting further"),
+    ],
+)
+def test_a_trial_has_failed_where_the_configuration_says_so_or_it_never_gets_further(
+    campaign: Campaign, failures: dict[str, str], status: str, tries: int, reason: str
 ) -> None:
-    failures = {"diverged": "record", "out_of_memory": "record", "lost": "record"}
     trials, pools = run(
         campaign(failures=failures),
         lambda spec: badly(spec, status) if spec.number == 2 else well(spec),
     )
-    assert trials[2].state == "failed"
-    assert trials[2].reason == f"{status}: disk full"
-    assert sum(spec.number == 2 for spec in pools.sent) == 1
-
-
-def test_a_diverged_trial_may_be_tried_again(campaign: Campaign) -> None:
-    trials, pools = run(
-        campaign(failures={"diverged": "retry"}),
-        lambda spec: badly(spec, "diverged") if spec.number == 2 else well(spec),
-    )
-    assert trials[2].state == "failed"
-    assert sum(spec.number == 2 for spec in pools.sent) == MOST_TRIES
-
-
-def test_a_trial_that_never_gets_further_is_failed(campaign: Campaign) -> None:
-    trials, pools = run(campaign(), lambda spec: (badly if spec.number == 2 else well)(spec))
-    assert trials[2].state == "failed"
-    assert "without getting further" in trials[2].reason
-    assert sum(spec.number == 2 for spec in pools.sent) == MOST_TRIES
+    assert trials[2].state == "failed" and reason in trials[2].reason
+    assert sum(spec.number == 2 for spec in pools.sent) == tries
 
 
 def test_a_trial_that_gets_further_each_time_is_not(campaign: Campaign) -> None:

@@ -23,8 +23,6 @@ ONE_SHAPE: dict[str, Any] = {
         "Training.gradient_clip": {"float": [1.0, 10.0]},
     },
     "rungs": "none",
-    "min_epochs": None,
-    "reduction_factor": None,
 }
 FOUR: dict[str, Any] = {"resources": {"fused_members": 4}}
 
@@ -40,22 +38,15 @@ def search(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> Fak
     return pool
 
 
-@pytest.fixture
-def one_shape() -> dict[str, Any]:
-    return {k: v for k, v in ONE_SHAPE.items() if v is not None}
-
-
-def test_without_the_key_every_segment_has_its_process(
-    campaign: Campaign, one_shape: dict[str, Any]
-) -> None:
-    pool = search(campaign(**one_shape), well)
+def test_without_the_key_every_segment_has_its_process(campaign: Campaign) -> None:
+    pool = search(campaign(**ONE_SHAPE), well)
     assert [len(group) for group in groups(pool)] == [1] * 6
 
 
 def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(
-    campaign: Campaign, one_shape: dict[str, Any]
+    campaign: Campaign,
 ) -> None:
-    context = campaign(**FOUR, **one_shape)
+    context = campaign(**FOUR, **ONE_SHAPE)
     pool = search(context, well)
     assert sorted(number for group in groups(pool) for number in group) == [*range(6)]
     assert max(len(group) for group in groups(pool)) > 1
@@ -68,12 +59,12 @@ def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(
 
 
 def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(
-    campaign: Campaign, one_shape: dict[str, Any]
+    campaign: Campaign,
 ) -> None:
-    widths = {**one_shape, "space": {"Architecture.hidden_dim": {"choices": [4, 8, 12, 16]}}}
+    widths = {**ONE_SHAPE, "space": {"Architecture.hidden_dim": {"choices": [4, 8, 12, 16]}}}
     for group in groups(search(campaign(**FOUR, **widths), well)):
         assert len(group) == 1 or len(group) <= 4  # by chance they may be of one
-    costs = {**one_shape, "objectives": ["val_error", "seconds"]}
+    costs = {**ONE_SHAPE, "objectives": ["val_error", "seconds"]}
     fusing = Fusing(campaign(**FOUR, **costs).config, campaign().gcd)
     assert fusing.trials_at_once == 1
 
@@ -92,15 +83,13 @@ def one_gcd(context: Any) -> Any:
     return context
 
 
-def test_members_share_the_free_gcds(campaign: Campaign, one_shape: dict[str, Any]) -> None:
-    pool = members(one_gcd(campaign(**FOUR, **one_shape)), well)
+def test_members_share_the_free_gcds(campaign: Campaign) -> None:
+    pool = members(one_gcd(campaign(**FOUR, **ONE_SHAPE)), well)
     assert sorted(map(len, groups(pool))) == [2, 2]  # one process on each GCD
     assert sorted(number for group in groups(pool) for number in group) == [0, 1, 2, 3]
 
 
-def test_one_that_fails_is_sent_again_and_the_others_have_ended(
-    campaign: Campaign, one_shape: dict[str, Any]
-) -> None:
+def test_one_that_fails_is_sent_again_and_the_others_have_ended(campaign: Campaign) -> None:
     fails = {1: 1}
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -109,16 +98,14 @@ def test_one_that_fails_is_sent_again_and_the_others_have_ended(
             return badly(spec, "killed")
         return well(spec)
 
-    pool = members(one_gcd(campaign(**FOUR, **one_shape)), machine)
+    pool = members(one_gcd(campaign(**FOUR, **ONE_SHAPE)), machine)
     sent = [spec.number for spec in pool.sent]
     assert sorted(sent) == [0, 1, 1, 2, 3]
     assert groups(pool)[-1] == [1]
 
 
-def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(
-    campaign: Campaign, one_shape: dict[str, Any]
-) -> None:
-    context = one_gcd(campaign(**FOUR, **one_shape))
+def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(campaign: Campaign) -> None:
+    context = one_gcd(campaign(**FOUR, **ONE_SHAPE))
     trials, _ = run(context, well)
     tried = set[str]()
 
@@ -139,10 +126,8 @@ def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(
     assert len(found) == 4 and not any(member.reason for member in found)
 
 
-def test_no_more_are_put_together_than_fit_the_memory(
-    campaign: Campaign, one_shape: dict[str, Any]
-) -> None:
-    context = campaign(**FOUR, **one_shape)
+def test_no_more_are_put_together_than_fit_the_memory(campaign: Campaign) -> None:
+    context = campaign(**FOUR, **ONE_SHAPE)
     phase = TrialPhase(context)
     for _ in range(4):
         phase._ask()

@@ -31,7 +31,7 @@ from phase_cases import (
 import hydragnn_flow.campaign
 from hydragnn_flow.campaign import dispatch
 from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS, SECONDS_BETWEEN_RECORDS
-from hydragnn_flow.campaign.machine import Clock, Event, WallClock, Workers
+from hydragnn_flow.campaign.machine import Event, WallClock
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.placement import Host
@@ -226,13 +226,6 @@ def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told() -> None:
     events.put("over")
     assert clock.next(events, 60.0) == "over"
     assert clock.next(events, 0.0) is None
-
-
-def test_simulated_workers_are_workers() -> None:
-    """For the type checker."""
-    workers: Workers = Simulated(1)
-    clock: Clock = Simulated(1)
-    assert len(workers.hosts()) == 1 and clock.monotonic() == 0.0
 
 
 @pytest.mark.parametrize("module", ["context", "dispatch", "machine", "members", "trials"])

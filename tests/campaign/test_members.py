@@ -49,10 +49,19 @@ LARGE_STEPS: dict[str, Any] = {
 }
 
 
-def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
-    pools = FakePool(well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), pools)
+Trials = list[Any]
+
+
+@pytest.fixture
+def trials(campaign: Campaign) -> Trials:
+    """Those of a search in which all went well."""
+    return run(campaign(), well)[0]
+
+
+def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(
+    campaign: Campaign, trials: Trials
+) -> None:
+    trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
     file = campaign().directory.ensemble / "members" / "1" / FILE
     file.unlink()
     again = FakePool(well)
@@ -69,32 +78,20 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign: Cam
 
 
 def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
-    campaign: Campaign, caplog: pytest.LogCaptureFixture
+    campaign: Campaign,
+    trials: Trials,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """It does not become what an earlier sending left."""
     caplog.set_level("INFO")
-    trials, _ = run(campaign(), well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
-    file = campaign().directory.ensemble / "members" / "1" / FILE
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(bytes(content))
-    again = FakePool(well)
-    trained(member_phase(campaign(), trials[:MEMBERS]), again)
-    assert [spec.number for spec in again.sent] == [1]
-    assert f"{file}: is not a readable checkpoint (its checksum is wrong)" in caplog.text
-    assert "member 1 is trained again" in caplog.text
-
-
-def test_a_member_whose_checkpoint_is_damaged_does_not_become_what_an_earlier_sending_left(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trials, _ = run(campaign(), well)
     first = FakePool(well)
     trained(member_phase(campaign(), trials[:MEMBERS]), first)
     spec = next(spec for spec in first.sent if spec.number == 1)
     file = spec.folder / FILE
-    state = load_checkpoint(file)
-    file.write_bytes(b"damaged")
+    state, content = load_checkpoint(file), bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
     save_checkpoint(
         spec.folder / "checkpoint-before.pt",
         state | {"progress": state["progress"] | {"epoch": spec.until_epoch - 1}},
@@ -113,6 +110,8 @@ def test_a_member_whose_checkpoint_is_damaged_does_not_become_what_an_earlier_se
     again = FakePool(well)
     trained(member_phase(campaign(), trials[:MEMBERS]), again)
     assert [spec.number for spec in again.sent] == [1] and not failures
+    assert f"{file}: is not a readable checkpoint (its checksum is wrong)" in caplog.text
+    assert "member 1 is trained again" in caplog.text
     # One that another sending has trained as far is as good as the one that is named, and is taken.
     (damaged,) = checkpoints(spec.folder)
     damaged = damaged.replace(spec.folder / again.sent[0].checkpoint.name)
@@ -141,11 +140,8 @@ def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
         member_phase(context, sorted(trials, key=best_first())[:MEMBERS])
 
 
-def test_members(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
-    chosen = trials[:MEMBERS]
-    context = campaign()
-    troubles = [1, 1]
+def test_members(campaign: Campaign, trials: Trials) -> None:
+    chosen, troubles = trials[:MEMBERS], [1, 1]
 
     def machine(spec: SegmentSpec) -> SegmentResult:
         if spec.number == 1 and troubles:
@@ -153,13 +149,31 @@ def test_members(campaign: Campaign) -> None:
             return badly(spec, "killed")
         return well(spec)
 
-    members = trained(member_phase(context, chosen), FakePool(machine))
+    members = trained(member_phase(campaign(), chosen), FakePool(machine))
     assert [member.trial for member in members] == [trial.number for trial in chosen]
     assert all(not member.reason for member in members)
     # What is recorded is not trained again.
     pools = FakePool(well)
     trained(member_phase(campaign(), chosen), pools)
     assert not pools.sent
+
+
+@pytest.mark.parametrize(
+    ("slow", "nodes"), [(True, 1), (False, 3)], ids=["nodes to come", "short training"]
+)
+def test_members_that_gain_nothing_by_more_gcds_have_one_each(
+    campaign: Campaign, slow: bool, nodes: int
+) -> None:
+    """They wait for no node, which may be lost; nor does it pay to join several for moments."""
+    trials, _ = run(campaign(**LARGE_STEPS), well)
+    context = campaign(**LARGE_STEPS)
+    if slow:
+        of_hours(context)
+    context.site = replace(SITE, nodes=3)
+    pools = FakePool(well, nodes=nodes)
+    members = trained(member_phase(context, trials[:2]), pools)
+    assert all(not member.reason for member in members)
+    assert [rank.world for rank in pools.ranks] == [1, 1]
 
 
 def of_hours(context: Context) -> Context:
@@ -183,27 +197,6 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     assert len(others) == 1 and others.isdisjoint(nodes), "the other has a node of its own"
 
 
-def test_members_wait_for_no_node_that_is_yet_to_come(campaign: Campaign) -> None:
-    """It may wait in a queue for hours, or have been lost."""
-    trials, _ = run(campaign(**LARGE_STEPS), well)
-    context = of_hours(campaign(**LARGE_STEPS))
-    context.site = replace(SITE, nodes=3)
-    pools = FakePool(well, nodes=1)
-    members = trained(member_phase(context, trials[:2]), pools)
-    assert all(not member.reason for member in members)
-    assert [rank.world for rank in pools.ranks] == [1, 1]
-
-
-def test_members_that_would_take_moments_have_a_gcd_each(campaign: Campaign) -> None:
-    """To join several takes longer than they save."""
-    trials, _ = run(campaign(**LARGE_STEPS), well)
-    context = campaign(**LARGE_STEPS)
-    context.site = replace(SITE, nodes=3)
-    pools = FakePool(well, nodes=3)
-    trained(member_phase(context, trials[:2]), pools)
-    assert [rank.world for rank in pools.ranks] == [1, 1]
-
-
 def test_members_on_several_jobs_all_begin_at_once(campaign: Campaign) -> None:
     """None is wider than its part of a job, however many nodes there are in all."""
 
@@ -224,8 +217,7 @@ def test_members_on_several_jobs_all_begin_at_once(campaign: Campaign) -> None:
         assert len({int(node[-1]) // 2 for node in nodes}) == 1, "ranks in several jobs"
 
 
-def test_a_member_that_is_repeated_begins_before_others(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
+def test_a_member_that_is_repeated_begins_before_others(campaign: Campaign, trials: Trials) -> None:
     context = of_hours(campaign())
     phase = member_phase(context, trials[:3])
     first, second, again = (phase._task(k) for k in range(3))
@@ -237,34 +229,11 @@ def test_a_member_that_is_repeated_begins_before_others(campaign: Campaign) -> N
     assert sorted(task.spec.number for task in rest) == [0, 1]
 
 
-def test_a_member_that_diverges_is_replaced_by_the_next_in_line(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
-    line = trials[:2], trials[2:4]
-
-    def machine(spec: SegmentSpec) -> SegmentResult:
-        return badly(spec, "diverged") if spec.number in (0, 2) else well(spec)
-
-    pools = FakePool(machine)
-    members = trained(member_phase(campaign(), *line), pools)
-    assert sorted(spec.number for spec in pools.sent) == [0, 1, 2, 3]
-    assert [(member.member, member.trial) for member in members] == [
-        (1, trials[1].number),
-        (3, trials[3].number),
-    ]
-    assert members[0].choice == "by hand"
-    assert members[1].choice == "in place of member 2, which failed (diverged: disk full)"
-    # The next driver asks for nothing more and knows the same.
-    pools = FakePool(machine)
-    assert trained(member_phase(campaign(), *line), pools) == members
-    assert not pools.sent
-
-
 @pytest.mark.parametrize("saved", [False, True])
 def test_where_the_line_ends_a_member_stays_what_its_trial_was(
-    campaign: Campaign, saved: bool
+    campaign: Campaign, trials: Trials, saved: bool
 ) -> None:
     """Also where it was saved before its first validation, with weights that nobody has judged."""
-    trials, _ = run(campaign(), well)
     context = campaign()
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -284,8 +253,7 @@ def test_where_the_line_ends_a_member_stays_what_its_trial_was(
         assert checkpoints(own.parent) == [own]
 
 
-def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
+def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign, trials: Trials) -> None:
     pools, context = FakePool(well), campaign()
     ensemble = context.config.ensemble.model_copy(update={"bootstrap": True})
     context.config = context.config.model_copy(update={"ensemble": ensemble})
@@ -300,11 +268,10 @@ def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign) -> None:
     assert all(spec.bootstrap for spec in pools.sent)
 
 
-@pytest.mark.parametrize("status", ["error", "killed"])
+@pytest.mark.parametrize(("status", "tries"), [("diverged", 1), ("error", 3), ("killed", 3)])
 def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
-    campaign: Campaign, status: str
+    campaign: Campaign, trials: Trials, status: str, tries: int
 ) -> None:
-    trials, _ = run(campaign(), well)
     line = trials[:2], trials[2:4]
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -312,24 +279,27 @@ def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
             return replace(badly(spec, status), reason=f"fault {'AB'[spec.number // 2]}")
         return well(spec)
 
-    pools = FakePool(machine)
-    context = campaign()
+    pools, context = FakePool(machine), campaign()
     members = trained(member_phase(context, *line), pools)
-    assert Counter(spec.number for spec in pools.sent) == {0: 3, 1: 1, 2: 3, 3: 1}
-    assert [member.trial for member in members] == [trials[1].number, trials[3].number]
+    assert Counter(spec.number for spec in pools.sent) == {0: tries, 1: 1, 2: tries, 3: 1}
+    assert [(member.member, member.trial) for member in members] == [
+        (k, trials[k].number) for k in (1, 3)
+    ]
+    assert members[0].choice == "by hand"
     assert members[1].choice == f"in place of member 2, which failed ({status}: fault B)"
     assert [vars(failed) for failed in failed_members(context.directory.ensemble)] == [
         {"member": k, "trial": trials[k].number, "reason": f"{status}: fault {'A-B'[k]}"}
         for k in (0, 2)
     ]
-    # The next driver knows that they have had their chances.
+    # The next driver asks for nothing more and knows that they have had their chances.
     pools = FakePool(well)
     assert trained(member_phase(campaign(), *line), pools) == members
     assert not pools.sent
 
 
-def test_a_fault_of_all_members_does_not_use_up_the_line(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
+def test_a_fault_of_all_members_does_not_use_up_the_line(
+    campaign: Campaign, trials: Trials
+) -> None:
     line = trials[:2], trials[2:5]
 
     def machine(spec: SegmentSpec) -> SegmentResult:
@@ -347,29 +317,25 @@ def test_a_fault_of_all_members_does_not_use_up_the_line(campaign: Campaign) -> 
     assert all(not member.reason for member in members)
 
 
-def test_if_no_candidate_can_be_trained_the_last_reason_is_named(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
-    line = trials[:2], trials[2:4]
+@pytest.mark.parametrize(
+    ("reserve", "status", "reasons", "said"),
+    [
+        (0, "error", ["disk full"], r"member \d .*disk full"),
+        (2, "lost", ["disk full"], r"member \d .*lost: disk full"),  # it replaces no member
+        (2, "error", "ABCD", r"none of 4 members .*error: [A-D].*/log"),
+    ],
+    ids=["no reserve", "lost nodes", "no candidate"],
+)
+def test_members_that_cannot_be_trained_stop_the_run(
+    campaign: Campaign, trials: Trials, reserve: int, status: str, reasons: Any, said: str
+) -> None:
+    line = trials[:2], trials[2 : 2 + reserve]
 
     def machine(spec: SegmentSpec) -> SegmentResult:
-        return replace(badly(spec), reason=f"fault {'ABCD'[spec.number]}")
+        return replace(badly(spec, status), reason=reasons[spec.number % len(reasons)])
 
-    with pytest.raises(CampaignStopped, match=r"none of 4 members .*error: fault [A-D].*/log"):
+    with pytest.raises(CampaignStopped, match=said):
         trained(member_phase(campaign(), *line), FakePool(machine))
-
-
-def test_lost_nodes_are_no_reason_to_replace_a_member(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
-    with pytest.raises(CampaignStopped, match=r"member \d .*lost: disk full"):
-        trained(
-            member_phase(campaign(), trials[:2], trials[2:4]),
-            FakePool(lambda spec: badly(spec, "lost")),
-        )
-
-
-def test_a_member_that_cannot_be_trained_stops_the_run(campaign: Campaign) -> None:
-    trials, _ = run(campaign(), well)
-    with pytest.raises(CampaignStopped, match=r"member \d .*disk full"):
-        trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(badly))
-    members = trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
-    assert all(not member.reason for member in members)
+    if len(reasons) == 1:
+        members = trained(member_phase(campaign(), *line), FakePool(well))
+        assert [member.reason for member in members] == ["", ""]

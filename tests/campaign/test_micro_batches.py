@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -199,18 +198,6 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     again.search.close()
     directory.journal.unlink()
     assert TrialPhase(campaign(**changes)).search.record(0).state == state
-
-
-def test_of_a_root_of_squares_no_parts_are_made(campaign: Campaign) -> None:
-    """Nor does the refusal of such a network end the campaign."""
-    context = campaign()
-    network = copy.deepcopy(context.config.network)
-    network["Training"]["loss_function_type"] = "rmse"
-    context.config = context.config.model_copy(update={"network": network})
-    trials, _ = run(
-        context, lambda spec: badly(spec, "out_of_memory") if spec.number == 2 else well(spec)
-    )
-    assert trials[2].state == "failed" and trials[2].reason.startswith("out_of_memory")
 
 
 def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:

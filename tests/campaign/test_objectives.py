@@ -63,7 +63,7 @@ def test_work_that_nobody_reported_is_counted_once(campaign: Campaign) -> None:
 
 
 def test_energy_that_nobody_measures_is_refused(campaign: Campaign) -> None:
-    with pytest.raises(InputError, match="joules"):
+    with pytest.raises(InputError, match="'joules' cannot be measured"):
         run(campaign(objectives=["val_loss", "joules"]), well)
 
 

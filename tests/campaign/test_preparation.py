@@ -14,6 +14,7 @@ from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
+from hydragnn_flow.data.sources import emt_alloys
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.pools.node_health import NodeHealth
@@ -58,12 +59,17 @@ class FakePool:
         return future
 
 
+def good(node: str, request: dict[str, Any]) -> TaskEnd:
+    run_task(request)
+    return TaskEnd(node, "ok")
+
+
 def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphStore, FakePool]:
     pools = FakePool(machine, nodes)
     site = Site("fake", len(nodes), NODE, lambda directory: None)
     data = DataConfig.model_validate(
         {
-            "source": {"format": "emt_alloys", "structures": 200, "atoms": [8, 8]},
+            "source": {"format": "emt_alloys", "structures": 60, "atoms": [8, 8]},
             "split": {"val": 0.2, "test": 0.1},
         }
     )
@@ -74,6 +80,8 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
 @pytest.fixture(autouse=True)
 def always_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "_FEW", 0)
+    monkeypatch.setattr(preparing, "_FEWEST", 8)
+    monkeypatch.setattr(emt_alloys, "_PER_CHUNK", 8)
 
 
 @pytest.mark.parametrize("status", ["refused", "failed"])
@@ -81,11 +89,10 @@ def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: An
     def machine(node: str, request: dict[str, Any]) -> TaskEnd:
         if node == "bad":
             return TaskEnd(node, status, "its process was killed by SIGBUS")
-        run_task(request)
-        return TaskEnd(node, "ok")
+        return good(node, request)
 
     store, pools = prepared(tmp_path, machine, ["bad", "node1", "node2", "node3"])
-    assert sum(len(store[name]) for name in store.splits) == 200
+    assert sum(len(store[name]) for name in store.splits) == 60
     assert pools.health.is_suspect("bad")
     assert {"node1", "node2", "node3"} <= set(pools.given)
 
@@ -98,11 +105,10 @@ def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path: Path) -
         if failures:
             failures -= 1
             return TaskEnd(node, "lost", "the disk failed (No space left on device)")
-        run_task(request)
-        return TaskEnd(node, "ok")
+        return good(node, request)
 
     store, pools = prepared(tmp_path, machine, ["node1"])
-    assert sum(len(store[name]) for name in store.splits) == 200
+    assert sum(len(store[name]) for name in store.splits) == 60
     assert not pools.health.is_suspect("node1")
 
 
@@ -114,9 +120,8 @@ def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: P
         nonlocal done
         if done == 3:
             return TaskEnd(node, "refused", f"GCD 4 of {node}: the batch job was given only 4")
-        run_task(request)
         done += 1
-        return TaskEnd(node, "ok")
+        return good(node, request)
 
     with pytest.raises(InputError, match=r"GCD 4 of node\d"):
         prepared(tmp_path, machine, ["node1", "node2"])
@@ -127,8 +132,7 @@ def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path: Path) -> None:
     def machine(node: str, request: dict[str, Any]) -> TaskEnd:
         if request["directory"].endswith("unit-00001"):
             return TaskEnd(node, "failed", "its process was killed by SIGKILL")
-        run_task(request)
-        return TaskEnd(node, "ok")
+        return good(node, request)
 
     with pytest.raises(CampaignStopped, match=r"on node1, node2, node3: .*SIGKILL"):
         prepared(tmp_path, machine, ["node1", "node2", "node3"])

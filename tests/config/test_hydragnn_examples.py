@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from campaign_checks.hydragnn_files import DRIVERS_ADD, check_file, check_network
+from hydragnn_file_cases import DRIVERS_ADD, check_file, check_network
 
 from hydragnn_flow.config import NetworkConfig, load_network
 from hydragnn_flow.config.network import HydraNetwork, network_section

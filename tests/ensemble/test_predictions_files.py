@@ -130,9 +130,12 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(
     tables = ensemble.predict(crystal(1))
     killed = os.fork()
     if not killed:
-        with PredictionFiles(outs) as files:
-            files.add(tables, [crystal(1)])
-            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            with PredictionFiles(outs) as files:
+                files.add(tables, [crystal(1)])
+                os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
     os.waitpid(killed, 0)
     left = {path.name: sum(1 for _ in path.iterdir()) for path in tmp_path.iterdir()}
     assert left == {".out.csv.writing": 3, ".out.extxyz.writing": 2}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,9 @@ from hydragnn_flow.execution.pools import blocks, patience
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.trainers import Trainers
+
+# Trainer processes find the modules of the tests, whichever test starts them.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
 
 
 class Made:

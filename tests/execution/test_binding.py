@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 
-import psutil
 import pytest
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node
 from hydragnn_flow.execution.binding import LOOPBACK, address_of, bound_to, cores_of, environment
 from hydragnn_flow.execution.site import Device
-from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.execution.workers.trainer_process import ARGUMENT, CALL
 from hydragnn_flow.placement import Gcd
 
 ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
@@ -101,22 +98,6 @@ def test_cores_are_those_of_the_gcd_that_the_process_may_use() -> None:
     node = node_of("cpu", cores=(f"{first}", f"{last},100000-100007", "100000-100007"))
     assert [cores_of(node, position) for position in range(3)] == [{first}, {last}, set()]
     assert cores_of(node_of("cpu"), 0) == set()
-
-
-@needs_cores
-@pytest.mark.usefixtures("own_trainers")
-def test_every_thread_of_a_trainer_runs_on_the_cores_of_its_gcd() -> None:
-    mine, other = ALLOWED[-1], ALLOWED[0]
-    node = node_of("cpu", cores=(f"{other}", f"{mine}", "100000"))
-    asked = {"device": "cpu", "store": None, "interface": LOOPBACK}
-    trainers = worker.trainers_of(node)
-    probe = "hydragnn_flow.execution.site_check.probe:probe"
-    with trainers.lend(1), trainers.lend(1) as (trainer, _):  # it shares the GCD with another
-        found = trainer.call({CALL: probe, ARGUMENT: asked})
-        assert (found["cores"], found["address"]) == ([mine], "127.0.0.1")
-        threads = psutil.Process(trainer._process.pid).threads()
-        assert {tuple(os.sched_getaffinity(thread.id)) for thread in threads} == {(mine,)}
-    assert sorted(os.sched_getaffinity(0)) == ALLOWED, "the worker was bound as well"
 
 
 @needs_cores

@@ -14,19 +14,23 @@ import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from driver_cases import command_of
 from segment_cases import make_spec
 from trainer_cases import LONG, PATIENCE, checkpoint, trainers_below
 
 from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.binding import LOOPBACK
 from hydragnn_flow.execution.workers import rendezvous as rendezvous_module
+from hydragnn_flow.execution.workers.rendezvous import RanksMissing
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.monitor import SPARE_SECONDS
 from hydragnn_flow.training.runner import run_segment
@@ -42,10 +46,12 @@ class Worker:
     Parameters
     ----------
     prefix
-        Words before its command.
+        Words before its command: those of a node with a network of its own.
     """
 
-    def __init__(self, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, prefix: Sequence[str]) -> None:
+        self.prefix = prefix
+        self.interface = "hsn0" if prefix else LOOPBACK
         self.process = subprocess.Popen(
             [*prefix, sys.executable, str(HERE / "gang_worker.py")],
             stdin=subprocess.PIPE,
@@ -53,14 +59,9 @@ class Worker:
             text=True,
         )
 
-    def send(
-        self,
-        spec: SegmentSpec,
-        interface: str | None = LOOPBACK,
-        **rank: Any,
-    ) -> None:
+    def send(self, spec: SegmentSpec, interface: str | None = "", **rank: Any) -> None:
         asked = {"spec": spec.to_dict(), "rank": {"gcd": 0, "nodes": 2} | rank}
-        self._say(asked | {"interface": interface})
+        self._say(asked | {"interface": self.interface if interface == "" else interface})
 
     def call_off(self, spec: SegmentSpec, reason: str) -> None:
         self._say({"call off": [spec.attempt, reason]})
@@ -80,16 +81,67 @@ class Worker:
         return trainers_below(psutil.Process(self.process.pid))
 
     def end(self) -> None:
+        if self.process.poll() is not None:
+            return
         trainers = self.trainers
         self.process.kill()
         self.process.wait()
         for trainer in trainers:
-            trainer.kill()
+            with suppress(psutil.NoSuchProcess):
+                trainer.kill()
 
 
 @pytest.fixture(scope="module")
-def two_workers() -> Iterator[list[Worker]]:
-    workers = [Worker(), Worker()]
+def nodes() -> Iterator[list[list[str]]]:
+    """Commands that run a program on one of two machines joined by a cable, `hsn0` to `hsn0`.
+
+    Each is a network namespace of its own, without a name server and without any other network.
+    None where this machine cannot make any.
+    """
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        yield []
+        return
+    names = [f"hf{os.getpid()}{letter}" for letter in "ab"]
+    made = []
+    try:
+        for name in names:
+            made_it = subprocess.run(["ip", "netns", "add", name], capture_output=True)
+            if made_it.returncode:
+                yield []
+                return
+            made.append(name)
+        ends = [word for name in names for word in ("name", "hsn0", "netns", name)]
+        ip("link", "add", *ends[:4], "type", "veth", "peer", *ends[4:])
+        for number, name in enumerate(names, start=1):
+            ip("-n", name, "address", "add", f"10.178.0.{number}/24", "dev", "hsn0")
+            for interface in ("lo", "hsn0"):
+                ip("-n", name, "link", "set", interface, "up")
+        yield [
+            [
+                *("ip", "netns", "exec", name, "unshare", "--uts"),
+                *("sh", "-c", f'hostname {name}; exec "$@"', "sh"),
+            ]
+            for name in names
+        ]
+    finally:
+        for name in made:
+            subprocess.run(["ip", "netns", "delete", name], check=False)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True)
+
+
+@pytest.fixture
+def apart(nodes: list[list[str]]) -> list[list[str]]:
+    if not nodes:
+        pytest.skip("needs root and iproute2, for network namespaces")
+    return nodes
+
+
+@pytest.fixture(scope="module")
+def two_workers(nodes: list[list[str]]) -> Iterator[list[Worker]]:
+    workers = [Worker(node) for node in nodes or [[], []]]
     yield workers
     for worker in workers:
         worker.end()
@@ -97,10 +149,10 @@ def two_workers() -> Iterator[list[Worker]]:
 
 @pytest.fixture
 def workers(two_workers: list[Worker]) -> list[Worker]:
-    """Two workers on loopback; one that a test has killed is replaced."""
+    """Workers on two nodes, or here; one that a test has killed is replaced."""
     for number, worker in enumerate(two_workers):
         if worker.process.poll() is not None:
-            two_workers[number] = Worker()
+            two_workers[number] = Worker(worker.prefix)
     return two_workers
 
 
@@ -116,14 +168,17 @@ def send(workers: list[Worker], spec: SegmentSpec, **group: Any) -> None:
 
 
 def test_a_gang_of_two_workers_equals_one_process(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]], workers: list[Worker]
 ) -> None:
-    spec = gang(tmp_path / "gang", alloy_store, 3)
+    spec = gang(tmp_path / "gang", alloy_store, 3, kind="member")
     spec.folder.rmdir()  # a driver leaves it to the first who needs it
     send(workers, spec)
     group_results = [worker.result() for worker in workers]
     result = merged(group_results)
-    assert (result.status, result.to_epoch, result.gcds) == ("ok", 3, ["0", "0"]), result.reason
+    assert (result.status, result.to_epoch) == ("ok", 3), result.reason
+    other = result.gcds[1].rpartition("/")[0]
+    assert result.gcds == ["0", f"{other}/0" if nodes else "0"]
+    assert (other not in ("", result.node)) is bool(nodes)
     assert result.cpu_seconds == sum(group_result.cpu_seconds for group_result in group_results)
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 3))
     np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
@@ -170,59 +225,14 @@ def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     assert resumed.from_epoch + resumed.from_step > 0
 
 
-def test_a_gang_that_was_taken_for_lost_spoils_nothing_of_the_next_sending(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
-    """Both train at the same time, until the nodes of the first notice that nobody listens."""
-    first = gang(tmp_path / "gang", alloy_store, LONG)
-    send(workers, first)
-    checkpoint(first.folder)
-    others = [Worker(), Worker()]
-    try:
-        second = gang(tmp_path / "gang", alloy_store, 2)
-        send(others, second)
-        result = merged([worker.result() for worker in others])
-        assert result.status == "ok", result.reason
-        kept = second.folder / result.checkpoint
-        content = kept.read_bytes()
-        for worker in workers:
-            worker.call_off(first, "nobody waits for it")
-        assert [worker.result().status for worker in workers] == ["interrupted"] * 2
-        assert kept.read_bytes() == content
-    finally:
-        for worker in workers:
-            worker.end()
-        workers[:] = others  # which are warm
-
-
-@pytest.mark.parametrize(("rank", "said"), [(0, "only 1 of 2 ranks met"), (1, "rank 0")])
 def test_a_gang_without_one_of_its_groups_is_lost(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker], rank: int, said: str
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
     spec = gang(tmp_path / "gang", alloy_store, 1)
-    workers[rank].send(spec, number=rank, world=2, seconds_to_meet=3.0)
-    group_result = workers[rank].result()
+    workers[1].send(spec, number=1, world=2, seconds_to_meet=3.0)
+    group_result = workers[1].result()
     assert group_result.status == "lost"
-    assert said in group_result.reason
-    assert rank == 1 or "missing: rank 1" in group_result.reason
-
-
-def test_a_lost_worker_ends_the_other_group(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
-    """As where a node dies: the worker and its trainer processes are gone at once."""
-    spec = gang(tmp_path / "gang", alloy_store, LONG)
-    send(workers, spec)
-    checkpoint(spec.folder)
-    trainers = workers[0].trainers
-    assert trainers
-    workers[1].end()
-    left = workers[0].result()
-    assert left.status == "lost", left.reason
-    assert not any(trainer.is_running() for trainer in trainers), "torch may hang in it"
-    reason = "its worker was lost: no heartbeat"
-    gone = SegmentResult.of(spec, TrainingOutcome.cut_short("lost", reason))
-    assert merged([left, gone]).reason == gone.reason
+    assert "rank 0, which did not come" in group_result.reason
 
 
 @pytest.mark.slow  # gangs are called off above, and test_hanging has a rank that hangs
@@ -254,13 +264,43 @@ def test_a_group_that_comes_after_it_was_called_off_ends_at_once(
     )
 
 
-def test_a_wrong_interface_is_named(
+def test_a_gang_that_was_taken_for_lost_spoils_nothing_of_the_next_sending(
     tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
 ) -> None:
-    workers[0].send(gang(tmp_path / "gang", alloy_store, 1), "hsn9", world=2)
-    group_result = workers[0].result()
-    assert group_result.status == "error"
-    assert "no network interface 'hsn9'" in group_result.reason
+    """Both train at the same time, until the nodes of the first notice that nobody listens."""
+    send(workers, gang(tmp_path / "warm", alloy_store, 1), gcd=1)
+    assert merged([worker.result() for worker in workers]).status == "ok"
+    first = gang(tmp_path / "gang", alloy_store, LONG)
+    send(workers, first)
+    checkpoint(first.folder)
+    second = gang(tmp_path / "gang", alloy_store, 2)
+    send(workers, second, gcd=1)
+    result = merged([worker.result() for worker in workers])
+    assert result.status == "ok", result.reason
+    kept = second.folder / result.checkpoint
+    content = kept.read_bytes()
+    for worker in workers:
+        worker.call_off(first, "nobody waits for it")
+    assert [worker.result().status for worker in workers] == ["interrupted"] * 2
+    assert kept.read_bytes() == content
+
+
+def test_a_lost_worker_ends_the_other_group(
+    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
+) -> None:
+    """As where a node dies: the worker and its trainer processes are gone at once."""
+    spec = gang(tmp_path / "gang", alloy_store, LONG)
+    send(workers, spec)
+    checkpoint(spec.folder)
+    trainers = [each for each in workers[0].trainers if "trial 0" in command_of(each)]
+    assert trainers
+    workers[1].end()
+    left = workers[0].result()
+    assert left.status == "lost", left.reason
+    assert not any(trainer.is_running() for trainer in trainers), "torch may hang in it"
+    reason = "its worker was lost: no heartbeat"
+    gone = SegmentResult.of(spec, TrainingOutcome.cut_short("lost", reason))
+    assert merged([left, gone]).reason == gone.reason
 
 
 def group_result(
@@ -341,6 +381,15 @@ def test_a_group_of_a_gang_needs_an_attempt(tmp_path: Path, alloy_store: GraphSt
         Rank(make_spec(tmp_path / "t", alloy_store, 1), world=2)
 
 
+def meet(folder: Path, rank: int, patience: float = 60.0, **changes: Any) -> Any:
+    """A rank that looks for the others in a folder; nobody asks it to stop."""
+    here = tempfile.mkdtemp(dir=folder)
+    given = {"here": here, "interface": None, "leads": True, "rank": rank, "size": 2} | changes
+    return rendezvous_module.rendezvous(
+        folder=str(folder), key="key", patience=patience, should_stop=lambda: False, **given
+    )
+
+
 @pytest.mark.parametrize(
     ("steps", "network", "net"),
     [
@@ -365,64 +414,44 @@ def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
     monkeypatch.setattr(rendezvous_module, "_step", lambda: of_threads.step)
     met = threading.Barrier(2, timeout=60)
 
-    def meet(rank: int) -> None:
+    def run(rank: int) -> None:
         of_threads.step = steps[rank]
-        with rendezvous_module.rendezvous(
-            *(str(tmp_path), tempfile.mkdtemp(dir=tmp_path), "key", None, 60.0),
-            leads=True,
-            rank=rank,
-            size=2,
-            should_stop=lambda: False,
-        ):
+        with meet(tmp_path, rank):
             met.wait()
 
     with ThreadPoolExecutor(2) as ranks:
-        list(ranks.map(meet, range(2)))
+        list(ranks.map(run, range(2)))
     assert os.environ.pop("NCCL_NET", None) == net
     assert ("the ranks are in 2 job steps" in capsys.readouterr().out) is (net is not None)
 
 
-@pytest.fixture(scope="module")
-def nodes() -> Iterator[list[list[str]]]:
-    """Commands that run a program on one of two machines joined by a cable, `hsn0` to `hsn0`.
-
-    Each is a network namespace of its own, without a name server and without any other network.
-    """
-    if os.geteuid() != 0 or not shutil.which("ip"):
-        pytest.skip("needs root and iproute2, for network namespaces")
-    names = [f"hf{os.getpid()}{letter}" for letter in "ab"]
-    made = []
-    try:
-        for name in names:
-            made_it = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
-            if made_it.returncode:
-                pytest.skip(f"cannot make network namespaces here: {made_it.stderr.strip()}")
-            made.append(name)
-        ends = [word for name in names for word in ("name", "hsn0", "netns", name)]
-        ip("link", "add", *ends[:4], "type", "veth", "peer", *ends[4:])
-        for number, name in enumerate(names, start=1):
-            ip("-n", name, "address", "add", f"10.178.0.{number}/24", "dev", "hsn0")
-            for interface in ("lo", "hsn0"):
-                ip("-n", name, "link", "set", interface, "up")
-        yield [
-            [
-                *("ip", "netns", "exec", name, "unshare", "--uts"),
-                *("sh", "-c", f'hostname {name}; exec "$@"', "sh"),
-            ]
-            for name in names
-        ]
-    finally:
-        for name in made:
-            subprocess.run(["ip", "netns", "delete", name], check=False)
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True)
+@pytest.mark.parametrize(
+    ("rank", "interface", "error", "said"),
+    [
+        (0, None, RanksMissing, r"only 1 of 2 ranks met .*missing: rank 1"),
+        (1, None, InputError, "ranks on another and .*name its network `interface`"),
+        (1, "hsn9", InputError, "no network interface 'hsn9'"),
+    ],
+)
+def test_ranks_that_cannot_meet_say_why(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    rank: int,
+    interface: str | None,
+    error: type[Exception],
+    said: str,
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
+    if rank:  # rank 0 is on another node
+        place = {"key": "key", "node": "another", "address": "10.0.0.1", "port": 1}
+        (tmp_path / rendezvous_module.FILE).write_text(json.dumps(place))
+    with pytest.raises(error, match=said), meet(tmp_path, rank, 0.1, interface=interface):
+        pass
 
 
 @pytest.mark.slow  # where its ranks listen; that they meet and learn the same is tested below
 def test_ranks_on_two_nodes_meet_on_their_interface_alone(
-    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]]
+    tmp_path: Path, alloy_store: GraphStore, apart: list[list[str]]
 ) -> None:
     """Two ranks on each: their sums, weights and losses, and where they listened meanwhile."""
     spec = gang(tmp_path / "gang", alloy_store, 2)
@@ -434,7 +463,7 @@ def test_ranks_on_two_nodes_meet_on_their_interface_alone(
     for rank in range(4):
         place = {"here": str(here[rank // 2]), "leads": rank % 2 == 0}
         asked = json.dumps([spec.to_dict(), rendezvous | place, rank, 4])
-        command = [*nodes[rank // 2], sys.executable, str(HERE / "gang_rank.py"), asked]
+        command = [*apart[rank // 2], sys.executable, str(HERE / "gang_rank.py"), asked]
         ranks.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
     answers = [json.loads(rank.communicate(timeout=PATIENCE)[0]) for rank in ranks]
     for rank, answer in enumerate(answers):
@@ -444,38 +473,3 @@ def test_ranks_on_two_nodes_meet_on_their_interface_alone(
         assert answer["listening_after"] == []
     alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
     np.testing.assert_allclose(answers[0]["history"], alone.history, rtol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def on_nodes(nodes: list[list[str]]) -> Iterator[list[Worker]]:
-    """A worker on each node."""
-    workers = [Worker(node) for node in nodes]
-    yield workers
-    for worker in workers:
-        worker.end()
-
-
-def test_a_gang_of_two_nodes(
-    tmp_path: Path, alloy_store: GraphStore, on_nodes: list[Worker]
-) -> None:
-    spec = gang(tmp_path / "gang", alloy_store, 2, kind="member")
-    send(on_nodes, spec, interface="hsn0")
-    result = merged([worker.result() for worker in on_nodes])
-    assert (result.status, result.to_epoch) == ("ok", 2), result.reason
-    other = result.gcds[1].partition("/")[0]
-    assert result.gcds == ["0", f"{other}/0"]
-    assert other not in ("", result.node)
-    alone = run_segment(make_spec(tmp_path / "alone", alloy_store, 2))
-    np.testing.assert_allclose(result.history, alone.history, rtol=1e-5)
-
-
-def test_a_gang_of_two_nodes_needs_an_interface(
-    tmp_path: Path, alloy_store: GraphStore, on_nodes: list[Worker]
-) -> None:
-    spec = gang(tmp_path / "gang", alloy_store, 1)
-    send(on_nodes, spec, interface=None)
-    second = on_nodes[1].result()
-    on_nodes[0].call_off(spec, second.reason)  # as the driver does
-    result = merged([on_nodes[0].result(), second])
-    assert result.status == "error"
-    assert "name its network `interface`" in result.reason

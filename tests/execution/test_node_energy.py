@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from counter_trees import PmCounters
-from driver_cases import PATIENCE
 from pool_cases import site, update_until
 
 from hydragnn_flow.energy_counters import Reading
@@ -37,32 +36,22 @@ def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(
     with node.running({}):  # they are refreshed, and count what this test says
         with Pool(site(), run / "parsl") as pools:
             # A node that has nothing to do says what it uses by its signs of life.
-            update_until(pools, lambda: used().agents == 1, demand=1)
+            update_until(pools, lambda: used().agents >= 1, demand=1)
             early = used()
             node.set(energy=1_001_000)
-            update_until(pools, lambda: used().joules == 1000.0, demand=1)
+            update_until(pools, lambda: used().joules >= 1000.0, demand=1)
         first = used()
         assert (first.joules, first.agents, first.counters) == (1000.0, 1, ("pm_counters",))
         assert first.node_seconds > early.node_seconds
         node.set(energy=1_005_000)  # by somebody else
         with Pool(site(), run / "parsl") as pools:
-            update_until(pools, lambda: used().agents == 2, demand=1)
+            update_until(pools, lambda: used().agents >= 2, demand=1)
             assert used().joules == first.joules, "what an earlier driver has counted stays"
             node.set(energy=1_005_300)
-            pools.submit(os.getpid).result(PATIENCE)  # the last of it comes with the results
+            last = pools.submit(os.getpid)  # the last of it comes with the results
+            update_until(pools, last.done, demand=1)
     assert (used().joules, used().agents) == (1300.0, 2)
     assert used().node_seconds > first.node_seconds
-
-
-@pytest.mark.xdist_group("processes")
-def test_nothing_is_written_where_nothing_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOST_SYS", str(tmp_path / "sys"))
-    with Pool(site(), tmp_path / "parsl") as pools:
-        update_until(pools, pools.hosts, demand=1)
-        pools.submit(os.getpid).result(60)
-    assert not (tmp_path / ENERGY_FILE).exists() and read_node_energy(tmp_path) is None
 
 
 def test_the_last_reading_of_each_agent_counts(tmp_path: Path) -> None:

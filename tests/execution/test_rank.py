@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 from segment_cases import make_spec, network_with
-from trainer_cases import NODE, run_alone
+from trainer_cases import NODE, run_alone, trainer_of
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged, run_ranks
@@ -22,18 +23,20 @@ from hydragnn_flow.execution.workers import worker as worker_module
 from hydragnn_flow.execution.workers.rank import SECONDS_TO_ANSWER
 from hydragnn_flow.execution.workers.trainers import Trainers
 
-# Of a process that has yet to import torch; nothing answers so soon.
+# Of a process that does not answer.
 SECONDS = SECONDS_TO_ANSWER + 0.2
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
-@pytest.mark.usefixtures("own_trainers")
 @pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
     tmp_path: Path, alloy_store: GraphStore, world: int
 ) -> None:
     spec = make_spec(tmp_path / "t", alloy_store, 1, attempt="of-too-little-time")
+    for gcd in range(world):
+        run_alone(Rank(make_spec(tmp_path / "warm", alloy_store, 1), gcd=gcd))
+        trainer_of(gcd)._process.send_signal(signal.SIGSTOP)
     result = merged(
         run_ranks(NODE, [Rank(spec, k, world, gcd=k, seconds=SECONDS) for k in range(world)])
     )

@@ -48,6 +48,7 @@ def test_every_gcd_says_what_it_has(
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     PmCounters(tmp_path, {"energy": 5, "accel0_energy": 1})
     request = {"device": "cpu", "store": str(alloy_store.path), "interface": "lo"}
+    before = os.sched_getaffinity(0)
     reports = run_probe(NODE, request)
     assert [report["gcd"] for report in reports] == ["0", "1"]
     for report in reports:
@@ -59,6 +60,9 @@ def test_every_gcd_says_what_it_has(
         assert (report["energy"], report["node_energy"]) == ("", "pm_counters")
         trainer = psutil.Process(trainer_of(int(report["gcd"]), node=NODE).pid)
         assert 0 < report["start_seconds"] < time.time() - trainer.create_time()
+        threads = {tuple(os.sched_getaffinity(thread.id)) for thread in trainer.threads()}
+        assert threads == {(int(CORE),)}, "not bound to the cores of its GCD"
+    assert os.sched_getaffinity(0) == before, "this process was bound as well"
     assert faults(site(NODE), reports, []) == []
 
 

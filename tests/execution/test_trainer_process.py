@@ -219,6 +219,9 @@ def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: 
     assert trainer.wait(timeout=PATIENCE) == 0
     go_on = make_spec(tmp_path / "t", alloy_store, result.to_epoch + 1)
     assert run_together([go_on])[0].status == "ok"
+    idle = trainer_of(0)._process
+    idle.terminate()
+    assert idle.wait(timeout=PATIENCE) == 0
 
 
 def unread(trainer: TrainerProcess) -> int:
@@ -229,11 +232,12 @@ def unread(trainer: TrainerProcess) -> int:
     )
 
 
-@pytest.mark.usefixtures("own_trainers")
 def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
     with worker.trainers_of(NODE).lend(0) as (trainer, _):
         until(lambda: not unread(trainer))
     trainer._process.send_signal(signal.SIGSTOP)
+    stopped = psutil.Process(trainer.pid)
+    until(lambda: stopped.status() == psutil.STATUS_STOPPED)
     asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
     asked.start()
     died = run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0)
@@ -247,13 +251,13 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def hanging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_trainers: None) -> Iterator[Any]:
+def hanging(tmp_path: Path) -> Iterator[Any]:
     """A call that never returns: its end, and the program that it waits for."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
     argument = {"attempt": str(tmp_path), "told": str(tmp_path / "told")}
     with ThreadPoolExecutor() as pool:
         end = pool.submit(run_function, NODE, "own_objective:hangs_request", argument, 0)
-        until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text()[-1:] == "\n")
+        told = tmp_path / "told"
+        until(lambda: end.done() or (told.exists() and told.read_text()[-1:] == "\n"))
         yield end, int((tmp_path / "told").read_text())
 
 
@@ -287,10 +291,3 @@ def test_a_node_without_room_for_a_function_is_at_fault(
 
     monkeypatch.setattr(Trainers, "_take", start)
     assert run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0).status == status
-
-
-def test_an_idle_trainer_ends_when_told(tmp_path: Path, alloy_store: GraphStore) -> None:
-    run_together([make_spec(tmp_path / "w", alloy_store, 1)])
-    trainer = trainer_of(0)._process
-    trainer.terminate()
-    assert trainer.wait(timeout=PATIENCE) == 0

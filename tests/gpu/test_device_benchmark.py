@@ -27,7 +27,7 @@ def test_every_table_is_printed(tmp_path: Path, device: torch.device) -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(file.read_text())
-    names = ["steps", "estimates", "constants", "processes", "pieces", "fused"]
+    names = ["modes", "steps", "estimates", "constants", "processes", "pieces", "fused"]
     assert [table["name"] for table in found["tables"]] == names
     assert "Too little was measured" in done.stdout
     assert found["remarks"] == [

@@ -143,7 +143,7 @@ def engine(request: pytest.FixtureRequest) -> Iterator[str]:
         from peers.hydragnn_package import load
 
         load(checkout)
-        yield "peers.hydragnn_engine:build"
+        yield "hydragnn_engine:build"
 
 
 HEAD = {"num_headlayers": 2, "dim_headlayers": [8, 6]}

@@ -1,10 +1,9 @@
 """Learning from some segments against the recorded steps of 104 networks.
 
 `steps.csv` has what was counted of 13 message-passing types with 16 to 128 features and one to
-four layers, on batches of 14 or 15 alloys of 8 to 16 atoms, and what was measured on one core by
-`benchmarks/placement_race/networks.py`: CPU seconds of a training step (the least of two
-measurements, which differ by 2.6 %), and the bytes that torch had allocated at a time, for a batch
-that was `atoms` times the mean one.
+four layers, on batches of 14 or 15 alloys of 8 to 16 atoms, and what was measured on one core: CPU
+seconds of a training step (the least of two measurements, which differ by 2.6 %), and the bytes
+that torch had allocated at a time, for a batch that was `atoms` times the mean one.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_race.clock import Awaited, Clock
+from search_race.engines import Awaited, Clock
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.search.samplers import supply

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from campaign_cases import CONFIG
+from work_counts import _count_once, counted  # noqa: F401 -- fixtures of the room
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store

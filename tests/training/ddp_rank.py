@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,11 @@ def on_ranks(size: int, answer: Callable[..., Any], meeting: Path, *arguments: A
         ranks = [
             pool.submit(_rank, answer, rank, size, str(meeting), arguments) for rank in range(size)
         ]
+        ended, _ = wait(ranks, return_when=FIRST_EXCEPTION)
+        if failed := [rank for rank in ended if rank.exception() is not None]:
+            for process in [*pool._processes.values()]:  # the others wait for it
+                process.kill()
+            failed[0].result()
         return [rank.result() for rank in ranks]
 
 
@@ -63,9 +68,12 @@ def _rank(
 ) -> Any:
     faulthandler.dump_traceback_later(PATIENCE, exit=True)
     torch.set_num_threads(1)
-    with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
-        # The trainers are gone before the group is: gloo's threads must not outlive it.
-        return answer(world, *arguments)
+    try:
+        with joined(rank, size, dist.FileStore(meeting, size), "cpu") as world:
+            # The trainers are gone before the group is: gloo's threads must not outlive it.
+            return answer(world, *arguments)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def train(values: dict[str, Any], world: World) -> tuple[list[float], float, dict[str, float]]:

@@ -84,7 +84,7 @@ MORE = {
     "fp64": sharded("FULL_SHARD", Training__precision="fp64"),
 }
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")
-# Of the strategies one for each network; `benchmarks/parallel.py --only equality` has all.
+# Of the strategies one for each network, in turn.
 TYPES = {
     f"{mpnn_type}, {strategy}, {kind}": sharded(
         strategy,

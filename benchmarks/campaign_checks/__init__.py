@@ -1,1 +1,0 @@
-"""Checks behind the tables of campaigns that HydraGNN's users take over."""

@@ -1,1 +1,0 @@
-"""The rows of the table that ``store.py`` prints, and what measuring them takes."""

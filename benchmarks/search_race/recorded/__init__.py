@@ -1,1 +1,0 @@
-"""Recorded trainings, and the answers that a search gets from them instead of training again."""

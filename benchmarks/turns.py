@@ -1,0 +1,140 @@
+"""Several ways to do the same, measured in turns; and processes to measure in."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar, cast
+
+import torch
+from results import Line, Number
+
+T = TypeVar("T")
+
+
+class CannotMeasure(Exception):
+    """This system does not show what a row needs; the message says what."""
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Seconds that each contender took for a unit of work, one figure for each round."""
+
+    seconds: dict[str, list[float]]
+
+    def rate(self, name: str) -> float:
+        """Units of work per second, the median over the rounds."""
+        return 1 / self.of(name)
+
+    def of(self, name: str) -> float:
+        """Seconds for a unit, the median over the rounds [s]."""
+        return median(self.seconds[name])
+
+    def ratio(self, name: str, other: str) -> Number:
+        """How many times as fast as the other: the rounds found the machine the same for both."""
+        pairs = zip(self.seconds[name], self.seconds[other], strict=True)
+        ratios = [theirs / ours for ours, theirs in pairs]
+        return Number(median(ratios), "", min(ratios), max(ratios))
+
+    def line(self, what: str, name: str, other: str, unit: str, **more: Any) -> Line:
+        """Rates of both with their ratio, and more fields of the line."""
+        ratio = self.ratio(name, other)
+        spread = (ratio.low or 0.0, ratio.high or 0.0)
+        rates = self.rate(name), unit, other, self.rate(other)
+        return Line(what, *rates, ratio.value, spread=spread, **more)
+
+
+def take_turns(
+    contenders: Mapping[str, Callable[[], float]], rounds: int, say: Callable[[str], None]
+) -> Turns:
+    """Let contenders, each of which says how long it took, work in turns; first once unmeasured."""
+    found: dict[str, list[float]] = {name: [] for name in contenders}
+    # The objects that contenders keep must not slow down the garbage collection of all.
+    gc.collect()
+    gc.freeze()
+    try:
+        for work in contenders.values():
+            work()
+        for number in range(rounds):
+            say(f"round {number + 1} of {rounds}: {', '.join(contenders)}")
+            for name, work in contenders.items():
+                found[name].append(work())
+    finally:
+        gc.unfreeze()
+    return Turns(found)
+
+
+def in_fresh_process(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a function in a process that has done nothing but imports, and raise what it raises.
+
+    Raises
+    ------
+    RuntimeError
+        If the process is killed.
+    """
+    context = get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    process = context.Process(target=_alone, args=(there, function, arguments))
+    process.start()
+    there.close()
+    try:
+        result, error = here.recv()
+    except EOFError:
+        process.join()
+        raise RuntimeError(f"{function.__name__} ended with {process.exitcode}") from None
+    process.join()
+    if error is not None:
+        raise error
+    return cast(T, result)
+
+
+def _alone(pipe: Connection, function: Callable[..., object], arguments: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    answer: tuple[object, Exception | None]
+    try:
+        answer = function(*arguments), None
+    except Exception as error:
+        answer = None, error
+    with suppress(BrokenPipeError):  # nobody waits for it any more
+        pipe.send(answer)
+
+
+def memory_added(work: Callable[[], object]) -> float:
+    """Resident memory that some work adds to this process at its highest [MB].
+
+    Raises
+    ------
+    CannotMeasure
+        Where the system does not say how much a process uses.
+    """
+    gc.collect()
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # forget the highest so far
+    except OSError as error:
+        raise CannotMeasure(f"/proc/self/clear_refs: {error.strerror}") from None
+    before = kib("/proc/self/status", "VmRSS")
+    kept = work()
+    added = kib("/proc/self/status", "VmHWM") - before
+    del kept
+    return 1.024e-3 * added
+
+
+def kib(file: str, name: str) -> int:
+    """The number after ``name:`` in a file of /proc [KiB].
+
+    Raises
+    ------
+    CannotMeasure
+        Where there is none.
+    """
+    with suppress(OSError):
+        for line in Path(file).read_text(encoding="utf-8").splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1])
+    raise CannotMeasure(f"{file} has no {name}")
