@@ -108,7 +108,7 @@ class InBlocks(_InPasses):
         turn = np.searchsorted(ends, places, side="right")
         first = self._bounds[blocks[turn]]
         size = self._bounds[blocks[turn] + 1] - first
-        within = places - ends[turn] + size
+        within: Ints = places - ends[turn] + size
         if self._bootstrap:
             within = _resampled(first + within, size, self._seed)
         return first + within
