@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Collection
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
@@ -22,7 +23,7 @@ SECONDS = 600.0
 
 
 class EngineProbe:
-    """Takes a training step of networks that engines build, on a few graphs of a store.
+    """Tries networks that engines build: a training step on a few graphs, weights to begin with.
 
     Its process begins with the first network, and ends with this object.
 
@@ -99,14 +100,18 @@ class EngineProbe:
         except ProcessDied as death:
             self.close()
             raise InputError(
-                f"network: engine {engine} does not get through a training step: {death}"
+                f"network: engine {engine} does not get through {_tried(what)}: {death}"
             ) from None
         if answer is None:
             self.close()
             raise InputError(
-                f"network: engine {engine} took more than {SECONDS:g} s for a training step of a "
-                f"few graphs; make it smaller"
+                f"network: engine {engine} took more than {SECONDS:g} s for {_tried(what)}; make "
+                f"it smaller"
             )
         if "refused" in answer:
             raise InputError(answer["refused"])
         return answer
+
+
+def _tried(what: Collection[str]) -> str:
+    return "reading weights" if "start" in what else "a training step"

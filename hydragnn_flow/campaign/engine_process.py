@@ -59,8 +59,7 @@ def _tried(
     batch: dict[str, int] | None = None,
     start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Cost of a step of a network, or an empty answer once it has weights to begin with; or why
-    there is none."""
+    """Cost of a step of a network, or nothing once its weights are checked; or why not."""
     try:
         torch.manual_seed(0)
         graphs = _open(store)
@@ -72,10 +71,9 @@ def _tried(
     except InputError as error:
         return {"refused": str(error)}
     except Exception as error:  # whatever an engine's module does
-        name = network["engine"]
+        name, what = network["engine"], "a training step" if start is None else "reading weights"
         return {
-            "refused": f"network: engine {name} fails in a training step ({with_place(error)}); "
-            f"correct it"
+            "refused": f"network: engine {name} fails in {what} ({with_place(error)}); correct it"
         }
 
 

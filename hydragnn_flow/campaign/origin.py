@@ -80,8 +80,8 @@ def with_start(config: RunConfig, source: str | Path) -> RunConfig:
     Raises
     ------
     InputError
-        As :func:`find_origin`, or naming the first key in which a network of the search differs
-        from that of the weights.
+        If :func:`find_origin` finds no weights, or naming the first key in which a network of the
+        search differs from that of the weights.
     """
     start = config.start_from
     if start is None:

@@ -73,7 +73,7 @@ def check_start(config: RunConfig, store: GraphStore, target: Path | None = None
     Raises
     ------
     InputError
-        As :func:`weights_for`.
+        If the weights do not fit the network, or cannot be read.
     """
     start, network = config.start_from, config.network_with({})
     assert start is not None
@@ -97,7 +97,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
     Raises
     ------
     InputError
-        As :func:`weights_for`, or if they are gone.
+        If :func:`check_start` refuses them, or they are gone.
     """
     start, target = config.start_from, directory.weights
     assert start is not None

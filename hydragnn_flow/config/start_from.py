@@ -35,8 +35,8 @@ class StartConfig(Section):
 
     path: Path
     """Where they are: the directory of a run or of an exported ensemble, the folder of a trial or
-    member, or a checkpoint (``.pt``) in one. With ``network.engine: hydragnn`` a checkpoint of
-    HydraGNN's (``.pk``) beside its `config.json`."""
+    member, or a checkpoint (``.pt``) in one. With ``network.engine: hydragnn`` a HydraGNN
+    checkpoint (``.pk``) beside its `config.json`."""
     member: int | None = Field(default=None, ge=0)
     """Member of the ensemble, by number. By default the one with the smallest criterion."""
     heads: Literal["keep", "new"] = "keep"
@@ -59,7 +59,7 @@ class StartConfig(Section):
         return ("encoder.embedding", "encoder.layers") if self.freeze == "encoder" else self.freeze
 
     def check(self, network: NetworkConfig, space: Collection[str]) -> None:
-        """Refuse weights of HydraGNN's without its engine, and what an engine cannot begin with.
+        """Refuse HydraGNN checkpoints without its engine, and what an engine cannot begin with.
 
         Parameters
         ----------
@@ -76,9 +76,8 @@ class StartConfig(Section):
         if not isinstance(network, EngineNetwork):
             if self.path.suffix == ".pk":
                 raise ValueError(
-                    f"start_from: {self.path} is a checkpoint of HydraGNN's, which only HydraGNN's "
-                    f"own networks can begin with; install HydraGNN and write engine: hydragnn in "
-                    f"network"
+                    f"start_from: {self.path} is a HydraGNN checkpoint, with which only HydraGNN's "
+                    f"own networks can begin; install HydraGNN and write network.engine: hydragnn"
                 )
             return
         if self.path.suffix == ".pt" or self.path.is_dir():

@@ -1,4 +1,4 @@
-"""Checkpoints of HydraGNN's: their weights by name, and whether they are of a network."""
+"""HydraGNN checkpoints: their weights by name, and whether they are of a network."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def read_state(file: Path) -> dict[str, Tensor]:
     except Exception as error:  # damaged bytes make torch raise whatever it stumbles over
         first = next(iter(str(error).splitlines()), "").partition(". ")[0]
         raise InputError(
-            f"start_from: {file} is no readable checkpoint of HydraGNN's "
+            f"start_from: {file} is no readable HydraGNN checkpoint "
             f"({type(error).__name__}: {first}); name another"
         ) from None
 

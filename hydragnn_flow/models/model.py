@@ -108,7 +108,7 @@ class Model(nn.Module):
         raise NotImplementedError
 
     def is_of_encoder(self, name: str) -> bool:
-        """Whether a tensor of the state is of what heads are put on, by its name."""
+        """Whether the tensor of the state with this name is one of the encoder, not of heads."""
         raise NotImplementedError
 
 

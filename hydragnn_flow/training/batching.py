@@ -164,7 +164,7 @@ class Costs:
     atoms: Ints
     """[n]."""
     limits: Ints
-    """Of a step, [n_limits]."""
+    """Limits of a step, [n_limits]."""
     values: Ints
     """[n_limits, n]."""
     too_large: NDArray[np.bool_]
@@ -251,7 +251,7 @@ def steps_of(
     Parameters
     ----------
     costs
-        Of the graphs.
+        Costs of the graphs.
     order, owner
         The sequence, as places among them, and the rank of each, [n].
     world

@@ -64,7 +64,7 @@ class Epoch:
     """Bounds of the blocks of a stream, in the order of which each rank has ranges of its own that
     are shuffled among :data:`BLOCKS` blocks, [n_blocks + 1]."""
     seed: int = 0
-    """Of this shuffling."""
+    """Seed of this shuffling."""
     dealing: Dealing | None = None
     """Deals the graphs of a step to the ranks; at nearly equal cost if not given."""
 
@@ -192,7 +192,7 @@ def plan_epoch(
     Parameters
     ----------
     index, budget, world, blocks, dealing
-        As :class:`Epoch` takes them.
+        Arguments of :class:`Epoch`.
     seed, epoch
         They alone decide the order.
     bootstrap
@@ -222,7 +222,7 @@ class Epochs:
     Parameters
     ----------
     spec
-        What is trained.
+        Trial or member that is trained.
     train
         The training split.
     world
@@ -276,7 +276,7 @@ class Epochs:
         start
             Graphs that the epochs before it have drawn, where it is not known by its number.
         limits
-            Of its steps.
+            Limits of its steps.
         """
         unit, size = self._spec.budget or ("pass", len(self._train))
         parts = 1 if unit == "pass" else self._spec.network.Training.num_epoch
@@ -294,5 +294,5 @@ class Epochs:
 
 
 def part_of(size: int, epochs: int, epoch: int) -> int:
-    """What an epoch, counted from 0, has of a budget that some epochs divide evenly."""
+    """Share of an epoch, counted from 0, in a budget that some epochs divide evenly."""
     return size * (epoch + 1) // epochs - size * epoch // epochs

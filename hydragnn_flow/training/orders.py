@@ -70,7 +70,7 @@ class Shuffled(_InPasses):
     Parameters
     ----------
     size, seed, bootstrap
-        As of every order of passes.
+        Arguments of every order of passes.
     key
         Tells orders of one seed apart.
     """
@@ -94,7 +94,7 @@ class InBlocks(_InPasses):
     bounds
         First graph of each block, and the end of the last, [n_blocks + 1].
     seed, bootstrap
-        As :class:`Shuffled` takes them; a bootstrap draws from each block on its own.
+        Arguments of :class:`Shuffled`; a bootstrap draws from each block on its own.
     """
 
     def __init__(self, bounds: Ints, seed: int, bootstrap: bool = False) -> None:
@@ -124,7 +124,7 @@ class InTurns:
     shares
         Branch -> graphs of it among as many draws as they are together.
     seed, bootstrap
-        As :class:`Shuffled` takes them; a bootstrap draws from each branch on its own.
+        Arguments of :class:`Shuffled`; a bootstrap draws from each branch on its own.
     """
 
     def __init__(

@@ -117,7 +117,7 @@ def check_weights(
     model
         The network, on whatever device.
     weights
-        What it is to begin with.
+        Tensors that it is to begin with, by name.
     source
         Where they come from.
     heads

@@ -50,7 +50,7 @@ def test_a_path_is_relative_to_the_file() -> None:
 
 
 def test_checkpoints_of_hydragnn_are_for_its_own_networks() -> None:
-    with pytest.raises(InputError, match=r"a\.pk is a checkpoint of HydraGNN's.* engine: hydragnn"):
+    with pytest.raises(InputError, match=r"a\.pk is a HydraGNN checkpoint, .*engine: hydragnn"):
         resolved("a.pk")
 
 

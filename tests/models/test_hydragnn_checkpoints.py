@@ -1,4 +1,4 @@
-"""Checkpoints of HydraGNN's are read by its engine, also into networks of a checkout."""
+"""HydraGNN checkpoints are read by its engine, also into networks of a checkout."""
 
 from __future__ import annotations
 
@@ -119,8 +119,8 @@ def _no_weights(file: Path) -> None:
     [
         (_no_network, r"trained\.pk has no config\.json that says its network; put"),
         (_no_section, r"config\.json is none that HydraGNN has written"),
-        (_torn, r"trained\.pk is no readable checkpoint of HydraGNN's"),
-        (_no_weights, r"no readable checkpoint of HydraGNN's \(KeyError: 'model_state_dict'"),
+        (_torn, r"trained\.pk is no readable HydraGNN checkpoint"),
+        (_no_weights, r"no readable HydraGNN checkpoint \(KeyError: 'model_state_dict'"),
     ],
 )
 def test_a_damaged_checkpoint_is_refused(
