@@ -89,8 +89,7 @@ class StartConfig(Section):
         if self.freeze == "encoder":
             raise ValueError(
                 f"start_from.freeze: encoder is a part of networks that are built here, and "
-                f"network.engine is {network.engine}; name modules instead, as "
-                f"[network.model.graph_convs]"
+                f"network.engine is {network.engine}; name modules instead, as [network.model]"
             )
         fixed = [path for path in space if path.partition(".")[0] == "Architecture"]
         free = OF_TRAINING | (OF_HEADS if self.heads == "new" else set())

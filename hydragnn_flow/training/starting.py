@@ -41,7 +41,7 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
     model
         The network.
     names
-        Of parameters, or of modules that hold them.
+        Names of parameters, or of modules that hold them.
 
     Raises
     ------
@@ -51,15 +51,25 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
     for name in names:
         found = [p for key, p in model.named_parameters() if f"{key}.".startswith(f"{name}.")]
         if not found:
-            known = ", ".join(key for key, _ in model.named_children())
             raise InputError(
-                f"start_from.freeze: the network has no parameters named {name!r}; begin with one "
-                f"of {known}, as encoder.layers.layers.0"
+                f"start_from.freeze: the network has no parameters named {name!r}; name some of "
+                f"{_beside(model, name)}"
             )
         for parameter in found:
             parameter.requires_grad_(False)
     if names and not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("start_from.freeze: leaves no parameter to train; name fewer")
+
+
+def _beside(model: nn.Module, name: str) -> str:
+    """Names that there are where a name leads nowhere, with commas between."""
+    found: list[str] = []
+    while not found:
+        name = name.rpartition(".")[0]
+        inside = f"{name}." if name else ""
+        found = [key for key, _ in model.named_parameters() if key.startswith(inside)]
+    parts = inside.count(".") + 1
+    return ", ".join(dict.fromkeys(".".join(key.split(".")[:parts]) for key in found))
 
 
 def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> None:

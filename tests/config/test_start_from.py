@@ -58,7 +58,7 @@ def test_checkpoints_of_hydragnn_are_for_its_own_networks() -> None:
     ("start", "space", "words"),
     [
         ("a.pt", "", r"start_from: .*a\.pt is of a network that is built here"),
-        ({"path": "a.pk", "freeze": "encoder"}, "", r"start_from\.freeze: .*\[network\.model\."),
+        ({"path": "a.pk", "freeze": "encoder"}, "", r"start_from\.freeze: .*\[network\.model\]"),
         ("a.pk", "Architecture.width", r"search\.space\.Architecture\.width: .*a\.pk.*remove it"),
     ],
 )

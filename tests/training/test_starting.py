@@ -239,7 +239,8 @@ def test_layers_compute_what_they_did_on_data_with_other_numbers_of_neighbours(
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("encoder.layer",), r"start_from\.freeze: .* no parameters named 'encoder\.layer'"),
+        (("encoder.layer",), "named 'encoder.layer'; name some of encoder.embedding, encoder.lay"),
+        (("network",), r"start_from\.freeze: .* named .network.; name some of encoder, "),
         (("encoder", "atomic_energy"), r"start_from\.freeze: leaves no parameter to train"),
     ],
 )
