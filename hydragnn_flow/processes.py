@@ -107,8 +107,8 @@ class JsonProcess:
         """
         while b"\n" not in self._read:
             if not self._come.poll(None if seconds is None else 1000 * seconds):
-                if self.was_killed:  # and has not ended
-                    raise ProcessDied(_STAYS)
+                if self.was_killed:
+                    raise self._death()
                 return None
             more = os.read(self._answers.fileno(), 1 << 16)
             if not more:

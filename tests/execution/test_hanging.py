@@ -162,6 +162,17 @@ def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(
         each._process.kill()
 
 
+def test_a_process_whose_children_are_killed_for_long_says_how_it_ended(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "kill_below", lambda pid: time.sleep(0.5))
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 0.05)
+    trainer = scripted("sleep 60")
+    threading.Timer(0.1, trainer.kill).start()
+    with pytest.raises(ProcessDied, match="SIGKILL"):
+        trainer.call({})
+
+
 class Scripts:
     """Trainer processes of a node, one for each rank."""
 
