@@ -1,18 +1,15 @@
 """`make reference` builds a page for each public package, with all its public names."""
 
-from __future__ import annotations
-
 import importlib
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from page_cases import REPOSITORY
 
 
 @pytest.mark.slow
-def test_every_public_name_has_its_entry(tmp_path: Path) -> None:
+def test_every_public_name_has_its_entry(tmp_path):
     asked = ["make", "--dry-run", "--always-make", "reference"]
     said = subprocess.run(asked, capture_output=True, text=True, cwd=REPOSITORY, check=True).stdout
     command = said.splitlines()[-1].replace("docs/reference", str(tmp_path)).split()

@@ -1,7 +1,5 @@
 """The main job, end to end, as a user runs it: killed once, interrupted once, and finished."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal
@@ -26,8 +24,8 @@ from driver_cases import (
     start_until,
     still_there,
 )
-from page_cases import REPOSITORY, Block, Line, blocks, lines
-from typer.testing import CliRunner, Result
+from page_cases import REPOSITORY, blocks, lines
+from typer.testing import CliRunner
 
 from hydragnn_flow import Ensemble, GraphStore, cli
 from hydragnn_flow.run_directory import RunDirectory
@@ -36,7 +34,7 @@ from hydragnn_flow.search import read_trials
 pytestmark = pytest.mark.xdist_group("processes")
 
 
-def flow(*arguments: str | Path) -> Result:
+def flow(*arguments):
     """Give a command, in this process."""
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
@@ -54,7 +52,7 @@ class Started(NamedTuple):
 
 
 @pytest.fixture(scope="module")
-def killed(tmp_path_factory: pytest.TempPathFactory) -> Started:
+def killed(tmp_path_factory):
     """A driver was killed while segments trained."""
     folder = tmp_path_factory.mktemp("campaign")
     files = write_config(folder), folder / "run", folder / "output"
@@ -66,7 +64,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Started:
 
 
 @pytest.fixture(scope="module")
-def interrupted(killed: Started) -> Started:
+def interrupted(killed):
     """The same command went on while the first one's workers were still there; then Ctrl-C."""
     files = killed[:3]
     driver = start_until(
@@ -78,7 +76,7 @@ def interrupted(killed: Started) -> Started:
 
 
 @pytest.fixture(scope="module")
-def finished(interrupted: Started) -> Path:
+def finished(interrupted):
     """The directory of the run, which has come to its end."""
     log = interrupted.log
     last = start(interrupted.config, interrupted.run, log)
@@ -87,18 +85,18 @@ def finished(interrupted: Started) -> Path:
     return interrupted.run
 
 
-def test_interrupted_it_cleans_up_and_says_how_to_go_on(interrupted: Started) -> None:
+def test_interrupted_it_cleans_up_and_says_how_to_go_on(interrupted):
     assert interrupted.code == 130
     assert interrupted.log.read_text().splitlines()[-1].endswith("continues from here")
     assert not still_there(interrupted.family, seconds=60)
 
 
-def test_no_process_outlives_a_killed_driver_for_long(killed: Started) -> None:
+def test_no_process_outlives_a_killed_driver_for_long(killed):
     assert "hydragnn_flow: trial" in killed.words
     assert not still_there(killed.family, seconds=60)
 
 
-def test_every_segment_ends_once(finished: Path) -> None:
+def test_every_segment_ends_once(finished):
     records = read_trials(finished)
     assert [record.number for record in records] == list(range(TRIALS))
     assert {record.state for record in records} <= {"complete", "pruned"}
@@ -113,17 +111,17 @@ def test_every_segment_ends_once(finished: Path) -> None:
         assert [end for _, end in epochs] == [2, 6][: len(epochs)]
 
 
-def test_no_two_trials_shared_a_core(finished: Path) -> None:
+def test_no_two_trials_shared_a_core(finished):
     trials = [r for r in RunDirectory(finished).results() if r.kind == "trial"]
     assert len(trials) >= TRIALS and {result.together for result in trials} == {1.0}
 
 
-def test_members_shared_the_gcds(finished: Path) -> None:
+def test_members_shared_the_gcds(finished):
     members = [r for r in RunDirectory(finished).results() if r.kind == "member"]
     assert sorted(member.gcds for member in members) == [["0"], ["1"]]
 
 
-def test_folders_are_those_of_the_design(finished: Path) -> None:
+def test_folders_are_those_of_the_design(finished):
     for name in ("run.yaml", "study.journal", "segments.jsonl", "report.html"):
         assert (finished / name).is_file()
     for trial in (finished / "trials").iterdir():
@@ -134,7 +132,7 @@ def test_folders_are_those_of_the_design(finished: Path) -> None:
     assert finished.stat().st_mode & 0o777 == 0o700
 
 
-def test_prediction_tables(finished: Path) -> None:
+def test_prediction_tables(finished):
     graphs = pd.read_parquet(finished / "predictions" / "test.parquet")
     test = GraphStore.open(finished / "store.gs")["testset"]
     assert graphs["graph_id"].tolist() == test.graph_id.tolist()
@@ -149,7 +147,7 @@ def test_prediction_tables(finished: Path) -> None:
     assert {"graph_id", "node_index", "forces_x", "forces_z_hi"} <= set(nodes)
 
 
-def test_python_and_command_line_agree(finished: Path, tmp_path: Path) -> None:
+def test_python_and_command_line_agree(finished, tmp_path):
     """The same structures give the same numbers by every way there is."""
     import ase.io
 
@@ -180,7 +178,7 @@ def test_python_and_command_line_agree(finished: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(again["energy_lo"], saved["energy_lo"], rtol=1e-6)
 
 
-def test_the_same_command_says_it_is_complete(finished: Path) -> None:
+def test_the_same_command_says_it_is_complete(finished):
     config = finished.parent / "small.yaml"
     before = (finished / "segments.jsonl").read_bytes()
     done = flow("run", config, "--run-dir", finished)
@@ -189,7 +187,7 @@ def test_the_same_command_says_it_is_complete(finished: Path) -> None:
     assert (finished / "segments.jsonl").read_bytes() == before
 
 
-def test_a_copied_run_directory_still_predicts(finished: Path, tmp_path: Path) -> None:
+def test_a_copied_run_directory_still_predicts(finished, tmp_path):
     import shutil
 
     copy = tmp_path / "elsewhere"
@@ -199,7 +197,7 @@ def test_a_copied_run_directory_still_predicts(finished: Path, tmp_path: Path) -
     assert np.isfinite(predicted.graphs["energy_std"]).all()
 
 
-def test_looking_commands(finished: Path) -> None:
+def test_looking_commands(finished):
     for arguments, expected in (
         (["status", finished], "validation error"),
         (["report", finished], "report.html"),
@@ -211,7 +209,7 @@ def test_looking_commands(finished: Path) -> None:
         assert expected in done.output
 
 
-def test_ensemble_json(finished: Path) -> None:
+def test_ensemble_json(finished):
     summary = json.loads((finished / "ensemble" / "ensemble.json").read_text())
     assert len(summary["members"]) == MEMBERS
     assert sum(member["weight"] for member in summary["members"]) == pytest.approx(1)
@@ -243,7 +241,7 @@ RUNNABLE = [
 
 
 @pytest.fixture
-def stand(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def stand(finished, tmp_path, monkeypatch):
     """A folder in which the pages' commands mean the finished run."""
     (tmp_path / "runs").mkdir()
     for name in ("quickstart", "quickstart-simulated", "mlearn_si"):
@@ -263,9 +261,7 @@ def stand(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("line", LOOKING, ids=lambda line: line.place)
 @pytest.mark.usefixtures("stand")
-def test_commands_of_the_pages(
-    line: Line, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands_of_the_pages(line, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", list(line.words))
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -276,5 +272,5 @@ def test_commands_of_the_pages(
 
 @pytest.mark.parametrize("block", RUNNABLE, ids=lambda block: block.place)
 @pytest.mark.usefixtures("stand")
-def test_python_of_the_pages(block: Block) -> None:
+def test_python_of_the_pages(block):
     exec(compile(block.text, block.place, "exec"), {"__name__": "page"})

@@ -1,12 +1,9 @@
 """Files that survive a crash."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -38,7 +35,7 @@ from hydragnn_flow.search.storage import StudyStorage
 @example(content=b"{}\n" + b"x" * 4096)
 @example(content=b"{}\n" + b"x" * 9000)
 @example(content=b"x" * 8191 + b"\n")
-def test_exactly_the_torn_record_is_dropped(content: bytes) -> None:
+def test_exactly_the_torn_record_is_dropped(content):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "records.jsonl"
         path.write_bytes(content)
@@ -48,12 +45,12 @@ def test_exactly_the_torn_record_is_dropped(content: bytes) -> None:
         assert drop_torn_record(path) == 0
 
 
-def test_a_file_that_is_not_there_has_no_torn_record(tmp_path: Path) -> None:
+def test_a_file_that_is_not_there_has_no_torn_record(tmp_path):
     assert drop_torn_record(tmp_path / "none") == 0
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
+def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path):
     path = tmp_path / "notes.txt"
     for text in ("first\n", "zweiter, länger: Å\n", ""):
         write_text(path, text)
@@ -61,7 +58,7 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
         assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path) -> None:
+def test_a_failed_replacement_leaves_the_old_file(tmp_path):
     path = tmp_path / "notes.json"
     write_json(path, {"a": 1})
     with pytest.raises(TypeError):
@@ -79,14 +76,14 @@ def test_a_failed_replacement_leaves_the_old_file(tmp_path: Path) -> None:
         max_leaves=8,
     )
 )
-def test_json_reads_back_the_same(values: object) -> None:
+def test_json_reads_back_the_same(values):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "values.json"
         write_json(path, values)
         assert json.loads(path.read_text(encoding="utf-8")) == values
 
 
-def test_writers_of_one_file_do_not_get_in_each_others_way(tmp_path: Path) -> None:
+def test_writers_of_one_file_do_not_get_in_each_others_way(tmp_path):
     """Ranks of a gang that end at the same time all say why."""
     path = tmp_path / "note"
     with ThreadPoolExecutor(8) as pool:
@@ -95,7 +92,7 @@ def test_writers_of_one_file_do_not_get_in_each_others_way(tmp_path: Path) -> No
     assert [*tmp_path.iterdir()] == [path]
 
 
-def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> None:
+def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path):
     kept = ["checkpoint.pt", ".checkpoint.pt", ".attempt.123.tmp", "checkpoint.pt.tmp"]
     for name in (*kept, ".checkpoint.pt.4711.tmp", ".checkpoint.pt.0f3c.tmp"):
         (tmp_path / name).touch()
@@ -103,7 +100,7 @@ def test_what_killed_writers_left_is_swept_and_nothing_else(tmp_path: Path) -> N
     assert {entry.name for entry in tmp_path.iterdir()} == set(kept)
 
 
-def test_what_is_not_there_is_known_by_its_folder(tmp_path: Path) -> None:
+def test_what_is_not_there_is_known_by_its_folder(tmp_path):
     (tmp_path / "file").touch()
     assert is_there(tmp_path / "file")
     assert not is_there(tmp_path / "none")
@@ -111,16 +108,9 @@ def test_what_is_not_there_is_known_by_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "begin",
-    [
-        StudyStorage,
-        drop_torn_record,
-        lambda file: [*RunDirectory(file.parent).results()],
-    ],
+    "begin", [StudyStorage, drop_torn_record, lambda file: [*RunDirectory(file.parent).results()]]
 )
-def test_a_file_that_a_disk_does_not_show_is_not_begun_anew(
-    tmp_path: Path, unseen: Callable[[Path], None], begin: Callable[[Path], object]
-) -> None:
+def test_a_file_that_a_disk_does_not_show_is_not_begun_anew(tmp_path, unseen, begin):
     file = tmp_path / "segments.jsonl"
     file.write_text("")
     unseen(file)
@@ -128,13 +118,11 @@ def test_a_file_that_a_disk_does_not_show_is_not_begun_anew(
         begin(file)
 
 
-def test_a_disk_that_is_away_is_waited_for_and_no_absence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_away_is_waited_for_and_no_absence(tmp_path, monkeypatch):
     path, look, away = tmp_path / "file", Path.stat, [2]
     path.touch()
 
-    def stat(self: Path, **options: bool) -> os.stat_result:
+    def stat(self, **options):
         if self == path and away[0]:
             away[0] -= 1
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))

@@ -1,11 +1,7 @@
 """Rooms of the package import from lower floors only, and docs/images/floors.svg shows them."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -22,7 +18,7 @@ APART = {
 
 
 @pytest.fixture(scope="module")
-def floors() -> Iterator[ModuleType]:
+def floors():
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(DOCS)
         import floors
@@ -31,13 +27,13 @@ def floors() -> Iterator[ModuleType]:
     sys.modules.pop("floors")
 
 
-def test_every_room_is_on_one_floor(floors: ModuleType) -> None:
+def test_every_room_is_on_one_floor(floors):
     placed = [name for floor in floors.FLOORS for name in floor]
     assert len(placed) == len(set(placed))
     assert floors.rooms() == set(placed)
 
 
-def test_rooms_import_from_lower_floors_only(floors: ModuleType) -> None:
+def test_rooms_import_from_lower_floors_only(floors):
     upward = []
     for number, floor in enumerate(floors.FLOORS):
         lower = {name for below in floors.FLOORS[number + 1 :] for name in below}
@@ -47,10 +43,10 @@ def test_rooms_import_from_lower_floors_only(floors: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(APART))
-def test_a_room_does_without_some_libraries(name: str, floors: ModuleType) -> None:
+def test_a_room_does_without_some_libraries(name, floors):
     packages = {imported.partition(".")[0] for imported in floors.Room(name).imports}
     assert not packages & APART[name]
 
 
-def test_the_picture_is_of_this_code(floors: ModuleType) -> None:
+def test_the_picture_is_of_this_code(floors):
     assert floors.PICTURE.read_text(encoding="utf-8") == floors.render(), "run `make docs`"

@@ -1,14 +1,11 @@
 """Garbage collection in a process that keeps millions of objects."""
 
-from __future__ import annotations
-
 import gc
 import signal
 import subprocess
 import sys
 import time
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
@@ -19,12 +16,12 @@ from hydragnn_flow.garbage import collection_of_new
 class Ring:
     """Refers to itself."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.ring = self
 
 
 @pytest.fixture(autouse=True)
-def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def at_once(monkeypatch):
     """Each look makes a collection."""
     monkeypatch.setattr(garbage, "SECONDS_BETWEEN_COLLECTIONS", 0.0)
     of_hypothesis = [*gc.callbacks]
@@ -34,7 +31,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     gc.callbacks[:] = of_hypothesis
 
 
-def test_a_full_collection_goes_through_what_is_new() -> None:
+def test_a_full_collection_goes_through_what_is_new():
     before = gc.get_freeze_count()
     with collection_of_new() as look:
         kept, ring = [Ring() for _ in range(100)], Ring()
@@ -50,7 +47,7 @@ def test_a_full_collection_goes_through_what_is_new() -> None:
         assert gone() is not None, "it was looked at again"
 
 
-def test_no_full_collection_begins_by_itself() -> None:
+def test_no_full_collection_begins_by_itself():
     before = gc.get_threshold()
     with collection_of_new() as look:
         look()
@@ -61,13 +58,13 @@ def test_no_full_collection_begins_by_itself() -> None:
     assert gc.get_threshold() == before
 
 
-def test_a_signal_during_a_collection_is_heard() -> None:
+def test_a_signal_during_a_collection_is_heard():
     """Where the collector called a function of ours, its exception would be lost."""
 
     class Ended(Exception):
         pass
 
-    def end(*_: object) -> None:
+    def end(*_):
         raise Ended
 
     before = signal.signal(signal.SIGALRM, end)
@@ -83,7 +80,7 @@ def test_a_signal_during_a_collection_is_heard() -> None:
     del kept
 
 
-def test_what_was_left_alone_is_found_at_the_end_of_the_process() -> None:
+def test_what_was_left_alone_is_found_at_the_end_of_the_process():
     """Objects of ADIOS2 in a cycle otherwise cost 65 lines: "nanobind: leaked …"."""
     program = """
 import sys

@@ -4,13 +4,10 @@
 what to do when a format changes.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import shutil
 from pathlib import Path
-from types import ModuleType
 
 import optuna
 import pandas as pd
@@ -34,7 +31,7 @@ _FOLDER = Path(__file__).parent / "golden"
 RUNS = sorted(_FOLDER.glob("run_*"))
 
 
-def _make() -> ModuleType:
+def _make():
     spec = importlib.util.spec_from_file_location("golden_make", _FOLDER / "make.py")
     assert spec is not None
     assert spec.loader is not None
@@ -47,7 +44,7 @@ make = _make()
 
 
 @pytest.fixture(params=RUNS, ids=lambda run: run.name)
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def run(request, tmp_path):
     """A copy of a golden run: to read it may write a lock."""
     copy = tmp_path / "run"
     shutil.copytree(request.param, copy)
@@ -55,20 +52,20 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def config(run: Path) -> RunConfig:
+def config(run):
     """What the run was asked for, as its own `run.yaml` has it."""
     values = yaml.safe_load((run / "run.yaml").read_text(encoding="utf-8"))
     known = (key for key in RunConfig.model_fields if key in values)  # some are new since
     return RunConfig.model_validate({key: values[key] for key in known})
 
 
-def test_there_is_one_and_they_are_small() -> None:
+def test_there_is_one_and_they_are_small():
     assert RUNS
     sizes = [f.stat().st_size for run in RUNS for f in run.rglob("*") if f.is_file()]
     assert sum(sizes) < 200_000 * len(RUNS)
 
 
-def test_the_ensemble_predicts_what_it_did(run: Path) -> None:
+def test_the_ensemble_predicts_what_it_did(run):
     expected = json.loads((run / make.EXPECTED).read_text())
     now = make.predictions(run)
     assert now.keys() == expected.keys()
@@ -78,7 +75,7 @@ def test_the_ensemble_predicts_what_it_did(run: Path) -> None:
         pd.testing.assert_frame_equal(again, then, rtol=1e-4, atol=1e-6)
 
 
-def test_the_run_is_known_and_complete(run: Path, config: RunConfig) -> None:
+def test_the_run_is_known_and_complete(run, config):
     directory = RunDirectory(run)
     directory.check(config)
     assert directory.is_complete(config)
@@ -86,7 +83,7 @@ def test_the_run_is_known_and_complete(run: Path, config: RunConfig) -> None:
         directory.check(config.model_copy(update={"seed": config.seed + 1}))
 
 
-def test_every_segment_is_read(run: Path, config: RunConfig) -> None:
+def test_every_segment_is_read(run, config):
     results = list(RunDirectory(run).results())
     lines = (run / "segments.jsonl").read_text().splitlines()
     assert len(results) == len(lines)
@@ -99,7 +96,7 @@ def test_every_segment_is_read(run: Path, config: RunConfig) -> None:
     assert {("member", n) for n in range(config.ensemble.size)} <= ended
 
 
-def test_the_search_goes_on(run: Path, config: RunConfig) -> None:
+def test_the_search_goes_on(run, config):
     before = read_trials(run)
     assert [trial.number for trial in before] == list(range(config.search.trials))
     assert {trial.state for trial in before} <= {"complete", "pruned"}
@@ -114,13 +111,13 @@ def test_the_search_goes_on(run: Path, config: RunConfig) -> None:
     assert read_trials(run)[: len(before)] == before
 
 
-def test_optuna_reads_the_study(run: Path, config: RunConfig) -> None:
+def test_optuna_reads_the_study(run, config):
     storage = JournalStorage(JournalFileBackend(str(run / JOURNAL)))
     study = optuna.load_study(study_name=STUDY, storage=storage)
     assert len(study.trials) == config.search.trials
 
 
-def test_training_goes_on_from_a_checkpoint(run: Path, config: RunConfig, tmp_path: Path) -> None:
+def test_training_goes_on_from_a_checkpoint(run, config, tmp_path):
     network = read_json(run / "ensemble" / "members" / "0" / "config.json")["NeuralNetwork"]
     base = config.network_with({}).Architecture
     assert base.radius is not None
@@ -145,12 +142,7 @@ def test_training_goes_on_from_a_checkpoint(run: Path, config: RunConfig, tmp_pa
     assert load_checkpoint(folder / FILE)["progress"] != before["progress"]
 
 
-def test_commands_show_it(
-    run: Path,
-    config: RunConfig,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_commands_show_it(run, config, monkeypatch, capsys):
     frame = trials_frame(run)
     assert isinstance(frame, pd.DataFrame)
     assert len(frame) == config.search.trials

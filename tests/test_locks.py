@@ -1,7 +1,5 @@
 """Locks on files: one holder, whatever becomes of the file."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -16,7 +14,7 @@ from hydragnn_flow import locks
 from hydragnn_flow.locks import Held, Unlockable, is_locked, local_locks, locked
 
 
-def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+def test_a_lock_has_one_holder(tmp_path):
     path = tmp_path / "lock"
     assert not is_locked(path)
     with locked(path, 0.0):
@@ -26,7 +24,7 @@ def test_a_lock_has_one_holder(tmp_path: Path) -> None:
     assert not is_locked(path)
 
 
-def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path: Path) -> None:
+def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path):
     path = tmp_path / "lock"
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_SH)  # as `is_locked` does
@@ -35,13 +33,13 @@ def test_a_lock_that_is_held_for_an_instant_is_waited_for(tmp_path: Path) -> Non
             assert is_locked(path)
 
 
-def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path: Path) -> None:
+def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path):
     """Who opened it before and locks it after has nothing: others lock the file that is there."""
     path = tmp_path / "lock"
     take = locks.take
     deleted: list[int] = []
 
-    def deleting(lock: int) -> bool:
+    def deleting(lock):
         if not deleted:
             deleted.append(os.fstat(lock).st_ino)
             path.rename(tmp_path / "gone")  # not freed, for its number not to be used again
@@ -54,10 +52,8 @@ def test_the_lock_of_a_file_that_was_deleted_keeps_nobody_out(tmp_path: Path) ->
             assert is_locked(path)
 
 
-def test_a_file_system_without_locks_is_told_from_a_holder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(*_: object) -> None:
+def test_a_file_system_without_locks_is_told_from_a_holder(tmp_path, monkeypatch):
+    def flock(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr(fcntl, "flock", flock)
@@ -90,9 +86,7 @@ broken line here at all
         ("/my data/runs", "local_lock=flock"),
     ],
 )
-def test_locks_that_other_nodes_do_not_see_are_found_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, option: str
-) -> None:
+def test_locks_that_other_nodes_do_not_see_are_found_out(tmp_path, monkeypatch, path, option):
     mounts = tmp_path / "mounts"
     mounts.write_text(MOUNTS.strip())
     monkeypatch.setattr(locks, "MOUNTS", mounts)
@@ -102,7 +96,7 @@ def test_locks_that_other_nodes_do_not_see_are_found_out(
 
 
 @given(st.text())
-def test_whatever_the_system_lists_does_no_harm(text: str) -> None:
+def test_whatever_the_system_lists_does_no_harm(text):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Path, "read_text", lambda *_, **__: text)
         assert isinstance(local_locks(Path("/")), str)

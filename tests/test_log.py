@@ -1,13 +1,9 @@
 """`driver.log`: one line per decision, appended, and never in the way of a campaign."""
 
-from __future__ import annotations
-
 import errno
 import io
 import logging
 import re
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -20,15 +16,15 @@ logger = logging.getLogger("hydragnn_flow.execution.pools.blocks")
 LINE = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[+-]\d{4} [A-Z]+ +[\w.]+: .*")
 
 
-def unexpected(text: str) -> None:
+def unexpected(text):
     raise AssertionError(f"shown: {text}")
 
 
-def lines_of(run_directory: Path) -> list[str]:
+def lines_of(run_directory):
     return (run_directory / FILE).read_text(encoding="utf-8").splitlines()
 
 
-def test_a_line_has_time_level_module_and_message(tmp_path: Path) -> None:
+def test_a_line_has_time_level_module_and_message(tmp_path):
     with driver_log(tmp_path, unexpected):
         logger.info("asked for %d blocks: %d workers wanted", 2, 16)
     started, decided, ended = lines_of(tmp_path)
@@ -38,7 +34,7 @@ def test_a_line_has_time_level_module_and_message(tmp_path: Path) -> None:
     assert "driver ended: process " in ended
 
 
-def test_what_the_user_is_to_read_is_shown_and_logged(tmp_path: Path) -> None:
+def test_what_the_user_is_to_read_is_shown_and_logged(tmp_path):
     shown: list[str] = []
     with driver_log(tmp_path, shown.append):
         logger.info("a detail")
@@ -50,9 +46,7 @@ def test_what_the_user_is_to_read_is_shown_and_logged(tmp_path: Path) -> None:
     ]
 
 
-def test_a_large_log_is_put_aside_and_the_oldest_deleted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_log_is_put_aside_and_the_oldest_deleted(tmp_path, monkeypatch):
     monkeypatch.setattr(log, "_LARGEST", 500)
     with driver_log(tmp_path, unexpected):
         for number in range(100):
@@ -70,7 +64,7 @@ def test_a_large_log_is_put_aside_and_the_oldest_deleted(
     assert last_lines(tmp_path, 4) == lines[-4:]
 
 
-def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path: Path) -> None:
+def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path):
     with pytest.raises(KeyboardInterrupt), driver_log(tmp_path, unexpected):
         raise KeyboardInterrupt
     with driver_log(tmp_path, unexpected):
@@ -80,7 +74,7 @@ def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path: P
     assert re.search(r"driver stopped: process \d+ on \S+: KeyboardInterrupt", lines[1])
 
 
-def test_nothing_is_logged_before_and_after(tmp_path: Path) -> None:
+def test_nothing_is_logged_before_and_after(tmp_path):
     package = logging.getLogger("hydragnn_flow")
     before = package.level, list(package.handlers), package.propagate
     with driver_log(tmp_path, unexpected):
@@ -89,9 +83,7 @@ def test_nothing_is_logged_before_and_after(tmp_path: Path) -> None:
     assert (package.level, package.handlers, package.propagate) == before
 
 
-def test_handlers_of_a_users_script_are_spared(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_handlers_of_a_users_script_are_spared(tmp_path, caplog):
     caplog.set_level(logging.DEBUG)
     with driver_log(tmp_path, unexpected):
         logger.info("a detail")
@@ -100,7 +92,7 @@ def test_handlers_of_a_users_script_are_spared(
     assert caplog.messages == ["a worry"]
 
 
-def test_half_a_line_of_a_killed_driver_spoils_no_other(tmp_path: Path) -> None:
+def test_half_a_line_of_a_killed_driver_spoils_no_other(tmp_path):
     (tmp_path / FILE).write_text("whole\n2026-11-23 09:00:00+0000 INFO    campaign.tri")
     with driver_log(tmp_path, unexpected):
         logger.info("the next")
@@ -111,9 +103,7 @@ def test_half_a_line_of_a_killed_driver_spoils_no_other(tmp_path: Path) -> None:
 
 
 @given(st.text(), st.text())
-def test_every_message_is_one_line_of_bounded_length(
-    tmp_path_factory: pytest.TempPathFactory, text: str, more: str
-) -> None:
+def test_every_message_is_one_line_of_bounded_length(tmp_path_factory, text, more):
     folder = tmp_path_factory.mktemp("run")
     with driver_log(folder, unexpected):
         logger.info("%s\n%s", text, 100 * more)
@@ -126,7 +116,7 @@ def test_every_message_is_one_line_of_bounded_length(
     assert all(len(line.decode()) < MOST_CHARACTERS + 200 for line in raw.split(b"\n"))
 
 
-def test_errors_of_parsl_are_logged_in_a_line(tmp_path: Path) -> None:
+def test_errors_of_parsl_are_logged_in_a_line(tmp_path):
     parsl = logging.getLogger("parsl.providers.slurm.slurm")
     with driver_log(tmp_path, unexpected):
         try:
@@ -144,7 +134,7 @@ class Full(io.FileIO):
 
     room: int
 
-    def write(self, content: Any) -> int:
+    def write(self, content):
         if Full.room == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         taken = content[: Full.room]
@@ -152,10 +142,8 @@ class Full(io.FileIO):
         return super().write(taken) or 0
 
 
-def test_a_full_disk_costs_lines_that_are_counted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def open_full(path: Path, mode: str, **_: object) -> io.FileIO:
+def test_a_full_disk_costs_lines_that_are_counted(tmp_path, monkeypatch):
+    def open_full(path, mode, **_):
         return Full(path, mode)
 
     monkeypatch.setattr(log.Path, "open", open_full)
@@ -176,16 +164,14 @@ def test_a_full_disk_costs_lines_that_are_counted(
     assert LINE.fullmatch(lines[5])
 
 
-def test_a_directory_that_is_gone_stops_nobody(tmp_path: Path) -> None:
+def test_a_directory_that_is_gone_stops_nobody(tmp_path):
     with driver_log(tmp_path / "gone", unexpected):
         logger.info("not written")
     assert not (tmp_path / "gone").exists()
 
 
-def test_a_display_that_fails_stops_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(text: str) -> None:
+def test_a_display_that_fails_stops_nobody(tmp_path, capsys):
+    def fail(text):
         raise BrokenPipeError
 
     with driver_log(tmp_path, fail):
@@ -194,7 +180,7 @@ def test_a_display_that_fails_stops_nobody(
     assert "BrokenPipeError" in capsys.readouterr().err
 
 
-def test_a_name_that_is_no_text_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_is_no_text_is_escaped(tmp_path, monkeypatch):
     monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler takes only text
     handlers = logging.getLogger("hydragnn_flow").handlers
     with driver_log(tmp_path, unexpected):
@@ -203,7 +189,7 @@ def test_a_name_that_is_no_text_is_escaped(tmp_path: Path, monkeypatch: pytest.M
     assert r"trial-\udcff cannot be read" in lines_of(tmp_path)[1]
 
 
-def test_the_end_of_a_log_is_found_without_reading_all_of_it(tmp_path: Path) -> None:
+def test_the_end_of_a_log_is_found_without_reading_all_of_it(tmp_path):
     assert last_lines(tmp_path, 20) == []
     with (tmp_path / FILE).open("w") as file:
         file.writelines(f"line {number}\n" for number in range(50_000))

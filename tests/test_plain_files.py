@@ -1,12 +1,8 @@
 """JSON and YAML of strangers: whatever is wrong with a file is said in one sentence."""
 
-from __future__ import annotations
-
 import os
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,7 +11,7 @@ from hydragnn_flow import InputError, plain_files
 from hydragnn_flow.plain_files import BoundedLoader, PlainLoader, read_json, read_yaml, sound
 
 
-def a_socket(path: Path) -> None:
+def a_socket(path):
     with socket.socket(socket.AF_UNIX) as bound:
         bound.bind(os.path.relpath(path))
 
@@ -38,13 +34,7 @@ def a_socket(path: Path) -> None:
         (lambda path: path.write_text("9" * 5000), "is not valid"),
     ],
 )
-def test_what_cannot_be_read_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    read: Callable[[Path], object],
-    make: Callable[[Path], object],
-    says: str,
-) -> None:
+def test_what_cannot_be_read_is_named(tmp_path, monkeypatch, read, make, says):
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "file"
     make(file)
@@ -54,9 +44,7 @@ def test_what_cannot_be_read_is_named(
     assert str(refused.value).count("\n") == 0
 
 
-def test_a_file_may_be_as_large_as_its_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_may_be_as_large_as_its_limit(tmp_path, monkeypatch):
     monkeypatch.setitem(plain_files._MOST_BYTES, "JSON", 7)
     file = tmp_path / "file"
     file.write_text('{"a":1}')
@@ -100,9 +88,7 @@ MERGES = "a0: &a0 {k: v}\n" + "".join(
     ],
 )
 @pytest.mark.parametrize("loader", [BoundedLoader, PlainLoader])
-def test_yaml_that_means_harm_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, says: str, loader: Any
-) -> None:
+def test_yaml_that_means_harm_is_refused(tmp_path, monkeypatch, text, says, loader):
     monkeypatch.setattr(plain_files, "_MOST_MERGED", 1000)
     file = tmp_path / "file.yaml"
     file.write_text(text)
@@ -110,13 +96,13 @@ def test_yaml_that_means_harm_is_refused(
         read_yaml(file, loader)
 
 
-def test_mappings_may_be_merged(tmp_path: Path) -> None:
+def test_mappings_may_be_merged(tmp_path):
     file = tmp_path / "file.yaml"
     file.write_text("a: &a {b: 1}\nc: {<<: [*a, {d: 2}], e: 3}\n")
     assert read_yaml(file)["c"] == {"b": 1, "d": 2, "e": 3}
 
 
-def test_ordinary_yaml_may_repeat_itself(tmp_path: Path) -> None:
+def test_ordinary_yaml_may_repeat_itself(tmp_path):
     file = tmp_path / "file.yaml"
     one = [1, 2]
     file.write_text(yaml.safe_dump({"a": one, "b": one}))
@@ -127,7 +113,7 @@ def test_ordinary_yaml_may_repeat_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "error", [KeyError("weight"), TypeError("no number"), IndexError("out"), OverflowError("big")]
 )
-def test_errors_at_the_content_of_a_file_name_it(error: Exception) -> None:
+def test_errors_at_the_content_of_a_file_name_it(error):
     with (
         pytest.raises(InputError, match=r"^f\.json: is damaged \(.*\); take it from a copy$"),
         sound(Path("f.json")),

@@ -1,14 +1,11 @@
 """Child processes: they answer in lines of JSON, and end with their parents."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -20,11 +17,11 @@ Scripted = Callable[[str], JsonProcess]
 
 
 @pytest.fixture
-def scripted(tmp_path: Path) -> Iterator[Scripted]:
+def scripted(tmp_path):
     """Children that run a few lines of shell."""
     children: list[JsonProcess] = []
 
-    def start(lines: str) -> JsonProcess:
+    def start(lines):
         script = tmp_path / f"child{len(children)}"
         script.write_text(f"#!/bin/sh\n{lines}\n")
         script.chmod(0o755)
@@ -40,19 +37,19 @@ def scripted(tmp_path: Path) -> Iterator[Scripted]:
         child.close()
 
 
-def test_requests_are_answered_and_silence_is_no_answer(scripted: Scripted) -> None:
+def test_requests_are_answered_and_silence_is_no_answer(scripted):
     child = scripted('while read line; do echo "{\\"got\\": $line}"; done')
     assert child.receive(0.01) is None
     child.send({"a": [1, None]})
     assert child.receive() == {"got": {"a": [1, None]}}
 
 
-def test_a_child_has_the_arguments_and_the_environment_it_was_given(scripted: Scripted) -> None:
+def test_a_child_has_the_arguments_and_the_environment_it_was_given(scripted):
     child = scripted('echo "[\\"$*\\", \\"$GIVEN\\", \\"${TAKEN_AWAY-gone}\\"]"')
     assert child.receive() == ["-m module 7", "a", "gone"]
 
 
-def test_ctrl_c_and_a_lost_terminal_are_for_the_parent_alone(scripted: Scripted) -> None:
+def test_ctrl_c_and_a_lost_terminal_are_for_the_parent_alone(scripted):
     assert os.getsid(scripted("sleep 600").pid) != os.getsid(0)
 
 
@@ -65,9 +62,7 @@ def test_ctrl_c_and_a_lost_terminal_are_for_the_parent_alone(scripted: Scripted)
         ("kill -15 $$", "its process was killed by SIGTERM"),
     ],
 )
-def test_a_child_that_ends_without_an_answer_says_how(
-    scripted: Scripted, lines: str, says: str
-) -> None:
+def test_a_child_that_ends_without_an_answer_says_how(scripted, lines, says):
     child = scripted(lines)
     with pytest.raises(ProcessDied, match=says):
         child.receive()
@@ -77,7 +72,7 @@ def test_a_child_that_ends_without_an_answer_says_how(
     assert not child.was_killed
 
 
-def test_a_child_is_gone_when_it_is_killed(scripted: Scripted) -> None:
+def test_a_child_is_gone_when_it_is_killed(scripted):
     child = scripted("sleep 60")
     child.kill()
     assert child.was_killed
@@ -85,7 +80,7 @@ def test_a_child_is_gone_when_it_is_killed(scripted: Scripted) -> None:
     child.kill()
 
 
-def test_what_a_child_has_started_ends_with_it(scripted: Scripted) -> None:
+def test_what_a_child_has_started_ends_with_it(scripted):
     child = scripted('sleep 600 & echo "{\\"started\\": $!}"; wait')
     started = child.receive()
     assert started is not None
@@ -96,7 +91,7 @@ def test_what_a_child_has_started_ends_with_it(scripted: Scripted) -> None:
         time.sleep(0.01)
 
 
-def test_a_child_that_was_closed_takes_no_request(scripted: Scripted) -> None:
+def test_a_child_that_was_closed_takes_no_request(scripted):
     child = scripted("sleep 60")
     child.close()
     with pytest.raises(ProcessDied, match="killed by SIGKILL"):
@@ -118,7 +113,7 @@ time.sleep(600)
 """
 
 
-def test_a_child_ends_when_its_parent_is_killed() -> None:
+def test_a_child_ends_when_its_parent_is_killed():
     command = [sys.executable, "-c", PARENT, CHILD]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -127,13 +122,13 @@ def test_a_child_ends_when_its_parent_is_killed() -> None:
         child.wait(timeout=60)
 
 
-def test_a_child_whose_parent_has_ended_before_ends_at_once() -> None:
+def test_a_child_whose_parent_has_ended_before_ends_at_once():
     late = CHILD.replace("os.getppid()", "1 << 22")
     ran = subprocess.run([sys.executable, "-c", late], capture_output=True, timeout=60, check=False)
     assert ran.returncode == 1
 
 
-def test_what_a_child_prints_is_no_answer() -> None:
+def test_what_a_child_prints_is_no_answer():
     talks = (
         "from hydragnn_flow.processes import keep_stdout\n"
         "send = keep_stdout()\nprint('hello')\nsend({'a': 1})"

@@ -1,15 +1,11 @@
 """Every public function that takes a path takes text, and whatever else names one."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import inspect
 import re
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -32,7 +28,7 @@ from hydragnn_flow.execution import DriverFile, sole_driver
 from hydragnn_flow.search import JOURNAL, Search, read_trials
 
 
-def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
+def public_functions():
     """Functions, and methods of classes, with all names of the public packages."""
     text = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
     (listed,) = re.findall(
@@ -50,7 +46,7 @@ def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
                     yield f"{package}.{name}.{key}", getattr(found, key)
 
 
-def is_path_alone(annotation: ast.expr) -> bool:
+def is_path_alone(annotation):
     """Whether an annotation, or a part of one, has a path and no text beside it."""
     alternatives, waiting = [], [annotation]
     while waiting:
@@ -71,7 +67,7 @@ def is_path_alone(annotation: ast.expr) -> bool:
     return ("Path" in names and "str" not in names) or any(map(is_path_alone, elements))
 
 
-def refused(function: Callable[..., Any]) -> list[str]:
+def refused(function):
     """Parameters of a function of this package that want a path and take no text."""
     function = inspect.unwrap(getattr(function, "__func__", function))
     if not Path(getattr(getattr(function, "__code__", None), "co_filename", "<string>")).exists():
@@ -85,14 +81,14 @@ def refused(function: Callable[..., Any]) -> list[str]:
     ]
 
 
-def test_no_public_function_wants_a_path_of_one_type() -> None:
+def test_no_public_function_wants_a_path_of_one_type():
     functions = [*public_functions()]
     assert len(functions) > 150
     assert {name: found for name, function in functions if (found := refused(function))} == {}
 
 
-def test_a_function_that_wants_one_is_found() -> None:
-    def wrong(one: Path, rest: list[Path] | None, right: str | Path, on: dict[str, Path]) -> Path:
+def test_a_function_that_wants_one_is_found():
+    def wrong(one, rest, right, on):
         return one
 
     assert refused(wrong) == ["one", "rest", "on"]
@@ -104,12 +100,12 @@ class Named:
 
     path: str
 
-    def __fspath__(self) -> str:
+    def __fspath__(self):
         return self.path
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> Path:
+def run(tmp_path_factory, alloy_store):
     """A directory with an ensemble, a study, files of a configuration and structures."""
     run = untrained_ensemble(tmp_path_factory.mktemp("paths") / "run", alloy_store)
     (run / "run.yaml").write_text(yaml.safe_dump({**CONFIG, "network": NETWORK}))
@@ -123,16 +119,10 @@ def run(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> Pa
 
 
 @pytest.mark.parametrize("kind", [str, Named, Path])
-def test_functions_take_what_names_a_path(
-    kind: Callable[[str], Any],
-    run: Path,
-    alloy_store: GraphStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_functions_take_what_names_a_path(kind, run, alloy_store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def named(*parts: str) -> Any:
+    def named(*parts):
         return kind(str(run.joinpath(*parts)))
 
     store = kind(str(alloy_store.path))

@@ -7,11 +7,8 @@ calibrated on 48 structures hold 90 % of 48 others with a standard deviation of 
 The data are the same each time, but which trials are pruned depends on who is first at a rung.
 """
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +24,14 @@ RUN = REPOSITORY / "runs" / "quickstart"
 
 
 @pytest.fixture(scope="module")
-def summary() -> dict[str, Any]:
+def summary():
     file = RUN / "ensemble" / "ensemble.json"
     assert file.is_file(), f"there is no {file}; run `make quickstart` to its end first"
     read: dict[str, Any] = json.loads(file.read_text())
     return read
 
 
-def test_the_ensemble_predicts_energies_and_forces(summary: dict[str, Any]) -> None:
+def test_the_ensemble_predicts_energies_and_forces(summary):
     test = summary["test"]
     assert test["energy"]["unit"] == "eV"
     assert test["energy"]["mae_per_atom_ensemble"] < 0.012
@@ -42,7 +39,7 @@ def test_the_ensemble_predicts_energies_and_forces(summary: dict[str, Any]) -> N
     assert test["forces"]["mae_ensemble"] < 0.1
 
 
-def test_it_is_far_better_than_the_mean_of_the_training_data(summary: dict[str, Any]) -> None:
+def test_it_is_far_better_than_the_mean_of_the_training_data(summary):
     with GraphStore.open(RUN / "store.gs", mode="random") as store:
         train, test = store["trainset"], store["testset"]
         mean = (train.target("energy").ravel() / train.n_atoms).mean()
@@ -52,13 +49,13 @@ def test_it_is_far_better_than_the_mean_of_the_training_data(summary: dict[str, 
     assert summary["test"]["forces"]["mae_ensemble"] < forces / 3
 
 
-def test_intervals_hold_what_they_promise(summary: dict[str, Any]) -> None:
+def test_intervals_hold_what_they_promise(summary):
     assert summary["coverage"] == 0.9
     for target in ("energy", "forces"):
         assert 0.7 <= summary["test"][target]["coverage"] <= 1
 
 
-def test_every_file_and_column_that_the_readme_names_is_there() -> None:
+def test_every_file_and_column_that_the_readme_names_is_there():
     rows = list(_files_of_the_readme())
     assert len(rows) >= 4
     for names, columns in rows:
@@ -70,7 +67,7 @@ def test_every_file_and_column_that_the_readme_names_is_there() -> None:
                 assert set(columns) <= set(read(path))
 
 
-def test_the_ensemble_loads_and_predicts_what_the_tables_say() -> None:
+def test_the_ensemble_loads_and_predicts_what_the_tables_say():
     ensemble = Ensemble.load(RUN)
     with GraphStore.open(RUN / "store.gs", mode="random") as store:
         again = ensemble.predict(store, split="testset").graphs
@@ -79,7 +76,7 @@ def test_the_ensemble_loads_and_predicts_what_the_tables_say() -> None:
     pd.testing.assert_series_equal(again["energy_mean"], saved["energy_mean"], rtol=1e-5)
 
 
-def _files_of_the_readme() -> Iterator[tuple[list[str], list[str]]]:
+def _files_of_the_readme():
     """Files and their columns, row by row of the table under "What comes out"."""
     text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     section = text.partition("## What comes out")[2].partition("\n## ")[0]

@@ -1,7 +1,5 @@
 """Retries: what counts against work, and when it is given up."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +7,7 @@ from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES, Retries
 
 
 @given(st.lists(st.booleans(), max_size=20))
-def test_work_is_given_up_after_its_own_failures_or_many_losses(own: list[bool]) -> None:
+def test_work_is_given_up_after_its_own_failures_or_many_losses(own):
     retries = Retries()
     for is_own in own:
         retries = retries.failed() if is_own else retries.lost()

@@ -1,10 +1,7 @@
 """The run directory belongs to one configuration and loses no record."""
 
-from __future__ import annotations
-
 import json
 import stat
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +18,7 @@ from hydragnn_flow.segment import SegmentResult
 CONFIG = load_config(Path(__file__).resolve().parents[1] / "configs" / "quickstart.yaml")
 
 
-def configured(**sections: dict[str, Any] | Any) -> RunConfig:
+def configured(**sections):
     """The quickstart's configuration with some values changed, sections by keyword."""
     values = CONFIG.model_dump(mode="json", exclude_none=True)
     for name, value in sections.items():
@@ -29,13 +26,13 @@ def configured(**sections: dict[str, Any] | Any) -> RunConfig:
     return RunConfig.model_validate(values)
 
 
-def result(number: int, **values: Any) -> SegmentResult:
+def result(number, **values):
     fields: dict[str, Any] = {"from_epoch": 0, "to_epoch": 3, "status": "ok", **values}
     return SegmentResult(kind="trial", number=number, rung=0, **fields)
 
 
 @pytest.fixture
-def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+def directory(tmp_path, monkeypatch):
     """A directory whose search has begun."""
     monkeypatch.setattr("sys.argv", ["/usr/bin/hydragnn-flow", "run", "a b.yaml"])
     directory = RunDirectory(tmp_path / "runs" / "quickstart")
@@ -45,21 +42,21 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
     return directory
 
 
-def refusal(call: Callable[[], object]) -> str:
+def refusal(call):
     with pytest.raises(InputError) as caught:
         call()
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def test_the_directory_is_private(directory: RunDirectory) -> None:
+def test_the_directory_is_private(directory):
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     directory.path.chmod(0o755)
     directory.record_start(CONFIG)
     assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
 
 
-def test_run_yaml_holds_the_configuration_and_the_versions(directory: RunDirectory) -> None:
+def test_run_yaml_holds_the_configuration_and_the_versions(directory):
     values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
     versions, started = values.pop("versions"), values.pop("started")
     assert len(started) == 1
@@ -68,9 +65,7 @@ def test_run_yaml_holds_the_configuration_and_the_versions(directory: RunDirecto
     assert {"torch", "optuna", "parsl", "hydragnn_flow"} <= versions.keys()
 
 
-def test_run_yaml_is_parsed_once_unless_it_is_replaced(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_yaml_is_parsed_once_unless_it_is_replaced(directory, monkeypatch):
     parsed: list[str] = []
     load = yaml.load
     monkeypatch.setattr(
@@ -88,9 +83,7 @@ def test_run_yaml_is_parsed_once_unless_it_is_replaced(
     assert len(parsed) == 3
 
 
-def test_wall_time_leaves_out_when_nobody_drove(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wall_time_leaves_out_when_nobody_drove(directory, monkeypatch):
     (directory.path / "run.yaml").unlink()
     for started, ended in ((1000, 1100), (5000, None), (9000, None)):
         monkeypatch.setattr("time.time", lambda now=started: now)
@@ -103,7 +96,7 @@ def test_wall_time_leaves_out_when_nobody_drove(
     assert directory.wall_seconds() == 100
 
 
-def test_clearing_keeps_what_is_prepared_and_what_is_not_its_own(tmp_path: Path) -> None:
+def test_clearing_keeps_what_is_prepared_and_what_is_not_its_own(tmp_path):
     for kept in ("store.gs/manifest.json", ".store.gs.preparing/0a/unit-00000/record.json"):
         directory = RunDirectory(tmp_path / kept.split("/")[0])
         directory.record_start(CONFIG)
@@ -123,7 +116,7 @@ def test_clearing_keeps_what_is_prepared_and_what_is_not_its_own(tmp_path: Path)
     assert not directory.path.exists()
 
 
-def test_until_the_search_begins_only_the_store_binds(directory: RunDirectory) -> None:
+def test_until_the_search_begins_only_the_store_binds(directory):
     directory.journal.unlink()
     directory.store.mkdir()
     network = json.loads(json.dumps(CONFIG.network))
@@ -134,13 +127,13 @@ def test_until_the_search_begins_only_the_store_binds(directory: RunDirectory) -
     assert "(seed differs)" in message
 
 
-def test_a_run_stopped_before_it_began_binds_nobody(directory: RunDirectory) -> None:
+def test_a_run_stopped_before_it_began_binds_nobody(directory):
     """A mistake in the configuration, a run stopped at once, the mistake corrected."""
     directory.journal.unlink()
     directory.check(configured(seed=2))
 
 
-def test_checking_changes_nothing(tmp_path: Path, directory: RunDirectory) -> None:
+def test_checking_changes_nothing(tmp_path, directory):
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     directory.check(CONFIG)
     RunDirectory(tmp_path / "new").check(CONFIG)
@@ -166,15 +159,13 @@ def test_checking_changes_nothing(tmp_path: Path, directory: RunDirectory) -> No
         ),
     ],
 )
-def test_another_configuration_is_refused(
-    sections: dict[str, Any], key: str, directory: RunDirectory
-) -> None:
+def test_another_configuration_is_refused(sections, key, directory):
     message = refusal(lambda: directory.check(configured(**sections)))
     assert message.startswith(str(directory.path / "run.yaml"))
     assert f"({key} differs)" in message
 
 
-def test_a_key_that_is_new_since_has_its_default(directory: RunDirectory) -> None:
+def test_a_key_that_is_new_since_has_its_default(directory):
     file = directory.path / "run.yaml"
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
     del values["ensemble"]["bootstrap"], values["search"]["patience"]
@@ -186,7 +177,7 @@ def test_a_key_that_is_new_since_has_its_default(directory: RunDirectory) -> Non
     assert "(ensemble.bootstrap differs)" in message
 
 
-def test_another_network_is_refused(directory: RunDirectory) -> None:
+def test_another_network_is_refused(directory):
     network = json.loads(json.dumps(CONFIG.network))
     network["Training"]["Optimizer"]["learning_rate"] = 0.1
     other = CONFIG.model_copy(update={"network": network})
@@ -194,14 +185,12 @@ def test_another_network_is_refused(directory: RunDirectory) -> None:
     assert "(network.Training.Optimizer.learning_rate differs)" in message
 
 
-def test_the_data_may_move(directory: RunDirectory, tmp_path: Path) -> None:
+def test_the_data_may_move(directory, tmp_path):
     directory.check(configured(data={"path": str(tmp_path)}))
 
 
 @pytest.mark.parametrize("sections", [{"search": {"trials": 4}}, {"ensemble": {"size": 4}}])
-def test_more_is_allowed_until_a_member_is_trained(
-    sections: dict[str, Any], directory: RunDirectory
-) -> None:
+def test_more_is_allowed_until_a_member_is_trained(sections, directory):
     more = configured(**sections)
     directory.check(more)
     directory.record_start(more)
@@ -214,9 +203,7 @@ def test_more_is_allowed_until_a_member_is_trained(
     assert f"({section}.{next(iter(changed))} differs)" in message
 
 
-def test_what_finishes_an_ensemble_may_change_until_it_is_finished(
-    directory: RunDirectory,
-) -> None:
+def test_what_finishes_an_ensemble_may_change_until_it_is_finished(directory):
     write_network(directory.ensemble / "members" / "0", CONFIG.network)
     other = configured(ensemble={"coverage": 0.8, "aggregation": "uniform"})
     directory.check(other)
@@ -229,7 +216,7 @@ def test_what_finishes_an_ensemble_may_change_until_it_is_finished(
     assert "can be changed" not in refusal(lambda: directory.check(configured(seed=2)))
 
 
-def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path: Path) -> None:
+def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path):
     earlier, directory = tmp_path / "earlier", RunDirectory(tmp_path / "run")
     config = configured(search={"warm_start": [str(earlier)]})
     assert "search.warm_start.0:" in refusal(lambda: directory.check(config))
@@ -249,7 +236,7 @@ def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path: Path) 
     directory.check(CONFIG)
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_a_directory_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     message = refusal(lambda: RunDirectory(tmp_path).check(CONFIG))
     assert message.startswith(f"{tmp_path}: is not empty")
@@ -257,21 +244,21 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path) -> None:
     assert refusal(lambda: RunDirectory(file).check(CONFIG)).startswith(str(file))
 
 
-def test_what_a_driver_killed_at_the_start_leaves_is_accepted(tmp_path: Path) -> None:
+def test_what_a_driver_killed_at_the_start_leaves_is_accepted(tmp_path):
     for name in ("driver.lock", "driver.token", ".run.yaml.17.tmp"):
         (tmp_path / name).write_text("")
     RunDirectory(tmp_path).check(CONFIG)
 
 
 @pytest.mark.parametrize("text", ["", "name: [", "- 1", "search:", "search: [1]"])
-def test_a_damaged_run_yaml_is_refused(text: str, directory: RunDirectory) -> None:
+def test_a_damaged_run_yaml_is_refused(text, directory):
     (directory.path / "run.yaml").write_text(text)
     message = refusal(lambda: directory.check(CONFIG))
     assert message.startswith(str(directory.path / "run.yaml"))
     assert "is damaged (" in message
 
 
-def test_results_come_back_as_recorded(directory: RunDirectory) -> None:
+def test_results_come_back_as_recorded(directory):
     assert list(directory.results()) == []
     recorded = [
         result(0, history=[[1, 0.5, 0.4]], best_val_loss=0.4, gcds=["0"], node="h", together=1.5),
@@ -283,7 +270,7 @@ def test_results_come_back_as_recorded(directory: RunDirectory) -> None:
     assert list(directory.results()) == recorded
 
 
-def test_a_torn_last_line_is_dropped_at_every_byte(directory: RunDirectory) -> None:
+def test_a_torn_last_line_is_dropped_at_every_byte(directory):
     directory.record([result(0)])
     directory.record([result(1)])
     kept, torn = directory.segments.read_bytes().splitlines(keepends=True)
@@ -299,7 +286,7 @@ def test_a_torn_last_line_is_dropped_at_every_byte(directory: RunDirectory) -> N
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "3", "", '{"kind": "trial"}', '{"king": 1}'])
-def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None:
+def test_a_damaged_line_is_refused(damage, directory):
     for number in range(3):
         directory.record([result(number)])
     lines = directory.segments.read_text().splitlines()
@@ -311,13 +298,13 @@ def test_a_damaged_line_is_refused(damage: str, directory: RunDirectory) -> None
 
 
 @pytest.mark.parametrize("version", [4, 6])
-def test_a_record_of_another_version_is_refused(directory: RunDirectory, version: int) -> None:
+def test_a_record_of_another_version_is_refused(directory, version):
     directory.record([result(0, version=version)])
     message = refusal(lambda: list(directory.results()))
     assert f"version {version}, this package reads 5" in message
 
 
-def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
+def test_a_line_is_read_as_it_was_written(directory):
     directory.segments.write_text(
         '{"kind": "trial", "number": 3, "rung": 1, "from_epoch": 3, "to_epoch": 9, "status": '
         '"ok", "reason": "", "from_step": 0, "best_val_error": 0.1, "best_val_loss": 0.12, '
@@ -341,7 +328,7 @@ def test_a_line_is_read_as_it_was_written(directory: RunDirectory) -> None:
     assert segment.to_dict().keys() == json.loads(directory.segments.read_text()).keys()
 
 
-def test_a_network_is_written_once(directory: RunDirectory) -> None:
+def test_a_network_is_written_once(directory):
     folder = directory.trial(7)
     write_network(folder, CONFIG.network)
     written = json.loads((folder / "config.json").read_text())
@@ -350,7 +337,7 @@ def test_a_network_is_written_once(directory: RunDirectory) -> None:
     assert json.loads((folder / "config.json").read_text()) == written
 
 
-def test_more_trials_set_the_ensemble_aside(directory: RunDirectory) -> None:
+def test_more_trials_set_the_ensemble_aside(directory):
     """Cut short anywhere and called again, it comes to the same."""
     more = CONFIG.model_copy(
         update={"search": CONFIG.search.model_copy(update={"trials": CONFIG.search.trials + 1})}

@@ -1,13 +1,10 @@
 """What docs/security.md promises of a campaign: who can reach it, and who can read it."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +36,7 @@ class Ran(NamedTuple):
     """All that were seen."""
 
 
-def processes(driver: int, mark: str) -> Iterator[psutil.Process]:
+def processes(driver, mark):
     """Those of a campaign, also when the one that started them is gone."""
     # A title, as the interchange and trainers have, overwrites the environment.
     yield from psutil.Process(driver).children(recursive=True)
@@ -50,7 +47,7 @@ def processes(driver: int, mark: str) -> Iterator[psutil.Process]:
                 yield from process.children()
 
 
-def look(driver: int, mark: str, ran: Ran) -> None:
+def look(driver, mark, ran):
     """Note what processes a campaign has, and what addresses these use."""
     for process in processes(driver, mark):
         with suppress(psutil.Error):
@@ -61,13 +58,13 @@ def look(driver: int, mark: str, ran: Ran) -> None:
                 ran.reached[kind] |= {end.ip.removeprefix("::ffff:") for end in ends}
 
 
-def containing(folder: Path, text: bytes) -> Iterator[Path]:
+def containing(folder, text):
     """Files somewhere in a folder with this text in them."""
     return (path for path in folder.rglob("*") if path.is_file() and text in path.read_bytes())
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def ran(tmp_path_factory):
     folder = tmp_path_factory.mktemp("security")
     config = write_config(
         folder,
@@ -100,7 +97,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     return seen
 
 
-def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran: Ran) -> None:
+def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran):
     assert ran.reached["-m hydragnn_flow run"], "the driver was not seen"
     assert ran.reached["interchange"], "the interchange was not seen"
     assert ran.reached[TRAINER], "the ranks of a trial were not seen"
@@ -108,11 +105,11 @@ def test_a_campaign_on_one_machine_uses_its_loopback_alone(ran: Ran) -> None:
     assert all(ipaddress.ip_address(address).is_loopback for address in addresses), ran.reached
 
 
-def test_nobody_else_can_look_into_the_run_directory(ran: Ran) -> None:
+def test_nobody_else_can_look_into_the_run_directory(ran):
     assert ran.run.stat().st_mode & 0o777 == 0o700
 
 
-def test_keys_are_in_the_directories_for_keys_and_nowhere_else(ran: Ran) -> None:
+def test_keys_are_in_the_directories_for_keys_and_nowhere_else(ran):
     keys = [*containing(ran.run, OF_A_KEY)]
     assert keys
     for path in keys:
@@ -121,10 +118,10 @@ def test_keys_are_in_the_directories_for_keys_and_nowhere_else(ran: Ran) -> None
         assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_no_file_holds_anything_of_the_users_environment(ran: Ran) -> None:
+def test_no_file_holds_anything_of_the_users_environment(ran):
     assert [*containing(ran.run, TOKEN.encode())] == []
 
 
-def test_nothing_of_a_campaign_is_left_running(ran: Ran) -> None:
+def test_nothing_of_a_campaign_is_left_running(ran):
     _, alive = psutil.wait_procs(ran.processes, timeout=60.0)
     assert alive == []

@@ -1,11 +1,8 @@
 """What travels between the driver, a worker and the process that trains."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from dataclasses import FrozenInstanceError, fields, replace
-from pathlib import Path
 
 import pytest
 from segment_cases import make_spec, network_with
@@ -31,7 +28,7 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_segment_is_the_same_in_another_process(tmp_path: Path, name: str) -> None:
+def test_a_segment_is_the_same_in_another_process(tmp_path, name):
     spec = make_spec(tmp_path / "t", None, 3, network=NETWORKS[name], attempt="c", deadline=9.5)
     divided = replace(spec, network=spec.network.with_accumulation(3))
     assert divided.network != spec.network
@@ -40,21 +37,21 @@ def test_a_segment_is_the_same_in_another_process(tmp_path: Path, name: str) -> 
         assert pickle.loads(pickle.dumps(sent)) == sent
 
 
-def test_a_network_as_json_has_no_key_that_was_not_given() -> None:
+def test_a_network_as_json_has_no_key_that_was_not_given():
     network = network_with()
     written = load_network(network).to_json()
     for section in ("Architecture", "Variables_of_interest", "Training"):
         assert written[section].keys() == network[section].keys()
 
 
-def test_every_field_of_a_result_has_one_owner() -> None:
+def test_every_field_of_a_result_has_one_owner():
     owners = (Segment, TrainingOutcome, Place, Forecast)
     owned = [field.name for owner in owners for field in fields(owner)]
     assert len(set(owned)) == len(owned)
     assert {field.name for field in fields(SegmentResult)} == {*owned, "version"}
 
 
-def test_a_result_is_composed_and_stays() -> None:
+def test_a_result_is_composed_and_stays():
     segment = Segment(kind="trial", number=7, rung=1)
     outcome = TrainingOutcome(status="ok", to_epoch=4, best_val_loss=0.5, seconds=8.0)
     forecast = Forecast(together=1.5, planned_epochs=4, predicted_seconds=9.0)
@@ -67,7 +64,7 @@ def test_a_result_is_composed_and_stays() -> None:
         result.status = "lost"
 
 
-def test_a_segment_cut_short_has_taken_the_time_until_now(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_cut_short_has_taken_the_time_until_now(monkeypatch):
     monkeypatch.setattr("time.time", lambda: 100.0)  # wherever it was set meanwhile
     monkeypatch.setattr("time.perf_counter", lambda: 37.0)
     known = TrainingOutcome.cut_short("killed", "by SIGKILL", 7.0)

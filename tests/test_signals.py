@@ -1,15 +1,12 @@
 """Signals that end a process let it give back what it holds."""
 
-from __future__ import annotations
-
 import os
 import pty
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,7 @@ from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 
 @pytest.fixture(autouse=True)
-def nothing_ignored() -> Iterator[None]:
+def nothing_ignored():
     """Tests may have been started by `nohup`; what is ignored ends no block."""
     hup = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
@@ -28,7 +25,7 @@ def nothing_ignored() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_block_is_left_in_order(number: int, status: int) -> None:
+def test_a_block_is_left_in_order(number, status):
     with pytest.raises(SystemExit) as left, leaving_in_order():
         send(number)
         time.sleep(60)
@@ -44,9 +41,7 @@ def test_a_block_is_left_in_order(number: int, status: int) -> None:
         ([signal.SIGINT, signal.SIGTERM], KeyboardInterrupt),
     ],
 )
-def test_signals_that_come_together_cut_no_clearing_up_short(
-    numbers: list[int], left: type[BaseException]
-) -> None:
+def test_signals_that_come_together_cut_no_clearing_up_short(numbers, left):
     """Python calls the handler of the second at the first call that a `finally` makes."""
     cleared = False
     with pytest.raises(left), leaving_in_order():
@@ -59,7 +54,7 @@ def test_signals_that_come_together_cut_no_clearing_up_short(
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_signal_that_had_no_effect_may_be_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_that_had_no_effect_may_be_sent_again(monkeypatch):
     """Python drops what a handler raises while it deletes an object, for example."""
     monkeypatch.setattr(signals, "SECONDS_OF_ONE", 0.0)
     with pytest.raises(SystemExit), leaving_in_order():
@@ -70,7 +65,7 @@ def test_a_signal_that_had_no_effect_may_be_sent_again(monkeypatch: pytest.Monke
         time.sleep(60)
 
 
-def test_what_somebody_ignores_or_handles_stays_theirs() -> None:
+def test_what_somebody_ignores_or_handles_stays_theirs():
     came: list[int] = []
     hup = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # nohup
     term = signal.signal(signal.SIGTERM, lambda number, _: came.append(number))
@@ -85,7 +80,7 @@ def test_what_somebody_ignores_or_handles_stays_theirs() -> None:
     assert came == [signal.SIGTERM]
 
 
-def test_clearing_up_is_not_cut_short() -> None:
+def test_clearing_up_is_not_cut_short():
     done = False
     with pytest.raises(SystemExit) as left, leaving_in_order(), undisturbed():
         send(signal.SIGTERM)
@@ -96,9 +91,7 @@ def test_clearing_up_is_not_cut_short() -> None:
 
 
 @pytest.mark.parametrize("clearing_up", [leaving_in_order, undisturbed])
-def test_a_terminal_that_is_gone_does_not_end_the_clearing_up(
-    tmp_path: Path, clearing_up: Callable[[], AbstractContextManager[None]]
-) -> None:
+def test_a_terminal_that_is_gone_does_not_end_the_clearing_up(tmp_path, clearing_up):
     """Its window is closed, or the connection lost: each word to it would be an error."""
     child, terminal = pty.fork()
     if child == 0:
@@ -141,8 +134,8 @@ with interruptible():
 )
 @pytest.mark.parametrize("is_read", [True, False])
 def test_the_sentence_is_the_last_word_though_signals_follow_or_nobody_reads_it(
-    number: int, status: int, is_read: bool
-) -> None:
+    number, status, is_read
+):
     """Ctrl-C ends `tee` as well, and impatient users press it twice."""
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTIBLE],
@@ -174,7 +167,7 @@ __main__.main()
 """
 
 
-def test_children_have_what_takes_the_place_of_closed_streams() -> None:
+def test_children_have_what_takes_the_place_of_closed_streams():
     shell = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", BEGIN]
     assert subprocess.run(shell).returncode == 0
 
@@ -196,6 +189,6 @@ __main__.main()
 """
 
 
-def test_a_command_ends_without_taking_apart_what_it_imported() -> None:
+def test_a_command_ends_without_taking_apart_what_it_imported():
     done = subprocess.run([sys.executable, "-c", LEAVING], stdout=subprocess.PIPE, text=True)
     assert (done.returncode, done.stdout) == (3, "told\nat the exit\n")

@@ -1,10 +1,6 @@
 """Fine-tuning from the command line: a campaign that starts from an earlier one's ensemble."""
 
-from __future__ import annotations
-
 import copy
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -22,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 FROZEN = "encoder.embedding.elements.weight"
 
 
-def write(folder: Path, name: str, **changes: Any) -> tuple[Path, Path, Path]:
+def write(folder, name, **changes):
     """Configuration, run directory and log of a campaign."""
     values = copy.deepcopy(CONFIG) | {"name": name, **changes}
     values["search"] |= {
@@ -36,13 +32,13 @@ def write(folder: Path, name: str, **changes: Any) -> tuple[Path, Path, Path]:
     return file, folder / name, folder / f"{name}.log"
 
 
-def first_error(run: Path) -> float:
+def first_error(run):
     """Criterion of the first trial after its first epoch."""
     results = [result for result in RunDirectory(run).results() if result.history]
     return float(next(r.history[0][3] for r in results if r.number == 0 and r.kind == "trial"))
 
 
-def test_a_campaign_starts_from_the_ensemble_of_another(tmp_path: Path) -> None:
+def test_a_campaign_starts_from_the_ensemble_of_another(tmp_path):
     earlier = write(tmp_path, "earlier")
     assert start(*earlier).wait() == 0, earlier[2].read_text()
 
@@ -79,5 +75,5 @@ def test_a_campaign_starts_from_the_ensemble_of_another(tmp_path: Path) -> None:
     assert said in (later[1] / "report.html").read_text()
 
 
-def _first(run: Path) -> Any:
+def _first(run):
     return Ensemble.load(run).models[0]

@@ -1,12 +1,9 @@
 """`store info` and `store check`, as a user types them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +11,7 @@ from torch_geometric.data import Data
 
 from hydragnn_flow import cli
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, check_store, prepare_store, write_store
+from hydragnn_flow.data import check_store, prepare_store, write_store
 from hydragnn_flow.data.store.manifest import Manifest, Target, save_manifest
 from hydragnn_flow.errors import StoreError
 
@@ -22,8 +19,8 @@ Command = Callable[..., str]
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*arguments: object, code: int = 0) -> str:
+def command(monkeypatch, capsys):
+    def run(*arguments, code=0):
         monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
         with pytest.raises(SystemExit) as end:
             cli.main()
@@ -35,11 +32,11 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.fixture
-def copied(alloy_store: GraphStore, tmp_path: Path) -> Path:
+def copied(alloy_store, tmp_path):
     return Path(shutil.copytree(alloy_store.path, tmp_path / "store.gs"))
 
 
-def mesh(number: int) -> Data:
+def mesh(number):
     """A graph of something else than atoms."""
     torch.manual_seed(number)
     ring = torch.arange(5)
@@ -51,7 +48,7 @@ def mesh(number: int) -> Data:
     )
 
 
-def test_info_says_what_a_store_holds(command: Command, alloy_store: GraphStore) -> None:
+def test_info_says_what_a_store_holds(command, alloy_store):
     said = " ".join(command("store", "info", alloy_store.path).split())
     for expected in (
         "forces │ float32 │ [nodes, 3] │ eV/Å",
@@ -67,9 +64,7 @@ def test_info_says_what_a_store_holds(command: Command, alloy_store: GraphStore)
 
 
 @pytest.mark.parametrize("kept", [12, 60])
-def test_info_says_what_neighbour_lists_leave_out(
-    command: Command, alloy_store: GraphStore, tmp_path: Path, kept: int
-) -> None:
+def test_info_says_what_neighbour_lists_leave_out(command, alloy_store, tmp_path, kept):
     source = alloy_store.manifest.provenance["source"]
     data = DataConfig.model_validate({"source": source, "split": {"test": 0.2}})
     prepare_store(data, 4.0, kept, 0, tmp_path / "s")
@@ -78,7 +73,7 @@ def test_info_says_what_neighbour_lists_leave_out(
     assert ("on average, none left out" in said) == (kept == 60)
 
 
-def test_info_of_graphs_that_are_not_atoms(command: Command, tmp_path: Path) -> None:
+def test_info_of_graphs_that_are_not_atoms(command, tmp_path):
     graphs = {"trainset": [mesh(0), mesh(1)], "valset": [mesh(2)]}
     target = {"heat": Target(level="graph", dim=1, unit="W")}
     write_store(tmp_path / "s", graphs, targets=target, node_features=["t", "p"], cutoff=2.5)
@@ -90,7 +85,7 @@ def test_info_of_graphs_that_are_not_atoms(command: Command, tmp_path: Path) -> 
     assert "Å" not in said
 
 
-def test_a_run_directory_stands_for_its_store(command: Command, copied: Path) -> None:
+def test_a_run_directory_stands_for_its_store(command, copied):
     run = copied.parent
     (run / "run.yaml").touch()
     said = "".join(command("store", "info", run).split())
@@ -100,9 +95,7 @@ def test_a_run_directory_stands_for_its_store(command: Command, copied: Path) ->
     assert "not prepared" in command("store", "info", run, code=2)
 
 
-def test_check_of_a_long_store_shows_how_far_it_is(
-    command: Command, copied: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_of_a_long_store_shows_how_far_it_is(command, copied, monkeypatch):
     assert len(command("store", "check", copied).splitlines()) == 1
     monkeypatch.setattr(cli, "_LONG", 0)
     said = command("store", "check", copied)
@@ -110,9 +103,7 @@ def test_check_of_a_long_store_shows_how_far_it_is(
     assert "MB verified: " in said
 
 
-def test_check_of_a_hydragnn_file_promises_no_more_than_it_did(
-    command: Command, copied: Path
-) -> None:
+def test_check_of_a_hydragnn_file_promises_no_more_than_it_did(command, copied):
     (copied / "shard-00000.bp" / "blocks.npz").unlink()
     said = command("store", "check", copied / "shard-00000.bp")
     assert "24 graphs read and plausible; a HydraGNN file has no checksums" in said
@@ -131,9 +122,7 @@ def test_check_of_a_hydragnn_file_promises_no_more_than_it_did(
         ("cell", {"rows": None, "node": True}),
     ],
 )
-def test_check_reads_all_that_the_manifest_promises(
-    copied: Path, key: str, change: dict[str, Any]
-) -> None:
+def test_check_reads_all_that_the_manifest_promises(copied, key, change):
     values = json.loads((copied / "manifest.json").read_text())
     del values["crc32"]
     values["keys"][key] |= change
@@ -143,9 +132,7 @@ def test_check_reads_all_that_the_manifest_promises(
     assert "\n" not in str(caught.value)
 
 
-def test_info_and_check_say_what_is_used_in_place(
-    command: Command, shared_data: Path, tmp_path: Path
-) -> None:
+def test_info_and_check_say_what_is_used_in_place(command, shared_data, tmp_path):
     section = {"format": "hydragnn", "file": "hydragnn_cuau.bp"}
     values = {"source": section, "path": shared_data / "hydragnn_bp", "in_place": True}
     store = prepare_store(DataConfig.model_validate(values), 5.0, 20, 0, tmp_path / "s.gs")

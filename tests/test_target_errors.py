@@ -1,10 +1,6 @@
 """The error of a target is one per atom where the target is a sum over atoms, whoever judges."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,8 +12,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.campaign.objectives import check_earlier_errors, outcome_of
 from hydragnn_flow.config import RunConfig, SearchConfig
 from hydragnn_flow.config.network import write_network
-from hydragnn_flow.config.run import CriterionName
-from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
+from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
@@ -45,7 +40,7 @@ NETWORK = network_with(
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(tmp_path_factory):
     """Cells of 1 to 8 atoms."""
     graphs = []
     for number in range(24):
@@ -59,7 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
     return write_store(path, splits, targets=TARGETS, cutoff=4.0)
 
 
-def errors(store: GraphStore, split: str, folder: Path) -> dict[str, np.ndarray]:
+def errors(store, split, folder):
     """Absolute errors of a checkpoint's best weights, [n_graphs, dim], per atom where they are."""
     weights = load_checkpoint(folder / FILE)["best"]
     model = restore_model(NETWORK, store.manifest, weights)
@@ -72,7 +67,7 @@ def errors(store: GraphStore, split: str, folder: Path) -> dict[str, np.ndarray]
     }
 
 
-def test_a_search_judges_by_the_error_of_its_kind(tmp_path: Path, store: GraphStore) -> None:
+def test_a_search_judges_by_the_error_of_its_kind(tmp_path, store):
     result = run_segment(make_spec(tmp_path / "t", store, 1, network=NETWORK))
     assert result.status == "ok"
     expected = errors(store, "valset", tmp_path / "t")
@@ -85,7 +80,7 @@ def test_a_search_judges_by_the_error_of_its_kind(tmp_path: Path, store: GraphSt
         assert value == pytest.approx(expected[name].mean(), rel=1e-4), name
 
 
-def test_ensemble_and_report_judge_by_the_same(tmp_path: Path, store: GraphStore) -> None:
+def test_ensemble_and_report_judge_by_the_same(tmp_path, store):
     config = RunConfig.model_validate(
         {
             **CONFIG,
@@ -132,7 +127,7 @@ def test_ensemble_and_report_judge_by_the_same(tmp_path: Path, store: GraphStore
 @pytest.mark.parametrize(
     "target", [{"unit": "eV/atom"}, {"unit": "eV", "extensive": False}], ids=["unit", "said"]
 )
-def test_a_potential_needs_a_total_energy(store: GraphStore, target: dict[str, Any]) -> None:
+def test_a_potential_needs_a_total_energy(store, target):
     targets = {"energy": Target(level="graph", dim=1, **target)}
     manifest = store.manifest.model_copy(update={"targets": targets})
     network = network_with(Architecture__force_weight=0.0)
@@ -140,17 +135,13 @@ def test_a_potential_needs_a_total_energy(store: GraphStore, target: dict[str, A
         build_model(network, manifest)
 
 
-def test_a_search_does_not_begin_with_trials_judged_by_another_error(
-    tmp_path: Path, store: GraphStore
-) -> None:
+def test_a_search_does_not_begin_with_trials_judged_by_another_error(tmp_path, store):
     outcome = run_segment(make_spec(tmp_path / "t", store, 1, network=NETWORK))
     segment = Segment(kind="trial", number=0, rung=0)
     directory = RunDirectory(tmp_path / "earlier")
     directory.path.mkdir()
 
-    def check(
-        earlier: Path, objective: str, criterion: CriterionName = "mae", **metrics: float
-    ) -> None:
+    def check(earlier, objective, criterion="mae", **metrics):
         directory.segments.unlink(missing_ok=True)
         result = SegmentResult.of(segment, outcome)
         directory.record([replace(result, metrics={**result.metrics, **metrics})])

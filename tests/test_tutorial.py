@@ -1,7 +1,5 @@
 """docs/tutorial.md, followed word by word: every block in its order, in an empty directory."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -22,7 +20,7 @@ _LIMIT = 1200.0
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("tutorial")  # begins with the first
-def test_the_tutorial_word_by_word(tmp_path: Path) -> None:
+def test_the_tutorial_word_by_word(tmp_path):
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     cores = sorted(os.sched_getaffinity(0))[:2]
     environment = {**os.environ, "PATH": path, "COLUMNS": "80"}

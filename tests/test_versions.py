@@ -1,19 +1,12 @@
 """Versions that `run.yaml` keeps: those of packages that bring classes of a user's own too."""
 
-from __future__ import annotations
-
 import hashlib
-from pathlib import Path
-
-import pytest
 
 from hydragnn_flow.config.user_classes import import_class
 from hydragnn_flow.versions import versions
 
 
-def test_a_users_classes_are_recorded_with_their_versions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_classes_are_recorded_with_their_versions(tmp_path, monkeypatch):
     installed = tmp_path / "theirs-1.2.3.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.2.3\n")
@@ -33,9 +26,7 @@ def test_a_users_classes_are_recorded_with_their_versions(
     assert added == {"theirs": "1.2.3", "my_file": f"sha256 {file}"}
 
 
-def test_a_module_whose_file_is_gone_does_not_stop_a_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_whose_file_is_gone_does_not_stop_a_run(tmp_path, monkeypatch):
     (tmp_path / "gone_file.py").write_text("class Mine: pass\n")
     monkeypatch.syspath_prepend(tmp_path)
     import_class("gone_file:Mine")

@@ -1,44 +1,27 @@
 """Nodes that refuse work or spoil it, and the runs they must not spoil."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
-from collections.abc import Hashable
 from dataclasses import replace
 
 import pytest
 from campaign_cases import CONFIG, MEMBERS, TRIALS
-from phase_cases import (
-    SITE,
-    Campaign,
-    FakePool,
-    badly,
-    member_phase,
-    refused,
-    run,
-    searched,
-    trained,
-    well,
-)
+from phase_cases import SITE, FakePool, badly, member_phase, refused, run, searched, trained, well
 
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
-def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
-    campaign: Campaign,
-) -> None:
+def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(campaign):
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
     noted: list[tuple[str, bool]] = []
     ranks = 0
 
     class Noting(FakePool):
-        def record(self, node: str, work: object, worked: bool) -> None:
+        def record(self, node, work, worked):
             noted.append((node, worked))
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         nonlocal ranks
         ranks += 1
         if ranks == 1:
@@ -51,10 +34,8 @@ def test_a_gang_that_ends_badly_tells_against_the_node_that_is_to_blame(
     assert [node for node, worked in noted if not worked] == ["bad"]
 
 
-def test_a_damaged_store_stops_the_run_and_blames_no_trial(
-    campaign: Campaign,
-) -> None:
-    def machine(spec: SegmentSpec) -> SegmentResult:
+def test_a_damaged_store_stops_the_run_and_blames_no_trial(campaign):
+    def machine(spec):
         return refused(spec, "frontier00001")
 
     context = campaign()
@@ -70,14 +51,12 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(
 
 
 @pytest.mark.parametrize("lost", ["retry", "record"])
-def test_a_node_that_refuses_among_others_costs_no_trial_anything(
-    campaign: Campaign, lost: str
-) -> None:
+def test_a_node_that_refuses_among_others_costs_no_trial_anything(campaign, lost):
     context = campaign(failures={"lost": lost})
     context.site = replace(SITE, nodes=4)
     sent = itertools.count()
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         # Two of three get to a bad node, until the pools keep off it.
         if next(sent) % 3 and not pools.health.is_of_no_use("bad"):
             return refused(spec, "bad")
@@ -89,11 +68,11 @@ def test_a_node_that_refuses_among_others_costs_no_trial_anything(
     assert pools.health.is_of_no_use("bad")
 
 
-def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign) -> None:
+def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign):
     """To hold a node takes its time, in which the driver may be ended."""
 
     class Interrupted(FakePool):
-        def avoid(self, node: str, reason: str) -> None:
+        def avoid(self, node, reason):
             raise KeyboardInterrupt
 
     context = campaign()
@@ -105,15 +84,15 @@ def test_results_are_on_disk_before_nodes_are_judged_by_them(campaign: Campaign)
     assert recorded == Counter(spec.number for spec in pools.sent)
 
 
-def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign) -> None:
+def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign):
     sent = itertools.count()
 
     class Judging(FakePool):
-        def record(self, node: str, work: Hashable, worked: bool) -> None:
+        def record(self, node, work, worked):
             super().record(node, work, worked)
             assert not self.health.is_suspect(node)
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         node = f"node{next(sent) % 2}"
         return replace(badly(spec) if spec.number > 1 else well(spec), node=node)
 
@@ -123,15 +102,15 @@ def test_trials_that_fail_wherever_they_are_sent_cost_no_node(campaign: Campaign
     assert [trial.state for trial in trials[2:]] == ["failed"] * (TRIALS - 2)
 
 
-def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> None:
+def test_what_works_beside_a_failure_speaks_for_the_node(campaign):
     noted: list[bool] = []
     sent = itertools.count()
 
     class Noting(FakePool):
-        def record(self, node: str, work: object, worked: bool) -> None:
+        def record(self, node, work, worked):
             noted.append(worked)
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         return replace(badly(spec) if next(sent) == 1 else well(spec), node="node0")
 
     context = campaign()
@@ -140,7 +119,7 @@ def test_what_works_beside_a_failure_speaks_for_the_node(campaign: Campaign) -> 
 
 
 @pytest.mark.parametrize("nodes", [2, 3, 4])
-def test_node_after_node_that_refuses_stops_the_run(campaign: Campaign, nodes: int) -> None:
+def test_node_after_node_that_refuses_stops_the_run(campaign, nodes):
     context = campaign()
     context.site = replace(SITE, nodes=nodes)
     sent = itertools.count()

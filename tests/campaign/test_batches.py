@@ -1,7 +1,5 @@
 """Steps of members and trials where each GCD has a batch of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -10,7 +8,6 @@ import pytest
 from campaign_cases import CONFIG
 from phase_cases import (
     SITE,
-    Campaign,
     FakePool,
     badly,
     change_gcd,
@@ -21,30 +18,24 @@ from phase_cases import (
     well,
 )
 
-from hydragnn_flow.campaign.context import LEAST_STEPS, Context
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.context import LEAST_STEPS
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 PER_GCD = {"batch_per_gcd": True}
 SPACE: dict[str, Any] = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
 # Of the 36 structures to train on, one at a time.
-SMALL: dict[str, Any] = {
-    "training": {"batch_size": 1},
-    "space": SPACE,
-    "resources": PER_GCD,
-}
+SMALL: dict[str, Any] = {"training": {"batch_size": 1}, "space": SPACE, "resources": PER_GCD}
 
 
-def on_slow_gcds(context: Context, nodes: int = 3) -> Context:
+def on_slow_gcds(context, nodes=3):
     """With GCDs so slow that more of them are worth their trouble."""
     change_gcd(context, flops=1e5, bandwidth=1e5, most_segments=1)
     context.site = replace(SITE, nodes=nodes)
     return context
 
 
-def member(context: Context) -> Task:
+def member(context):
     trial = TrialRecord(0, "running", {}, None)
     folder = context.directory.ensemble
     return context.task(
@@ -52,12 +43,12 @@ def member(context: Context) -> Task:
     )
 
 
-def test_members_have_a_batch_of_each_of_their_gcds(campaign: Campaign) -> None:
+def test_members_have_a_batch_of_each_of_their_gcds(campaign):
     trials, pools = run(campaign(**SMALL), well)
     assert {spec.batches for spec in pools.sent} == {1}, "trials are compared with each other"
     context = on_slow_gcds(campaign(**SMALL))
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         return replace(well(spec), graphs_per_step=1.0 * spec.batches, learning_rate=0.01)
 
     pools = FakePool(machine, nodes=3)
@@ -72,7 +63,7 @@ def test_members_have_a_batch_of_each_of_their_gcds(campaign: Campaign) -> None:
     assert sorted(one.batches for one in recorded) == sorted(s.batches for s in pools.sent)
 
 
-def test_without_it_no_segment_has_more_than_one(campaign: Campaign) -> None:
+def test_without_it_no_segment_has_more_than_one(campaign):
     changes = {**SMALL, "resources": {}, "training": {"batch_size": 16}}
     trials, _ = run(campaign(**changes), well)
     pools = FakePool(well, nodes=3)
@@ -81,7 +72,7 @@ def test_without_it_no_segment_has_more_than_one(campaign: Campaign) -> None:
     assert {rank.spec.batches for rank in pools.ranks} == {1}
 
 
-def test_a_trial_has_as_many_as_it_asks_for_on_a_smaller_machine_too(campaign: Campaign) -> None:
+def test_a_trial_has_as_many_as_it_asks_for_on_a_smaller_machine_too(campaign):
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [1, 2, 8]}}
     trials, pools = run(campaign(resources=PER_GCD, space=space), well)
     asked = {trial.number: trial.parameters["Resources.gcds"] for trial in trials}
@@ -91,7 +82,7 @@ def test_a_trial_has_as_many_as_it_asks_for_on_a_smaller_machine_too(campaign: C
         assert rank.world == min(2, rank.spec.batches)
 
 
-def test_a_wider_member_takes_fewer_steps_of_the_same_length(campaign: Campaign) -> None:
+def test_a_wider_member_takes_fewer_steps_of_the_same_length(campaign):
     context = on_slow_gcds(campaign(**SMALL))
     shapes = context.shapes(member(context))
     assert [shape.width for shape in shapes] == [1, 2, 4]
@@ -103,14 +94,14 @@ def test_a_wider_member_takes_fewer_steps_of_the_same_length(campaign: Campaign)
         assert wide.estimate.memory_gib == pytest.approx(narrow.estimate.memory_gib, rel=0.1)
 
 
-def test_an_epoch_keeps_steps_enough(campaign: Campaign) -> None:
+def test_an_epoch_keeps_steps_enough(campaign):
     context = on_slow_gcds(campaign(**SMALL), nodes=100)
     graphs = context.store.manifest.splits[TRAIN].graphs
     widest = context.shapes(member(context))[-1].width
     assert graphs // widest >= LEAST_STEPS > graphs // (2 * widest)
 
 
-def test_a_member_that_is_placed_anew_begins_with_one(campaign: Campaign) -> None:
+def test_a_member_that_is_placed_anew_begins_with_one(campaign):
     """Whatever is free by then decides how it goes on, and its steps with that."""
     context = on_slow_gcds(campaign(**SMALL))
     wide = context.shapes(member(context))[-1]
@@ -120,7 +111,7 @@ def test_a_member_that_is_placed_anew_begins_with_one(campaign: Campaign) -> Non
     assert context.shapes(again)[-1].spec.batches == wide.spec.batches
 
 
-def test_gcds_that_a_batch_does_not_fit_get_it_in_parts(campaign: Campaign) -> None:
+def test_gcds_that_a_batch_does_not_fit_get_it_in_parts(campaign):
     """More of them would have as much each."""
     changes = {**SMALL, "training": {"batch_size": 4}}
     context = campaign(**changes)
@@ -133,7 +124,7 @@ def test_gcds_that_a_batch_does_not_fit_get_it_in_parts(campaign: Campaign) -> N
     assert micro_batches(wide.spec) == 2
 
 
-def test_parts_are_half_as_large_as_those_that_did_not_fit(campaign: Campaign) -> None:
+def test_parts_are_half_as_large_as_those_that_did_not_fit(campaign):
     """On a GCD of each batch they are the same whatever the width."""
     context = campaign(**{**SMALL, "training": {"batch_size": 4}})
     task = member(context)

@@ -1,16 +1,13 @@
 """Campaigns whose trials have budgets in steps, samples or seconds."""
 
-from __future__ import annotations
-
 import copy
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG
-from phase_cases import SITE, Campaign, FakePool, run, trained
+from phase_cases import SITE, FakePool, run, trained
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
@@ -20,41 +17,38 @@ from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
+from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoint import load_checkpoint
 from hydragnn_flow.training.runner import run_segment
 
 
-def configured(ensemble: dict[str, Any] | None = None, **search: Any) -> RunConfig:
+def configured(ensemble=None, **search):
     values = copy.deepcopy(CONFIG)
     values["search"] |= search
     values["ensemble"] = {"size": 2, "coverage": 0.9} | (ensemble or {"epochs": 8})
     return RunConfig.model_validate(values)
 
 
-def started(folder: Path, store: GraphStore, config: RunConfig) -> Context:
+def started(folder, store, config):
     directory = RunDirectory(folder / "run")
     directory.record_start(config)
     view = CampaignView(Console(quiet=True))
     return Context(config, SITE, directory, store, "token", view)
 
 
-def really(spec: SegmentSpec) -> SegmentResult:
+def really(spec):
     """Train it, in this process."""
     spec.folder.mkdir(parents=True, exist_ok=True)
     return SegmentResult.of(spec, run_segment(spec))
 
 
-def test_a_campaign_in_steps_through_rungs_to_its_members(
-    tmp_path: Path, store: GraphStore
-) -> None:
+def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
     """20 steps in 6 epochs: rungs after 6 and 20 steps; members have 27, so 9 epochs."""
     budgets = {"budget": {"steps": 20}, "validation_samples": 5}
     config = configured({"budget": {"steps": 27}}, **budgets)
@@ -90,7 +84,7 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(
         assert drawn == round(30 * of_trial.graphs_per_step)
 
 
-def test_a_budget_in_epochs_takes_the_place_of_num_epoch() -> None:
+def test_a_budget_in_epochs_takes_the_place_of_num_epoch():
     config = configured({"budget": {"epochs": 12}}, budget={"epochs": 9})
     assert (config.num_epoch, config.rungs, config.member_epochs) == (9, (2, 6, 9), 12)
     assert config.divided_budget is None
@@ -100,7 +94,7 @@ def test_a_budget_in_epochs_takes_the_place_of_num_epoch() -> None:
 @pytest.mark.parametrize(
     ("budget", "epochs"), [({"seconds": 90.5}, 10), ({"seconds": 60}, 6), ({"seconds": 60.1}, 7)]
 )
-def test_members_are_trained_in_whole_epochs(budget: Any, epochs: int) -> None:
+def test_members_are_trained_in_whole_epochs(budget, epochs):
     assert configured({"budget": budget}, budget={"seconds": 60}).member_epochs == epochs
 
 
@@ -126,7 +120,7 @@ def test_members_are_trained_in_whole_epochs(budget: Any, epochs: int) -> None:
         ({"validation_samples": 0}, {"epochs": 8}, "must be auto, all, or a whole number from 1"),
     ],
 )
-def test_budgets_that_cannot_be(search: Any, ensemble: Any, said: str) -> None:
+def test_budgets_that_cannot_be(search, ensemble, said):
     with pytest.raises(ValueError, match=said):
         configured(ensemble, **search)
 
@@ -145,7 +139,7 @@ def test_budgets_that_cannot_be(search: Any, ensemble: Any, said: str) -> None:
         ({"budget": {"epochs": 3}}, 10**6),
     ],
 )
-def test_judging_costs_no_more_than_training(store: GraphStore, search: Any, judged: int) -> None:
+def test_judging_costs_no_more_than_training(store, search, judged):
     manifest = store.manifest
     sizes = manifest.splits | {"valset": SplitSize(graphs=10**6, atoms=10**7, edges=10**8)}
     large = manifest.model_copy(update={"splits": sizes})
@@ -153,7 +147,7 @@ def test_judging_costs_no_more_than_training(store: GraphStore, search: Any, jud
     assert graphs_judged(configured(**search), manifest) == min(judged, 12)
 
 
-def estimated(context: Context, batch_size: int, until: int, **changes: Any) -> Any:
+def estimated(context, batch_size, until, **changes):
     parameters = {"Architecture.mpnn_type": "SchNet", "Training.batch_size": batch_size}
     trial = TrialRecord(0, "running", parameters, None)
     return context.task(
@@ -161,10 +155,10 @@ def estimated(context: Context, batch_size: int, until: int, **changes: Any) -> 
     )
 
 
-def test_the_estimator_counts_the_steps_of_a_segment(tmp_path: Path, store: GraphStore) -> None:
+def test_the_estimator_counts_the_steps_of_a_segment(tmp_path, store):
     """36 graphs: a pass is 9 steps of 4, or 18 of 2."""
 
-    def steps(until: int, batch_size: int, **search: Any) -> float:
+    def steps(until, batch_size, **search):
         """Steps of a segment, by their time alone."""
         context = started(tmp_path / str(len([*tmp_path.iterdir()])), store, configured(**search))
         task = estimated(context, batch_size, until)
@@ -179,7 +173,7 @@ def test_the_estimator_counts_the_steps_of_a_segment(tmp_path: Path, store: Grap
     assert steps(2, 2, budget={"samples": 3000}) == pytest.approx(500)
 
 
-def test_a_segment_in_seconds_is_expected_to_take_them(tmp_path: Path, store: GraphStore) -> None:
+def test_a_segment_in_seconds_is_expected_to_take_them(tmp_path, store):
     """And to start, validate and end; whatever the size of its steps."""
     found = {}
     for seconds in (600.0, 1200.0):
@@ -193,7 +187,7 @@ def test_a_segment_in_seconds_is_expected_to_take_them(tmp_path: Path, store: Gr
         assert long - short == pytest.approx(600, rel=0.01)
 
 
-def test_what_a_segment_validates_by_is_a_part(tmp_path: Path, store: GraphStore) -> None:
+def test_what_a_segment_validates_by_is_a_part(tmp_path, store):
     config = configured(budget={"steps": 60}, validation_samples=5)
     context = started(tmp_path, store, config)
     outcome = TrainingOutcome(
@@ -212,7 +206,7 @@ def test_what_a_segment_validates_by_is_a_part(tmp_path: Path, store: GraphStore
         ({"one": 1}, r"sampling: two has no weight; give it one"),
     ],
 )
-def test_weights_are_those_of_the_data_sets(sampling: Any, said: str) -> None:
+def test_weights_are_those_of_the_data_sets(sampling, said):
     source = {"format": "emt_alloys", "structures": 60, "atoms": [8, 16]}
     data = {
         "sources": [{"name": "one", **source}, {"name": "two", **source}],
@@ -223,9 +217,7 @@ def test_weights_are_those_of_the_data_sets(sampling: Any, said: str) -> None:
         DataConfig.model_validate(data | {"sampling": sampling})
 
 
-def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(
-    store: GraphStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(store, caplog):
     view = CampaignView(Console(quiet=True))
     with caplog.at_level("INFO"):
         checked_store(configured(validation_samples=5), store.path, view)
@@ -238,7 +230,7 @@ def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(
         checked_store(config, store.path, view)
 
 
-def test_a_restart_finds_the_campaign_again(campaign: Campaign) -> None:
+def test_a_restart_finds_the_campaign_again(campaign):
     """Its budget is a part of what the run directory belongs to."""
     context = campaign(budget={"steps": 60})
     context.directory.journal.touch()

@@ -1,7 +1,5 @@
 """What networks took in a calibration is what the next plan and campaign begin with."""
 
-from __future__ import annotations
-
 from dataclasses import astuple, replace
 
 import pytest
@@ -15,14 +13,14 @@ WORKS = [Work(1e7 * 8**n, 2e7 * 4**n, 3000, 1e6, 1e5) for n in range(4)]
 STEPS = 1000
 
 
-def expected(kind: str, work: Work) -> float:
+def expected(kind, work):
     model = CostModel(SITE.node.gcd, len(SITE.node.gcds))
     for earlier in CostFiles(SITE).read():
         model.recall(earlier)
     return model.estimate(kind, work, 10_000).seconds / 10_000
 
 
-def measured(kind: str, slower: float) -> list[dict[str, object]]:
+def measured(kind, slower):
     """As a machine answers that is slower than guessed."""
     found = []
     for hidden, work in enumerate(WORKS):
@@ -34,7 +32,7 @@ def measured(kind: str, slower: float) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("slower", [0.5, 3.0])
-def test_a_site_is_known_after_its_calibration(slower: float) -> None:
+def test_a_site_is_known_after_its_calibration(slower):
     networks = measured("PNA", slower)
     found = learn(SITE, networks)
     for one in found:
@@ -46,7 +44,7 @@ def test_a_site_is_known_after_its_calibration(slower: float) -> None:
     assert other == expected("EGNN", replace(WORKS[1], flops=2e7)), "campaigns add to it"
 
 
-def test_calibrations_add_up() -> None:
+def test_calibrations_add_up():
     learn(SITE, measured("PNA", 2.0))
     learn(SITE, measured("EGNN", 2.0))
     (kept,) = CostFiles(SITE).read()

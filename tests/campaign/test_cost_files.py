@@ -1,23 +1,19 @@
 """What segments took is kept for the next campaign on the site."""
 
-from __future__ import annotations
-
 import errno
 import json
 import logging
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from phase_cases import NODE, SITE, Campaign, FakePool, searched, well
+from phase_cases import NODE, SITE, FakePool, searched, well
 
 from hydragnn_flow.campaign import context as context_module
 from hydragnn_flow.campaign import cost_files
@@ -25,7 +21,6 @@ from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.locks import Unlockable, locked
 from hydragnn_flow.placement import CostModel, Experience, Taken, Work
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 TORCH = re.sub(r"[^\w.-]", "-", version("torch"))
 
@@ -36,23 +31,23 @@ SEEN = Experience(
 
 
 @pytest.fixture(autouse=True)
-def _hear_what_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def _hear_what_is_told(caplog):
     caplog.set_level(logging.INFO)
 
 
-def site_file() -> Path:
+def site_file():
     return Path(os.environ["XDG_CACHE_HOME"], "hydragnn_flow", "cost", f"fake-cpu-1-{TORCH}.json")
 
 
-def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+def told(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
 
 
-def seconds(model: CostModel, kind: str = "PNA") -> float:
+def seconds(model, kind="PNA"):
     return model.estimate(kind, TAKEN.work, 10).seconds
 
 
-def test_what_is_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_written_is_read(tmp_path, caplog):
     assert list(CostFiles(SITE, tmp_path).read()) == []
     CostFiles(SITE, tmp_path).write(SEEN)
     assert list(CostFiles(SITE, tmp_path).read()) == [SEEN, SEEN]
@@ -61,23 +56,23 @@ def test_what_is_written_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     assert not told(caplog)
 
 
-def test_a_name_is_no_path() -> None:
+def test_a_name_is_no_path():
     CostFiles(replace(SITE, name="../a b/c")).write(SEEN)
     name = f"..-a-b-c-cpu-1-{TORCH}.json"
     assert {path.name for path in site_file().parent.iterdir()} == {name, f".{name}.lock"}
 
 
-def seen_by(kind: str) -> Experience:
+def seen_by(kind):
     return Experience({kind: [TAKEN]}, {kind: [1.0]}, [], 0.5)
 
 
-def write_many(kind: str) -> None:
+def write_many(kind):
     """A campaign whose driver began when there was nothing, and that ends several times."""
     for number in range(12):
         CostFiles(SITE).write(seen_by(f"{kind}{number}"))
 
 
-def test_campaigns_that_end_at_once_keep_what_both_have_seen() -> None:
+def test_campaigns_that_end_at_once_keep_what_both_have_seen():
     both = [
         get_context("fork").Process(target=write_many, args=(kind,)) for kind in ("PNA", "EGNN")
     ]
@@ -91,9 +86,7 @@ def test_campaigns_that_end_at_once_keep_what_both_have_seen() -> None:
     assert all(several == [TAKEN] for several in found.segments.values())
 
 
-def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(caplog, monkeypatch):
     CostFiles(SITE).write(SEEN)
     monkeypatch.setattr(cost_files, "_SECONDS_FOR_ANOTHER", 0.0)
     with locked(site_file().with_name(f".{site_file().name}.lock"), 0.0):
@@ -103,12 +96,12 @@ def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(
     assert list(CostFiles(SITE).read()) == [SEEN]
 
 
-def numbered(numbers: Sequence[int]) -> Experience:
+def numbered(numbers):
     several = [replace(TAKEN, step_seconds=1.0 + number) for number in numbers]
     return Experience({"PNA": several}, {"PNA": [1.0 + n for n in numbers]}, [], 0.5)
 
 
-def test_what_was_read_at_first_does_not_count_as_new(tmp_path: Path) -> None:
+def test_what_was_read_at_first_does_not_count_as_new(tmp_path):
     """What another process has measured since stays, and takes the place of that."""
     CostFiles(SITE).write(numbered(range(16)))
     mine = CostFiles(SITE, tmp_path)
@@ -121,8 +114,8 @@ def test_what_was_read_at_first_does_not_count_as_new(tmp_path: Path) -> None:
     assert CostFiles(SITE).read() == [expected]
 
 
-def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unlockable(*_: Any) -> None:
+def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch):
+    def unlockable(*_):
         raise Unlockable(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(cost_files, "locked", unlockable)
@@ -133,7 +126,7 @@ def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch: pytest.Mon
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
-def test_what_another_has_seen_counts_once_and_before_mine(old: list[int], new: list[int]) -> None:
+def test_what_another_has_seen_counts_once_and_before_mine(old, new):
     mine, both = new[-16:], numbered(new).after(numbered(old))
     expected = numbered([*(n for n in old if n not in mine), *mine][-16:])
     assert both == expected
@@ -153,9 +146,7 @@ def test_what_another_has_seen_counts_once_and_before_mine(old: list[int], new: 
         (lambda text: text.replace('"threads": 1', '"threads": 7'), "is of threads 7, here it is"),
     ],
 )
-def test_a_file_of_no_use_is_ignored_in_a_sentence(
-    damage: Any, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_of_no_use_is_ignored_in_a_sentence(damage, reason, tmp_path, caplog):
     """And the next one written is sound again."""
     files = CostFiles(SITE, tmp_path)
     files.write(SEEN)
@@ -168,9 +159,7 @@ def test_a_file_of_no_use_is_ignored_in_a_sentence(
     assert list(files.read()) == [SEEN, SEEN]
 
 
-def test_a_cache_that_cannot_be_written_is_told_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cache_that_cannot_be_written_is_told_once(tmp_path, caplog, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     files = CostFiles(SITE, tmp_path)
@@ -181,10 +170,8 @@ def test_a_cache_that_cannot_be_written_is_told_once(
     assert list(CostFiles(SITE, tmp_path).read()) == [SEEN]
 
 
-def test_a_user_without_a_home_has_the_runs_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def homeless() -> Path:
+def test_a_user_without_a_home_has_the_runs_file(tmp_path, monkeypatch):
+    def homeless():
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -193,7 +180,7 @@ def test_a_user_without_a_home_has_the_runs_file(
     assert list(CostFiles(SITE, tmp_path).read()) == [SEEN]
 
 
-def test_the_users_cache_is_where_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_cache_is_where_others_are(monkeypatch):
     home = Path(os.environ["XDG_CACHE_HOME"], "home")
     monkeypatch.setattr(Path, "home", lambda: home)
     for value in (None, "", "relative"):
@@ -205,10 +192,10 @@ def test_the_users_cache_is_where_others_are(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
-def test_a_segment_that_is_recalled_twice_counts_once(old: list[int], new: list[int]) -> None:
+def test_a_segment_that_is_recalled_twice_counts_once(old, new):
     """Those observed here are the newest, and no type has more than before."""
 
-    def segment(number: int) -> Taken:
+    def segment(number):
         return replace(TAKEN, step_seconds=1.0 + number)
 
     model = CostModel(NODE.gcd)
@@ -225,7 +212,7 @@ def test_a_segment_that_is_recalled_twice_counts_once(old: list[int], new: list[
 @pytest.mark.parametrize(
     "changes", [{"together": -1.0}, {"width": 0}, {"seconds": float("nan")}, {"memory": 0.0}]
 )
-def test_values_that_are_no_measurements_are_left_out(changes: dict[str, Any]) -> None:
+def test_values_that_are_no_measurements_are_left_out(changes):
     model = CostModel(NODE.gcd)
     before = model.estimate("PNA", TAKEN.work, 10)
     unsound = {"PNA": [float("nan"), 0.0, -1.0]}
@@ -233,7 +220,7 @@ def test_values_that_are_no_measurements_are_left_out(changes: dict[str, Any]) -
     assert model.estimate("PNA", TAKEN.work, 10) == before
 
 
-def timed(spec: SegmentSpec) -> SegmentResult:
+def timed(spec):
     """Steps of two seconds each."""
     steps = 9 * (spec.until_epoch - spec.after_epoch)
     times = {"steps": steps, "step_seconds": 2.0 + spec.number / 100, "seconds": 2.1 * steps}
@@ -241,9 +228,7 @@ def timed(spec: SegmentSpec) -> SegmentResult:
     return replace(well(spec), **times)
 
 
-def test_the_next_campaign_starts_calibrated(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_next_campaign_starts_calibrated(campaign, monkeypatch):
     """What this one has seen is kept now and then, and at its end."""
     context = campaign()
     context.cost_files = CostFiles(SITE, context.directory.path)

@@ -1,35 +1,29 @@
 """Decisions of a campaign, as they stand in the driver's log."""
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter
 
 import pytest
 from campaign_cases import CONFIG, MEMBERS
-from phase_cases import Campaign, FakePool, badly, member_phase, micro_batches, run, trained, well
-
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from phase_cases import FakePool, badly, member_phase, micro_batches, run, trained, well
 
 
 @pytest.fixture
-def decisions(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+def decisions(caplog):
     caplog.set_level(logging.INFO, logger="hydragnn_flow.campaign")
     return caplog
 
 
-def said(decisions: pytest.LogCaptureFixture, of: str) -> list[str]:
+def said(decisions, of):
     """Messages that begin with the name of a trial or member."""
     return [message for message in decisions.messages if message.startswith(f"{of} ")]
 
 
-def test_the_life_of_a_trial_is_told(
-    campaign: Campaign, decisions: pytest.LogCaptureFixture
-) -> None:
+def test_the_life_of_a_trial_is_told(campaign, decisions):
     sent: Counter[int] = Counter()
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         sent[spec.number] += 1
         if spec.number == 1 and sent[1] == 1:
             return badly(spec, "killed")
@@ -56,12 +50,12 @@ def test_the_life_of_a_trial_is_told(
         assert ": stops by the rule" in said(decisions, f"trial {number},")[-1]
 
 
-def test_promotions_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture) -> None:
+def test_promotions_are_told(campaign, decisions):
     run(campaign(rungs="promotion"), well)
     assert "trial 0 is promoted from rung 0" in said(decisions, "trial 0")
 
 
-def test_widths_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture) -> None:
+def test_widths_are_told(campaign, decisions):
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
     trials, _ = run(campaign(space=space), well)
     assert said(decisions, "trial 0")[0] == "trial 0 gets a width of 2"

@@ -1,11 +1,8 @@
 """What a driver makes of a run directory whose disk is not as it should be."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os
-from pathlib import Path
 
 import pytest
 from campaign_cases import CONFIG
@@ -22,19 +19,17 @@ SMALL = RunConfig.model_validate(CONFIG)
 
 
 @pytest.fixture
-def said() -> io.StringIO:
+def said():
     return io.StringIO()
 
 
 @pytest.fixture
-def view(said: io.StringIO) -> CampaignView:
+def view(said):
     return CampaignView(Console(file=said, width=1000))
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.EIO, errno.ENOSPC])
-def test_a_disk_that_does_not_answer_is_told_in_one_sentence(
-    tmp_path: Path, view: CampaignView, number: int
-) -> None:
+def test_a_disk_that_does_not_answer_is_told_in_one_sentence(tmp_path, view, number):
     directory = RunDirectory(tmp_path / "run")
     with (
         pytest.raises(CampaignStopped, match=rf"{directory.path}: .*{os.strerror(number)}.*cure"),
@@ -49,12 +44,8 @@ def test_a_disk_that_does_not_answer_is_told_in_one_sentence(
 
 @pytest.mark.parametrize("options", ["rw,flock", "rw,localflock"])
 def test_locks_that_other_nodes_do_not_see_are_warned_of(
-    tmp_path: Path,
-    view: CampaignView,
-    said: io.StringIO,
-    monkeypatch: pytest.MonkeyPatch,
-    options: str,
-) -> None:
+    tmp_path, view, said, monkeypatch, options
+):
     mounts = tmp_path / "mounts"
     mounts.write_text(f"orion {tmp_path} lustre {options} 0 0\n")
     monkeypatch.setattr(locks, "MOUNTS", mounts)

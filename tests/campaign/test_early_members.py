@@ -1,41 +1,28 @@
 """Early members begin on idle GCDs, give way to trials, and change nothing of the ensemble."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG
-from phase_cases import NODE, SITE, Campaign, run, trained, well
+from phase_cases import NODE, SITE, run, trained, well
 from rich.console import Console
 
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.member_task import member_task, trained_epochs
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.selecting import (
-    begun_early,
-    numbered,
-    select_trials,
-    write_selection,
-)
+from hydragnn_flow.campaign.selecting import begun_early, numbered, select_trials, write_selection
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.ensemble import Member
 from hydragnn_flow.ensemble.failed_members import SELECTION, failed_members
 from hydragnn_flow.ensemble.selection import Choice, Early, Selection
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Rank
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.simulation import Conditions
 from hydragnn_flow.simulation import campaign as simulated
 from hydragnn_flow.simulation.campaign import Stage, play
@@ -53,7 +40,7 @@ class Killed(BaseException):
 
 
 @pytest.fixture(scope="module")
-def config() -> RunConfig:
+def config():
     """Forty trials of very different length, and members of as many epochs again."""
     space = {**CONFIG["search"]["space"], "Architecture.hidden_dim": {"int": [4, 128], "log": True}}
     search = {**CONFIG["search"], "trials": 40, "rungs": "none", "space": space}
@@ -69,17 +56,17 @@ def config() -> RunConfig:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, config: RunConfig) -> Iterator[GraphStore]:
+def store(tmp_path_factory, config):
     path = tmp_path_factory.mktemp("early") / "store.gs"
     with prepare_store(config.data, 4.0, None, 3, path) as found:
         yield found
 
 
 @pytest.fixture
-def campaign_in(config: RunConfig, store: GraphStore) -> Callable[..., Path]:
+def campaign_in(config, store):
     """Simulate the campaign in a folder, or go on with it there."""
 
-    def ran(path: Path, seed: int = 0) -> Path:
+    def ran(path, seed=0):
         directory = RunDirectory(path)
         view = CampaignView(Console(quiet=True))
         play(
@@ -93,7 +80,7 @@ def campaign_in(config: RunConfig, store: GraphStore) -> Callable[..., Path]:
     return ran
 
 
-def members(path: Path) -> dict[str, list[Any]]:
+def members(path):
     """What became of each member, by its parameters; and no other has left anything."""
     directory = RunDirectory(path)
     found = [one for one in directory.results() if one.kind == "member"]
@@ -108,7 +95,7 @@ def members(path: Path) -> dict[str, list[Any]]:
     }
 
 
-def began_early(path: Path) -> set[int]:
+def began_early(path):
     results = list(RunDirectory(path).results())
     search_ended = max(one.ended for one in results if one.kind == "trial")
     return {one.number for one in results if one.kind == "member" and one.started < search_ended}
@@ -116,8 +103,8 @@ def began_early(path: Path) -> set[int]:
 
 @pytest.mark.parametrize("seed", [0, 2])
 def test_members_that_began_early_are_what_they_would_have_been(
-    campaign_in: Callable[..., Path], tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    campaign_in, tmp_path, seed, monkeypatch
+):
     """None shares a GCD with a trial, and the search ends when it would without them."""
     early = campaign_in(tmp_path / "early", seed)
     ahead = began_early(early)
@@ -141,20 +128,18 @@ def test_members_that_began_early_are_what_they_would_have_been(
     assert spans[0] == pytest.approx(spans[1], rel=0.01)
 
 
-def test_a_driver_that_is_killed_goes_on_with_its_early_members(
-    campaign_in: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_is_killed_goes_on_with_its_early_members(campaign_in, tmp_path, monkeypatch):
     path = tmp_path / "run"
     whole = members(campaign_in(tmp_path / "whole"))
     sent: list[int] = []
 
     class Fragile(SimulatedWorkers):
-        def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        def run(self, ranks, node):
             if ranks[0].spec.kind == "member":
                 sent.append(ranks[0].spec.number)
             return super().run(ranks, node)
 
-        def update(self, demand: int) -> None:
+        def update(self, demand):
             if sent:
                 raise Killed
             super().update(demand)
@@ -168,7 +153,7 @@ def test_a_driver_that_is_killed_goes_on_with_its_early_members(
     assert members(campaign_in(path)).keys() == whole.keys()
 
 
-def test_a_member_keeps_its_number_unless_its_trial_was_continued(campaign: Campaign) -> None:
+def test_a_member_keeps_its_number_unless_its_trial_was_continued(campaign):
     run(campaign(), well)
     context = campaign()
     trained_for = max(one.to_epoch for one in context.ledger.trials[1])
@@ -180,7 +165,7 @@ def test_a_member_keeps_its_number_unless_its_trial_was_continued(campaign: Camp
     assert begun_early(campaign()) == early
 
 
-def test_one_that_fails_is_replaced_whatever_the_numbers(campaign: Campaign) -> None:
+def test_one_that_fails_is_replaced_whatever_the_numbers(campaign):
     trials, pools = run(campaign(), well)
     context = campaign()
     epochs = max(one.to_epoch for one in context.ledger.trials[trials[1].number])
@@ -189,7 +174,7 @@ def test_one_that_fails_is_replaced_whatever_the_numbers(campaign: Campaign) -> 
     line = [Choice(trial.number, 0, "by hand") for trial in trials[:4]]
     selection = Selection(line[:2], line[2:], early)
 
-    def machine(spec: Any) -> SegmentResult:
+    def machine(spec):
         ended = well(spec)
         return replace(ended, status="diverged", checkpoint="") if spec.number == 1 else ended
 
@@ -204,7 +189,7 @@ def test_one_that_fails_is_replaced_whatever_the_numbers(campaign: Campaign) -> 
     assert not (context.directory.ensemble / "members" / "0").exists()
 
 
-def ended(context: Any, trial: Any, number: int, status: str) -> None:
+def ended(context, trial, number, status):
     """Have an early member end before the search does."""
     task = member_task(context, number, Choice(trial.number, 0, "by hand"), trial).sent()
     result = well(task.spec)
@@ -216,9 +201,7 @@ def ended(context: Any, trial: Any, number: int, status: str) -> None:
 
 
 @pytest.mark.parametrize("status", ["ok", "diverged"])
-def test_one_that_is_not_chosen_has_no_say(
-    campaign: Campaign, status: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_one_that_is_not_chosen_has_no_say(campaign, status, caplog):
     caplog.set_level(logging.INFO)
     trials, pools = run(campaign(), well)
     context = campaign()
@@ -236,7 +219,7 @@ def test_one_that_is_not_chosen_has_no_say(
     assert "trained again" not in caplog.text
 
 
-def test_one_that_was_dropped_begins_anew_where_it_is_next_in_line(campaign: Campaign) -> None:
+def test_one_that_was_dropped_begins_anew_where_it_is_next_in_line(campaign):
     trials, pools = run(campaign(), well)
     context = campaign()
     early = [Early(trials[2].number, 0, trained_epochs(context, trials[2].number))]
@@ -244,7 +227,7 @@ def test_one_that_was_dropped_begins_anew_where_it_is_next_in_line(campaign: Cam
     line = [Choice(trial.number, 0, "by hand") for trial in trials[:3]]
     selection = Selection(line[:2], line[2:], early)
 
-    def machine(spec: Any) -> SegmentResult:
+    def machine(spec):
         result = well(spec)
         return replace(result, status="diverged", checkpoint="") if spec.number == 1 else result
 
@@ -254,7 +237,7 @@ def test_one_that_was_dropped_begins_anew_where_it_is_next_in_line(campaign: Cam
     assert sorted(spec.number for spec in pools.sent) == [0, 1, 2]
 
 
-def test_where_the_choice_at_the_end_is_lost_its_members_are_kept(campaign: Campaign) -> None:
+def test_where_the_choice_at_the_end_is_lost_its_members_are_kept(campaign):
     trials, pools = run(campaign(), well)
     context = campaign()
     trained(MemberPhase(context, select_trials(context, trials), trials), pools)
@@ -264,9 +247,7 @@ def test_where_the_choice_at_the_end_is_lost_its_members_are_kept(campaign: Camp
     assert pools.sent == []
 
 
-def test_where_the_early_choice_is_lost_no_number_is_used_twice(
-    campaign: Campaign, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_where_the_early_choice_is_lost_no_number_is_used_twice(campaign, caplog):
     caplog.set_level(logging.INFO, logger="hydragnn_flow.campaign")
     trials, _ = run(campaign(), well)
     context = campaign()
@@ -281,7 +262,7 @@ def test_where_the_early_choice_is_lost_no_number_is_used_twice(
     MemberPhase(again, selection, trials)
 
 
-def test_one_that_failed_is_not_sent_again_before_the_search_is_over(campaign: Campaign) -> None:
+def test_one_that_failed_is_not_sent_again_before_the_search_is_over(campaign):
     trials, pools = run(campaign(), well)
     context = campaign()
     early = [Early(trials[0].number, 0, trained_epochs(context, trials[0].number))]
@@ -292,7 +273,7 @@ def test_one_that_failed_is_not_sent_again_before_the_search_is_over(campaign: C
     assert pools.sent and 0 not in {spec.number for spec in pools.sent}
 
 
-def test_until_the_choice_the_ensemble_can_be_changed(campaign: Campaign) -> None:
+def test_until_the_choice_the_ensemble_can_be_changed(campaign):
     run(campaign(), well)
     context = campaign()
     context.directory.record_start(context.config)

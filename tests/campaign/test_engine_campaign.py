@@ -1,13 +1,10 @@
 """Campaigns whose networks an engine builds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -35,7 +32,7 @@ POTENTIAL = {
 }
 
 
-def config_of(folder: Path, engine: str, keys: dict[str, Any], **search: Any) -> Path:
+def config_of(folder, engine, keys, **search):
     network = CONFIG["network"] | {"engine": engine, "Architecture": POTENTIAL | keys}
     training = network["Training"] | {"num_epoch": 3}
     values = CONFIG | {
@@ -48,7 +45,7 @@ def config_of(folder: Path, engine: str, keys: dict[str, Any], **search: Any) ->
     return path
 
 
-def flow(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def flow(folder, *words, **variables):
     """Give a command where our test modules are found."""
     paths = [str(TESTS), str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
@@ -57,12 +54,12 @@ def flow(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPro
         return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
 
 
-def segments(run: Path) -> list[dict[str, Any]]:
+def segments(run):
     return [json.loads(line) for line in (run / "segments.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
-def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path: Path) -> None:
+def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path):
     """One of its configurations fails when it is tried, and only that trial ends."""
     space = {
         "Architecture.width": {"choices": [4, 8, 13]},
@@ -102,8 +99,8 @@ def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path:
 
 
 def test_an_engine_that_returns_a_wrong_name_is_refused_before_anything_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     space = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
     config_of(tmp_path, "own_engine:wrong_name", {}, space=space)
     monkeypatch.chdir(tmp_path)
@@ -119,7 +116,7 @@ def test_an_engine_that_returns_a_wrong_name_is_refused_before_anything_trains(
 
 
 @pytest.mark.slow
-def test_an_engine_that_crashes_takes_no_driver_with_it(tmp_path: Path) -> None:
+def test_an_engine_that_crashes_takes_no_driver_with_it(tmp_path):
     space = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
     config_of(tmp_path, "own_engine:crashes", {}, space=space)
     done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run")
@@ -128,9 +125,7 @@ def test_an_engine_that_crashes_takes_no_driver_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_users_hydragnn_is_searched_trained_and_predicted_with(
-    tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+def test_the_users_hydragnn_is_searched_trained_and_predicted_with(tmp_path, pytestconfig):
     checkout = pytestconfig.getoption("--hydragnn")
     if checkout is None:
         pytest.skip("needs a checkout of HydraGNN, named by --hydragnn=PATH")

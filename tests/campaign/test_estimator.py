@@ -1,12 +1,8 @@
 """What the driver expects of segments, and what it learns from those that ended."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +13,7 @@ from segment_cases import network_with
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.estimator import Estimator
-from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.config import RunConfig, load_network
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd, Work
@@ -41,10 +35,10 @@ Start = Callable[[], Context]
 
 
 @pytest.fixture
-def start(tmp_path: Path, store: GraphStore) -> Start:
+def start(tmp_path, store):
     """The context of a driver; called again, that of the next."""
 
-    def begin() -> Context:
+    def begin():
         config = RunConfig.model_validate(CONFIG)
         directory = RunDirectory(tmp_path / "run")
         directory.record_start(config)
@@ -53,14 +47,7 @@ def start(tmp_path: Path, store: GraphStore) -> Start:
     return begin
 
 
-def task(
-    context: Context,
-    number: int,
-    parameters: dict[str, Any],
-    *,
-    results: list[SegmentResult] | None = None,
-    **changes: Any,
-) -> Task:
+def task(context, number, parameters, *, results=None, **changes):
     """A segment of a trial, after others where they are given."""
     if results is not None:
         context.ledger.trials[number] = results
@@ -70,7 +57,7 @@ def task(
     return context.task("trial", number, folder, trial, **{**rung, **changes})
 
 
-def ended(task: Task, slower: float, together: float = 1.0, **changes: Any) -> SegmentResult:
+def ended(task, slower, together=1.0, **changes):
     """A segment whose steps took so many times as long as its network says, and a quarter more."""
     training = slower * task.estimate.uncorrected_seconds / task.width
     steps = STEPS_PER_EPOCH * task.epochs
@@ -86,13 +73,13 @@ def ended(task: Task, slower: float, together: float = 1.0, **changes: Any) -> S
     return replace(result.expected(task.forecast(together)), **changes)
 
 
-def ratio(context: Context, parameters: dict[str, Any], **changes: Any) -> float:
+def ratio(context, parameters, **changes):
     """How much longer than its network alone says a new trial is expected to take."""
     estimate = task(context, 99, parameters, **changes).estimate
     return estimate.seconds / estimate.uncorrected_seconds
 
 
-def test_every_whole_segment_teaches(start: Start) -> None:
+def test_every_whole_segment_teaches(start):
     """Packed ones and gangs too; and the next driver knows what the last one learned."""
     context = start()
     assert ratio(context, SCHNET) > 1.0, "it starts and validates too"
@@ -120,16 +107,14 @@ def test_every_whole_segment_teaches(start: Start) -> None:
         {"step_work": []},  # a line of an earlier version
     ],
 )
-def test_what_did_not_do_all_of_its_work_teaches_nothing(
-    start: Start, changes: dict[str, Any]
-) -> None:
+def test_what_did_not_do_all_of_its_work_teaches_nothing(start, changes):
     context = start()
     before = ratio(context, SCHNET)
     context.record([ended(task(context, 0, SCHNET), 3.0, **changes)])
     assert ratio(context, SCHNET) == before
 
 
-def test_the_forecast_is_an_interval(start: Start) -> None:
+def test_the_forecast_is_an_interval(start):
     """Of the time of each GCD, beside what was counted."""
     context = start()
     gang = task(context, 0, SCHNET, width=2)
@@ -144,7 +129,7 @@ def test_the_forecast_is_an_interval(start: Start) -> None:
     assert 0 < divided[3] < weights  # of heads
 
 
-def test_start_and_validation_are_learned_beside_the_steps(start: Start) -> None:
+def test_start_and_validation_are_learned_beside_the_steps(start):
     """A long segment starts once; it was a constant share of the steps before."""
     context = start()
     for n in range(12):
@@ -156,7 +141,7 @@ def test_start_and_validation_are_learned_beside_the_steps(start: Start) -> None
     assert task(context, 99, SCHNET, until_epoch=1).estimate.seconds == pytest.approx(10.0, rel=0.2)
 
 
-def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
+def test_a_trials_own_steps_rule_its_next_segment(start):
     context = start()
     for n in range(8):
         context.record([ended(task(context, n, SCHNET), 3.0)])
@@ -168,10 +153,10 @@ def test_a_trials_own_steps_rule_its_next_segment(start: Start) -> None:
     assert mine.seconds / other.seconds == pytest.approx(12.0 / 3.0, rel=0.3)
 
 
-def test_how_well_a_trial_repeats_itself_is_learned(start: Start) -> None:
+def test_how_well_a_trial_repeats_itself_is_learned(start):
     """From the segments of each trial one after the other, by this driver and by the next."""
 
-    def spread(context: Context, own: SegmentResult) -> float:
+    def spread(context, own):
         following = {"rung": 1, "until_epoch": 400, "done_epochs": 2, "results": [own]}
         estimate = task(context, 8, SCHNET, **following).estimate
         return estimate.high / estimate.low
@@ -189,7 +174,7 @@ def test_how_well_a_trial_repeats_itself_is_learned(start: Start) -> None:
     assert spread(context, first) > 2 * before
 
 
-def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start) -> None:
+def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start):
     """Three together take half as long again each; the next driver knows that they were three."""
     context = start()
     for n in range(0, 24, 4):
@@ -205,11 +190,11 @@ def test_a_trial_that_shared_a_gcd_is_not_expected_to_be_slow_alone(start: Start
         assert seconds[0] == pytest.approx(seconds[1], rel=0.12), "not 1.5 times"
 
 
-def test_micro_batches_start_all_operations_anew(start: Start) -> None:
+def test_micro_batches_start_all_operations_anew(start):
     """So that four of them take longer than one, on the same graphs."""
     context = start()
 
-    def counted(steps: int) -> list[float]:
+    def counted(steps):
         network = copy.deepcopy(context.config.network)
         network["Training"] |= {"batch_size": 16, "accumulation_steps": steps}
         _, estimate = context.estimator.divide(load_network(network), 1, 1, ())
@@ -219,14 +204,14 @@ def test_micro_batches_start_all_operations_anew(start: Start) -> None:
     assert parts[:2] == whole[:2] and parts[2] == 4 * whole[2]
 
 
-def margin(context: Context, parameters: dict[str, Any], **changes: Any) -> float:
+def margin(context, parameters, **changes):
     """Predicted over counted memory, without the process."""
     estimate = task(context, 1, parameters, **changes).estimate
     net = estimate.uncorrected_memory_gib - GCD.process_gib
     return (estimate.memory_gib - GCD.process_gib) / net
 
 
-def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
+def test_memory_is_corrected_by_the_measured_peak(start):
     """Of an accelerator torch counts what it has allocated, not what its libraries take."""
     context = start()
     first = task(context, 0, SCHNET).estimate
@@ -244,7 +229,7 @@ def test_memory_is_corrected_by_the_measured_peak(start: Start) -> None:
     assert 3.0 < margin(context, SCHNET, rung=1, results=[larger]) < 3.6
 
 
-def test_what_did_not_fit_is_expected_to_take_more(start: Start) -> None:
+def test_what_did_not_fit_is_expected_to_take_more(start):
     """Of its type more than of others; unless it was not alone on its GCD, as far as one knows."""
     context = start()
     before = margin(context, SCHNET)
@@ -258,7 +243,7 @@ def test_what_did_not_fit_is_expected_to_take_more(start: Start) -> None:
     assert margin(start(), SCHNET) == margin(context, SCHNET)
 
 
-def test_a_process_that_is_large_for_other_reasons_teaches_nothing(start: Start) -> None:
+def test_a_process_that_is_large_for_other_reasons_teaches_nothing(start):
     """What is many times what was counted of a small network is not the network's."""
     context = start()
     before = margin(context, SCHNET)
@@ -272,14 +257,14 @@ def test_a_process_that_is_large_for_other_reasons_teaches_nothing(start: Start)
     assert margin(context, SCHNET) == before
 
 
-def test_peaks_that_are_mostly_the_process_teach_nothing(start: Start) -> None:
+def test_peaks_that_are_mostly_the_process_teach_nothing(start):
     context = start()
     before = task(context, 1, SCHNET).estimate.memory_gib
     context.record([ended(task(context, 0, SCHNET), 1.0, peak_memory_gib=0.01)])
     assert task(context, 1, SCHNET).estimate.memory_gib == before
 
 
-def test_on_a_cpu_the_peak_has_the_process_in_it(start: Start, store: GraphStore) -> None:
+def test_on_a_cpu_the_peak_has_the_process_in_it(start, store):
     found = {}
     for device, process in (("cpu", GCD.process_gib), ("cuda", 0.0)):
         context = start()
@@ -291,7 +276,7 @@ def test_on_a_cpu_the_peak_has_the_process_in_it(start: Start, store: GraphStore
     assert found["cpu"] == found["cuda"] > 1.5
 
 
-def test_a_process_takes_no_more_than_the_smallest_peak(start: Start, store: GraphStore) -> None:
+def test_a_process_takes_no_more_than_the_smallest_peak(start, store):
     """On a CPU, where that is measured; a tenth more, as processes differ."""
     for device, expected in (("cpu", 0.22), ("cuda", GCD.process_gib)):
         context = start()
@@ -305,7 +290,7 @@ def test_a_process_takes_no_more_than_the_smallest_peak(start: Start, store: Gra
         assert after.memory_gib == pytest.approx(before.memory_gib - lower)
 
 
-def activations(context: Context, steps: int = 1, width: int = 1, **training: Any) -> float:
+def activations(context, steps=1, width=1, **training):
     """Counted for one GCD [GiB], weights left out."""
     network = copy.deepcopy(context.config.network)
     network["Training"] |= {"batch_size": 16, "accumulation_steps": steps, **training}
@@ -314,7 +299,7 @@ def activations(context: Context, steps: int = 1, width: int = 1, **training: An
     return estimate.uncorrected_memory_gib - GCD.process_gib - weights
 
 
-def test_memory_is_for_the_largest_batch(start: Start, store: GraphStore) -> None:
+def test_memory_is_for_the_largest_batch(start, store):
     """Of few graphs it is further above the mean one; a single graph may be the largest."""
     context = start()
     per_graph = {n: activations(context, batch_size=n) / n for n in (1, 4, 16)}
@@ -326,7 +311,7 @@ def test_memory_is_for_the_largest_batch(start: Start, store: GraphStore) -> Non
     assert activations(context, width=4) == pytest.approx(activations(context, steps=4))
 
 
-def test_a_limit_of_a_batch_is_not_exceeded(start: Start, store: GraphStore) -> None:
+def test_a_limit_of_a_batch_is_not_exceeded(start, store):
     context, train = start(), store["trainset"]
     sizes = {"max_nodes": train.n_atoms, "max_edges": train.n_edges}
     limits = {key: int(4 * values.mean()) for key, values in sizes.items()}
@@ -342,12 +327,12 @@ def test_a_limit_of_a_batch_is_not_exceeded(start: Start, store: GraphStore) -> 
     assert full < 1.2 < estimator._sizes["atoms"].largest_batch(4)
 
 
-def test_layers_that_are_computed_again_need_less(start: Start) -> None:
+def test_layers_that_are_computed_again_need_less(start):
     context = start()
     assert activations(context, conv_checkpointing=True) < 0.95 * activations(context)
 
 
-def test_sizes_that_do_not_vary_need_no_more(start: Start, store: GraphStore) -> None:
+def test_sizes_that_do_not_vary_need_no_more(start, store):
     estimator = start().estimator
     sizes = estimator._sizes["atoms"]
     even = replace(sizes, deviation=0.0, skewness=0.0)
@@ -355,11 +340,11 @@ def test_sizes_that_do_not_vary_need_no_more(start: Start, store: GraphStore) ->
     assert np.isfinite(sizes.skewness)
 
 
-def test_a_network_in_parts_needs_less_on_more_gcds(start: Start) -> None:
+def test_a_network_in_parts_needs_less_on_more_gcds(start):
     """Of parameters and their copies; activations are those of a GCD's own graphs either way."""
     context = start()
 
-    def weights(strategy: str, width: int) -> float:
+    def weights(strategy, width):
         values = SCHNET | {"Training.sharding.strategy": strategy, "Architecture.hidden_dim": 512}
         found = task(context, 0, values | {"Training.sharding.group": 2}, width=width)
         work = Work(*found.estimate.step_work)
@@ -373,7 +358,7 @@ def test_a_network_in_parts_needs_less_on_more_gcds(start: Start) -> None:
     assert weights("HYBRID_SHARD", 4) == pytest.approx(5 / 2 + 2)
 
 
-def test_gcds_that_a_group_does_not_divide_are_never_given(start: Start) -> None:
+def test_gcds_that_a_group_does_not_divide_are_never_given(start):
     context = start()
     values = {"Training.sharding.strategy": "HYBRID_SHARD", "Training.sharding.group": 3}
     assert context._on(task(context, 0, SCHNET | values, width=3), 3).width == 3
@@ -383,13 +368,13 @@ def test_gcds_that_a_group_does_not_divide_are_never_given(start: Start) -> None
         task(context, 0, SCHNET | values, width=4)
 
 
-def test_gcds_have_room_for_the_heads_of_their_data_sets_alone(tmp_path: Path) -> None:
+def test_gcds_have_room_for_the_heads_of_their_data_sets_alone(tmp_path):
     store = two_level_store(tmp_path)
     heads = branches()
     for branch in heads:
         branch["architecture"] = {"num_headlayers": 2, "dim_headlayers": [300, 300]}
 
-    def weights(width: int, **training: Any) -> float:
+    def weights(width, **training):
         network = network_with(
             Architecture__output_heads={"node": heads},
             **{f"Training__{key}": value for key, value in training.items()},

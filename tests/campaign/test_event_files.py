@@ -1,28 +1,22 @@
 """Event files: what TensorBoard reads of a run is what its ledger says, whoever wrote it when."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, TRIALS
-from phase_cases import Campaign, FakePool, member_phase, run, trained, well
+from phase_cases import FakePool, member_phase, run, trained, well
 
 from hydragnn_flow.campaign import check_paths, start
-from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.event_files import FOLDER, EventFiles
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 Scalars = dict[str, dict[str, list[tuple[int, float]]]]
 """Run of TensorBoard's -> tag -> (epoch, value)."""
 
 
-def learning(spec: SegmentSpec) -> SegmentResult:
+def learning(spec):
     """A segment whose losses and errors fall with its epochs."""
     epochs = range(spec.after_epoch + 1, spec.until_epoch + 1)
     return replace(
@@ -35,7 +29,7 @@ def learning(spec: SegmentSpec) -> SegmentResult:
     )
 
 
-def at_work(campaign: Campaign, **search: Any) -> Context:
+def at_work(campaign, **search):
     """The context of a driver whose configuration asks for event files."""
     pytest.importorskip("tensorboard", reason="tensorboard writes event files, and reads them here")
     context = campaign(**search)
@@ -44,7 +38,7 @@ def at_work(campaign: Campaign, **search: Any) -> Context:
     return context
 
 
-def scalars(folder: Path) -> Scalars:
+def scalars(folder):
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
 
     read = EventMultiplexer(size_guidance={"scalars": 0}).AddRunsFromDirectory(str(folder))
@@ -59,12 +53,12 @@ def scalars(folder: Path) -> Scalars:
     }
 
 
-def files(folder: Path) -> dict[str, bytes]:
+def files(folder):
     found = (path for path in folder.rglob("*") if path.is_file())
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def test_every_epoch_is_a_point_and_every_segment_an_error(campaign: Campaign) -> None:
+def test_every_epoch_is_a_point_and_every_segment_an_error(campaign):
     context = at_work(campaign)
     records, _ = run(context, learning)
     trained(member_phase(context, records[:2]), FakePool(learning))
@@ -87,7 +81,7 @@ def test_every_epoch_is_a_point_and_every_segment_an_error(campaign: Campaign) -
             assert [v for _, v in tags["objective/val_error"]] == pytest.approx(values)
 
 
-def test_the_tab_of_hyper_parameters_shows_trials_and_their_objectives(campaign: Campaign) -> None:
+def test_the_tab_of_hyper_parameters_shows_trials_and_their_objectives(campaign):
     from tensorboard.backend.event_processing.event_multiplexer import EventMultiplexer
     from tensorboard.plugins.hparams import metadata
 
@@ -111,8 +105,8 @@ def test_the_tab_of_hyper_parameters_shows_trials_and_their_objectives(campaign:
             assert getattr(said, said.WhichOneof("kind")) == value
 
 
-def test_a_driver_that_was_killed_writes_no_point_twice(campaign: Campaign) -> None:
-    def machine(spec: SegmentSpec) -> SegmentResult:
+def test_a_driver_that_was_killed_writes_no_point_twice(campaign):
+    def machine(spec):
         if spec.number == 4:
             raise KeyboardInterrupt
         return learning(spec)
@@ -141,7 +135,7 @@ def test_a_driver_that_was_killed_writes_no_point_twice(campaign: Campaign) -> N
     assert files(folder) == after
 
 
-def test_members_that_were_set_aside_are_no_longer_shown(campaign: Campaign) -> None:
+def test_members_that_were_set_aside_are_no_longer_shown(campaign):
     context = at_work(campaign)
     records, _ = run(context, learning)
     trained(member_phase(context, records[:2]), FakePool(learning))
@@ -151,8 +145,8 @@ def test_members_that_were_set_aside_are_no_longer_shown(campaign: Campaign) -> 
     assert read and not [name for name in read if name.startswith("member")]
 
 
-def test_epochs_that_are_trained_again_and_infinite_losses_do_no_harm(campaign: Campaign) -> None:
-    def machine(spec: SegmentSpec) -> SegmentResult:
+def test_epochs_that_are_trained_again_and_infinite_losses_do_no_harm(campaign):
+    def machine(spec):
         result = learning(spec)
         result.history[0][1] = math.inf
         if spec.number == 1 and not spec.may_have_begun:
@@ -167,9 +161,7 @@ def test_epochs_that_are_trained_again_and_infinite_losses_do_no_harm(campaign: 
     assert steps == sorted(set(steps))
 
 
-def test_without_the_package_one_sentence_says_what_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_package_one_sentence_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setattr(start, "find_spec", lambda name: None)
     config = RunConfig.model_validate({**CONFIG, "tensorboard": True})
     with pytest.raises(InputError, match=r'pip install "hydragnn_flow\[tensorboard\]"'):
@@ -177,7 +169,7 @@ def test_without_the_package_one_sentence_says_what_to_install(
     check_paths(RunConfig.model_validate(CONFIG), tmp_path / "run")
 
 
-def test_the_key_may_be_changed_at_any_time(campaign: Campaign) -> None:
+def test_the_key_may_be_changed_at_any_time(campaign):
     context = campaign()
     run(context, learning)
     asked = context.config.model_copy(update={"tensorboard": True})

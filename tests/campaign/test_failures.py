@@ -1,34 +1,25 @@
 """The driver's judgement of bad ends, with the machine faked and everything else real."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 from campaign_cases import CONFIG, TRIALS
 from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
-from phase_cases import (
-    SITE,
-    Campaign,
-    badly,
-    leave_checkpoint,
-    run,
-    well,
-)
+from phase_cases import SITE, badly, leave_checkpoint, run, well
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.segment import SegmentSpec
 
 
 @pytest.mark.parametrize("status", ["killed", "error", "interrupted", "lost", ""])
-def test_what_may_be_an_accident_is_tried_again(campaign: Campaign, status: str) -> None:
+def test_what_may_be_an_accident_is_tried_again(campaign, status):
     """As where a worker is lost with what it ran, and answers nothing."""
     accidents = {(1, 0), (2, 0), (0, 1)}
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if (spec.number, spec.rung) in accidents:
             accidents.remove((spec.number, spec.rung))
             if not status:
@@ -44,12 +35,12 @@ def test_what_may_be_an_accident_is_tried_again(campaign: Campaign, status: str)
     assert any(reason in result.reason for result in context.directory.results())
 
 
-def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
+def test_a_lost_node_is_not_charged_to_its_trials(campaign):
     """More often than a trial may kill its worker; but a trial that only ever loses nodes ends."""
     lost: Counter[int] = Counter()
     worked = False
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         nonlocal worked
         if not worked:  # or it would be the machine that is to blame
             worked = True
@@ -82,13 +73,13 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign: Campaign) -> None:
     ],
 )
 def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
-    campaign: Campaign, error: type[ManagerLost], failures: dict[str, str], reason: str
-) -> None:
+    campaign, error, failures, reason
+):
     """It is on two nodes, one of which is lost or takes no more work."""
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}}
     sent: list[SegmentSpec] = []
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         sent.append(spec)
         if len(sent) == 1:
             raise error(b"m", "node7")
@@ -119,8 +110,8 @@ RECORD = {"diverged": "record", "out_of_memory": "record", "lost": "record"}
     ],
 )
 def test_a_trial_has_failed_where_the_configuration_says_so_or_it_never_gets_further(
-    campaign: Campaign, failures: dict[str, str], status: str, tries: int, reason: str
-) -> None:
+    campaign, failures, status, tries, reason
+):
     trials, pools = run(
         campaign(failures=failures),
         lambda spec: badly(spec, status) if spec.number == 2 else well(spec),
@@ -129,11 +120,11 @@ def test_a_trial_has_failed_where_the_configuration_says_so_or_it_never_gets_fur
     assert sum(spec.number == 2 for spec in pools.sent) == tries
 
 
-def test_a_trial_that_gets_further_each_time_is_not(campaign: Campaign) -> None:
+def test_a_trial_that_gets_further_each_time_is_not(campaign):
     """Three walltimes must not end a healthy trial."""
     ends = 0
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         nonlocal ends
         if spec.number == 0 and spec.rung == 0 and ends < 3 * MOST_TRIES:
             ends += 1
@@ -146,9 +137,7 @@ def test_a_trial_that_gets_further_each_time_is_not(campaign: Campaign) -> None:
     assert trials[0].state in ("complete", "pruned")
 
 
-def test_where_nothing_ever_works_the_trials_keep_their_chance(
-    campaign: Campaign,
-) -> None:
+def test_where_nothing_ever_works_the_trials_keep_their_chance(campaign):
     with pytest.raises(CampaignStopped, match="disk full"):
         run(campaign(), badly)
     trials, _ = run(campaign(), well)

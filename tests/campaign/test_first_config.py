@@ -1,9 +1,6 @@
 """A first configuration learns what the labels are, and fits the files it was made of."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import yaml
@@ -11,7 +8,7 @@ from campaign_cases import CONFIG
 from source_cases import frames, write_extxyz
 
 from hydragnn_flow.campaign import stores
-from hydragnn_flow.campaign.first_config import FirstConfig, first_config
+from hydragnn_flow.campaign.first_config import first_config
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.looking import Finding, Label
@@ -20,7 +17,7 @@ from hydragnn_flow.errors import InputError
 FORCES = Label("force", "force", "node", 3, "")
 
 
-def finding(folder: Path, *labels: Label, **sizes: int) -> Finding:
+def finding(folder, *labels, **sizes):
     """What a look at extended XYZ would find."""
     files = {role: f"{role}.xyz" for role in ("train", *sizes)}
     source = {"format": "ase", **files}
@@ -29,11 +26,11 @@ def finding(folder: Path, *labels: Label, **sizes: int) -> Finding:
     return Finding(folder, source, "extxyz", numbers, 60, ["Cu"], atoms, list(labels))  # type: ignore[arg-type]
 
 
-def made(folder: Path, *labels: Label, **sizes: int) -> FirstConfig:
+def made(folder, *labels, **sizes):
     return first_config(finding(folder, *labels, **sizes), "run", folder, 4)
 
 
-def energy(key: str, unit: str = "") -> Label:
+def energy(key, unit=""):
     return Label(key.partition(" (")[0], key, "graph", 1, unit)
 
 
@@ -48,7 +45,7 @@ def energy(key: str, unit: str = "") -> Label:
     ],
     ids=lambda label: label.key,
 )
-def test_an_energy_per_atom_makes_no_potential(label: Label, tmp_path: Path) -> None:
+def test_an_energy_per_atom_makes_no_potential(label, tmp_path):
     """Its slope is not the forces."""
     config = made(tmp_path, label, FORCES)
     assert not config.is_potential
@@ -62,7 +59,7 @@ def test_an_energy_per_atom_makes_no_potential(label: Label, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("key", ["energy", "total_energy", "potential_energy", "DFT_energy"])
-def test_a_total_energy_without_forces_is_a_sum_over_atoms(key: str, tmp_path: Path) -> None:
+def test_a_total_energy_without_forces_is_a_sum_over_atoms(key, tmp_path):
     config = made(tmp_path, energy("fermi_energy"), energy(key, "eV"))
     assert not config.is_potential
     assert [(one.name, one.key) for one in config.targets] == [("energy", key)]
@@ -72,7 +69,7 @@ def test_a_total_energy_without_forces_is_a_sum_over_atoms(key: str, tmp_path: P
 
 
 @pytest.mark.parametrize("key", ["fermi_energy", "formation_energy", "gap_energy"])
-def test_another_energy_keeps_its_name_and_is_no_sum(key: str, tmp_path: Path) -> None:
+def test_another_energy_keeps_its_name_and_is_no_sum(key, tmp_path):
     config = made(tmp_path, energy("volume"), energy(key))
     assert [one.name for one in config.targets] == [key]
     assert config.network["NeuralNetwork"]["Architecture"]["graph_pooling"] == "mean"
@@ -83,9 +80,7 @@ def test_another_energy_keeps_its_name_and_is_no_sum(key: str, tmp_path: Path) -
     [(400, 8, 16), (400, 64, 8), (60, 8, 2), (4000, 8, 32)],
     ids=["small", "large", "few", "many"],
 )
-def test_a_step_has_atoms_enough_and_an_epoch_steps(
-    structures: int, atoms: int, batch: int, tmp_path: Path
-) -> None:
+def test_a_step_has_atoms_enough_and_an_epoch_steps(structures, atoms, batch, tmp_path):
     """On fewer than a hundred or so atoms a step takes as long."""
     found = replace(
         finding(tmp_path, energy("energy")),
@@ -97,7 +92,7 @@ def test_a_step_has_atoms_enough_and_an_epoch_steps(
 
 
 @pytest.mark.parametrize("pattern", ["*.json", "*train*.json", "*"])
-def test_its_files_are_not_put_among_the_data(pattern: str, tmp_path: Path) -> None:
+def test_its_files_are_not_put_among_the_data(pattern, tmp_path):
     found = finding(tmp_path, energy("energy"))
     found.source["train"] = pattern
     with pytest.raises(InputError, match=r"my-training\.\w+ would be taken for data here"):
@@ -107,8 +102,8 @@ def test_its_files_are_not_put_among_the_data(pattern: str, tmp_path: Path) -> N
     assert first_config(found, "my-training", tmp_path, 4).trials
 
 
-def test_few_structures_for_validation_are_not_all_that_calibrates(tmp_path: Path) -> None:
-    def split(**sizes: int) -> dict[str, float]:
+def test_few_structures_for_validation_are_not_all_that_calibrates(tmp_path):
+    def split(**sizes):
         values = yaml.safe_load(made(tmp_path, energy("energy"), **sizes).text)
         return dict(values["data"].get("split", {}))
 
@@ -131,9 +126,7 @@ def test_few_structures_for_validation_are_not_all_that_calibrates(tmp_path: Pat
         ),
     ],
 )
-def test_too_few_to_calibrate_on_have_a_remedy_that_helps(
-    sets: dict[str, int], split: dict[str, float], remedy: str, tmp_path: Path
-) -> None:
+def test_too_few_to_calibrate_on_have_a_remedy_that_helps(sets, split, remedy, tmp_path):
     sizes = {"train": 30, **sets}
     for seed, (role, n) in enumerate(sizes.items()):
         write_extxyz(tmp_path / f"{role}.xyz", frames(n, seed))

@@ -1,21 +1,15 @@
 """Segments of one shape are sent together where that is of use, and go on by themselves after."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from phase_cases import Campaign, FakePool, badly, change_gcd, member_phase, run, trained, well
+from phase_cases import FakePool, badly, change_gcd, member_phase, run, trained, well
 
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.fusing import Fusing
-from hydragnn_flow.campaign.task import Task
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.execution import Rank
-from hydragnn_flow.segment import APART, SegmentResult, SegmentSpec
+from hydragnn_flow.segment import APART
 
 ONE_SHAPE: dict[str, Any] = {
     "space": {
@@ -27,25 +21,23 @@ ONE_SHAPE: dict[str, Any] = {
 FOUR: dict[str, Any] = {"resources": {"fused_members": 4}}
 
 
-def groups(pool: FakePool) -> list[list[int]]:
+def groups(pool):
     """Numbers of the segments of each process."""
     return [[spec.number for spec in rank.specs] for rank in pool.ranks]
 
 
-def search(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> FakePool:
+def search(context, machine):
     pool = FakePool(machine)
     TrialPhase(context).run(Dispatch(context, pool))
     return pool
 
 
-def test_without_the_key_every_segment_has_its_process(campaign: Campaign) -> None:
+def test_without_the_key_every_segment_has_its_process(campaign):
     pool = search(campaign(**ONE_SHAPE), well)
     assert [len(group) for group in groups(pool)] == [1] * 6
 
 
-def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(
-    campaign: Campaign,
-) -> None:
+def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(campaign):
     context = campaign(**FOUR, **ONE_SHAPE)
     pool = search(context, well)
     assert sorted(number for group in groups(pool) for number in group) == [*range(6)]
@@ -58,9 +50,7 @@ def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(
     assert {result.planned_epochs for result in results} == {6}
 
 
-def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(
-    campaign: Campaign,
-) -> None:
+def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(campaign):
     widths = {**ONE_SHAPE, "space": {"Architecture.hidden_dim": {"choices": [4, 8, 12, 16]}}}
     for group in groups(search(campaign(**FOUR, **widths), well)):
         assert len(group) == 1 or len(group) <= 4  # by chance they may be of one
@@ -69,7 +59,7 @@ def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(
     assert fusing.trials_at_once == 1
 
 
-def members(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> FakePool:
+def members(context, machine):
     """Members of four trials of one shape, on one node of two GCDs."""
     trials, _ = run(context, well)
     pool = FakePool(machine)
@@ -77,22 +67,22 @@ def members(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> Fa
     return pool
 
 
-def one_gcd(context: Any) -> Any:
+def one_gcd(context):
     """No two segments on one GCD."""
     change_gcd(context, most_segments=1)
     return context
 
 
-def test_members_share_the_free_gcds(campaign: Campaign) -> None:
+def test_members_share_the_free_gcds(campaign):
     pool = members(one_gcd(campaign(**FOUR, **ONE_SHAPE)), well)
     assert sorted(map(len, groups(pool))) == [2, 2]  # one process on each GCD
     assert sorted(number for group in groups(pool) for number in group) == [0, 1, 2, 3]
 
 
-def test_one_that_fails_is_sent_again_and_the_others_have_ended(campaign: Campaign) -> None:
+def test_one_that_fails_is_sent_again_and_the_others_have_ended(campaign):
     fails = {1: 1}
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if spec.kind == "member" and fails.get(spec.number, 0) > 0:
             fails[spec.number] -= 1
             return badly(spec, "killed")
@@ -104,17 +94,17 @@ def test_one_that_fails_is_sent_again_and_the_others_have_ended(campaign: Campai
     assert groups(pool)[-1] == [1]
 
 
-def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(campaign: Campaign) -> None:
+def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(campaign):
     context = one_gcd(campaign(**FOUR, **ONE_SHAPE))
     trials, _ = run(context, well)
     tried = set[str]()
 
     class Unfit(FakePool):
-        def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        def run(self, ranks, node):
             tried.update(spec.attempt for rank in ranks if rank.fused for spec in rank.specs)
             return super().run(ranks, node)
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if spec.attempt in tried:
             return replace(badly(spec, "interrupted"), reason=f"{APART}does not pay")
         return well(spec)
@@ -126,7 +116,7 @@ def test_what_does_not_pay_goes_on_separately_and_is_nobodys_failure(campaign: C
     assert len(found) == 4 and not any(member.reason for member in found)
 
 
-def test_no_more_are_put_together_than_fit_the_memory(campaign: Campaign) -> None:
+def test_no_more_are_put_together_than_fit_the_memory(campaign):
     context = campaign(**FOUR, **ONE_SHAPE)
     phase = TrialPhase(context)
     for _ in range(4):
@@ -136,7 +126,7 @@ def test_no_more_are_put_together_than_fit_the_memory(campaign: Campaign) -> Non
     ]
     fusing = Fusing(context.config, replace(context.gcd, memory_gib=2.0))
 
-    def sizes(found: Sequence[Task]) -> list[int]:
+    def sizes(found):
         return [len(task.members) for task in found]
 
     # 0.9 of 2 GiB is room for a process of 0.5 GiB and two networks of 0.5 GiB.

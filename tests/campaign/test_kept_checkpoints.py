@@ -1,20 +1,16 @@
 """Checkpoints of ended trials: what no member can come of is deleted, where that is asked for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
-from phase_cases import Campaign, badly, leave_checkpoint, run, well
+from phase_cases import badly, leave_checkpoint, run, well
 
-from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
 from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import candidates
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import read_trials
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import checkpoints
 
 BEST = 3
@@ -23,17 +19,17 @@ SPACE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True
 
 
 @pytest.fixture(autouse=True)
-def _few(monkeypatch: pytest.MonkeyPatch) -> None:
+def _few(monkeypatch):
     monkeypatch.setattr(candidates, "_MOST_TRIALS", BEST)
     monkeypatch.setattr(candidates, "_RESERVE", 0)
 
 
-def having(context: Context) -> list[int]:
+def having(context):
     """Trials that have a checkpoint."""
     return [n for n in range(TRIALS) if checkpoints(context.directory.trial(n))]
 
 
-def better_later(spec: SegmentSpec) -> SegmentResult:
+def better_later(spec):
     """Trials of larger numbers are better; each third diverges on its way."""
     if spec.number % 3 == 2:
         leave_checkpoint(spec)
@@ -44,9 +40,7 @@ def better_later(spec: SegmentSpec) -> SegmentResult:
 
 
 @pytest.mark.parametrize("rungs", ["stopping", "promotion", "none"])
-def test_the_best_are_kept_where_asked_for_and_can_be_chosen(
-    campaign: Campaign, rungs: str
-) -> None:
+def test_the_best_are_kept_where_asked_for_and_can_be_chosen(campaign, rungs):
     settings = {"keep_checkpoints": "best"} if rungs != "none" else {}
     context = campaign(trials=TRIALS, space=SPACE, rungs=rungs, **settings)
     records, _ = run(context, better_later)
@@ -55,7 +49,7 @@ def test_the_best_are_kept_where_asked_for_and_can_be_chosen(
     assert {choice.trial for choice in chosen} <= {7, 9, 10}
 
 
-def test_the_next_driver_knows_which_were_kept(campaign: Campaign) -> None:
+def test_the_next_driver_knows_which_were_kept(campaign):
     settings = {"space": SPACE, "rungs": "none", "keep_checkpoints": "best"}
     run(campaign(trials=6, **settings), better_later)
     context = campaign(trials=TRIALS, **settings)
@@ -66,7 +60,7 @@ def test_the_next_driver_knows_which_were_kept(campaign: Campaign) -> None:
     assert having(context) == [7, 9, 10]
 
 
-def test_each_message_passing_type_keeps_its_best(campaign: Campaign) -> None:
+def test_each_message_passing_type_keeps_its_best(campaign):
     space = SPACE | {"Architecture.mpnn_type": {"choices": ["PNA", "SchNet"]}}
     types = [{"Architecture.mpnn_type": "PNA" if n < 6 else "SchNet"} for n in range(TRIALS)]
     context = campaign(
@@ -76,15 +70,13 @@ def test_each_message_passing_type_keeps_its_best(campaign: Campaign) -> None:
     assert having(context) == [1, 3, 4, 7, 9, 10]
 
 
-def test_nothing_is_deleted_before_the_verdict_is_on_disk(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_deleted_before_the_verdict_is_on_disk(campaign, monkeypatch):
     """A driver that is killed in between judges again, and may let another trial go on."""
     context = campaign(trials=TRIALS, space=SPACE, rungs="none", keep_checkpoints="best")
     seen: list[tuple[set[int], set[int]]] = []
     real = KeptCheckpoints.delete
 
-    def delete(kept: KeptCheckpoints) -> None:
+    def delete(kept):
         before = set(having(context))
         real(kept)
         on_disk = {t.number for t in read_trials(context.directory.path) if t.state != "running"}
@@ -96,7 +88,7 @@ def test_nothing_is_deleted_before_the_verdict_is_on_disk(
     assert all(deleted <= on_disk for deleted, on_disk in seen)
 
 
-def test_a_larger_ensemble_is_chosen_from_what_was_kept(campaign: Campaign) -> None:
+def test_a_larger_ensemble_is_chosen_from_what_was_kept(campaign):
     settings = {"trials": TRIALS, "space": SPACE, "rungs": "none", "keep_checkpoints": "best"}
     records, _ = run(campaign(**settings), better_later)
     context = campaign(**settings)

@@ -1,7 +1,5 @@
 """Records of a run: what two drivers must not both write, and files that are lost or away."""
 
-from __future__ import annotations
-
 import errno
 import os
 from dataclasses import replace
@@ -9,11 +7,7 @@ from pathlib import Path
 
 import pytest
 from campaign_cases import TRIALS
-from phase_cases import (
-    Campaign,
-    run,
-    well,
-)
+from phase_cases import run, well
 
 from hydragnn_flow import files
 from hydragnn_flow.campaign.driver import _finish
@@ -21,14 +15,11 @@ from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import sole_driver
 from hydragnn_flow.log import NOTICE
-from hydragnn_flow.search import Search, TrialRecord, read_trials
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.search import Search, read_trials
 
 
-def test_a_search_goes_on_without_its_study(
-    campaign: Campaign, caplog: pytest.LogCaptureFixture
-) -> None:
-    def machine(spec: SegmentSpec) -> SegmentResult:
+def test_a_search_goes_on_without_its_study(campaign, caplog):
+    def machine(spec):
         if spec.number == 4:
             raise KeyboardInterrupt
         return well(spec)
@@ -50,10 +41,8 @@ def test_a_search_goes_on_without_its_study(
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), float("nan")])
-def test_a_trial_without_finite_objectives_has_failed_in_the_study_made_anew_too(
-    campaign: Campaign, seconds: float
-) -> None:
-    def machine(spec: SegmentSpec) -> SegmentResult:
+def test_a_trial_without_finite_objectives_has_failed_in_the_study_made_anew_too(campaign, seconds):
+    def machine(spec):
         return replace(well(spec), seconds=seconds if spec.number == 1 else 1.0)
 
     settings = {"objectives": ["val_error", "seconds"], "rungs": "none"}
@@ -66,7 +55,7 @@ def test_a_trial_without_finite_objectives_has_failed_in_the_study_made_anew_too
     assert known == [(trial.state, trial.reason) for trial in read_trials(context.directory.path)]
 
 
-def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
+def test_a_study_older_than_its_ledger_is_refused(campaign):
     context = campaign()
     journal = context.directory.journal
     phase = TrialPhase(context)
@@ -80,30 +69,28 @@ def test_a_study_older_than_its_ledger_is_refused(campaign: Campaign) -> None:
 
 
 @pytest.mark.parametrize("when", ["a result comes", "a trial is asked for"])
-def test_a_driver_that_another_has_replaced_writes_nothing_more(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, when: str
-) -> None:
+def test_a_driver_that_another_has_replaced_writes_nothing_more(campaign, monkeypatch, when):
     """Its lock is gone, say, with the node that the file system took for dead."""
     context = campaign()
     directory = context.directory
     left: list[bytes] = []
 
-    def on_disk() -> list[bytes]:
+    def on_disk():
         return [directory.journal.read_bytes(), directory.segments.read_bytes()]
 
-    def replaced() -> None:
+    def replaced():
         if directory.segments.exists() and not left:
             with sole_driver(directory.path):  # which leaves its token there
                 left.extend(on_disk())
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if when == "a result comes":
             replaced()
         return well(spec)
 
     ask = Search.ask
 
-    def asking(search: Search) -> TrialRecord:
+    def asking(search):
         if when == "a trial is asked for":
             replaced()
         return ask(search)
@@ -116,12 +103,10 @@ def test_a_driver_that_another_has_replaced_writes_nothing_more(
         _finish(context, ())
 
 
-def test_a_disk_that_is_away_for_a_moment_stops_no_campaign(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_away_for_a_moment_stops_no_campaign(campaign, monkeypatch):
     context, look, away = campaign(trials=2), Path.stat, [3]
 
-    def stat(self: Path, **options: bool) -> os.stat_result:
+    def stat(self, **options):
         if self.name == "driver.json" and away[0]:
             away[0] -= 1
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
@@ -134,12 +119,10 @@ def test_a_disk_that_is_away_for_a_moment_stops_no_campaign(
     assert away == [0]
 
 
-def test_of_trials_that_have_ended_only_what_members_need_stays_in_memory(
-    campaign: Campaign,
-) -> None:
+def test_of_trials_that_have_ended_only_what_members_need_stays_in_memory(campaign):
     """For the driver that ran them and for the next; of the others nothing is missing."""
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if spec.number == 5:
             raise KeyboardInterrupt
         result = replace(well(spec), history=[[spec.until_epoch, 1.0, 1.0, 1.0]])

@@ -1,40 +1,24 @@
 """A campaign on simulated GCDs and a clock of their own, without Parsl and without waiting."""
 
-from __future__ import annotations
-
 import ast
 import heapq
 import itertools
 import time
 from collections import Counter
-from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import NoReturn
 
 import pytest
 from campaign_cases import MEMBERS, TRIALS
-from phase_cases import (
-    NODE,
-    SITE,
-    Campaign,
-    change_gcd,
-    hosts,
-    member_phase,
-    searched,
-    trained,
-    well,
-)
+from phase_cases import NODE, SITE, change_gcd, hosts, member_phase, searched, trained, well
 
 import hydragnn_flow.campaign
 from hydragnn_flow.campaign import dispatch
 from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS, SECONDS_BETWEEN_RECORDS
-from hydragnn_flow.campaign.machine import Event, WallClock
+from hydragnn_flow.campaign.machine import WallClock
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.execution import Rank
-from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult
 
 HOURS_OF_AN_EPOCH = 2.0
@@ -51,7 +35,7 @@ class Simulated:
         Segments that may be on a GCD at the same time.
     """
 
-    def __init__(self, nodes: int, most: int = 1) -> None:
+    def __init__(self, nodes, most=1):
         self._hosts, self._most = hosts(nodes), most
         self._busy = Counter[tuple[str, int | None]]()
         self._now = 0.0
@@ -66,16 +50,16 @@ class Simulated:
             ]
         ] = []
 
-    def monotonic(self) -> float:
+    def monotonic(self):
         return self._now
 
-    def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
+    def next(self, events, seconds):
         until = self._now + seconds
         while events.empty() and self._now < until:
             self._move(until - self._now)
         return None if events.empty() else events.get()
 
-    def _move(self, seconds: float) -> None:
+    def _move(self, seconds):
         # Where the campaign looks again and again for what has ended, hours pass at once.
         is_later = bool(self._ends) and self._ends[0][0] > self._now + seconds
         if not self._ends or (is_later and seconds < SECONDS_BETWEEN_CHECKS):
@@ -85,14 +69,14 @@ class Simulated:
         self._busy.subtract(places)
         future.set_result(results)
 
-    def hosts(self) -> list[Host]:
+    def hosts(self):
         return self._hosts
 
-    def call_off(self, node: str, attempt: str, reason: str) -> None: ...
+    def call_off(self, node, attempt, reason): ...
 
-    def release(self, node: str, attempt: str) -> None: ...
+    def release(self, node, attempt): ...
 
-    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+    def run(self, ranks, node):
         places = {(node, rank.gcd) for rank in ranks}
         self._busy.update(places)
         assert len(places) == len(ranks)
@@ -103,39 +87,37 @@ class Simulated:
         heapq.heappush(self._ends, (end, next(self._order), places, future, results))
         return future
 
-    def _result(self, rank: Rank) -> SegmentResult:
+    def _result(self, rank):
         spec = rank.spec
         hours = HOURS_OF_AN_EPOCH * (spec.until_epoch - spec.after_epoch) / rank.world
         return replace(well(spec), seconds=3600 * hours, node="n", gcds=["0"])
 
-    def update(self, demand: int = 0) -> None: ...
+    def update(self, demand=0): ...
 
-    def waiting(self) -> str:
+    def waiting(self):
         return ""
 
-    def record(self, node: str, work: Hashable, worked: bool) -> None: ...
+    def record(self, node, work, worked): ...
 
-    def avoid(self, node: str, reason: str) -> None: ...
+    def avoid(self, node, reason): ...
 
 
 class Brief(Simulated):
     """Segments of seconds that end one shortly after the other."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes):
         super().__init__(nodes)
         self.began: dict[int, float] = {}
 
-    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+    def run(self, ranks, node):
         self.began[ranks[0].spec.number] = self._now
         return super().run(ranks, node)
 
-    def _result(self, rank: Rank) -> SegmentResult:
+    def _result(self, rank):
         return replace(super()._result(rank), seconds=10.0 + 0.05 * rank.spec.number)
 
 
-def test_segments_that_end_within_a_moment_are_recorded_together(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_segments_that_end_within_a_moment_are_recorded_together(campaign, monkeypatch):
     monkeypatch.setattr(dispatch, "MANY", 1)
     context, machine = campaign(rungs="none"), Brief(3)
     context.clock, context.site = machine, replace(SITE, nodes=3)
@@ -143,7 +125,7 @@ def test_segments_that_end_within_a_moment_are_recorded_together(
     recorded: list[tuple[float, list[float]]] = []
     record, began = context.ledger.record, machine.began
 
-    def recording(results: Sequence[SegmentResult]) -> None:
+    def recording(results):
         if results:
             ends = [began[result.number] + result.seconds for result in results]
             recorded.append((machine.monotonic(), ends))
@@ -162,22 +144,20 @@ def test_segments_that_end_within_a_moment_are_recorded_together(
 class Uneven(Simulated):
     """Every other segment takes four times as long."""
 
-    def __init__(self, nodes: int, most: int) -> None:
+    def __init__(self, nodes, most):
         super().__init__(nodes, most)
         self.spans: list[tuple[tuple[str, int | None], float, float]] = []
 
-    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+    def run(self, ranks, node):
         seconds = self._result(ranks[0]).seconds
         self.spans.append(((node, ranks[0].gcd), self._now, self._now + seconds))
         return super().run(ranks, node)
 
-    def _result(self, rank: Rank) -> SegmentResult:
+    def _result(self, rank):
         return replace(super()._result(rank), seconds=1000.0 * (1 + 3 * (rank.spec.number % 2)))
 
 
-def test_a_shared_gcd_is_refilled_as_soon_as_one_of_its_guests_has_ended(
-    campaign: Campaign,
-) -> None:
+def test_a_shared_gcd_is_refilled_as_soon_as_one_of_its_guests_has_ended(campaign):
     context, machine = campaign(rungs="none"), Uneven(1, 2)
     context.clock = machine
     change_gcd(context, most_segments=2, launch_seconds=1.0)
@@ -189,14 +169,12 @@ def test_a_shared_gcd_is_refilled_as_soon_as_one_of_its_guests_has_ended(
     )
 
 
-def no_time_passes(*_: object) -> NoReturn:
+def no_time_passes(*_):
     raise AssertionError("the campaign waits by the clock of this machine")
 
 
 @pytest.mark.parametrize(("nodes", "rounds"), [(1, 3), (3, 1)])
-def test_a_campaign_runs_to_its_end_on_simulated_gcds(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch, nodes: int, rounds: int
-) -> None:
+def test_a_campaign_runs_to_its_end_on_simulated_gcds(campaign, monkeypatch, nodes, rounds):
     """Days of training, one trial on a GCD at a time."""
     monkeypatch.setattr(time, "sleep", no_time_passes)
     monkeypatch.setattr(WallClock, "next", no_time_passes)
@@ -217,7 +195,7 @@ def test_a_campaign_runs_to_its_end_on_simulated_gcds(
     assert 0 < passed <= 3600 * HOURS_OF_AN_EPOCH * further + 1.0
 
 
-def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told() -> None:
+def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told():
     events: SimpleQueue[str] = SimpleQueue()
     clock = WallClock()
     before = clock.monotonic()
@@ -229,7 +207,7 @@ def test_a_wall_clock_waits_for_events_no_longer_than_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("module", ["context", "dispatch", "machine", "members", "trials"])
-def test_the_loop_imports_no_parsl(module: str) -> None:
+def test_the_loop_imports_no_parsl(module):
     source = Path(hydragnn_flow.campaign.__path__[0], f"{module}.py").read_text(encoding="utf-8")
     imported = {
         node.module

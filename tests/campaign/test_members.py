@@ -1,19 +1,15 @@
 """The ensemble phase, with the machine faked and everything else real."""
 
-from __future__ import annotations
-
 import errno
 import math
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from campaign_cases import MEMBERS
 from phase_cases import (
     SITE,
-    Campaign,
     FakePool,
     badly,
     change_gcd,
@@ -25,7 +21,6 @@ from phase_cases import (
 )
 
 from hydragnn_flow import files
-from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.ensemble.failed_members import failed_members
@@ -33,14 +28,8 @@ from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.search.records import best_first
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.training import checkpoint
-from hydragnn_flow.training.checkpoint import (
-    FILE,
-    checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-)
+from hydragnn_flow.training.checkpoint import FILE, checkpoints, load_checkpoint, save_checkpoint
 
 # Steps of at least two structures for each of four ranks.
 LARGE_STEPS: dict[str, Any] = {
@@ -53,14 +42,12 @@ Trials = list[Any]
 
 
 @pytest.fixture
-def trials(campaign: Campaign) -> Trials:
+def trials(campaign):
     """Those of a search in which all went well."""
     return run(campaign(), well)[0]
 
 
-def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(
-    campaign: Campaign, trials: Trials
-) -> None:
+def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(campaign, trials):
     trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
     file = campaign().directory.ensemble / "members" / "1" / FILE
     file.unlink()
@@ -78,11 +65,8 @@ def test_a_member_whose_checkpoint_was_taken_away_is_trained_again(
 
 
 def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
-    campaign: Campaign,
-    trials: Trials,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+    campaign, trials, monkeypatch, caplog
+):
     """It does not become what an earlier sending left."""
     caplog.set_level("INFO")
     first = FakePool(well)
@@ -101,7 +85,7 @@ def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
     monkeypatch.setattr(checkpoint, "SECONDS_TO_RECOVER", 0.0)
     real, failures = files.open_regular, [OSError(errno.ESTALE, "stale")]
 
-    def away(path: Path) -> Any:
+    def away(path):
         if failures:
             raise failures.pop()
         return real(path)
@@ -123,10 +107,10 @@ def test_a_member_whose_checkpoint_is_damaged_is_trained_again(
     assert load_checkpoint(file)["attempt"] == spec.attempt
 
 
-def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
+def test_members_of_other_trials_are_refused(campaign):
     """A study made anew may choose a trial that had been given up."""
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         return badly(spec) if (spec.kind, spec.number) == ("trial", 0) else well(spec)
 
     settings = {"failures": {"lost": "retry"}}
@@ -140,10 +124,10 @@ def test_members_of_other_trials_are_refused(campaign: Campaign) -> None:
         member_phase(context, sorted(trials, key=best_first())[:MEMBERS])
 
 
-def test_members(campaign: Campaign, trials: Trials) -> None:
+def test_members(campaign, trials):
     chosen, troubles = trials[:MEMBERS], [1, 1]
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if spec.number == 1 and troubles:
             troubles.pop()
             return badly(spec, "killed")
@@ -161,9 +145,7 @@ def test_members(campaign: Campaign, trials: Trials) -> None:
 @pytest.mark.parametrize(
     ("slow", "nodes"), [(True, 1), (False, 3)], ids=["nodes to come", "short training"]
 )
-def test_members_that_gain_nothing_by_more_gcds_have_one_each(
-    campaign: Campaign, slow: bool, nodes: int
-) -> None:
+def test_members_that_gain_nothing_by_more_gcds_have_one_each(campaign, slow, nodes):
     """They wait for no node, which may be lost; nor does it pay to join several for moments."""
     trials, _ = run(campaign(**LARGE_STEPS), well)
     context = campaign(**LARGE_STEPS)
@@ -176,13 +158,13 @@ def test_members_that_gain_nothing_by_more_gcds_have_one_each(
     assert [rank.world for rank in pools.ranks] == [1, 1]
 
 
-def of_hours(context: Context) -> Context:
+def of_hours(context):
     """With GCDs so slow that more of them are worth their trouble."""
     change_gcd(context, flops=1e5, bandwidth=1e5, most_segments=1)
     return context
 
 
-def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
+def test_a_member_on_several_nodes_is_a_gang(campaign):
     trials, _ = run(campaign(**LARGE_STEPS), well)
     context = of_hours(campaign(**LARGE_STEPS))
     context.site = replace(SITE, nodes=3)
@@ -197,11 +179,11 @@ def test_a_member_on_several_nodes_is_a_gang(campaign: Campaign) -> None:
     assert len(others) == 1 and others.isdisjoint(nodes), "the other has a node of its own"
 
 
-def test_members_on_several_jobs_all_begin_at_once(campaign: Campaign) -> None:
+def test_members_on_several_jobs_all_begin_at_once(campaign):
     """None is wider than its part of a job, however many nodes there are in all."""
 
     class TwoJobs(FakePool):
-        def hosts(self) -> list[Host]:
+        def hosts(self):
             return [Host(f"node{k}", f"block{k // 2}") for k in range(4)]
 
     trials, _ = run(campaign(**LARGE_STEPS), well)
@@ -217,7 +199,7 @@ def test_members_on_several_jobs_all_begin_at_once(campaign: Campaign) -> None:
         assert len({int(node[-1]) // 2 for node in nodes}) == 1, "ranks in several jobs"
 
 
-def test_a_member_that_is_repeated_begins_before_others(campaign: Campaign, trials: Trials) -> None:
+def test_a_member_that_is_repeated_begins_before_others(campaign, trials):
     context = of_hours(campaign())
     phase = member_phase(context, trials[:3])
     first, second, again = (phase._task(k) for k in range(3))
@@ -230,13 +212,11 @@ def test_a_member_that_is_repeated_begins_before_others(campaign: Campaign, tria
 
 
 @pytest.mark.parametrize("saved", [False, True])
-def test_where_the_line_ends_a_member_stays_what_its_trial_was(
-    campaign: Campaign, trials: Trials, saved: bool
-) -> None:
+def test_where_the_line_ends_a_member_stays_what_its_trial_was(campaign, trials, saved):
     """Also where it was saved before its first validation, with weights that nobody has judged."""
     context = campaign()
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if saved:
             leave_checkpoint(spec)  # of weights as drawn
         ended = badly(spec, "diverged")
@@ -253,7 +233,7 @@ def test_where_the_line_ends_a_member_stays_what_its_trial_was(
         assert checkpoints(own.parent) == [own]
 
 
-def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign, trials: Trials) -> None:
+def test_seeds_of_a_trial_begin_from_scratch(campaign, trials):
     pools, context = FakePool(well), campaign()
     ensemble = context.config.ensemble.model_copy(update={"bootstrap": True})
     context.config = context.config.model_copy(update={"ensemble": ensemble})
@@ -270,11 +250,11 @@ def test_seeds_of_a_trial_begin_from_scratch(campaign: Campaign, trials: Trials)
 
 @pytest.mark.parametrize(("status", "tries"), [("diverged", 1), ("error", 3), ("killed", 3)])
 def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
-    campaign: Campaign, trials: Trials, status: str, tries: int
-) -> None:
+    campaign, trials, status, tries
+):
     line = trials[:2], trials[2:4]
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if spec.number in (0, 2):
             return replace(badly(spec, status), reason=f"fault {'AB'[spec.number // 2]}")
         return well(spec)
@@ -297,12 +277,10 @@ def test_a_member_that_cannot_be_trained_is_replaced_by_the_next_in_line(
     assert not pools.sent
 
 
-def test_a_fault_of_all_members_does_not_use_up_the_line(
-    campaign: Campaign, trials: Trials
-) -> None:
+def test_a_fault_of_all_members_does_not_use_up_the_line(campaign, trials):
     line = trials[:2], trials[2:5]
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         reason = "disk full" if spec.number == 0 else f"members/{spec.number}: the store is gone"
         return replace(badly(spec), reason=reason)
 
@@ -327,11 +305,11 @@ def test_a_fault_of_all_members_does_not_use_up_the_line(
     ids=["no reserve", "lost nodes", "no candidate"],
 )
 def test_members_that_cannot_be_trained_stop_the_run(
-    campaign: Campaign, trials: Trials, reserve: int, status: str, reasons: Any, said: str
-) -> None:
+    campaign, trials, reserve, status, reasons, said
+):
     line = trials[:2], trials[2 : 2 + reserve]
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         return replace(badly(spec, status), reason=reasons[spec.number % len(reasons)])
 
     with pytest.raises(CampaignStopped, match=said):

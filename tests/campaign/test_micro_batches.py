@@ -1,17 +1,13 @@
 """Memory of segments: what the driver expects, and what it does where that was not enough."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import groupby
-from typing import Any
 
 import pytest
 from campaign_cases import MEMBERS
 from phase_cases import (
     NODE,
     SITE,
-    Campaign,
     FakePool,
     badly,
     change_gcd,
@@ -22,15 +18,13 @@ from phase_cases import (
     well,
 )
 
-from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.storage import end_of
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 
-def test_a_store_in_memory_leaves_less_for_segments(campaign: Campaign) -> None:
+def test_a_store_in_memory_leaves_less_for_segments(campaign):
     context = campaign()
     assert context.gcd.memory_gib == pytest.approx(8 - context.store.manifest.bytes / 2**30 / 2)
     data = context.config.data.model_copy(update={"mode": "stream"})
@@ -40,7 +34,7 @@ def test_a_store_in_memory_leaves_less_for_segments(campaign: Campaign) -> None:
     assert on_gpus.gcd.memory_gib == 8
 
 
-def test_a_store_too_large_for_memory_leaves_half_of_it(campaign: Campaign) -> None:
+def test_a_store_too_large_for_memory_leaves_half_of_it(campaign):
     """It lies on the node's disk, then."""
     context = campaign()
     small = replace(NODE, gcd=replace(NODE.gcd, memory_gib=1e-6, process_gib=1e-7))
@@ -50,15 +44,15 @@ def test_a_store_too_large_for_memory_leaves_half_of_it(campaign: Campaign) -> N
         replace(context, site=replace(SITE, node=smaller))
 
 
-def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
+def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign):
     """As often as it helps, also across a restart; what is learnt stays the same."""
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if micro_batches(spec) < needed(spec):
             return badly(spec, "out_of_memory")
         return well(spec)
 
-    def needed(spec: SegmentSpec) -> int:
+    def needed(spec):
         return 2 if spec.number == 1 else 99 if spec.number == 2 else 1
 
     trials, pools = run(campaign(), machine)
@@ -73,7 +67,7 @@ def test_what_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> N
     assert trials[2].state == "failed" and trials[2].reason == "out_of_memory: disk full"
 
 
-def of_little_memory(context: Context) -> Context:
+def of_little_memory(context):
     """With GCDs that a third of a step fills."""
     change_gcd(context, process_gib=0.0)
     trial = TrialRecord(0, "running", {}, None)
@@ -89,10 +83,8 @@ SPACE_OF_ONE_SIZE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}
 LARGE_STEPS = {"training": {"batch_size": 16}, "space": SPACE_OF_ONE_SIZE}
 
 
-def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expected(
-    campaign: Campaign,
-) -> None:
-    def machine(spec: SegmentSpec) -> SegmentResult:
+def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expected(campaign):
+    def machine(spec):
         needed = 8 if spec.number == 1 else 99 if spec.number == 2 else 1
         return badly(spec, "out_of_memory") if micro_batches(spec) < needed else well(spec)
 
@@ -107,7 +99,7 @@ def test_what_does_not_fit_although_it_should_is_taken_in_more_parts_than_expect
     assert [result.accumulation_steps for result in results] == tried[2]
 
 
-def test_parts_are_half_of_those_that_did_not_fit(campaign: Campaign) -> None:
+def test_parts_are_half_of_those_that_did_not_fit(campaign):
     """Whatever the model has learned meanwhile, and on however many GCDs."""
     context = campaign(**LARGE_STEPS)
     network = context.config.network_with({})
@@ -126,7 +118,7 @@ def test_parts_are_half_of_those_that_did_not_fit(campaign: Campaign) -> None:
             assert found.Training.accumulation_steps == expected
 
 
-def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> None:
+def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign):
     context = of_little_memory(campaign(**LARGE_STEPS))
     trials, _ = run(context, well)
     pools = FakePool(well)
@@ -134,18 +126,18 @@ def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> No
     assert {micro_batches(rank.spec) for rank in pools.ranks} == {4}
 
 
-def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campaign) -> None:
+def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign):
     """Of member 1 the steps cannot be small enough; the driver dies after its first end."""
     trials, _ = run(campaign(), well)
     chosen = sorted(trials, key=lambda trial: -trial.parameters["Training.batch_size"])[:MEMBERS]
     sent: list[tuple[int, int]] = []
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         if len(sent) == MEMBERS:
             raise KeyboardInterrupt
         return enough(spec)
 
-    def enough(spec: SegmentSpec) -> SegmentResult:
+    def enough(spec):
         sent.append((spec.number, micro_batches(spec)))
         if micro_batches(spec) < (99 if spec.number else 2):
             return badly(spec, "out_of_memory")
@@ -171,8 +163,8 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign: Campa
     ],
 )
 def test_every_judge_of_what_did_not_fit_comes_to_the_same(
-    campaign: Campaign, training: dict[str, Any], failures: str, steps: int, state: str
-) -> None:
+    campaign, training, failures, steps, state
+):
     """The driver at work, the next one, and who makes the study anew."""
     changes = {
         "training": {"batch_size": 4, **training},
@@ -200,8 +192,8 @@ def test_every_judge_of_what_did_not_fit_comes_to_the_same(
     assert TrialPhase(campaign(**changes)).search.record(0).state == state
 
 
-def test_a_member_keeps_the_parts_of_its_trial(campaign: Campaign) -> None:
-    def machine(spec: SegmentSpec) -> SegmentResult:
+def test_a_member_keeps_the_parts_of_its_trial(campaign):
+    def machine(spec):
         return well(spec) if micro_batches(spec) > 1 else badly(spec, "out_of_memory")
 
     trials, _ = run(campaign(), machine)

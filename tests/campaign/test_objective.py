@@ -1,7 +1,5 @@
 """Campaigns that call a function of the user's."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -10,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -44,7 +41,7 @@ SEARCH = {
 }
 
 
-def write(folder: Path, values: dict[str, Any] | None = None, **search: Any) -> Path:
+def write(folder, values=None, **search):
     path = folder / "objective.yaml"
     path.write_text(
         yaml.safe_dump({"name": "mine", "search": {**SEARCH, **search}, **(values or {})})
@@ -52,7 +49,7 @@ def write(folder: Path, values: dict[str, Any] | None = None, **search: Any) -> 
     return path
 
 
-def request(folder: Path, objective: str = "quadratic", **changes: Any) -> dict[str, Any]:
+def request(folder, objective="quadratic", **changes):
     return {
         "objective": f"own_objective:{objective}",
         "objectives": ["value"],
@@ -66,13 +63,13 @@ def request(folder: Path, objective: str = "quadratic", **changes: Any) -> dict[
     }
 
 
-def answered(folder: Path, asked: dict[str, Any]) -> dict[str, Any]:
+def answered(folder, asked):
     run(asked)
     answer: dict[str, Any] = json.loads(answer_file(folder, asked["budget"]).read_text())
     return answer
 
 
-def test_a_configuration_is_read(tmp_path: Path) -> None:
+def test_a_configuration_is_read(tmp_path):
     config = load_campaign(write(tmp_path))
     assert isinstance(config, ObjectiveConfig)
     assert config.search.rung_epochs(config.search.epochs) == (1, 3, 9)
@@ -95,21 +92,19 @@ def test_a_configuration_is_read(tmp_path: Path) -> None:
         ({}, {"epoch": 3}, ("unknown key 'epoch'", "did you mean 'epochs'")),
     ],
 )
-def test_a_wrong_key_is_named(
-    tmp_path: Path, values: dict[str, Any], search: dict[str, Any], said: tuple[str, ...]
-) -> None:
+def test_a_wrong_key_is_named(tmp_path, values, search, said):
     path = write(tmp_path, values, **search)
     with pytest.raises(InputError) as refusal:
         load_campaign(path)
     assert all(words in str(refusal.value) for words in (str(path), *said))
 
 
-def test_other_commands_say_that_there_is_nothing_to_plan(tmp_path: Path) -> None:
+def test_other_commands_say_that_there_is_nothing_to_plan(tmp_path):
     with pytest.raises(InputError, match=r"search\.objective.*hydragnn-flow run"):
         load_config(write(tmp_path))
 
 
-def test_a_call_goes_on_in_its_folder_and_is_made_once(tmp_path: Path) -> None:
+def test_a_call_goes_on_in_its_folder_and_is_made_once(tmp_path):
     first = answered(tmp_path, request(tmp_path, budget=1))
     second = answered(tmp_path, request(tmp_path, budget=3))
     again = answered(tmp_path, request(tmp_path, budget=3))
@@ -127,15 +122,13 @@ def test_a_call_goes_on_in_its_folder_and_is_made_once(tmp_path: Path) -> None:
         (4, "error", ("no number for 'value'", "much")),
     ],
 )
-def test_a_failure_is_an_answer(
-    tmp_path: Path, number: int, status: str, said: tuple[str, ...]
-) -> None:
+def test_a_failure_is_an_answer(tmp_path, number, status, said):
     answer = answered(tmp_path, request(tmp_path, "fails", number=number))
     assert answer["status"] == status
     assert all(words in answer["reason"] for words in said)
 
 
-def test_several_objectives_are_returned_by_name(tmp_path: Path) -> None:
+def test_several_objectives_are_returned_by_name(tmp_path):
     asked = request(tmp_path, "several", objectives=["error", "size", "seconds"])
     assert answered(tmp_path, asked)["values"] == {"error": 0.25, "size": 0.5}
     wrong = {"value": 1.0, "seconds": None}
@@ -145,7 +138,7 @@ def test_several_objectives_are_returned_by_name(tmp_path: Path) -> None:
     assert "no 'loss'" in answered(tmp_path, lacking)["reason"]
 
 
-def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path):
     """By the next sending, which goes out later; the function is called once for each."""
     task = "hydragnn_flow.campaign.objective_task:run"
     asked = request(tmp_path / "trials" / "0", "short_of_room")
@@ -170,9 +163,7 @@ def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path: Path) -> 
         ("EHOSTDOWN", "inside", False),
     ],
 )
-def test_only_the_disk_of_the_run_is_not_the_functions_fault(
-    tmp_path: Path, error: str, file: str, lost: bool
-) -> None:
+def test_only_the_disk_of_the_run_is_not_the_functions_fault(tmp_path, error, file, lost):
     """And whoever is at fault, nothing is called twice."""
     folder = tmp_path / "trials" / "0"
     files = [file.replace("inside", str(folder / "file"))] if file else []
@@ -185,7 +176,7 @@ def test_only_the_disk_of_the_run_is_not_the_functions_fault(
         assert own["status"] == "error" and "Error in own_objective.py" in own["reason"]
 
 
-def test_the_longest_call_is_known_after_a_restart(tmp_path: Path) -> None:
+def test_the_longest_call_is_known_after_a_restart(tmp_path):
     """By which a call that hangs is told."""
     directory = RunDirectory(tmp_path)
     config = load_campaign(write(tmp_path))
@@ -199,9 +190,7 @@ def test_the_longest_call_is_known_after_a_restart(tmp_path: Path) -> None:
     assert campaign._longest == 5.0
 
 
-def test_two_calls_of_a_trial_are_never_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_calls_of_a_trial_are_never_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr("hydragnn_flow.campaign.objective_task.SECONDS_TO_WAIT", 0.1)
     hold = "with locked(pathlib.Path(sys.argv[1]), 1): print(1, flush=True); time.sleep(60)"
     code = f"import pathlib, sys, time\nfrom hydragnn_flow.locks import locked\n{hold}"
@@ -215,7 +204,7 @@ def test_two_calls_of_a_trial_are_never_at_once(
         pass
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
+def start(folder):
     paths = [str(TESTS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     command = [sys.executable, "-m", "hydragnn_flow", "run", "objective.yaml"]
@@ -229,14 +218,14 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def trials(folder: Path) -> dict[int, dict[str, str]]:
+def trials(folder):
     with (folder / "run" / "trials.csv").open() as file:
         return {int(row["trial"]): row for row in csv.DictReader(file)}
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
-def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
+def test_a_killed_driver_goes_on(tmp_path):
     """No budget of a trial is computed twice, and trials end by their rungs."""
     write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.2]}})  # type: ignore[dict-item]
     driver = start(tmp_path)
@@ -271,7 +260,7 @@ def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
-def test_failures_are_named_results(tmp_path: Path) -> None:
+def test_failures_are_named_results(tmp_path):
     write(tmp_path, objective="own_objective:fails", epochs=1, trials=6)
     driver = start(tmp_path)
     assert driver.wait(PATIENCE) == 0, (tmp_path / "output").read_text()
@@ -284,7 +273,7 @@ def test_failures_are_named_results(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)]
@@ -296,7 +285,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
-def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path: Path, small_disk: Path) -> None:
+def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path, small_disk):
     """For longer than three calls in a row, each of which fails at once, would take."""
     (tmp_path / "run").symlink_to(small_disk / "run")
     (small_disk / "run").mkdir()
@@ -324,8 +313,8 @@ def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path: Path, small_disk:
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(objective, "SECONDS_TO_BEGIN", 4.0)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(TESTS), *sys.path]))
     write(tmp_path, objective="own_objective:hangs", epochs=1, trials=4)

@@ -1,11 +1,7 @@
 """`start_from`: what a path may lead to, and the networks that cannot begin with its weights."""
 
-from __future__ import annotations
-
 import copy
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -21,7 +17,7 @@ from hydragnn_flow.data.store.manifest import save_manifest
 from hydragnn_flow.ensemble.summary import VERSION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.segment import Kind, SegmentResult
+from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.testing.networks import manifest
 
 DATA = manifest().model_copy(update={"elements": [28, *manifest().elements]})
@@ -33,7 +29,7 @@ STATISTICS = {
 }
 
 
-def segment(kind: Kind, number: int, width: int) -> SegmentResult:
+def segment(kind, number, width):
     return SegmentResult(
         kind=kind,
         number=number,
@@ -46,7 +42,7 @@ def segment(kind: Kind, number: int, width: int) -> SegmentResult:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """The JSON files of a finished run with two members, of which the second is the better."""
     directory = RunDirectory(tmp_path / "earlier")
     run, rows = directory.path, []
@@ -67,7 +63,7 @@ def run(tmp_path: Path) -> Path:
     return run
 
 
-def written(folder: Path, start: Any, network: Any = NETWORK, **space: Any) -> Path:
+def written(folder, start, network=NETWORK, **space):
     values = copy.deepcopy(CONFIG) | {"network": network, "start_from": start}
     values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}, **space}
     file = folder / "run.yaml"
@@ -86,7 +82,7 @@ def written(folder: Path, start: Any, network: Any = NETWORK, **space: Any) -> P
         ("trials/3/checkpoint-ab.pt", None, "trials/3/checkpoint-ab.pt"),
     ],
 )
-def test_what_a_path_may_lead_to(run: Path, path: str, member: int | None, file: str) -> None:
+def test_what_a_path_may_lead_to(run, path, member, file):
     origin = find_origin(StartConfig(path=run / path, member=member))
     assert origin.path == run / file
     assert origin.network == NETWORK
@@ -94,7 +90,7 @@ def test_what_a_path_may_lead_to(run: Path, path: str, member: int | None, file:
     assert statistics == {k: [*v] if isinstance(v, tuple) else v for k, v in STATISTICS.items()}
 
 
-def test_layers_are_made_as_those_of_the_weights(run: Path, tmp_path: Path) -> None:
+def test_layers_are_made_as_those_of_the_weights(run, tmp_path):
     config = load_config(written(tmp_path, "earlier"))
     assert config.start_from == StartConfig(path=run)
     statistics = config.network_with({}).Architecture.statistics
@@ -104,7 +100,7 @@ def test_layers_are_made_as_those_of_the_weights(run: Path, tmp_path: Path) -> N
     assert again == config
 
 
-def test_weights_that_had_begun_with_others_keep_their_statistics(run: Path) -> None:
+def test_weights_that_had_begun_with_others_keep_their_statistics(run):
     given = {"average_neighbours": 3.0, "degree_histogram": [1], "elements": [1]}
     write_network(run / "trials" / "3", network_with(Architecture__statistics=given))
     assert find_origin(StartConfig(path=run / "trials" / "3")).statistics == given
@@ -122,21 +118,19 @@ def test_weights_that_had_begun_with_others_keep_their_statistics(run: Path) -> 
         ("run.yaml", None, "is no checkpoint"),
     ],
 )
-def test_what_it_may_not(
-    run: Path, tmp_path: Path, path: str, member: int | None, words: str
-) -> None:
+def test_what_it_may_not(run, tmp_path, path, member, words):
     start = {"path": f"earlier/{path}", **({} if member is None else {"member": member})}
     with pytest.raises(InputError, match=rf"run\.yaml: start_from.*{words}"):
         load_config(written(tmp_path, start))
 
 
-def test_a_run_without_an_ensemble(run: Path, tmp_path: Path) -> None:
+def test_a_run_without_an_ensemble(run, tmp_path):
     (run / "ensemble" / "ensemble.json").unlink()
     with pytest.raises(InputError, match="has no finished ensemble; name the folder of one of its"):
         load_config(written(tmp_path, "earlier"))
 
 
-def test_weights_without_their_data(run: Path, tmp_path: Path) -> None:
+def test_weights_without_their_data(run, tmp_path):
     (run / "store.gs").rename(run / "elsewhere.gs")
     with pytest.raises(InputError, match=r"3 is not in a run or an ensemble, whose manifest\.json"):
         load_config(written(tmp_path, "earlier/trials/3"))
@@ -164,20 +158,18 @@ def test_weights_without_their_data(run: Path, tmp_path: Path) -> None:
         ),
     ],
 )
-def test_another_network_is_refused(
-    run: Path, tmp_path: Path, changes: dict[str, Any], heads: str, words: str
-) -> None:
+def test_another_network_is_refused(run, tmp_path, changes, heads, words):
     start = {"path": "earlier", "heads": heads}
     with pytest.raises(InputError, match=rf"run\.yaml: network: {words}.*members/1"):
         load_config(written(tmp_path, start, network_with(**changes)))
 
 
-def test_heads_may_differ_where_they_are_new(run: Path, tmp_path: Path) -> None:
+def test_heads_may_differ_where_they_are_new(run, tmp_path):
     changes = {"Architecture__output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [6]}}}
     load_config(written(tmp_path, {"path": "earlier", "heads": "new"}, network_with(**changes)))
 
 
-def test_what_is_loaded_may_not_be_searched(run: Path, tmp_path: Path) -> None:
+def test_what_is_loaded_may_not_be_searched(run, tmp_path):
     wide = {"Architecture.hidden_dim": {"int": [8, 16]}}
     words = (
         r"search\.space\.Architecture\.hidden_dim: Architecture\.hidden_dim is 8, but .* 12; rem"

@@ -1,7 +1,5 @@
 """Predictions on a site: those of one process, whatever becomes of workers and driver."""
 
-from __future__ import annotations
-
 import importlib
 import runpy
 import sys
@@ -24,9 +22,8 @@ from hypothesis import strategies as st
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.campaign import prediction
 from hydragnn_flow.campaign.prediction import predict_on_site
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import part_files, part_plan, predicting, records, write_predictions
-from hydragnn_flow.ensemble.predictions_files import PredictionFiles, Written
+from hydragnn_flow.ensemble.predictions_files import PredictionFiles
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.execution.workers.worker import TaskEnd
@@ -44,27 +41,25 @@ class FakePool:
     machine: Machine = staticmethod(lambda request: None)
     ran: list[str]
 
-    def __init__(self, site: Site, directory: Path) -> None:
+    def __init__(self, site, directory):
         self.ran.clear()
 
-    def __enter__(self) -> FakePool:
+    def __enter__(self):
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         """They are not real."""
 
-    def update(self) -> None:
+    def update(self):
         """They are there."""
 
-    def waiting(self) -> str:
+    def waiting(self):
         return ""
 
-    def record(self, node: str, work: str, worked: bool) -> None:
+    def record(self, node, work, worked):
         """All nodes are good."""
 
-    def submit(
-        self, runs: object, node: Node, function: str, request: dict[str, Any]
-    ) -> Future[TaskEnd]:
+    def submit(self, runs, node, function, request):
         future: Future[TaskEnd] = Future()
         self.ran.append(request["what"])
         try:
@@ -80,7 +75,7 @@ class FakePool:
 
 
 @pytest.fixture(autouse=True)
-def pools(monkeypatch: pytest.MonkeyPatch) -> type[FakePool]:
+def pools(monkeypatch):
     monkeypatch.setattr(prediction, "Pool", FakePool)
     monkeypatch.setattr(FakePool, "ran", [], raising=False)
     monkeypatch.setattr(FakePool, "machine", staticmethod(lambda request: None))
@@ -88,22 +83,22 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> type[FakePool]:
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
-def small_parts(patch: pytest.MonkeyPatch, size: int) -> None:
+def small_parts(patch, size):
     patch.setattr(records, "CHUNK", size)
     patch.setattr(predicting, "CHUNK", size)
     patch.setattr(part_plan, "CHUNK", size)
 
 
 @pytest.fixture(autouse=True)
-def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def _small_parts(monkeypatch):
     small_parts(monkeypatch, 2)
 
 
-def crystal(number: int) -> Atoms:
+def crystal(number):
     if number % 5 == 3:
         return Atoms("Al")
     atoms = bulk("Cu", cubic=True) if number % 2 else bulk("Au")
@@ -114,7 +109,7 @@ def crystal(number: int) -> Atoms:
     return atoms
 
 
-def compare(folder: Path, one: Written, other: Written, *, digits: float) -> None:
+def compare(folder, one, other, *, digits):
     """Compare all that two ways have written to the directories `one` and `other`."""
     assert [path.name for path in one.files] == [path.name for path in other.files]
     assert one[1:] == other[1:]
@@ -138,9 +133,7 @@ def compare(folder: Path, one: Written, other: Written, *, digits: float) -> Non
                         assert np.all(value == found), key
 
 
-def both_ways(
-    run: Path, data: Path, folder: Path, suffixes: list[str], digits: float, **asked: Any
-) -> list[str]:
+def both_ways(run, data, folder, suffixes, digits, **asked):
     """Predict here and on a site, and compare; returns what both have told."""
     told: dict[str, list[str]] = {"one": [], "other": []}
     outs = {name: [folder / name / f"out{suffix}" for suffix in suffixes] for name in told}
@@ -157,9 +150,7 @@ def both_ways(
 
 @settings(deadline=None, max_examples=2)
 @given(sizes=st.lists(st.integers(-1, 5), min_size=1, max_size=4), broken=st.integers(0, 9))
-def test_a_directory_is_predicted_as_by_one_process(
-    run: Path, tmp_path_factory: pytest.TempPathFactory, sizes: list[int], broken: int
-) -> None:
+def test_a_directory_is_predicted_as_by_one_process(run, tmp_path_factory, sizes, broken):
     """Files of every size, empty ones, one that breaks off, and one that holds no structures."""
     folder = tmp_path_factory.mktemp("spread")
     data = folder / "data"
@@ -182,7 +173,7 @@ def test_a_directory_is_predicted_as_by_one_process(
     both_ways(run, data, folder, [".parquet", ".extxyz"], 1e-6, members=True)
 
 
-def test_what_follows_a_fault_in_a_file_is_left_out(run: Path, tmp_path: Path) -> None:
+def test_what_follows_a_fault_in_a_file_is_left_out(run, tmp_path):
     """Workers could enter the file behind it."""
     data = tmp_path / "data"
     data.mkdir()
@@ -200,7 +191,7 @@ def test_what_follows_a_fault_in_a_file_is_left_out(run: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["extxyz", "traj", "db"])
-def test_a_file_is_predicted_to_the_last_digit(run: Path, tmp_path: Path, kind: str) -> None:
+def test_a_file_is_predicted_to_the_last_digit(run, tmp_path, kind):
     file = tmp_path / f"all.{kind}"
     ase.io.write(file, [crystal(number) for number in range(5)])
     both_ways(run, file, tmp_path, [".csv" if kind == "db" else ".extxyz"], 0.0)
@@ -209,9 +200,7 @@ def test_a_file_is_predicted_to_the_last_digit(run: Path, tmp_path: Path, kind: 
     ]
 
 
-def test_a_store_keeps_its_splits_and_numbers(
-    run: Path, tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_keeps_its_splits_and_numbers(run, tmp_path, alloy_store, monkeypatch):
     small_parts(monkeypatch, 6)
     both_ways(run, alloy_store.path, tmp_path, [".parquet"], 0.0)
     assert "structures 6 to 11 of trainset" in FakePool.ran
@@ -221,15 +210,13 @@ def test_a_store_keeps_its_splits_and_numbers(
         predict_on_site(run, alloy_store.path, [tmp_path / "out.extxyz"], SITE)
 
 
-def test_finished_parts_are_not_predicted_again(
-    run: Path, tmp_path: Path, pools: type[FakePool]
-) -> None:
+def test_finished_parts_are_not_predicted_again(run, tmp_path, pools):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(9)])
     whole = tmp_path / "whole.csv"
     write_predictions(Ensemble.load(run), file, [whole])
 
-    def stopped(request: dict[str, Any]) -> None:
+    def stopped(request):
         if len(pools.ran) == 3:
             raise KeyboardInterrupt
 
@@ -249,12 +236,12 @@ def test_finished_parts_are_not_predicted_again(
     assert not (tmp_path / ".out.csv.parts").exists()
 
 
-def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[FakePool]) -> None:
+def test_a_part_is_lost_and_run_again(run, tmp_path, pools):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(6)])
     lost = {"structures 2 to 3 of all.extxyz": 2}
 
-    def machine(request: dict[str, Any]) -> TaskEnd | None:
+    def machine(request):
         left = lost.get(request["what"], 0)
         lost[request["what"]] = left - 1
         if left <= 0:
@@ -274,9 +261,7 @@ def test_a_part_is_lost_and_run_again(run: Path, tmp_path: Path, pools: type[Fak
     }
 
 
-def test_files_that_somebody_else_writes_cost_no_part(
-    run: Path, tmp_path: Path, pools: type[FakePool]
-) -> None:
+def test_files_that_somebody_else_writes_cost_no_part(run, tmp_path, pools):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(4)])
     pools.machine = staticmethod(
@@ -286,19 +271,14 @@ def test_files_that_somebody_else_writes_cost_no_part(
         predict_on_site(run, file, [out], SITE)
     finished = list((tmp_path / ".out.csv.parts").glob("*/part-*"))
     pools.ran.clear()
-    with (
-        PredictionFiles([out]),
-        pytest.raises(InputError, match="another process is writing"),
-    ):
+    with PredictionFiles([out]), pytest.raises(InputError, match="another process is writing"):
         predict_on_site(run, file, [out], SITE)
     assert not pools.ran
     assert finished == list((tmp_path / ".out.csv.parts").glob("*/part-*")) != []
 
 
-def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(ensemble: Ensemble, device: str) -> Ensemble:
+def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(run, monkeypatch):
+    def broken(ensemble, device):
         raise InputError("device cuda: cannot be used")
 
     monkeypatch.setattr(part_files, "on_device", broken)
@@ -306,7 +286,7 @@ def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(
         part_files._ensemble(str(run), (), None, None, "cuda", part_plan.digest_of_ensemble(run))
 
 
-def test_input_that_is_at_fault_leaves_nothing(run: Path, tmp_path: Path) -> None:
+def test_input_that_is_at_fault_leaves_nothing(run, tmp_path):
     out = tmp_path / "out.csv"
     file = tmp_path / "all.extxyz"
     ase.io.write(file, [crystal(1)] * 6)
@@ -325,9 +305,7 @@ def test_input_that_is_at_fault_leaves_nothing(run: Path, tmp_path: Path) -> Non
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.extxyz", "empty"]
 
 
-def test_directories_that_nodes_do_not_see_are_named(
-    run: Path, tmp_path: Path, pools: type[FakePool]
-) -> None:
+def test_directories_that_nodes_do_not_see_are_named(run, tmp_path, pools):
     """A worker writes where the driver cannot see it."""
     file = tmp_path / "all.extxyz"
     ase.io.write(file, [crystal(1)] * 3)
@@ -338,12 +316,7 @@ def test_directories_that_nodes_do_not_see_are_named(
             predict_on_site(run, file, [tmp_path / "out.csv"], SITE)
 
 
-def test_command_and_script_say_on_a_site_what_they_say_here(
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_command_and_script_say_on_a_site_what_they_say_here(run, tmp_path, monkeypatch, capsys):
     data, script = tmp_path / "data", Path(__file__).parents[2] / "workflows" / "predict.py"
     data.mkdir()
     ase.io.write(data / "some.extxyz", [crystal(number) for number in range(5)])

@@ -1,17 +1,14 @@
 """The preparation on a site's pools, with the machine faked and everything else real."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.data.sources import emt_alloys
@@ -29,26 +26,24 @@ Machine = Callable[[str, dict[str, Any]], TaskEnd]
 class FakePool:
     """Runs tasks at once, by a function of the test's, on the node that is free again first."""
 
-    def __init__(self, machine: Machine, nodes: list[str]) -> None:
+    def __init__(self, machine, nodes):
         self._machine, self._nodes, self._next = machine, nodes, 0
         self.health = NodeHealth()
         self.given: list[str] = []
 
-    def update(self) -> None:
+    def update(self):
         self.health.check(len(self._nodes), set())
 
-    def waiting(self) -> str:
+    def waiting(self):
         return ""
 
-    def record(self, node: str, work: Hashable, worked: bool) -> None:
+    def record(self, node, work, worked):
         self.health.record(node, work, worked)
 
-    def avoid(self, node: str, reason: str) -> None:
+    def avoid(self, node, reason):
         self.health.condemn(node, reason)
 
-    def submit(
-        self, runs: object, node: Node, function: str, request: dict[str, Any]
-    ) -> Future[TaskEnd]:
+    def submit(self, runs, node, function, request):
         free = [each for each in self._nodes if not self.health.is_suspect(each)] or self._nodes
         # A node that fails is free again at once; the others take turns.
         where = "bad" if "bad" in free else free[self._next % len(free)]
@@ -59,12 +54,12 @@ class FakePool:
         return future
 
 
-def good(node: str, request: dict[str, Any]) -> TaskEnd:
+def good(node, request):
     run_task(request)
     return TaskEnd(node, "ok")
 
 
-def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphStore, FakePool]:
+def prepared(folder, machine, nodes):
     pools = FakePool(machine, nodes)
     site = Site("fake", len(nodes), NODE, lambda directory: None)
     data = DataConfig.model_validate(
@@ -78,15 +73,15 @@ def prepared(folder: Path, machine: Machine, nodes: list[str]) -> tuple[GraphSto
 
 
 @pytest.fixture(autouse=True)
-def always_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_by_workers(monkeypatch):
     monkeypatch.setattr(preparing, "_FEW", 0)
     monkeypatch.setattr(preparing, "_FEWEST", 8)
     monkeypatch.setattr(emt_alloys, "_PER_CHUNK", 8)
 
 
 @pytest.mark.parametrize("status", ["refused", "failed"])
-def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: Any) -> None:
-    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
+def test_a_bad_node_among_others_costs_no_preparation(tmp_path, status):
+    def machine(node, request):
         if node == "bad":
             return TaskEnd(node, status, "its process was killed by SIGBUS")
         return good(node, request)
@@ -97,10 +92,10 @@ def test_a_bad_node_among_others_costs_no_preparation(tmp_path: Path, status: An
     assert {"node1", "node2", "node3"} <= set(pools.given)
 
 
-def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path: Path) -> None:
+def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path):
     failures = 5
 
-    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
+    def machine(node, request):
         nonlocal failures
         if failures:
             failures -= 1
@@ -112,11 +107,11 @@ def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path: Path) -
     assert not pools.health.is_suspect("node1")
 
 
-def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: Path) -> None:
+def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path):
     """So what is prepared stays."""
     done = 0
 
-    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
+    def machine(node, request):
         nonlocal done
         if done == 3:
             return TaskEnd(node, "refused", f"GCD 4 of {node}: the batch job was given only 4")
@@ -128,8 +123,8 @@ def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path: P
     assert len(list(tmp_path.glob(".store.gs.preparing/*/unit-*/record.json"))) == 3
 
 
-def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path: Path) -> None:
-    def machine(node: str, request: dict[str, Any]) -> TaskEnd:
+def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path):
+    def machine(node, request):
         if request["directory"].endswith("unit-00001"):
             return TaskEnd(node, "failed", "its process was killed by SIGKILL")
         return good(node, request)

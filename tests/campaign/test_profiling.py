@@ -1,11 +1,7 @@
 """Profiles and scaling studies on the GCDs of a site, and what is refused before any starts."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -17,7 +13,6 @@ from hydragnn_flow.campaign import profiling
 from hydragnn_flow.campaign.profiling import profile_on_site, profile_spec
 from hydragnn_flow.campaign.scaling import scaling_study
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.scaling import Study
 from hydragnn_flow.run_directory import RunDirectory
@@ -27,7 +22,7 @@ from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED,
 pytestmark = pytest.mark.xdist_group("processes")
 
 
-def begun(folder: Path, store: GraphStore, **network: Any) -> Path:
+def begun(folder, store, **network):
     """The directory of a run that is prepared, with parts of its network replaced."""
     config = {**CONFIG, "network": json.loads(json.dumps(CONFIG["network"]))}
     for section, values in network.items():
@@ -39,21 +34,19 @@ def begun(folder: Path, store: GraphStore, **network: Any) -> Path:
 
 
 @pytest.fixture
-def run(tmp_path: Path, alloy_store: GraphStore) -> Path:
+def run(tmp_path, alloy_store):
     return begun(tmp_path / "run", alloy_store)
 
 
 @pytest.fixture
-def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    def started(*_: Any) -> None:
+def nothing_starts(monkeypatch):
+    def started(*_):
         raise AssertionError("workers were started")
 
     monkeypatch.setattr(profiling.Pool, "__enter__", started)
 
 
-def test_a_study_goes_through_the_pool_of_a_site(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_goes_through_the_pool_of_a_site(run, monkeypatch):
     before = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
     told: list[tuple[int, int]] = []
     study, picture = scaling_study(
@@ -94,10 +87,10 @@ def test_a_study_goes_through_the_pool_of_a_site(
 
 
 @pytest.mark.slow  # processes start twice
-def test_a_profile_begins_again_where_a_process_dies(run: Path, tmp_path: Path) -> None:
+def test_a_profile_begins_again_where_a_process_dies(run, tmp_path):
     killed: list[psutil.Process] = []
 
-    def kill_one(note: str) -> None:
+    def kill_one(note):
         title = f"hydragnn_flow: trial 0 of {run / 'profile'}"
         at_work = [p for p in psutil.process_iter() if command_of(p).startswith(title)]
         if len(at_work) == 2 and not killed:
@@ -122,9 +115,7 @@ def test_a_profile_begins_again_where_a_process_dies(run: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow  # one of ranks that hold all of the network comes first
-def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(tmp_path, alloy_store):
     divided = begun(
         tmp_path / "run", alloy_store, Training={"sharding": {"strategy": "FULL_SHARD"}}
     )
@@ -138,7 +129,7 @@ def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(
 
 
 @pytest.mark.usefixtures("nothing_starts")
-def test_what_a_site_lacks_is_refused_before_anything_starts(run: Path) -> None:
+def test_what_a_site_lacks_is_refused_before_anything_starts(run):
     with pytest.raises(InputError, match=r"--gcds 3: site here has 2 GCDs in all, 2 on a node"):
         profile_on_site(run, site(gcds=2), gcds=3)
     with pytest.raises(InputError, match=r"--gcds 4: .*; ask for 1 to 2"):
@@ -149,9 +140,7 @@ def test_what_a_site_lacks_is_refused_before_anything_starts(run: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_starts")
-def test_what_a_run_lacks_is_refused_before_anything_starts(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_what_a_run_lacks_is_refused_before_anything_starts(tmp_path, alloy_store):
     wide = begun(tmp_path / "wide", alloy_store, Architecture={"radius": 9.0})
     with pytest.raises(InputError, match=r"radius = 9.0 Å is beyond the store's neighbour lists"):
         profile_on_site(wide, site(gcds=2))
@@ -164,7 +153,7 @@ def test_what_a_run_lacks_is_refused_before_anything_starts(
         scaling_study(small, site(gcds=16), gcds=[16])
 
 
-def test_a_trial_is_profiled_with_its_parameters(run: Path) -> None:
+def test_a_trial_is_profiled_with_its_parameters(run):
     config = RunConfig.model_validate(CONFIG)
     with Search(RunDirectory(run).journal, config.search, config.num_epoch, config.seed) as search:
         for _ in range(3):

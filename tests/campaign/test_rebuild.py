@@ -1,7 +1,5 @@
 """A lost study is made anew from the ledger."""
 
-from __future__ import annotations
-
 import errno
 import random
 from dataclasses import replace
@@ -15,7 +13,7 @@ from campaign_cases import CONFIG, write_config
 from hydragnn_flow.campaign import rebuild
 from hydragnn_flow.campaign.objectives import outcome_of
 from hydragnn_flow.campaign.rebuild import rebuild_study
-from hydragnn_flow.config import RunConfig, load_config
+from hydragnn_flow.config import load_config
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search, TrialRecord, read_trials
@@ -29,7 +27,7 @@ SPACE = {
 }
 
 
-def searched(folder: Path, finish: bool = False, **changes: Any) -> RunDirectory:
+def searched(folder, finish=False, **changes):
     """A run directory as a driver leaves it that is killed amid 24 trials, four in flight.
 
     Every ninth segment diverges, and every seventh is lost first. With ``finish``, those in flight
@@ -47,7 +45,7 @@ def searched(folder: Path, finish: bool = False, **changes: Any) -> RunDirectory
     return directory
 
 
-def remade(directory: RunDirectory) -> int:
+def remade(directory):
     """As the next driver begins; its configuration names no earlier searches any more."""
     config = load_config(directory.path.parent / "small.yaml")
     config = config.model_copy(
@@ -61,13 +59,13 @@ def remade(directory: RunDirectory) -> int:
 class Driver:
     """The campaign's loop, with a die for a trainer."""
 
-    def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
+    def __init__(self, directory, config):
         self.directory, self.config, self.die = directory, config, random.Random(4)
         self.search = Search(directory.journal, config.search, config.num_epoch, config.seed)
         self.flying: list[tuple[TrialRecord, int]] = []
         self.results: dict[int, list[SegmentResult]] = {}
 
-    def step(self) -> None:
+    def step(self):
         while len(self.flying) < 4:
             promoted = self.search.promote()
             if promoted is not None:
@@ -98,7 +96,7 @@ class Driver:
             if self.search.report(trial.number, rung, outcome) == "goes_on":
                 self.flying.append((trial, rung + 1))
 
-    def end(self, trial: TrialRecord, rung: int, **fields: Any) -> SegmentResult:
+    def end(self, trial, rung, **fields):
         epochs = (0, *self.search.rungs.epochs(trial.number))
         result = SegmentResult(
             kind="trial",
@@ -115,7 +113,7 @@ class Driver:
         return result
 
 
-def trials(directory: RunDirectory) -> list[dict[str, Any]]:
+def trials(directory):
     """All the study knows but times, and what the sampler notes for itself."""
     study = optuna.load_study(study_name="search", storage=read_journal(directory.journal))
     return [
@@ -142,9 +140,7 @@ RULES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("changes", RULES.values(), ids=RULES)
-def test_the_study_of_a_killed_driver_is_what_its_ledger_says(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_the_study_of_a_killed_driver_is_what_its_ledger_says(tmp_path, changes):
     directory = searched(tmp_path, **changes)
     before, ledger = trials(directory), directory.segments.read_bytes()
     assert {trial["state"].name for trial in before} >= {"COMPLETE", "FAIL", "RUNNING"}
@@ -155,7 +151,7 @@ def test_the_study_of_a_killed_driver_is_what_its_ledger_says(
     assert not list(directory.path.glob(".study*"))
 
 
-def test_trials_that_wait_for_promotion_still_do(tmp_path: Path) -> None:
+def test_trials_that_wait_for_promotion_still_do(tmp_path):
     directory = searched(tmp_path, finish=True, rungs="promotion")
     before = trials(directory)
     waiting = [trial for trial in before if trial["state"].name == "RUNNING"]
@@ -165,7 +161,7 @@ def test_trials_that_wait_for_promotion_still_do(tmp_path: Path) -> None:
     assert trials(directory) == before
 
 
-def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path: Path) -> None:
+def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path):
     # HydraGNN's empty word, which a checked network leaves out.
     attention = {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
     directory = searched(tmp_path, space=SPACE | attention)
@@ -182,7 +178,7 @@ def test_without_parameters_in_the_ledger_the_folders_have_them(tmp_path: Path) 
     assert read_trials(directory.path)[3].reason.startswith("lost: ")
 
 
-def test_numbers_allow_for_earlier_studies_and_enqueued_trials(tmp_path: Path) -> None:
+def test_numbers_allow_for_earlier_studies_and_enqueued_trials(tmp_path):
     (tmp_path / "earlier").mkdir()
     earlier = searched(tmp_path / "earlier")
     first, second = {"Architecture.hidden_dim": 7}, {"Training.batch_size": 2}
@@ -198,9 +194,7 @@ def test_numbers_allow_for_earlier_studies_and_enqueued_trials(tmp_path: Path) -
     assert trials(directory) == before  # nothing was enqueued again
 
 
-def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(
-    tmp_path: Path,
-) -> None:
+def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(tmp_path):
     directory = searched(tmp_path)
     whole = directory.journal.read_bytes()
     assert remade(directory) == 0
@@ -211,13 +205,11 @@ def test_a_study_that_is_there_and_a_search_that_has_not_begun_are_left_alone(
     assert not new.journal.exists()
 
 
-def test_a_rebuilding_that_was_killed_is_done_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rebuilding_that_was_killed_is_done_again(tmp_path, monkeypatch):
     class Killed(BaseException):
         pass
 
-    def killed(*arguments: Any) -> None:
+    def killed(*arguments):
         raise Killed
 
     directory = searched(tmp_path)
@@ -235,10 +227,8 @@ def test_a_rebuilding_that_was_killed_is_done_again(
     assert not list(directory.path.glob(".study*"))
 
 
-def test_a_study_is_made_anew_though_its_end_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: Any) -> None:
+def test_a_study_is_made_anew_though_its_end_cannot_be_written(tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     directory = searched(tmp_path)
@@ -250,7 +240,7 @@ def test_a_study_is_made_anew_though_its_end_cannot_be_written(
     assert trials(directory) == before
 
 
-def test_another_search_is_refused_though_the_study_is_lost(tmp_path: Path) -> None:
+def test_another_search_is_refused_though_the_study_is_lost(tmp_path):
     directory = searched(tmp_path)
     directory.journal.unlink()
     directory.store.mkdir()

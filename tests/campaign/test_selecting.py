@@ -1,22 +1,17 @@
 """The choice of members is on disk before they train, and a restarted driver keeps to it."""
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import replace
 
-import pytest
 from campaign_cases import MEMBERS
-from phase_cases import Campaign, run, well
+from phase_cases import run, well
 
 from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.ensemble.failed_members import SELECTION
 
 
-def test_a_restarted_driver_keeps_to_the_choice(
-    campaign: Campaign, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_restarted_driver_keeps_to_the_choice(campaign, caplog):
     caplog.set_level(logging.INFO, logger="hydragnn_flow.campaign")
     trials, _ = run(campaign(), well)
     context = campaign()

@@ -1,12 +1,7 @@
 """What is wrong with a run directory, data files or a sampler is found before the driver starts."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG
@@ -16,7 +11,7 @@ from hydragnn_flow.config import RunConfig
 from hydragnn_flow.run_directory import RunDirectory
 
 
-def files(folder: Path, **source: Any) -> RunConfig:
+def files(folder, **source):
     """A configuration whose data are files of a folder."""
     targets = {"energy": "eV", "forces": "eV/Å"}
     source = {"format": "ase", "targets": targets} | source
@@ -27,7 +22,7 @@ def files(folder: Path, **source: Any) -> RunConfig:
 
 
 @contextmanager
-def unprivileged() -> Iterator[None]:
+def unprivileged():
     """Be somebody whom the system can refuse something."""
     if os.geteuid() != 0:
         yield
@@ -39,21 +34,19 @@ def unprivileged() -> Iterator[None]:
         os.setresuid(0, 0, 0)
 
 
-def test_nothing_is_written(tmp_path: Path) -> None:
+def test_nothing_is_written(tmp_path):
     run = tmp_path / "runs" / "new"
     assert check_paths(RunConfig.model_validate(CONFIG), run).path == run
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_that_may_not_be_looked_into(tmp_path: Path) -> None:
+def test_a_directory_that_may_not_be_looked_into(tmp_path):
     (tmp_path / "closed").mkdir(mode=0)
     with unprivileged(), pytest.raises(InputError, match=r"closed.*Permission denied; .*another"):
         check_paths(RunConfig.model_validate(CONFIG), tmp_path / "closed" / "run")
 
 
-def test_a_directory_that_may_not_be_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_that_may_not_be_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path or not mode & os.W_OK)
     with pytest.raises(InputError, match=f"a/run: nothing may be written in {tmp_path}; .*run-dir"):
         check_paths(RunConfig.model_validate(CONFIG), tmp_path / "a" / "run")
@@ -68,7 +61,7 @@ def test_a_directory_that_may_not_be_written_to(
         ({"format": "hydragnn", "file": "no.bp", "targets": None}, r"\(data.source.file\) is not"),
     ],
 )
-def test_data_files_that_are_not_there(source: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_data_files_that_are_not_there(source, said, tmp_path):
     (tmp_path / "a.xyz").touch()
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".hidden").touch()
@@ -76,7 +69,7 @@ def test_data_files_that_are_not_there(source: dict[str, Any], said: str, tmp_pa
         check_paths(files(tmp_path, **source), tmp_path / "run")
 
 
-def test_data_files_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_files_that_may_not_be_read(tmp_path, monkeypatch):
     for name in ("a.xyz", "b.xyz"):
         (tmp_path / name).touch()
     monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.R_OK)
@@ -84,7 +77,7 @@ def test_data_files_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.Mon
         check_paths(files(tmp_path, train="*.xyz"), tmp_path / "run")
 
 
-def test_a_sampler_that_cannot_propose_for_this_search(tmp_path: Path) -> None:
+def test_a_sampler_that_cannot_propose_for_this_search(tmp_path):
     search = {**CONFIG["search"], "sampler": {"type": "BruteForceSampler"}}
     with pytest.raises(
         InputError, match=r"BruteForceSampler cannot propose for this search: .*step"
@@ -92,9 +85,7 @@ def test_a_sampler_that_cannot_propose_for_this_search(tmp_path: Path) -> None:
         check_paths(RunConfig.model_validate({**CONFIG, "search": search}), tmp_path / "run")
 
 
-def test_a_finished_run_no_longer_needs_its_data_nor_a_right_to_write(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_finished_run_no_longer_needs_its_data_nor_a_right_to_write(tmp_path, monkeypatch):
     asked = files(tmp_path, train="no.xyz")
     run = RunDirectory(tmp_path / "run")
     run.record_start(asked)

@@ -1,12 +1,9 @@
 """The weights that all trials begin with, from where they were trained to a segment."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +15,6 @@ from hydragnn_flow.campaign.origin import with_start
 from hydragnn_flow.campaign.starting import bring_weights, check_start, weights_for
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.start_from import StartConfig
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.report.model_card import _start
@@ -28,7 +24,7 @@ from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
 TESTS = str(Path(__file__).resolve().parents[1])
 
 
-def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) -> Path:
+def trial(folder, store, *, epochs=(1, 4)):
     """A trial's folder with a checkpoint of each sending; biases of its best weights are epochs."""
     folder = folder / "earlier" / "trials" / "0"
     folder.mkdir(parents=True)
@@ -38,20 +34,17 @@ def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) 
         state = build_model(NETWORK, store).state_dict()
         best = {key: value * 0 + epoch for key, value in state.items()}
         progress = {"epoch": epoch, "step": 0}
-        save_checkpoint(
-            folder / f"checkpoint-{epoch}.pt",
-            {"best": best, "progress": progress},
-        )
+        save_checkpoint(folder / f"checkpoint-{epoch}.pt", {"best": best, "progress": progress})
     return folder
 
 
-def config_with(start: dict[str, Any]) -> RunConfig:
+def config_with(start):
     values = copy.deepcopy(CONFIG)
     values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}}
     return RunConfig.model_validate({**values, "start_from": start})
 
 
-def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path: Path, store: GraphStore) -> None:
+def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path, store):
     folder = trial(tmp_path, store)
     config = config_with({"path": str(folder), "heads": "new", "freeze": "encoder"})
     directory = RunDirectory(tmp_path / "run")
@@ -70,7 +63,7 @@ def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path: Path, store: Gr
     assert said in card[1][0]
 
 
-def test_once_begun_the_weights_are_those_in_the_run(tmp_path: Path, store: GraphStore) -> None:
+def test_once_begun_the_weights_are_those_in_the_run(tmp_path, store):
     folder = trial(tmp_path, store)
     config = config_with({"path": str(folder)})
     directory = RunDirectory(tmp_path / "run")
@@ -88,7 +81,7 @@ def test_once_begun_the_weights_are_those_in_the_run(tmp_path: Path, store: Grap
         bring_weights(config, directory, store)
 
 
-def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStore) -> None:
+def test_another_start_is_another_configuration(tmp_path, store):
     directory = RunDirectory(tmp_path / "run")
     directory.record_start(config_with({"path": "a"}))
     directory.journal.touch()
@@ -96,7 +89,7 @@ def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStor
         directory.check(config_with({"path": "b"}))
 
 
-def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
+def test_files_that_hold_no_weights(tmp_path, store):
     folder = trial(tmp_path, store, epochs=())
     with torch.device("meta"):
         model = build_model(NETWORK, store)
@@ -111,7 +104,7 @@ def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
         weights_for(StartConfig(path=file), model)
 
 
-def test_a_damaged_note(tmp_path: Path) -> None:
+def test_a_damaged_note(tmp_path):
     directory = RunDirectory(tmp_path)
     directory.start.parent.mkdir()
     directory.start.write_text("{}")
@@ -120,7 +113,7 @@ def test_a_damaged_note(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def with_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+def with_engine(tmp_path, monkeypatch):
     """A campaign whose networks an engine builds, and a file of its weights."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
     module = Neighbours({"energy": ("graph", 1)}, 8, 4.0)
@@ -135,9 +128,7 @@ def with_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 
 @pytest.mark.parametrize("heads", ["keep", "new"])
-def test_an_engine_reads_its_own_weights(
-    heads: str, with_engine: RunConfig, tmp_path: Path, store: GraphStore
-) -> None:
+def test_an_engine_reads_its_own_weights(heads, with_engine, tmp_path, store):
     start = {"path": tmp_path / "trained.pk", "heads": heads, "freeze": ("network.element",)}
     config = with_engine.model_copy(update={"start_from": StartConfig.model_validate(start)})
     directory = RunDirectory(tmp_path / "run")
@@ -154,9 +145,7 @@ def test_an_engine_reads_its_own_weights(
     assert said is not None and said.startswith(f"{tmp_path / 'trained.pk'} (SHA-256 ")
 
 
-def test_weights_of_another_network_of_an_engine(
-    with_engine: RunConfig, tmp_path: Path, store: GraphStore
-) -> None:
+def test_weights_of_another_network_of_an_engine(with_engine, tmp_path, store):
     torch.save(Neighbours({"energy": ("graph", 1)}, 5, 4.0).state_dict(), tmp_path / "trained.pk")
     with pytest.raises(InputError, match=r"trained\.pk is of another .* has the shape \[100, 5\]"):
         check_start(with_engine, store)

@@ -1,7 +1,5 @@
 """Searches for the fastest training: what is measured, and what is left out."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +9,7 @@ import pytest
 import yaml
 from campaign_cases import TRIALS
 from driver_cases import TWO_CORES
-from phase_cases import Campaign, FakePool, badly, change_gcd, run, well
+from phase_cases import FakePool, badly, change_gcd, run, well
 from typer.testing import CliRunner
 
 from hydragnn_flow import cli, trials_frame
@@ -23,7 +21,6 @@ from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.report.status import status_table
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import checkpoints
 
 ALONE: dict[str, Any] = {
@@ -37,7 +34,7 @@ ALONE: dict[str, Any] = {
 }
 
 
-def timed(spec: SegmentSpec, **changes: Any) -> SegmentResult:
+def timed(spec, **changes):
     """A segment whose fifteen steady steps took 1, 2, … seconds."""
     measured = {
         "steps": 20,
@@ -49,7 +46,7 @@ def timed(spec: SegmentSpec, **changes: Any) -> SegmentResult:
     return replace(well(spec), **{**measured, **changes})
 
 
-def test_the_fastest_is_found_and_nothing_follows(campaign: Campaign) -> None:
+def test_the_fastest_is_found_and_nothing_follows(campaign):
     context = campaign(**ALONE)
     pool = FakePool(timed)
     assert run_phases(context, lambda: pool) == []
@@ -70,11 +67,11 @@ def test_the_fastest_is_found_and_nothing_follows(campaign: Campaign) -> None:
     )
 
 
-def test_a_strategy_that_finds_no_memory_is_a_result(campaign: Campaign) -> None:
+def test_a_strategy_that_finds_no_memory_is_a_result(campaign):
     """It is not made another strategy by dividing its steps."""
     tries: Counter[int] = Counter()
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         tries[spec.number] += 1
         return badly(spec, "out_of_memory") if spec.number == 1 else timed(spec)
 
@@ -84,7 +81,7 @@ def test_a_strategy_that_finds_no_memory_is_a_result(campaign: Campaign) -> None
     assert set(tries.values()) == {1}
 
 
-def test_nothing_shares_a_gcd_with_what_is_timed(campaign: Campaign) -> None:
+def test_nothing_shares_a_gcd_with_what_is_timed(campaign):
     context = campaign(**ALONE)
     change_gcd(context, most_segments=8)
     _, pool = run(context, timed)
@@ -97,13 +94,11 @@ def test_nothing_shares_a_gcd_with_what_is_timed(campaign: Campaign) -> None:
 @pytest.mark.parametrize(
     ("objective", "value"), [("throughput", 40.0), ("seconds", 50.0), ("joules", 300.0)]
 )
-def test_segments_of_a_trial_count_together(
-    campaign: Campaign, objective: str, value: float
-) -> None:
+def test_segments_of_a_trial_count_together(campaign, objective, value):
     """Costs are those of a thousand structures, and of all GCDs."""
     tries: Counter[int] = Counter()
 
-    def machine(spec: SegmentSpec) -> SegmentResult:
+    def machine(spec):
         tries[spec.number] += 1
         if tries[spec.number] == 1:
             result = timed(
@@ -123,14 +118,14 @@ def test_segments_of_a_trial_count_together(
     assert trials[0].value == pytest.approx(value)
 
 
-def test_a_limit_is_that_of_the_whole_trial(campaign: Campaign) -> None:
+def test_a_limit_is_that_of_the_whole_trial(campaign):
     changes = {**ALONE, "objectives": ["seconds"], "constraints": {"seconds": 2.0}}
     trials, _ = run(campaign(**changes), lambda spec: timed(spec, seconds=1.0 + spec.number))
     assert [trial.feasible for trial in trials] == [n < 2 for n in range(TRIALS)]
     assert trials[0].value == pytest.approx(1000 / 60)
 
 
-def test_too_few_steps_are_said(campaign: Campaign) -> None:
+def test_too_few_steps_are_said(campaign):
     changes = {**ALONE, "budget": {"samples": 12}}
     context = campaign(**changes)
     pool = FakePool(lambda spec: timed(spec, steps=3, steady_steps=0))
@@ -141,7 +136,7 @@ def test_too_few_steps_are_said(campaign: Campaign) -> None:
     assert "after the first 5 steps, and the trial has taken 3" in said
 
 
-def test_more_gcds_than_there_are_cannot_be_timed(campaign: Campaign) -> None:
+def test_more_gcds_than_there_are_cannot_be_timed(campaign):
     space = {**ALONE["space"], "Resources.gcds": {"choices": [1, 4]}}
     searched = campaign(**{**ALONE, "space": space})
     with pytest.raises(InputError, match=r"space.Resources.gcds: asks for 4 GCDs.*has 2"):
@@ -152,7 +147,7 @@ def test_more_gcds_than_there_are_cannot_be_timed(campaign: Campaign) -> None:
     check_gcds(campaign(**ALONE).config, given.site)
 
 
-def test_speed_may_stand_beside_an_error(campaign: Campaign) -> None:
+def test_speed_may_stand_beside_an_error(campaign):
     """Members follow then, and epochs are judged as ever."""
     changes = {"objectives": ["val_error", "throughput"], "rungs": "none"}
     trials, pool = run(campaign(**changes), timed)
@@ -162,7 +157,7 @@ def test_speed_may_stand_beside_an_error(campaign: Campaign) -> None:
 
 
 @pytest.mark.slow  # that it is read, in tests/config; that such searches end, above
-def test_the_configuration_that_ships_runs(tmp_path: Path) -> None:
+def test_the_configuration_that_ships_runs(tmp_path):
     """As a user gives it, with fewer data and trials."""
     configs = Path(__file__).parents[2] / "configs"
     values = yaml.safe_load((configs / "strategy.yaml").read_text())
@@ -173,7 +168,7 @@ def test_the_configuration_that_ships_runs(tmp_path: Path) -> None:
     file = tmp_path / "strategy.yaml"
     file.write_text(yaml.safe_dump(values, sort_keys=False))  # `when` names earlier ones
 
-    def said() -> str:
+    def said():
         with bound_to(TWO_CORES):
             words = ["run", str(file), "--run-dir", str(tmp_path / "run")]
             done = CliRunner().invoke(cli.app, words, env={"COLUMNS": "120"})

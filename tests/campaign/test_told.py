@@ -1,11 +1,7 @@
 """What a campaign says before it trains."""
 
-from __future__ import annotations
-
 import copy
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG
@@ -18,7 +14,7 @@ from hydragnn_flow.execution import load_site
 from hydragnn_flow.report.progress import CampaignView
 
 
-def prepared(folder: Path, config: dict[str, Any]) -> list[str]:
+def prepared(folder, config):
     """Prepare a run's store; returns the lines that were said."""
     text = StringIO()
     with CampaignView(Console(file=text, width=1000)) as view:
@@ -27,12 +23,12 @@ def prepared(folder: Path, config: dict[str, Any]) -> list[str]:
 
 
 @pytest.fixture
-def config() -> dict[str, Any]:
+def config():
     """Of a campaign; may be changed."""
     return copy.deepcopy(CONFIG)
 
 
-def test_keys_that_change_nothing_are_named_once(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_keys_that_change_nothing_are_named_once(tmp_path, config):
     network = config["network"]
     network["Variables_of_interest"]["output_names"] = ["graph_energy"]
     network["Training"]["perc_train"] = 0.7
@@ -42,13 +38,11 @@ def test_keys_that_change_nothing_are_named_once(tmp_path: Path, config: dict[st
     assert [line.split(" is ")[0] for line in said[1:]] == ["network: Training.batch_size = 4"]
 
 
-def test_nothing_is_said_of_keys_that_all_count(tmp_path: Path, config: dict[str, Any]) -> None:
+def test_nothing_is_said_of_keys_that_all_count(tmp_path, config):
     assert not any("change nothing" in line for line in prepared(tmp_path, config))
 
 
-def test_a_potential_with_cut_neighbour_lists_is_refused(
-    tmp_path: Path, config: dict[str, Any]
-) -> None:
+def test_a_potential_with_cut_neighbour_lists_is_refused(tmp_path, config):
     """Most of HydraGNN's are; nothing stays of the preparation."""
     config["network"]["Architecture"]["max_neighbours"] = 12
     with pytest.raises(InputError, match=r"forces are not the gradient .*max_neighbours = 12"):

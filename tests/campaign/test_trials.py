@@ -1,26 +1,12 @@
 """The search phase, with the machine faked and everything else real."""
 
-from __future__ import annotations
-
 import io
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, TRIALS
-from phase_cases import (
-    SITE,
-    Campaign,
-    FakePool,
-    badly,
-    change_gcd,
-    hosts,
-    run,
-    searched,
-    well,
-)
+from phase_cases import SITE, FakePool, badly, change_gcd, hosts, run, searched, well
 from rich.console import Console
 
 from hydragnn_flow.campaign import dispatch as dispatch_module
@@ -28,24 +14,22 @@ from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.site import guessed_gcd
-from hydragnn_flow.placement import Host
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
 
 
-def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> None:
+def test_fewer_trials_than_were_asked_for_end_the_search(campaign):
     """With all that had begun, and workers to end it."""
 
     class Greedy(FakePool):
         wanted = 0
 
-        def update(self, demand: int = 0) -> None:
+        def update(self, demand=0):
             self.wanted = demand
 
-        def hosts(self) -> list[Host]:
+        def hosts(self):
             return hosts(min(-(-self.wanted // 2), self.nodes))
 
     phase = TrialPhase(campaign(trials=12))
@@ -58,7 +42,7 @@ def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> 
     assert {trial.state for trial in trials[9:]} <= {"complete", "pruned"}
 
 
-def test_the_search_shows_its_end_and_who_waits(campaign: Campaign) -> None:
+def test_the_search_shows_its_end_and_who_waits(campaign):
     context, said = campaign(rungs="promotion"), io.StringIO()
     context.view = CampaignView(Console(file=said, width=200))
     run(context, well)
@@ -68,9 +52,7 @@ def test_the_search_shows_its_end_and_who_waits(campaign: Campaign) -> None:
 
 
 @pytest.mark.parametrize(("launch_seconds", "asked"), [(0.0, 2), (1.0, 5)])
-def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
-    campaign: Campaign, launch_seconds: float, asked: int
-) -> None:
+def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(campaign, launch_seconds, asked):
     """What computes all the time fills a GCD; of what waits for its launches four share one.
 
     While it is not known how they get on together, one of four has a GCD to itself.
@@ -80,7 +62,7 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
     before: list[int] = []
 
     class Counting(FakePool):
-        def update(self, demand: int = 0) -> None:
+        def update(self, demand=0):
             before.append(phase.search.asked)
 
     phase = TrialPhase(context)
@@ -88,16 +70,14 @@ def test_no_more_trials_are_asked_for_than_fill_the_free_gcds(
     assert before[:2] == [0, asked]
 
 
-def test_the_first_trials_are_sent_before_the_last_are_asked_for(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_trials_are_sent_before_the_last_are_asked_for(campaign, monkeypatch):
     monkeypatch.setattr(trials_module, "_MOST_AT_ONCE", 2)
     context = campaign(trials=20)
     context.site = replace(SITE, nodes=4)
     asked: list[int] = []
 
     class Counting(FakePool):
-        def run(self, *args: Any) -> Future[list[SegmentResult]]:
+        def run(self, *args):
             asked.append(phase.search.asked)
             ended = super().run(*args)
             if len(asked) > 8:
@@ -115,7 +95,7 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
 
 
-def test_on_cpu_slots_every_segment_has_its_own(campaign: Campaign) -> None:
+def test_on_cpu_slots_every_segment_has_its_own(campaign):
     """However little it computes there: what launches an operation is the core."""
     context = campaign()
     change_gcd(context, **vars(replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)))
@@ -124,7 +104,7 @@ def test_on_cpu_slots_every_segment_has_its_own(campaign: Campaign) -> None:
     assert len(results) >= TRIALS and {result.together for result in results} == {1.0}
 
 
-def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:
+def test_what_has_waited_longest_is_sent_first(campaign):
     """Though it is the shortest; a driver sends the longest first otherwise."""
     context = campaign()
     phase, pools = TrialPhase(context), FakePool(well)
@@ -146,13 +126,11 @@ def test_what_has_waited_longest_is_sent_first(campaign: Campaign) -> None:
     phase.search.close()
 
 
-def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(campaign, monkeypatch):
     monkeypatch.setattr(dispatch_module, "SECONDS_TO_FOLLOW", 0.0)
 
     class Hanging(FakePool):
-        def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        def run(self, ranks, node):
             answer = super().run(ranks, node)
             return Future() if ranks[0].number else answer
 
@@ -168,7 +146,7 @@ def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(
     phase.search.close()
 
 
-def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None:
+def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign):
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [1, 2, 64]}}
     trials, pools = run(campaign(space=space), well)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
@@ -183,7 +161,7 @@ def test_a_trial_runs_on_as_many_gcds_as_it_asks_for(campaign: Campaign) -> None
 
 
 @pytest.mark.parametrize("rungs", ["stopping", "promotion", "hyperband", "none"])
-def test_every_rule_ends_every_trial(campaign: Campaign, rungs: str) -> None:
+def test_every_rule_ends_every_trial(campaign, rungs):
     context = campaign(rungs=rungs)
     trials, pools = run(context, well)
     assert len(trials) == TRIALS
@@ -208,9 +186,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("space", [NODE_HEADS, HEADS], ids=["for the data", "at all"])
-def test_a_network_that_cannot_be_fails_its_trial_alone(
-    campaign: Campaign, space: dict[str, Any]
-) -> None:
+def test_a_network_that_cannot_be_fails_its_trial_alone(campaign, space):
     changes = {"space": space, "sampler": "random", "trials": 24}
     trials, pools = run(campaign(**changes), well)
     failed = {trial.number for trial in trials if trial.state == "failed"}
@@ -220,7 +196,7 @@ def test_a_network_that_cannot_be_fails_its_trial_alone(
     assert {trial.state for trial in trials} <= {"complete", "pruned", "failed"}
 
 
-def test_a_driver_takes_up_trials_that_cannot_be(campaign: Campaign) -> None:
+def test_a_driver_takes_up_trials_that_cannot_be(campaign):
     """As the driver leaves them that is killed before it has seen that."""
     changes = {"space": NODE_HEADS, "sampler": "random"}
     phase = TrialPhase(campaign(**changes))
@@ -233,7 +209,7 @@ def test_a_driver_takes_up_trials_that_cannot_be(campaign: Campaign) -> None:
     assert any(trial.state == "failed" for trial in trials)
 
 
-def test_where_no_network_can_be_the_search_says_so(campaign: Campaign) -> None:
+def test_where_no_network_can_be_the_search_says_so(campaign):
     space = {"Architecture.output_heads.node.type": {"choices": ["mlp_per_node"]}}
     context = campaign(space=space, trials=1000)
     with pytest.raises(InputError, match=r"search\.space: none of the .* network.*mlp_per_node"):
@@ -241,7 +217,7 @@ def test_where_no_network_can_be_the_search_says_so(campaign: Campaign) -> None:
     assert len(TrialPhase(campaign(space=space, trials=1000)).search.records) < 100
 
 
-def test_a_verdict_stands_after_a_restart(campaign: Campaign) -> None:
+def test_a_verdict_stands_after_a_restart(campaign):
     """A trial that went on is not pruned because better ones came before the next driver."""
     phase = TrialPhase(campaign())
     first = phase.search.ask()

@@ -4,10 +4,7 @@ It is killed while segments run in tests/test_campaign.py, and at random moments
 test_search_kills.py.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from campaign_cases import MEMBERS, TRIALS, write_config
@@ -28,7 +25,7 @@ MOMENTS: dict[str, Reached] = {
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("kills")  # begins with the first
-def test_killed_at_every_stage(tmp_path: Path) -> None:
+def test_killed_at_every_stage(tmp_path):
     config, run, log = write_config(tmp_path), tmp_path / "run", tmp_path / "output"
     for moment, reached in MOMENTS.items():
         driver = start_until(reached, moment, config, run, log)

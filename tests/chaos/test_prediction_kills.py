@@ -1,19 +1,14 @@
 """A prediction on a site is killed, driver or worker; the same command goes on, nothing is lost."""
 
-from __future__ import annotations
-
 import time
-from pathlib import Path
 
 import ase.io
-import psutil
 import pytest
 from ase.build import bulk
 from driver_cases import PATIENCE, command_of, command_on_two_cores, family_of
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import write_predictions
 
 STRUCTURES = 9 * 1024 + 5
@@ -21,7 +16,7 @@ STRUCTURES = 9 * 1024 + 5
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("prediction_kills")  # begins with the first
-def test_killed_driver_and_trainer(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_killed_driver_and_trainer(tmp_path, alloy_store):
     run = untrained_ensemble(tmp_path / "run", alloy_store)
     file, log, out = tmp_path / "all.extxyz", tmp_path / "log", tmp_path / "out.csv"
     kinds = [bulk("Cu", a=3.5 + 0.01 * n) for n in range(64)]
@@ -29,7 +24,7 @@ def test_killed_driver_and_trainer(tmp_path: Path, alloy_store: GraphStore) -> N
     words = ["predict", run, file, "-o", out, "--site", "local"]
     folder = tmp_path / ".out.csv.parts"
 
-    def started(parts: int) -> psutil.Popen:
+    def started(parts):
         driver = command_on_two_cores(words, log)
         give_up = time.monotonic() + PATIENCE
         while len(list(folder.glob("*/part-*"))) < parts:

@@ -1,12 +1,9 @@
 """A search of forty trials whose driver is killed at random moments, again and again."""
 
-from __future__ import annotations
-
 import random
 import signal
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +33,7 @@ SEARCH: dict[str, Any] = {
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("search_kills")  # begins with the first
-def test_no_trial_is_lost_or_repeated(tmp_path: Path) -> None:
+def test_no_trial_is_lost_or_repeated(tmp_path):
     network = CONFIG["network"] | {"Training": CONFIG["network"]["Training"] | {"num_epoch": 3}}
     source = {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]}
     config = write_config(

@@ -1,9 +1,5 @@
 """The best evaluations of DeepHyper's as configurations that a search begins with."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import yaml
 from campaign_cases import CONFIG
@@ -17,10 +13,7 @@ from hydragnn_flow.errors import InputError
 SPACE = {
     "Architecture.mpnn_type": {"choices": ["SchNet", "PAINN"]},
     "Architecture.hidden_dim": {"int": [8, 64]},
-    "Architecture.num_filters": {
-        "int": [4, 64],
-        "when": {"Architecture.mpnn_type": ["SchNet"]},
-    },
+    "Architecture.num_filters": {"int": [4, 64], "when": {"Architecture.mpnn_type": ["SchNet"]}},
     "Training.Optimizer.learning_rate": {"float": [1e-4, 1e-2], "log": True},
 }
 # As DeepHyper 0.13 writes it: a gap where a parameter does not exist, F for a failure.
@@ -37,18 +30,18 @@ SchNet,24,8.5,0.004,7,-0.2,6,DONE,7.5
 
 
 @pytest.fixture
-def config() -> RunConfig:
+def config():
     return RunConfig.model_validate(changed("search/space", SPACE))
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Path:
+def results(tmp_path):
     file = tmp_path / "results.csv"
     file.write_text(RESULTS)
     return file
 
 
-def test_the_best_come_first_and_each_once(config: RunConfig, results: Path) -> None:
+def test_the_best_come_first_and_each_once(config, results):
     found = best_evaluations([results], config, 5)
     assert found.configurations == [
         {
@@ -70,7 +63,7 @@ def test_the_best_come_first_and_each_once(config: RunConfig, results: Path) -> 
     assert len(best_evaluations([results], config, 1).configurations) == 1
 
 
-def test_several_campaigns_are_one(config: RunConfig, results: Path, tmp_path: Path) -> None:
+def test_several_campaigns_are_one(config, results, tmp_path):
     other = tmp_path / "more.csv"
     other.write_text("p:model_type,p:hidden_dim,objective_1\nPAINN,40,7\nPAINN,48,9\n")
     with pytest.raises(InputError, match=r"more\.csv: has no column 'objective'; .*objective_1"):
@@ -95,9 +88,7 @@ def test_several_campaigns_are_one(config: RunConfig, results: Path, tmp_path: P
         ("p:hidden_dim,objective\n16,1\n1,2,3\n", "is no table"),
     ],
 )
-def test_other_tables_are_refused(
-    config: RunConfig, tmp_path: Path, content: str, says: str
-) -> None:
+def test_other_tables_are_refused(config, tmp_path, content, says):
     file = tmp_path / "results.csv"
     file.write_text(content)
     with pytest.raises(InputError, match=f"results.csv: .*{says}") as error:
@@ -105,12 +96,7 @@ def test_other_tables_are_refused(
     assert "\n" not in str(error.value)
 
 
-def test_what_is_printed_goes_into_the_configuration(
-    tmp_path: Path,
-    results: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_printed_goes_into_the_configuration(tmp_path, results, monkeypatch, capsys):
     values = changed("search/space", SPACE)
     path = tmp_path / "campaign.yaml"
     path.write_text(yaml.safe_dump(values))
@@ -127,9 +113,7 @@ def test_what_is_printed_goes_into_the_configuration(
     assert [one["Architecture.mpnn_type"] for one in enqueued] == ["PAINN", "SchNet"]
 
 
-def test_a_file_that_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_is_not_there(tmp_path, capsys, monkeypatch):
     console = Console(tmp_path, capsys)
     config = console.write(CONFIG)
     console.refuses(
@@ -142,7 +126,7 @@ def test_a_file_that_is_not_there(
     )
 
 
-def test_layers_of_heads_are_found_in_all_branches(tmp_path: Path) -> None:
+def test_layers_of_heads_are_found_in_all_branches(tmp_path):
     """As HydraGNN's scripts mean it, whether the space enters branches together or one by one."""
     head = {"num_headlayers": 2, "dim_headlayers": [8, 8]}
     branches = [{"type": f"branch-{n}", "architecture": head} for n in range(2)]

@@ -1,7 +1,5 @@
 """Errors of the system and of the program are one sentence, as is every mistake of usage."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +8,6 @@ from typing import Any
 import pytest
 import typer
 from campaign_cases import CONFIG
-from console_cases import Console
 
 from hydragnn_flow import cli
 from hydragnn_flow.config import load_config
@@ -25,14 +22,12 @@ from hydragnn_flow.run_directory import RunDirectory
         (OSError(28, "No space left on device"), "No space left on device"),
     ],
 )
-def test_a_place_the_system_refuses(
-    console: Console, monkeypatch: pytest.MonkeyPatch, error: OSError, said: str
-) -> None:
+def test_a_place_the_system_refuses(console, monkeypatch, error, said):
     RunDirectory(console.run).record_start(load_config(console.write(CONFIG)))
     if error.filename:
         error.filename = str(console.run / "report.html")
 
-    def refused(*_: Any) -> None:
+    def refused(*_):
         raise error
 
     monkeypatch.setattr("hydragnn_flow.report.html.write_report", refused)
@@ -49,17 +44,12 @@ def test_a_place_the_system_refuses(
 )
 @pytest.mark.parametrize("debug", [None, 0, 1, 2])
 def test_other_errors_are_one_sentence_without_debug(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    error: Exception,
-    said: str,
-    debug: int | None,
-) -> None:
+    console, monkeypatch, capsys, error, said, debug
+):
     """What is no fault of the user's ends with exit code 1; `--debug` may stand anywhere."""
     RunDirectory(console.run).record_start(load_config(console.write(CONFIG)))
 
-    def broken(*_: Any) -> None:
+    def broken(*_):
         raise error
 
     monkeypatch.setattr("hydragnn_flow.report.html.write_report", broken)
@@ -77,9 +67,7 @@ def test_other_errors_are_one_sentence_without_debug(
     assert trace == [] or debug is not None
 
 
-def test_help_explains_every_word(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_explains_every_word(monkeypatch, capsys):
     group: Any = typer.main.get_command(cli.app)
     commands = {**group.commands, **group.commands["store"].commands}
     for name, command in commands.items():
@@ -92,7 +80,7 @@ def test_help_explains_every_word(
     assert "[default: runs/NAME]" in capsys.readouterr().out
 
 
-def test_the_workflow_refuses_in_one_sentence(tmp_path: Path) -> None:
+def test_the_workflow_refuses_in_one_sentence(tmp_path):
     script = Path(__file__).parents[2] / "workflows" / "ensemble_hpo.py"
     options = ["--config", "configs/no.yaml", "--run-dir", "run"]
     done = subprocess.run(
@@ -104,10 +92,8 @@ def test_the_workflow_refuses_in_one_sentence(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_campaign_that_had_to_stop_says_why(
-    console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def stopped(*_: Any) -> None:
+def test_a_campaign_that_had_to_stop_says_why(console, monkeypatch, capsys):
+    def stopped(*_):
         raise CampaignStopped("the disk is full; make room and give the same command again")
 
     monkeypatch.setattr("hydragnn_flow.campaign.run_campaign", stopped)
@@ -134,16 +120,12 @@ def test_a_campaign_that_had_to_stop_says_why(
         (["--verison"], "--version"),
     ],
 )
-def test_wrong_usage_is_one_sentence(
-    console: Console, monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
-) -> None:
+def test_wrong_usage_is_one_sentence(console, monkeypatch, arguments, said):
     filled = [argument.format(folder=console.folder) for argument in arguments]
     console.refuses(monkeypatch, *filled, names=[said])
 
 
-def test_a_command_alone_prints_the_help(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_alone_prints_the_help(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["hydragnn-flow", "store"])
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -153,9 +135,7 @@ def test_a_command_alone_prints_the_help(
     assert "error" not in said.err
 
 
-def test_a_store_that_a_check_of_a_site_is_to_read_is_looked_for_first(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_that_a_check_of_a_site_is_to_read_is_looked_for_first(console, monkeypatch):
     monkeypatch.chdir(console.folder)
     (console.folder / "empty").mkdir()
     for store, said in (("none", "does not exist"), ("empty", "manifest.json is missing")):

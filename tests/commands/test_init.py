@@ -1,19 +1,8 @@
 """`hydragnn-flow init` writes a configuration that `hydragnn-flow run` takes as it is."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from ase.build import bulk
-from console_cases import Console
-from source_cases import (
-    FORMATS,
-    WITHOUT_FORCES,
-    frames,
-    write_extxyz,
-    write_table,
-)
+from source_cases import FORMATS, WITHOUT_FORCES, frames, write_extxyz, write_table
 
 from hydragnn_flow import GraphStore, cli, load_config
 from hydragnn_flow.data import prepare_store
@@ -22,7 +11,7 @@ from hydragnn_flow.data.sources import open_source
 
 
 @pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def here(tmp_path, monkeypatch):
     """The working directory, with an empty one for data."""
     here = tmp_path / "here"
     (here / "my data").mkdir(parents=True)
@@ -30,9 +19,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here
 
 
-def init(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], directory: str
-) -> tuple[int, str]:
+def init(monkeypatch, capsys, directory):
     monkeypatch.setattr("sys.argv", ["hydragnn-flow", "init", directory])
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -42,9 +29,7 @@ def init(
 
 
 @pytest.mark.parametrize("name", ["extxyz", "csv of paths", "json"])
-def test_what_it_writes_is_a_configuration(
-    name: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_it_writes_is_a_configuration(name, here, monkeypatch, capsys):
     _, extension, write_file = FORMATS[name]
     write_file(here / "my data" / f"all.{extension}", frames(60))
     code, said = init(monkeypatch, capsys, "my data")
@@ -59,9 +44,7 @@ def test_what_it_writes_is_a_configuration(
     assert "hydragnn-flow run my-data.yaml" in said
 
 
-def test_its_data_are_prepared_and_its_unknown_units_marked(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_its_data_are_prepared_and_its_unknown_units_marked(here, monkeypatch, capsys):
     structures = frames(50)
     for i, atoms in enumerate(structures):
         atoms.calc = None
@@ -78,12 +61,7 @@ def test_its_data_are_prepared_and_its_unknown_units_marked(
 
 
 @pytest.mark.parametrize("size", [3.3, 4.1])
-def test_its_file_leaves_out_no_neighbours(
-    size: float,
-    here: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_its_file_leaves_out_no_neighbours(size, here, monkeypatch, capsys):
     """However many a crystal has within 5 Å, `prepare` has nothing to warn of."""
     structures = []
     for i in range(50):
@@ -103,9 +81,7 @@ def test_its_file_leaves_out_no_neighbours(
     assert "leaves out" not in capsys.readouterr().out
 
 
-def test_nothing_is_overwritten(
-    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_overwritten(here, monkeypatch, capsys):
     write_extxyz(here / "my data" / "all.xyz", frames(50))
     for taken in ("my-data.yaml", "my-data.json"):
         (here / taken).write_text("mine\n")
@@ -115,7 +91,7 @@ def test_nothing_is_overwritten(
         (here / taken).unlink()
 
 
-def test_what_it_refuses(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_it_refuses(console, monkeypatch):
     data = console.folder / "data"
     console.refuses(monkeypatch, "init", data, names=["data", "does not exist"])
     data.write_text("")

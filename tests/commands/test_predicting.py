@@ -1,33 +1,24 @@
 """`hydragnn-flow predict` says what it wrote, and refuses what it cannot predict."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
-from typing import Any
 
 import ase.io
 import pytest
-from console_cases import Console, structures
+from console_cases import structures
 from ensemble_cases import untrained_ensemble
 
-from hydragnn_flow import GraphStore, cli
+from hydragnn_flow import cli
 from hydragnn_flow.ensemble import Ensemble
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     """A directory with an ensemble; tests only read it."""
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
-def test_predicting_says_where_and_in_which_units(
-    run: Path,
-    alloy_store: GraphStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_predicting_says_where_and_in_which_units(run, alloy_store, tmp_path, monkeypatch, capsys):
     out = tmp_path / f"a-long-[name]-{'x' * 90}.csv"
     arguments = ["predict", run, alloy_store.path, "--split", "valset", "-o", out]
     monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
@@ -49,13 +40,8 @@ def test_predicting_says_where_and_in_which_units(
     ],
 )
 def test_a_member_that_is_not_there_cannot_be_left_out(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Path,
-    alloy_store: GraphStore,
-    words: list[str],
-    says: str,
-) -> None:
+    console, monkeypatch, run, alloy_store, words, says
+):
     places = {"folder": console.folder, "store": alloy_store.path}
     command, *filled = [word.format(**places) for word in words]
     arguments = [command, run, *filled, "--without", "7"]
@@ -75,13 +61,8 @@ def test_a_member_that_is_not_there_cannot_be_left_out(
     ],
 )
 def test_structures_that_cannot_be_predicted(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    run: Path,
-    alloy_store: GraphStore,
-    arguments: list[str],
-    names: list[str],
-) -> None:
+    console, monkeypatch, run, alloy_store, arguments, names
+):
     ase.io.write(console.folder / "some.xyz", structures(1))
     places = {"folder": console.folder, "store": alloy_store.path}
     filled = [argument.format(**places) for argument in arguments]
@@ -93,9 +74,9 @@ def test_structures_that_cannot_be_predicted(
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_predicting(
-    console: Console, monkeypatch: pytest.MonkeyPatch, run: Path, alloy_store: GraphStore
-) -> None:
-    def predicted(*_: Any, **__: Any) -> None:
+    console, monkeypatch, run, alloy_store
+):
+    def predicted(*_, **__):
         raise AssertionError("something was predicted")
 
     monkeypatch.setattr(Ensemble, "load", predicted)

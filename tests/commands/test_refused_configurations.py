@@ -1,12 +1,8 @@
 """Bad configurations and directories get one sentence, exit code 2, and change nothing."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 from campaign_cases import CONFIG
-from console_cases import Console, changed, with_data
+from console_cases import changed, with_data
 
 from hydragnn_flow.config import load_config
 from hydragnn_flow.run_directory import RunDirectory
@@ -30,32 +26,24 @@ from hydragnn_flow.run_directory import RunDirectory
         ("network", "missing.json", ["missing.json"]),
     ],
 )
-def test_configuration(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    path: str,
-    value: Any,
-    names: list[str],
-) -> None:
+def test_configuration(console, monkeypatch, path, value, names):
     file = console.write(changed(path, value))
     where = "missing.json" if value == "missing.json" else "campaign.yaml"
     console.refuses(monkeypatch, "run", file, "--run-dir", console.run, names=[where, *names])
 
 
 @pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", ""])
-def test_not_a_configuration(
-    console: Console, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
+def test_not_a_configuration(console, monkeypatch, content):
     file = console.folder / "broken.yaml"
     file.write_text(content)
     console.refuses(monkeypatch, "run", file, "--run-dir", console.run, names=["broken.yaml"])
 
 
-def test_no_configuration(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_configuration(console, monkeypatch):
     console.refuses(monkeypatch, "run", console.folder / "no.yaml", names=["no.yaml"])
 
 
-def test_an_output_the_data_do_not_have(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_output_the_data_do_not_have(console, monkeypatch):
     config = changed("network/Architecture/enable_interatomic_potential", False)
     config["network"]["Variables_of_interest"] = {"output_names": ["band_gap"], "type": ["node"]}
     console.refuses(
@@ -83,12 +71,8 @@ def test_an_output_the_data_do_not_have(console: Console, monkeypatch: pytest.Mo
     ],
 )
 def test_a_network_for_other_targets_is_refused_before_anything_is_read(
-    console: Console,
-    monkeypatch: pytest.MonkeyPatch,
-    targets: dict[str, Any],
-    network: dict[str, Any],
-    names: list[str],
-) -> None:
+    console, monkeypatch, targets, network, names
+):
     config = with_data(targets=targets)
     if network:
         config["network"]["Architecture"]["enable_interatomic_potential"] = False
@@ -97,9 +81,7 @@ def test_a_network_for_other_targets_is_refused_before_anything_is_read(
     console.refuses(monkeypatch, *command, names=["campaign.yaml", "the data", *names])
 
 
-def test_a_directory_of_another_configuration(
-    console: Console, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_of_another_configuration(console, monkeypatch):
     directory = RunDirectory(console.run)
     directory.record_start(load_config(console.write(CONFIG)))
     directory.journal.touch()
@@ -111,13 +93,11 @@ def test_a_directory_of_another_configuration(
     )
 
 
-def test_a_directory_of_something_else(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_something_else(console, monkeypatch):
     console.run.mkdir()
     (console.run / "thesis.tex").write_text("precious")
     console.refuses(
-        monkeypatch,
-        *("run", console.write(CONFIG), "--run-dir", console.run),
-        names=["--run-dir"],
+        monkeypatch, *("run", console.write(CONFIG), "--run-dir", console.run), names=["--run-dir"]
     )
 
 
@@ -130,17 +110,12 @@ def test_a_directory_of_something_else(console: Console, monkeypatch: pytest.Mon
         (["predict", "{folder}", "x.xyz"], ["ensemble"]),
         (["predict", "{folder}", "x.xyz", "-o", "out.txt"], ["out.txt", ".csv"]),
         (["predict", "{folder}", "x.xyz", "-o", "{folder}/no/out.csv"], ["--out", "{folder}/no"]),
-        (
-            ["prepare", "{config}", "--run-dir", "{config}/run"],
-            ["{config}/run", "is a file"],
-        ),
+        (["prepare", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "is a file"]),
         (["run", "{config}", "--run-dir", "{config}/run"], ["{config}/run", "is a file"]),
         (["store", "info", "{folder}/nowhere"], ["nowhere"]),
     ],
 )
-def test_other_commands(
-    console: Console, monkeypatch: pytest.MonkeyPatch, arguments: list[str], names: list[str]
-) -> None:
+def test_other_commands(console, monkeypatch, arguments, names):
     config = console.write(CONFIG)
     filled = [a.format(config=config, folder=console.folder) for a in arguments]
     expected = [n.format(config=config, folder=console.folder) for n in names]

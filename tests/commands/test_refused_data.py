@@ -1,7 +1,5 @@
 """Bad data get one sentence that names the file, exit code 2, and change nothing."""
 
-from __future__ import annotations
-
 import ase.io
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hydragnn_flow import cli
 
 
 @pytest.mark.parametrize("damage", ["absent", "empty", "nan energy", "nan force", "no forces"])
-def test_data_files(console: Console, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
+def test_data_files(console, monkeypatch, damage):
     made = structures()
     names = ["train.xyz"]
     if "nan" in damage:
@@ -27,13 +25,11 @@ def test_data_files(console: Console, monkeypatch: pytest.MonkeyPatch, damage: s
         ase.io.write(console.folder / "train.xyz", [] if damage == "empty" else made)
     file = console.write(with_data())
     console.refuses(
-        monkeypatch,
-        *("run", file, "--run-dir", console.run, "--data", console.folder),
-        names=names,
+        monkeypatch, *("run", file, "--run-dir", console.run, "--data", console.folder), names=names
     )
 
 
-def test_a_target_the_data_do_not_have(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_the_data_do_not_have(console, monkeypatch):
     ase.io.write(console.folder / "train.xyz", structures())
     targets = {"energy": "eV", "forces": "eV/Å", "dipole": "Debye"}
     file = console.write(with_data(targets=targets))
@@ -44,7 +40,7 @@ def test_a_target_the_data_do_not_have(console: Console, monkeypatch: pytest.Mon
     )
 
 
-def test_no_data_directory(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_data_directory(console, monkeypatch):
     console.refuses(
         monkeypatch,
         *("run", console.write(with_data()), "--run-dir", console.run),
@@ -52,7 +48,7 @@ def test_no_data_directory(console: Console, monkeypatch: pytest.MonkeyPatch) ->
     )
 
 
-def test_too_few_validation_structures(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_validation_structures(console, monkeypatch):
     """What was prepared stays, and the corrected command goes on with it."""
     wrong = ("run", console.write(changed("ensemble/coverage", 0.999)), "--run-dir", console.run)
     with monkeypatch.context() as patch:
@@ -73,9 +69,7 @@ def test_too_few_validation_structures(console: Console, monkeypatch: pytest.Mon
     )
 
 
-def test_structures_that_are_left_out_are_told(
-    console: Console, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_structures_that_are_left_out_are_told(console, monkeypatch, capsys):
     made = structures(40)
     ase.io.write(console.folder / "train.xyz", made[:32])
     ase.io.write(console.folder / "test.xyz", made[30:])
@@ -90,7 +84,7 @@ def test_structures_that_are_left_out_are_told(
     assert told in capsys.readouterr().out.splitlines()
 
 
-def test_a_damaged_store(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_store(console, monkeypatch):
     file = console.write(CONFIG)
     monkeypatch.setattr("sys.argv", ["x", "prepare", str(file), "--run-dir", str(console.run)])
     with pytest.raises(SystemExit) as end:

@@ -1,9 +1,6 @@
 """Whatever is wrong in a configuration is refused in one line naming the file and the key."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +24,7 @@ TABLE = FILES | {"format": "csv", "structure": "cif"}
 MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
     # unknown and misspelled keys
     (("sede",), 1, ("'sede'", "did you mean 'seed'")),
-    (
-        ("xyzzy",),
-        1,
-        ("'xyzzy'", "known keys: data, ensemble, name, network, resources"),
-    ),
+    (("xyzzy",), 1, ("'xyzzy'", "known keys: data, ensemble, name, network, resources")),
     (("data", "splt"), {}, ("data", "'splt'", "did you mean 'split'")),
     (("data", "source", "structure"), 9, ("data.source", "did you mean 'structures'")),
     (("search", "trails"), 9, ("search", "did you mean 'trials'")),
@@ -258,7 +251,7 @@ MISTAKES: list[tuple[tuple[str | int, ...], Any, tuple[str, ...]]] = [
 ]
 
 
-def refusal(call: Callable[[], object]) -> str:
+def refusal(call):
     """The one line with which a call refuses its input."""
     with pytest.raises(InputError) as caught:
         call()
@@ -272,14 +265,7 @@ def refusal(call: Callable[[], object]) -> str:
     MISTAKES,
     ids=[f"{'.'.join(map(str, place))}={str(value)[:40]}" for place, value, _ in MISTAKES],
 )
-def test_a_mistake_is_named(
-    place: tuple[str | int, ...],
-    value: Any,
-    said: tuple[str, ...],
-    quickstart: dict[str, Any],
-    change: Callable[..., Any],
-    write: Callable[[Any], Path],
-) -> None:
+def test_a_mistake_is_named(place, value, said, quickstart, change, write):
     path = write(change(quickstart, place, value))
     message = refusal(lambda: load_config(path))
     assert message.startswith(str(path))
@@ -288,26 +274,26 @@ def test_a_mistake_is_named(
 
 
 @pytest.mark.parametrize("text", ["name: [", "a: b: c", "\t- x", "name: 2024-13-45", "? [1]: 2"])
-def test_a_file_that_is_not_yaml_is_named(text: str, tmp_path: Path) -> None:
+def test_a_file_that_is_not_yaml_is_named(text, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(text)
     assert refusal(lambda: load_config(path)).startswith(f"{path}: is not valid YAML")
 
 
-def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_named(tmp_path):
     path = tmp_path / "run.yaml"
     path.write_bytes(b"name: \xff\xfe")
     assert refusal(lambda: load_config(path)).startswith(f"{path}: is not valid YAML")
 
 
 @pytest.mark.parametrize("text", ["", "- name", "42", "quickstart"])
-def test_a_file_without_keys_is_named(text: str, tmp_path: Path) -> None:
+def test_a_file_without_keys_is_named(text, tmp_path):
     path = tmp_path / "run.yaml"
     path.write_text(text)
     assert refusal(lambda: load_config(path)).startswith(f"{path}: must hold a mapping")
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path):
     path = tmp_path / "nowhere.yaml"
     assert refusal(lambda: load_config(path)).startswith(f"{path}: cannot be read")
     assert refusal(lambda: load_config(tmp_path)).startswith(f"{tmp_path}: cannot be read")
@@ -325,13 +311,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         ('{"NeuralNetwork": {"Architecture": {"mpnn_type": "MAC"}}}', "mpnn_type"),
     ],
 )
-def test_the_network_file_is_named(
-    text: str,
-    said: str,
-    quickstart: dict[str, Any],
-    write: Callable[[Any], Path],
-    tmp_path: Path,
-) -> None:
+def test_the_network_file_is_named(text, said, quickstart, write, tmp_path):
     path = write({**quickstart, "network": "network.json"})
     (tmp_path / "network.json").write_text(text)
     message = refusal(lambda: load_config(path))
@@ -339,15 +319,13 @@ def test_the_network_file_is_named(
     assert said in message
 
 
-def test_a_missing_network_file_is_named(
-    quickstart: dict[str, Any], write: Callable[[Any], Path], tmp_path: Path
-) -> None:
+def test_a_missing_network_file_is_named(quickstart, write, tmp_path):
     path = write({**quickstart, "network": "network.json"})
     message = refusal(lambda: load_config(path))
     assert message.startswith(f"{path}: network: there is no file {tmp_path / 'network.json'};")
 
 
-def places(values: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def places(values, before=()):
     """The path of every key."""
     if isinstance(values, dict):
         for key, value in values.items():
@@ -356,7 +334,7 @@ def places(values: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...
 
 
 @st.composite
-def typos(draw: st.DrawFn, word: str) -> str:
+def typos(draw, word):
     """A word with a letter too many, too few, wrong, swapped or in the other case."""
     letters = st.sampled_from("abcdefghijklmnopqrstuvwxyz_.")
     at = draw(st.integers(0, len(word) - 1))
@@ -378,7 +356,7 @@ SHIPPED = yaml.safe_load(QUICKSTART.read_text())
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_a_random_typo_in_any_key_is_named(data: st.DataObject) -> None:
+def test_a_random_typo_in_any_key_is_named(data):
     place = data.draw(st.sampled_from(list(places(SHIPPED))))
     typo = data.draw(typos(place[-1]).filter(lambda word: word != place[-1]))
     values = copy.deepcopy(SHIPPED)

@@ -1,9 +1,6 @@
 """Fused members are refused where no network of the campaign can be one."""
 
-from __future__ import annotations
-
 import copy
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG
@@ -14,7 +11,7 @@ from hydragnn_flow.config import RunConfig
 LEARNING_RATE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
 
 
-def config(network: dict[str, Any], **sections: dict[str, Any]) -> RunConfig:
+def config(network, **sections):
     values = copy.deepcopy(CONFIG)
     values |= {"network": network, "resources": {"fused_members": 4}}
     values["search"]["space"] = LEARNING_RATE
@@ -33,16 +30,14 @@ def config(network: dict[str, Any], **sections: dict[str, Any]) -> RunConfig:
         ({}, {"search": {"budget": {"seconds": 60.0}}, "ensemble": {"epochs": 8}}, "by time"),
     ],
 )
-def test_what_cannot_be_fused_is_refused_before_anything_starts(
-    network: dict[str, Any], sections: dict[str, Any], reason: str
-) -> None:
+def test_what_cannot_be_fused_is_refused_before_anything_starts(network, sections, reason):
     if "ensemble" in sections:
         sections = {**sections, "ensemble": {"epochs": None, "budget": {"seconds": 90.0}}}
     with pytest.raises(ValueError, match=rf"resources\.fused_members: .*{reason}.*; remove it"):
         config(network_with(**network), **sections)
 
 
-def test_a_search_that_has_other_types_too_is_not_refused() -> None:
+def test_a_search_that_has_other_types_too_is_not_refused():
     space = {"Architecture.mpnn_type": {"choices": ["MACE", "SchNet"]}}
     network = network_with(Architecture__mpnn_type="MACE")
     assert config(network, search={"space": space}).resources.fused_members == 4

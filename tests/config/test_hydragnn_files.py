@@ -1,12 +1,7 @@
 """HydraGNN's own JSON files, as users have them."""
 
-from __future__ import annotations
-
 import copy
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -20,11 +15,7 @@ from hydragnn_flow.config.network import (
     Training,
     VariablesOfInterest,
 )
-from hydragnn_flow.config.network.hydragnn_keys import (
-    IGNORED,
-    REFUSED,
-    unused_keys,
-)
+from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED, unused_keys
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
 from hydragnn_flow.errors import InputError
 
@@ -152,11 +143,7 @@ HYDRAGNN: dict[str, Any] = {
                 "oversized_sample": "error",
                 "drop_last": False,
             },
-            "Optimizer": {
-                "type": "AdamW",
-                "learning_rate": 1e-3,
-                "use_zero_redundancy": False,
-            },
+            "Optimizer": {"type": "AdamW", "learning_rate": 1e-3, "use_zero_redundancy": False},
         },
     },
     "Visualization": {
@@ -179,14 +166,14 @@ OFF_ONLY = [
 ]
 
 
-def section(values: dict[str, Any], path: str) -> dict[str, Any]:
+def section(values, path):
     inner = values["NeuralNetwork"]
     for key in filter(None, path.split(".")):
         inner = inner[key]
     return inner
 
 
-def test_a_file_with_every_key_is_accepted_unchanged(tmp_path: Path) -> None:
+def test_a_file_with_every_key_is_accepted_unchanged(tmp_path):
     path = tmp_path / "hydragnn.json"
     path.write_text(json.dumps(HYDRAGNN))
     network = load_network(path)
@@ -200,7 +187,7 @@ def test_a_file_with_every_key_is_accepted_unchanged(tmp_path: Path) -> None:
     assert network.Training.Optimizer.learning_rate == 1e-3
 
 
-def test_path_content_section_and_checked_configuration_are_the_same(tmp_path: Path) -> None:
+def test_path_content_section_and_checked_configuration_are_the_same(tmp_path):
     path = tmp_path / "hydragnn.json"
     path.write_text(json.dumps(HYDRAGNN))
     network = load_network(str(path))
@@ -211,14 +198,12 @@ def test_path_content_section_and_checked_configuration_are_the_same(tmp_path: P
 
 
 @pytest.mark.parametrize("key", ["Verbosity", "Dataset", "Visualization"])
-def test_sections_of_hydragnns_drivers_may_be_absent(key: str) -> None:
+def test_sections_of_hydragnns_drivers_may_be_absent(key):
     assert load_network({k: v for k, v in HYDRAGNN.items() if k != key}) == load_network(HYDRAGNN)
 
 
 @pytest.mark.parametrize(("place", "key", "value", "reason"), OFF_ONLY)
-def test_what_is_not_honoured_is_refused_by_name(
-    place: str, key: str, value: Any, reason: str, tmp_path: Path
-) -> None:
+def test_what_is_not_honoured_is_refused_by_name(place, key, value, reason, tmp_path):
     values = copy.deepcopy(HYDRAGNN)
     section(values, place)[key] = value
     path = tmp_path / "hydragnn.json"
@@ -231,7 +216,7 @@ def test_what_is_not_honoured_is_refused_by_name(
     assert "\n" not in message
 
 
-def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for() -> None:
+def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for():
     for key in HYDRAGNN["NeuralNetwork"]["Architecture"]:
         values = copy.deepcopy(HYDRAGNN)
         del section(values, "Architecture")[key]
@@ -241,7 +226,7 @@ def test_every_key_of_the_architecture_can_be_left_out_or_is_asked_for() -> None
             assert key in str(error)
 
 
-def known(section: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def known(section, values):
     """Section and key of everything in HYDRAGNN."""
     for key, value in values.items():
         yield section, key
@@ -249,7 +234,7 @@ def known(section: str, values: dict[str, Any]) -> Iterator[tuple[str, str]]:
             yield from known(f"{section}.{key}", value)
 
 
-def test_every_key_hydragnn_reads_is_tried_here(tables: ModuleType) -> None:
+def test_every_key_hydragnn_reads_is_tried_here(tables):
     tried = {
         place
         for name in ("Architecture", "Variables_of_interest", "Training")
@@ -259,7 +244,7 @@ def test_every_key_hydragnn_reads_is_tried_here(tables: ModuleType) -> None:
     assert tried == {(name, key) for name, keys in read.items() for key in keys.split()}
 
 
-def test_no_key_is_read_and_dropped_at_once() -> None:
+def test_no_key_is_read_and_dropped_at_once():
     sections = {
         "NeuralNetwork": HydraNetwork,
         "Architecture": Architecture,
@@ -275,16 +260,14 @@ def test_no_key_is_read_and_dropped_at_once() -> None:
 
 
 @pytest.mark.parametrize("mpnn_type", ["schnet", "TransformerConv", ""])
-def test_other_message_passing_types_are_refused(
-    mpnn_type: str, network: dict[str, Any], change: Callable[..., Any]
-) -> None:
+def test_other_message_passing_types_are_refused(mpnn_type, network, change):
     place = ("NeuralNetwork", "Architecture", "mpnn_type")
     with pytest.raises(InputError, match=r"mpnn_type: (.*'SchNet', 'EGNN'|this key is required)"):
         load_network(change(network, place, mpnn_type))
 
 
 @pytest.mark.parametrize("mpnn_type", sorted(MPNN_TYPES))
-def test_keys_of_other_types_may_stand(mpnn_type: str) -> None:
+def test_keys_of_other_types_may_stand(mpnn_type):
     values = copy.deepcopy(HYDRAGNN)
     of_all_types = {
         "equivariance": True,
@@ -315,9 +298,7 @@ def test_keys_of_other_types_may_stand(mpnn_type: str) -> None:
         assert getattr(effective, key) == Architecture.model_fields[key].default
 
 
-def test_a_potential_needs_a_weight_and_one_output(
-    network: dict[str, Any], change: Callable[..., Any]
-) -> None:
+def test_a_potential_needs_a_weight_and_one_output(network, change):
     unweighted = change(network, ("NeuralNetwork", "Architecture", "force_weight"), 0.0)
     place = ("NeuralNetwork", "Architecture", "energy_peratom_weight")
     with pytest.raises(InputError, match="energy_weight, energy_peratom_weight and force_weight"):
@@ -330,9 +311,7 @@ def test_a_potential_needs_a_weight_and_one_output(
 
 
 @pytest.mark.parametrize("names", [["graph_energy"], ["energy"], ["total_energy"]])
-def test_the_output_of_a_potential_is_the_energy_whatever_its_name(
-    names: list[str], network: dict[str, Any], change: Callable[..., Any]
-) -> None:
+def test_the_output_of_a_potential_is_the_energy_whatever_its_name(names, network, change):
     """HydraGNN does not read the name in this mode, and most of its files write graph_energy."""
     place = ("NeuralNetwork", "Variables_of_interest", "output_names")
     named = change(network, place, names)
@@ -345,7 +324,7 @@ def test_the_output_of_a_potential_is_the_energy_whatever_its_name(
     assert load_network(off).Variables_of_interest.output_names == tuple(names)
 
 
-def test_keys_that_change_nothing_are_known_by_their_place() -> None:
+def test_keys_that_change_nothing_are_known_by_their_place():
     found = unused_keys(HYDRAGNN["NeuralNetwork"])
     assert {"Profile", "Architecture.pna_deg", "Training.perc_train"} <= found.keys()
     assert found["Architecture.periodic_boundary_conditions"].startswith("periodicity comes")
@@ -358,7 +337,7 @@ def test_keys_that_change_nothing_are_known_by_their_place() -> None:
     assert unused_keys({"Architecture": 3, "Training": {"Optimizer": []}}) == {}
 
 
-def test_the_misspelt_early_stopping_of_a_file_of_hydragnns_is_accepted() -> None:
+def test_the_misspelt_early_stopping_of_a_file_of_hydragnns_is_accepted():
     values = copy.deepcopy(HYDRAGNN)
     section(values, "Training")["early_stopping"] = True
     assert load_network(values) == load_network(HYDRAGNN)

@@ -1,12 +1,8 @@
 """What is right is read as written: shipped files, file names, numbers, rungs."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -19,7 +15,7 @@ SHIPPED = sorted((Path(__file__).resolve().parents[2] / "configs").rglob("*.yaml
 
 
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
-def test_every_shipped_configuration_loads(path: Path, tmp_path: Path) -> None:
+def test_every_shipped_configuration_loads(path, tmp_path):
     assert "path" not in yaml.safe_load(path.read_text(encoding="utf-8"))["data"]  # --data gives it
     config = load_config(path, data=tmp_path)
     assert config.name == path.stem
@@ -28,21 +24,15 @@ def test_every_shipped_configuration_loads(path: Path, tmp_path: Path) -> None:
 
 
 def test_file_names_are_relative_to_the_file_that_has_them(
-    quickstart: dict[str, Any],
-    change: Callable[..., Any],
-    write: Callable[[Any], Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    quickstart, change, write, tmp_path, monkeypatch
+):
     monkeypatch.chdir("/")
     path = write(change(quickstart, ("data", "path"), "../silicon"))
     assert load_config(path).data.path == tmp_path.resolve().parent / "silicon"
     assert load_config(path, data=tmp_path).data.path == tmp_path.resolve()
 
 
-def test_a_network_may_stand_in_place_or_in_a_file(
-    quickstart: dict[str, Any], write: Callable[[Any], Path], configs: Path
-) -> None:
+def test_a_network_may_stand_in_place_or_in_a_file(quickstart, write, configs):
     named = load_config(configs / "quickstart.yaml")
     inside = load_config(write(quickstart))
     bare = load_config(write({**quickstart, "network": quickstart["network"]["NeuralNetwork"]}))
@@ -62,9 +52,7 @@ FRACTIONS = [
 
 
 @pytest.mark.parametrize(("files", "split", "fractions"), FRACTIONS)
-def test_fractions_are_of_the_splits_without_files(
-    files: tuple[str, ...], split: dict[str, Any] | None, fractions: tuple[float | None, ...]
-) -> None:
+def test_fractions_are_of_the_splits_without_files(files, split, fractions):
     source = {"format": "ase", "train": "a", "targets": {"energy": "eV"}, "group": "g"}
     source |= {role: role for role in files}
     values = {"source": source} if split is None else {"source": source, "split": split}
@@ -73,7 +61,7 @@ def test_fractions_are_of_the_splits_without_files(
     assert DataConfig.model_validate_json(config.model_dump_json()) == config
 
 
-def test_a_unit_alone_is_a_target() -> None:
+def test_a_unit_alone_is_a_target():
     targets = {"energy": "eV", "gap": {"unit": "eV", "key": "gap pbe", "level": "graph"}}
     source = {"format": "json", "train": "a.json", "targets": targets}
     config = DataConfig.model_validate({"source": source, "split": {"test": 0.1}})
@@ -83,9 +71,7 @@ def test_a_unit_alone_is_a_target() -> None:
     }
 
 
-def test_exponents_without_a_point_are_numbers(
-    quickstart: dict[str, Any], write: Callable[[Any], Path]
-) -> None:
+def test_exponents_without_a_point_are_numbers(quickstart, write):
     values = copy.deepcopy(quickstart)
     values["network"]["NeuralNetwork"]["Training"]["Optimizer"]["learning_rate"] = "RATE"
     space = values["search"]["space"]
@@ -104,7 +90,7 @@ def test_exponents_without_a_point_are_numbers(
     assert config.search.space["Training.batch_size"].choices == (10.0, 20.0)
 
 
-def test_parameters_reach_the_network_and_only_it(configs: Path) -> None:
+def test_parameters_reach_the_network_and_only_it(configs):
     config = load_config(configs / "quickstart.yaml")
     before = config.model_dump_json()
     network = config.network_with(
@@ -116,7 +102,7 @@ def test_parameters_reach_the_network_and_only_it(configs: Path) -> None:
     assert config.model_dump_json() == before
 
 
-def test_a_resolved_configuration_reads_back_the_same(configs: Path) -> None:
+def test_a_resolved_configuration_reads_back_the_same(configs):
     config = load_config(configs / "quickstart.yaml")
     assert RunConfig.model_validate_json(config.model_dump_json()) == config
     text = yaml.safe_dump(config.model_dump(mode="json"))
@@ -129,9 +115,7 @@ def test_a_resolved_configuration_reads_back_the_same(configs: Path) -> None:
     min_epochs=st.integers(1, 200),
     reduction_factor=st.integers(2, 10),
 )
-def test_rungs_grow_to_the_last_epoch(
-    num_epoch: int, min_epochs: int, reduction_factor: int
-) -> None:
+def test_rungs_grow_to_the_last_epoch(num_epoch, min_epochs, reduction_factor):
     search = SearchConfig(
         trials=1,
         min_epochs=min_epochs,

@@ -1,8 +1,6 @@
 """The campaign of docs/migration.md is one, with a network like HydraGNN's and with HydraGNN's own
 file (``pytest --hydragnn=PATH-OF-A-CHECKOUT``)."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -65,9 +63,7 @@ LIKE_THEIRS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("whose", ["like theirs", "theirs"])
-def test_the_campaign_of_the_page_is_one(
-    tmp_path: Path, pytestconfig: pytest.Config, whose: str
-) -> None:
+def test_the_campaign_of_the_page_is_one(tmp_path, pytestconfig, whose):
     network = {"NeuralNetwork": json.loads(json.dumps(LIKE_THEIRS))}
     if whose == "theirs":
         checkout = pytestconfig.getoption("--hydragnn")
@@ -77,10 +73,7 @@ def test_the_campaign_of_the_page_is_one(
     # What the page says has to be settled.
     section = network["NeuralNetwork"]
     section["Training"] |= {"num_epoch": 20, "batch_size": 200}
-    section["Architecture"] |= {
-        "truncated_neighbours": "allow",
-        "activation_function": "silu",
-    }
+    section["Architecture"] |= {"truncated_neighbours": "allow", "activation_function": "silu"}
     (tmp_path / "gfm_mlip.json").write_text(json.dumps(network), encoding="utf-8")
     (text,) = (block.text for block in blocks("text") if block.text.startswith("name: gfm"))
     (tmp_path / "gfm.yaml").write_text(text, encoding="utf-8")

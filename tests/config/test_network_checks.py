@@ -1,10 +1,6 @@
 """Keys of a network that must fit each other, and the forms of its heads."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,7 +71,7 @@ MISFITS: list[tuple[dict[str, Any], tuple[str, ...]]] = [
 ]
 
 
-def architecture(network: dict[str, Any], **changes: Any) -> dict[str, Any]:
+def architecture(network, **changes):
     """The network with keys of its Architecture set."""
     values = copy.deepcopy(network)
     values["NeuralNetwork"]["Architecture"] |= changes
@@ -83,9 +79,7 @@ def architecture(network: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("changes", "said"), MISFITS, ids=[str(case[0]) for case in MISFITS])
-def test_what_does_not_fit_is_refused(
-    changes: dict[str, Any], said: tuple[str, ...], network: dict[str, Any]
-) -> None:
+def test_what_does_not_fit_is_refused(changes, said, network):
     with pytest.raises(InputError) as caught:
         load_network(architecture(network, **changes), "file")
     message = str(caught.value)
@@ -95,7 +89,7 @@ def test_what_does_not_fit_is_refused(
         assert words in message
 
 
-def test_a_variance_does_not_fit_a_stress(network: dict[str, Any]) -> None:
+def test_a_variance_does_not_fit_a_stress(network):
     values = copy.deepcopy(network)
     values["NeuralNetwork"]["Training"]["loss_function_type"] = "GaussianNLLLoss"
     load_network(values)
@@ -115,18 +109,14 @@ def test_a_variance_does_not_fit_a_stress(network: dict[str, Any]) -> None:
         (["order"], False, (0,)),
     ],
 )
-def test_edge_features_are_lengths_or_columns(
-    given: list[str] | None, lengths: bool, columns: tuple[int, ...], network: dict[str, Any]
-) -> None:
+def test_edge_features_are_lengths_or_columns(given, lengths, columns, network):
     values = architecture(network, edge_features=given, enable_interatomic_potential=False)
     read = load_network(values).Architecture
     assert read.asks_for_lengths == lengths
     assert read.attribute_columns == columns
 
 
-def test_what_users_write_for_no_attention_and_no_limit_is_accepted(
-    network: dict[str, Any],
-) -> None:
+def test_what_users_write_for_no_attention_and_no_limit_is_accepted(network):
     off = {"global_attn_engine": "", "global_attn_type": "", "global_attn_heads": 0, "pe_dim": 1}
     read = load_network(architecture(network, **off, max_neighbours=100000, radius=7)).Architecture
     assert read.global_attn_engine is None
@@ -134,9 +124,7 @@ def test_what_users_write_for_no_attention_and_no_limit_is_accepted(
 
 
 @pytest.mark.parametrize("chunk", [None, 7])
-def test_equivariant_attention_may_be_in_one_chunk(
-    chunk: int | None, network: dict[str, Any]
-) -> None:
+def test_equivariant_attention_may_be_in_one_chunk(chunk, network):
     """HydraGNN writes null for it, and for other keys that are not given."""
     engine = {"global_attn_engine": "EquivariantTransformer", "equivariant_attn_chunk_size": chunk}
     values = architecture(network, mpnn_type="PAINN", equivariant_attn_lmax=None, **engine)
@@ -145,8 +133,8 @@ def test_equivariant_attention_may_be_in_one_chunk(
     assert HydraNetwork.model_validate_json(read.model_dump_json()) == read
 
 
-def test_each_engine_reads_keys_of_its_own(network: dict[str, Any]) -> None:
-    def unread(engine: str) -> set[str]:
+def test_each_engine_reads_keys_of_its_own(network):
+    def unread(engine):
         given = {"mpnn_type": "PAINN", "global_attn_engine": engine}
         found = load_network(architecture(network, **given)).Architecture.unread()
         of_others = ("global_attn", "equivariant_attn", "pe_dim", "dropout")
@@ -163,13 +151,13 @@ def test_each_engine_reads_keys_of_its_own(network: dict[str, Any]) -> None:
     }
 
 
-def branches(*heads: dict[str, Any]) -> list[dict[str, Any]]:
+def branches(*heads):
     """HydraGNN's form of several branches, the last one first."""
     named = [{"type": f"branch-{n}", "architecture": head} for n, head in enumerate(heads)]
     return named[::-1]
 
 
-def test_one_mapping_is_one_branch() -> None:
+def test_one_mapping_is_one_branch():
     heads = OutputHeads.model_validate({"graph": GRAPH, "node": branches(NODE)})
     assert heads.graph == (GraphHead.model_validate(GRAPH),)
     assert heads.node == (NodeHead.model_validate(NODE),)
@@ -177,7 +165,7 @@ def test_one_mapping_is_one_branch() -> None:
     assert heads.model_dump(mode="json") == {"graph": GRAPH, "node": NODE}
 
 
-def test_branches_are_read_in_order_and_written_back() -> None:
+def test_branches_are_read_in_order_and_written_back():
     other = GRAPH | {"dim_headlayers": [3]}
     heads = OutputHeads.model_validate({"graph": branches(GRAPH, other, GRAPH)})
     assert heads.graph is not None
@@ -211,16 +199,14 @@ def test_branches_are_read_in_order_and_written_back() -> None:
         ({"node": branches(NODE, NODE | {"type": "mlp"})}, "'conv' must be so in all branches"),
     ],
 )
-def test_heads_that_cannot_be_meant_are_refused(
-    heads: dict[str, Any], said: str, network: dict[str, Any]
-) -> None:
+def test_heads_that_cannot_be_meant_are_refused(heads, said, network):
     with pytest.raises(InputError) as caught:
         load_network(architecture(network, output_heads=heads))
     assert "Architecture.output_heads" in str(caught.value)
     assert said in str(caught.value)
 
 
-def test_a_checked_network_reads_back_the_same(network: dict[str, Any]) -> None:
+def test_a_checked_network_reads_back_the_same(network):
     heads = {"node": branches(NODE, NODE)}
     read = load_network(architecture(network, output_heads=heads, edge_features=["lengths"]))
     assert HydraNetwork.model_validate_json(read.model_dump_json()) == read
@@ -232,7 +218,7 @@ ENGINE = {"Architecture.global_attn_engine": {"choices": ["", "GPS"]}}
 WITH_ENGINE = {"when": {"Architecture.global_attn_engine": ["GPS"]}}
 
 
-def searched(quickstart: dict[str, Any], space: dict[str, Any], **base: Any) -> dict[str, Any]:
+def searched(quickstart, space, **base):
     """The quickstart with another search space, and keys of its Architecture set."""
     values = copy.deepcopy(quickstart)
     values["search"]["space"] = space
@@ -240,9 +226,7 @@ def searched(quickstart: dict[str, Any], space: dict[str, Any], **base: Any) -> 
     return values
 
 
-def test_parameters_are_tried_where_they_exist(
-    quickstart: dict[str, Any], write: Callable[[Any], Path]
-) -> None:
+def test_parameters_are_tried_where_they_exist(quickstart, write):
     # 6 heads do not share a width of 64, but the engine that asks for them comes from the search
     heads = {
         "Architecture.global_attn_heads": HEADS["Architecture.global_attn_heads"] | WITH_ENGINE
@@ -266,9 +250,7 @@ def test_parameters_are_tried_where_they_exist(
         ),
     ],
 )
-def test_a_search_for_networks_that_cannot_be_is_refused(
-    space: dict[str, Any], said: str, quickstart: dict[str, Any], write: Callable[[Any], Path]
-) -> None:
+def test_a_search_for_networks_that_cannot_be_is_refused(space, said, quickstart, write):
     base = {"global_attn_engine": "GPS", "global_attn_heads": 8, "hidden_dim": 48}
     with pytest.raises(InputError, match=said):
         load_config(write(searched(quickstart, space, **base)))
@@ -290,14 +272,8 @@ RATES = {"float": [1e-6, 1e-4], "log": True}
     ],
 )
 def test_a_parameter_that_nothing_reads_is_refused(
-    name: str,
-    domain: dict[str, Any],
-    other: str,
-    read: str,
-    unread: Any,
-    quickstart: dict[str, Any],
-    write: Callable[[Any], Path],
-) -> None:
+    name, domain, other, read, unread, quickstart, write
+):
     for value, accepted in ((read, True), (unread or "constant", False)):
         values = searched(quickstart, {name: domain})
         section = values["network"]["NeuralNetwork"]
@@ -320,9 +296,7 @@ def test_a_parameter_that_nothing_reads_is_refused(
             load_config(write(values))
 
 
-def test_a_parameter_some_types_read_may_be_searched_with_others(
-    quickstart: dict[str, Any], write: Callable[[Any], Path]
-) -> None:
+def test_a_parameter_some_types_read_may_be_searched_with_others(quickstart, write):
     types = {"Architecture.mpnn_type": {"choices": ["EGNN", "MACE"]}}
     degree = {"Architecture.max_ell": {"int": [1, 3]}}
     assert load_config(write(searched(quickstart, types | degree, mpnn_type="EGNN")))

@@ -1,11 +1,6 @@
 """Paths of a search space, into lists and branches as well."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,17 +14,17 @@ HEADS = "Architecture.output_heads.graph"
 HEAD = {"num_sharedlayers": 1, "num_headlayers": 2, "dim_headlayers": [50, 25]}
 
 
-def branched(n: int) -> dict[str, Any]:
+def branched(n):
     heads = [{"type": f"branch-{i}", "architecture": copy.deepcopy(HEAD)} for i in range(n)]
     return {"Architecture": {"output_heads": {"graph": heads}}}
 
 
-def heads(values: dict[str, Any]) -> list[dict[str, Any]]:
+def heads(values):
     return [branch["architecture"] for branch in values["Architecture"]["output_heads"]["graph"]]
 
 
 @given(st.integers(1, 5), st.data())
-def test_a_number_is_one_place_and_a_name_all_of_them(n: int, data: st.DataObject) -> None:
+def test_a_number_is_one_place_and_a_name_all_of_them(n, data):
     values, chosen = branched(n), data.draw(st.integers(0, n - 1))
     entered = data.draw(st.sampled_from(["", ".architecture"]))
     set_path(values, f"{HEADS}{entered}.dim_headlayers", 7)
@@ -42,7 +37,7 @@ def test_a_number_is_one_place_and_a_name_all_of_them(n: int, data: st.DataObjec
         assert head["num_sharedlayers"] == 1
 
 
-def test_a_path_into_heads_is_the_same_for_one_branch_and_for_several() -> None:
+def test_a_path_into_heads_is_the_same_for_one_branch_and_for_several():
     one = {"Architecture": {"output_heads": {"graph": copy.deepcopy(HEAD)}}}
     several = branched(2)
     for values in (one, several):
@@ -60,7 +55,7 @@ def test_a_path_into_heads_is_the_same_for_one_branch_and_for_several() -> None:
         ("Architecture.empty.x", "leads into a list that is empty"),
     ],
 )
-def test_a_path_that_leads_nowhere_is_refused(path: str, said: str) -> None:
+def test_a_path_that_leads_nowhere_is_refused(path, said):
     values = branched(2)
     values["Architecture"]["empty"] = []
     with pytest.raises(InputError, match=said) as error:
@@ -68,7 +63,7 @@ def test_a_path_that_leads_nowhere_is_refused(path: str, said: str) -> None:
     assert str(error.value).startswith(f"network: {path!r} ")
 
 
-def campaign(quickstart: dict[str, Any], change: Callable[..., Any], space: Any) -> dict[str, Any]:
+def campaign(quickstart, change, space):
     """The quickstart with two branches of node heads and a space of its own."""
     head = {"num_headlayers": 1, "dim_headlayers": [8, 8], "type": "mlp"}
     two = [{"type": f"branch-{i}", "architecture": head} for i in range(2)]
@@ -78,9 +73,7 @@ def campaign(quickstart: dict[str, Any], change: Callable[..., Any], space: Any)
     return dict(change(values, ("search", "space"), space))
 
 
-def test_a_space_widens_heads_of_branches(
-    quickstart: dict[str, Any], change: Callable[..., Any], write: Callable[[Any], Path]
-) -> None:
+def test_a_space_widens_heads_of_branches(quickstart, change, write):
     of_all = "Architecture.output_heads.node.architecture.dim_headlayers"
     of_one = "Architecture.output_heads.node.1.num_headlayers"
     space = {of_all: {"choices": [16, 32]}, of_one: {"int": [1, 2]}}

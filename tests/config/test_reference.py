@@ -1,10 +1,7 @@
 """Tables of the documentation are those that the code gives; ``make docs`` writes them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -16,25 +13,25 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 @pytest.mark.parametrize(
     "name", ["configuration.md", "data.md", "models.md", "search.md", "sites.md"]
 )
-def test_no_page_is_stale(name: str, tables: ModuleType) -> None:
+def test_no_page_is_stale(name, tables):
     page = (DOCS / name).read_text(encoding="utf-8")
     assert page == tables.render(page), "run `make docs`"
 
 
-def test_every_table_is_on_a_page_once(tables: ModuleType) -> None:
+def test_every_table_is_on_a_page_once(tables):
     pages = "".join(page.read_text(encoding="utf-8") for page in tables.PAGES)
     assert sorted(re.findall(r"<!-- table: (\w+) -->", pages)) == sorted(tables._TABLES)
     assert pages.count("<!-- end -->") == len(tables._TABLES)
 
 
-def test_every_key_has_a_meaning(tables: ModuleType) -> None:
+def test_every_key_has_a_meaning(tables):
     rows = [row for row in tables.network().splitlines() if row.startswith("| `")]
     assert len(rows) > 80
     silent = [row for row in rows if re.search(r"\|\s*(\*Ours\.\*)?\s*\|$", row)]
     assert silent == []
 
 
-def test_a_table_says_values_default_and_whose_key_it_is(tables: ModuleType) -> None:
+def test_a_table_says_values_default_and_whose_key_it_is(tables):
     page = tables.network()
     assert "| `hidden_dim` | whole number ≥ 1 and ≤ 1,000,000 | required | Width of " in page
     assert re.search(r"\| `dropout` \| number ≥ 0 and < 1 \| `0.0` \| .* \*Ours\.\* \|", page)

@@ -1,15 +1,10 @@
 """What is said of a configuration that is right."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from hydragnn_flow.config import RunConfig, load_config, load_network
+from hydragnn_flow.config import load_config, load_network
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.errors import InputError
 
@@ -19,12 +14,10 @@ WEIGHTS = ("energy_weight", "energy_peratom_weight", "force_weight")
 
 
 @pytest.fixture
-def loaded(
-    quickstart: dict[str, Any], change: Callable[..., Any], write: Callable[[Any], Path]
-) -> Callable[..., RunConfig]:
+def loaded(quickstart, change, write):
     """The quickstart with some values changed, and no others in its space than the rate."""
 
-    def load(*changes: tuple[tuple[str, ...], Any]) -> RunConfig:
+    def load(*changes):
         values = change(quickstart, ("search", "enqueue"), [])
         rate = {"Training.Optimizer.learning_rate": {"float": [1e-4, 1e-2], "log": True}}
         values = change(values, ("search", "space"), rate)
@@ -35,14 +28,14 @@ def loaded(
     return load
 
 
-def test_nothing_is_said_of_the_configurations_that_ship(configs: Path) -> None:
+def test_nothing_is_said_of_the_configurations_that_ship(configs):
     files = sorted(configs.glob("*.yaml"))
     assert files
     for file in files:
         assert remarks(load_config(file)) == [], file
 
 
-def test_keys_that_nothing_reads_are_named(loaded: Callable[..., RunConfig]) -> None:
+def test_keys_that_nothing_reads_are_named(loaded):
     (said,) = remarks(loaded(((*ARCHITECTURE, "num_spherical"), 5), ((*TRAINING, "patience"), 3)))
     assert said == (
         "network: keys that no network of the search reads: Architecture.num_spherical, "
@@ -50,13 +43,13 @@ def test_keys_that_nothing_reads_are_named(loaded: Callable[..., RunConfig]) -> 
     )
 
 
-def test_a_key_that_one_trial_reads_is_not_named(loaded: Callable[..., RunConfig]) -> None:
+def test_a_key_that_one_trial_reads_is_not_named(loaded):
     types = {"Architecture.mpnn_type": {"choices": ["EGNN", "DimeNet"]}}
     changes = (((*ARCHITECTURE, "num_spherical"), 5), (("search", "space"), types))
     assert remarks(loaded(*changes)) == []
 
 
-def test_what_batches_mean_is_said_of_a_hydragnn_file(loaded: Callable[..., RunConfig]) -> None:
+def test_what_batches_mean_is_said_of_a_hydragnn_file(loaded):
     theirs = ((*TRAINING, "perc_train"), 0.9)
     unused, batches = remarks(loaded(theirs))
     assert unused == "network: keys that change nothing here: Training.perc_train"
@@ -68,12 +61,12 @@ def test_what_batches_mean_is_said_of_a_hydragnn_file(loaded: Callable[..., RunC
         assert len(remarks(loaded(theirs, (("resources",), {"batch_per_gcd": meant})))) == 1
 
 
-def test_limits_of_a_budget_that_is_off_are_named(loaded: Callable[..., RunConfig]) -> None:
+def test_limits_of_a_budget_that_is_off_are_named(loaded):
     said = remarks(loaded(((*TRAINING, "Batching"), {"mode": "fixed", "max_nodes": 64})))
     assert said[0].endswith("change nothing here: Training.Batching.max_nodes")
 
 
-def test_a_potential_with_encodings_is_told_of_its_jumps(loaded: Callable[..., RunConfig]) -> None:
+def test_a_potential_with_encodings_is_told_of_its_jumps(loaded):
     attention = {"global_attn_engine": "GPS", "global_attn_heads": 8, "pe_dim": 4}
     changes = [((*ARCHITECTURE, key), value) for key, value in attention.items()]
     config = loaded(*changes)
@@ -87,16 +80,14 @@ def test_a_potential_with_encodings_is_told_of_its_jumps(loaded: Callable[..., R
     assert loaded(*changes[1:], space).encodings == 4
 
 
-def without_weights(change: Callable[..., Any], values: Any, place: tuple[str, ...]) -> Any:
+def without_weights(change, values, place):
     architecture = values
     for key in place:
         architecture = architecture[key]
     return change(values, place, {k: v for k, v in architecture.items() if k not in WEIGHTS})
 
 
-def test_a_potential_without_weights_gets_some_and_says_so(
-    loaded: Callable[..., RunConfig], quickstart: dict[str, Any], change: Callable[..., Any]
-) -> None:
+def test_a_potential_without_weights_gets_some_and_says_so(loaded, quickstart, change):
     bare = without_weights(change, quickstart, ARCHITECTURE)
     architecture = bare["network"]["NeuralNetwork"]["Architecture"]
     config = loaded((ARCHITECTURE, architecture))
@@ -121,12 +112,7 @@ def test_a_potential_without_weights_gets_some_and_says_so(
         (("energy_peratom_weight", "force_weight"), None),
     ],
 )
-def test_a_zero_that_is_written_stays(
-    zeros: tuple[str, ...],
-    weights: tuple[float, ...] | None,
-    network: dict[str, Any],
-    change: Callable[..., Any],
-) -> None:
+def test_a_zero_that_is_written_stays(zeros, weights, network, change):
     place = ("NeuralNetwork", "Architecture")
     bare = without_weights(change, network, place)
     for key in zeros:

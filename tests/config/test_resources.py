@@ -1,11 +1,5 @@
 """`resources`: a batch of each GCD, and what it does not go with."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from hydragnn_flow.config import load_config
@@ -39,13 +33,8 @@ PER_GCD = {"batch_per_gcd": True}
     ],
 )
 def test_what_a_batch_of_each_gcd_does_not_go_with_is_named(
-    place: tuple[str, ...],
-    value: Any,
-    said: tuple[str, ...],
-    quickstart: dict[str, Any],
-    change: Callable[..., Any],
-    write: Callable[[Any], Path],
-) -> None:
+    place, value, said, quickstart, change, write
+):
     path = write(change({**quickstart, "resources": PER_GCD}, place, value))
     with pytest.raises(InputError) as caught:
         load_config(path)
@@ -67,12 +56,8 @@ def test_what_a_batch_of_each_gcd_does_not_go_with_is_named(
     ],
 )
 def test_a_trial_has_a_batch_of_each_gcd_that_it_asks_for(
-    resources: dict[str, Any],
-    asked: dict[str, Any],
-    expected: int,
-    quickstart: dict[str, Any],
-    write: Callable[[Any], Path],
-) -> None:
+    resources, asked, expected, quickstart, write
+):
     """How many were free decides nothing of a trial."""
     config = load_config(write({**quickstart, "resources": resources}))
     assert config.batches(asked) == expected

@@ -1,10 +1,7 @@
 """What a search may ask for: domains, conditions, samplers, objectives, rungs."""
 
-from __future__ import annotations
-
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +63,7 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
         {
             TYPE: {"choices": ["SchNet", "EGNN"]},
             "Architecture.num_gaussians": {"int": [8, 9], "when": {TYPE: ["SchNet"]}},
-            WIDTH: {
-                "int": [8, 48],
-                "when": {"Architecture.num_gaussians": [8], TYPE: ["EGNN"]},
-            },
+            WIDTH: {"int": [8, 48], "when": {"Architecture.num_gaussians": [8], TYPE: ["EGNN"]}},
         },
         (f"space.{WIDTH}.when can never hold", TYPE, "correct one"),
     ),
@@ -204,14 +198,7 @@ MISTAKES: list[tuple[tuple[str, ...], Any, tuple[str, ...]]] = [
     MISTAKES,
     ids=[f"{'.'.join(place)}={str(value)[:60]}" for place, value, _ in MISTAKES],
 )
-def test_a_mistake_is_named(
-    place: tuple[str, ...],
-    value: Any,
-    said: tuple[str, ...],
-    quickstart: dict[str, Any],
-    change: Callable[..., Any],
-    write: Callable[[Any], Path],
-) -> None:
+def test_a_mistake_is_named(place, value, said, quickstart, change, write):
     path = write(
         change(quickstart, place, {**quickstart["search"], **value} if place == SEARCH else value)
     )
@@ -221,7 +208,7 @@ def test_a_mistake_is_named(
         assert words in message
 
 
-def refusal(path: Path) -> str:
+def refusal(path):
     """The one line with which a file is refused."""
     with pytest.raises(InputError) as caught:
         load_config(path)
@@ -247,9 +234,7 @@ GOOD: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("extra", GOOD, ids=str)
-def test_what_is_right_reads_back_the_same(
-    extra: dict[str, Any], quickstart: dict[str, Any], write: Callable[[Any], Path]
-) -> None:
+def test_what_is_right_reads_back_the_same(extra, quickstart, write):
     config = load_config(write({**quickstart, "search": {**quickstart["search"], **extra}}))
     text = yaml.safe_dump(config.model_dump(mode="json"))
     assert RunConfig.model_validate(yaml.safe_load(text)) == config
@@ -258,9 +243,7 @@ def test_what_is_right_reads_back_the_same(
         assert kept[key] == value or {**kept[key], **value} == kept[key]
 
 
-def test_weights_may_vary_where_no_loss_is_compared(
-    quickstart: dict[str, Any], change: Callable[..., Any], write: Callable[[Any], Path]
-) -> None:
+def test_weights_may_vary_where_no_loss_is_compared(quickstart, change, write):
     weight = "Architecture.force_weight"
     values = change(quickstart, (*SPACE, weight), {"float": [1.0, 100.0], "log": True})
     assert weight in load_config(write(values)).search.space
@@ -275,9 +258,7 @@ def test_weights_may_vary_where_no_loss_is_compared(
     assert f"search.space.{weight}: trials without a target" in refusal(write(values))
 
 
-def test_one_width_is_that_of_every_layer(
-    quickstart: dict[str, Any], change: Callable[..., Any], write: Callable[[Any], Path]
-) -> None:
+def test_one_width_is_that_of_every_layer(quickstart, change, write):
     path = "Architecture.output_heads.node.dim_headlayers"
     values = change(quickstart, (*SPACE, path), {"int": [8, 64], "step": 8})
     config = load_config(write(values))
@@ -286,9 +267,7 @@ def test_one_width_is_that_of_every_layer(
     assert config.network["Architecture"]["output_heads"]["node"]["dim_headlayers"] == [64, 32]
 
 
-def test_parameters_that_need_each_other_are_tried_together(
-    quickstart: dict[str, Any], change: Callable[..., Any], write: Callable[[Any], Path]
-) -> None:
+def test_parameters_that_need_each_other_are_tried_together(quickstart, change, write):
     """The network has no Scheduler, so that of its keys each alone would be refused."""
     section = "Training.Scheduler"
     values = change(quickstart, (*SPACE, f"{section}.warmup_epochs"), {"float": [0, 2]})
@@ -297,12 +276,7 @@ def test_parameters_that_need_each_other_are_tried_together(
     assert len(load_config(write(values)).search.space) == 8
 
 
-def test_earlier_searches_are_found_beside_the_file(
-    quickstart: dict[str, Any],
-    change: Callable[..., Any],
-    write: Callable[[Any], Path],
-    tmp_path: Path,
-) -> None:
+def test_earlier_searches_are_found_beside_the_file(quickstart, change, write, tmp_path):
     journal = tmp_path / "runs" / "first" / "study.journal"
     journal.parent.mkdir(parents=True)
     journal.write_text(json.dumps({"op_code": 0, "study_name": "search"}) + "\n")
@@ -327,7 +301,7 @@ def test_earlier_searches_are_found_beside_the_file(
     assert "search.warm_start.0:" in refusal(write(change(quickstart, place, [3])))
 
 
-def test_without_a_rule_and_a_stopper_there_is_one_rung() -> None:
+def test_without_a_rule_and_a_stopper_there_is_one_rung():
     space = {"Training.batch_size": Parameter(choices=(8,))}
     assert SearchConfig(trials=1, rungs="none", space=space).rung_epochs(18) == (18,)
     search = SearchConfig.model_validate(
@@ -336,7 +310,7 @@ def test_without_a_rule_and_a_stopper_there_is_one_rung() -> None:
     assert search.rung_epochs(18) == (2, 6, 18)
 
 
-def test_a_pruner_has_its_options() -> None:
+def test_a_pruner_has_its_options():
     pruner = build_pruner(
         {
             "type": "PatientPruner",
@@ -350,7 +324,7 @@ def test_a_pruner_has_its_options() -> None:
     assert type(vars(build_pruner(named))["_wrapped_pruner"]).__name__ == "MedianPruner"
 
 
-def test_a_sampler_has_its_options_and_the_seed() -> None:
+def test_a_sampler_has_its_options_and_the_seed():
     options = {
         "type": "PartialFixedSampler",
         "fixed_params": {"width": 8},
@@ -365,12 +339,12 @@ def test_a_sampler_has_its_options_and_the_seed() -> None:
     assert first._rng.rng.random() == again._rng.rng.random()
 
 
-def test_steps_are_counted_in_decimals() -> None:
+def test_steps_are_counted_in_decimals():
     parameter = Parameter(float=(0.1, 0.3), step=0.2)  # in binary, 0.3 - 0.1 is less than 0.2
     assert parameter.bounds == (0.1, 0.3)
 
 
-def large_space() -> dict[str, Any]:
+def large_space():
     """The six types with their own parameters, and what else can vary."""
     shipped = Path(__file__).resolve().parents[2] / "configs" / "hydragnn_hpo.yaml"
     space: dict[str, Any] = yaml.safe_load(shipped.read_text())["search"]["space"]
@@ -385,7 +359,7 @@ def large_space() -> dict[str, Any]:
     }
 
 
-def test_a_space_of_thirty_parameters_loads(write: Callable[[Any], Path], configs: Path) -> None:
+def test_a_space_of_thirty_parameters_loads(write, configs):
     values = yaml.safe_load((configs / "hydragnn_hpo.yaml").read_text())
     values["network"] = json.loads((configs / "hydragnn" / "potential.json").read_text())
     values["search"]["space"] = large_space()
@@ -393,7 +367,7 @@ def test_a_space_of_thirty_parameters_loads(write: Callable[[Any], Path], config
 
 
 @st.composite
-def ranges(draw: st.DrawFn) -> Parameter:
+def ranges(draw):
     """Any range with a step that fits into it."""
     if draw(st.booleans()):
         low, steps = draw(st.integers(-1000, 1000)), draw(st.integers(1, 200))
@@ -406,9 +380,7 @@ def ranges(draw: st.DrawFn) -> Parameter:
 
 @settings(max_examples=200, deadline=None)
 @given(parameter=ranges(), data=st.data())
-def test_a_domain_holds_its_steps_and_nothing_between(
-    parameter: Parameter, data: st.DataObject
-) -> None:
+def test_a_domain_holds_its_steps_and_nothing_between(parameter, data):
     assert parameter.bounds is not None and parameter.step is not None
     given_range = parameter.int or parameter.float
     assert given_range is not None
@@ -427,7 +399,7 @@ def test_a_domain_holds_its_steps_and_nothing_between(
     assert not parameter.contains(str(value))
 
 
-def test_a_choice_is_of_its_own_kind() -> None:
+def test_a_choice_is_of_its_own_kind():
     domain = Parameter(choices=(1, 2.0, "on", False))
     assert all(domain.contains(value) for value in (1, 2, "on", False))
     assert not any(domain.contains(value) for value in (True, 0, "1", None, [1]))

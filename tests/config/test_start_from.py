@@ -1,10 +1,7 @@
 """`start_from`: its keys, and which weights are for which networks."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG
@@ -18,7 +15,7 @@ ENGINE = copy.deepcopy(NETWORK) | {"engine": "own_engine:build"}
 ENGINE["Architecture"] = {"radius": 4.0, "enable_interatomic_potential": True, "force_weight": 1.0}
 
 
-def resolved(start: Any, network: Any = NETWORK, **space: Any) -> Any:
+def resolved(start, network=NETWORK, **space):
     values = copy.deepcopy(CONFIG) | {"network": network, "start_from": start}
     values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}, **space}
     return resolve_config(values, Path("/somewhere/run.yaml"))
@@ -33,23 +30,23 @@ def resolved(start: Any, network: Any = NETWORK, **space: Any) -> Any:
         (3, "start_from: must be a mapping"),
     ],
 )
-def test_bad_sections(section: Any, words: str) -> None:
+def test_bad_sections(section, words):
     with pytest.raises(InputError, match=words):
         resolved(section)
 
 
-def test_names_of_what_is_frozen() -> None:
+def test_names_of_what_is_frozen():
     assert StartConfig(path=Path("a")).frozen == ()
     assert StartConfig(path=Path("a"), freeze=("x.y",)).frozen == ("x.y",)
     assert "encoder.layers" in StartConfig(path=Path("a"), freeze="encoder").frozen
 
 
-def test_a_path_is_relative_to_the_file() -> None:
+def test_a_path_is_relative_to_the_file():
     for start in ("runs/a", {"path": "runs/a"}):
         assert resolved(start).start_from == StartConfig(path=Path("/somewhere/runs/a"))
 
 
-def test_checkpoints_of_hydragnn_are_for_its_own_networks() -> None:
+def test_checkpoints_of_hydragnn_are_for_its_own_networks():
     with pytest.raises(InputError, match=r"a\.pk is a HydraGNN checkpoint, .*engine: hydragnn"):
         resolved("a.pk")
 
@@ -62,13 +59,13 @@ def test_checkpoints_of_hydragnn_are_for_its_own_networks() -> None:
         ("a.pk", "Architecture.width", r"search\.space\.Architecture\.width: .*a\.pk.*remove it"),
     ],
 )
-def test_what_an_engine_cannot_begin_with(start: Any, space: str, words: str) -> None:
+def test_what_an_engine_cannot_begin_with(start, space, words):
     varied = {space: {"int": [4, 8]}} if space else {}
     with pytest.raises(InputError, match=words):
         resolved(start, ENGINE, **varied)
 
 
-def test_a_search_with_an_engine_may_vary_how_it_trains() -> None:
+def test_a_search_with_an_engine_may_vary_how_it_trains():
     weights = {"Architecture.force_weight": {"float": [0.5, 2.0]}}
     config = resolved({"path": "a.pk", "freeze": ["network.element"]}, ENGINE, **weights)
     assert config.start_from.frozen == ("network.element",)

@@ -1,11 +1,5 @@
 """Searches for the fastest training: what they may ask for, and what follows from it."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import yaml
 
@@ -19,10 +13,10 @@ PARTS = {"Training.accumulation_steps": {"choices": [1, 2]}}
 
 
 @pytest.fixture
-def load(quickstart: dict[str, Any], write: Callable[[Any], Path]) -> Callable[..., RunConfig]:
+def load(quickstart, write):
     """A configuration of a search, with changes to it, and its other sections."""
 
-    def loaded(search: dict[str, Any], ensemble: Any = None, resources: Any = None) -> RunConfig:
+    def loaded(search, ensemble=None, resources=None):
         values = {key: quickstart[key] for key in ("name", "data", "network")}
         values["search"] = {"trials": 4, "space": PRECISION, **search}
         values |= {"ensemble": ensemble} if ensemble else {}
@@ -32,7 +26,7 @@ def load(quickstart: dict[str, Any], write: Callable[[Any], Path]) -> Callable[.
     return loaded
 
 
-def test_the_configuration_that_ships(configs: Path) -> None:
+def test_the_configuration_that_ships(configs):
     config = load_config(configs / "strategy.yaml")
     assert config.ensemble is None
     assert config.search.directions == ("maximize",)
@@ -59,9 +53,7 @@ def test_the_configuration_that_ships(configs: Path) -> None:
     ],
     ids=str,
 )
-def test_what_does_not_go_together_is_named(
-    load: Callable[..., RunConfig], search: Any, ensemble: Any, said: tuple[str, ...]
-) -> None:
+def test_what_does_not_go_together_is_named(load, search, ensemble, said):
     with pytest.raises(InputError) as error:
         load(search, ensemble)
     assert "\n" not in str(error.value)
@@ -69,7 +61,7 @@ def test_what_does_not_go_together_is_named(
         assert words in str(error.value)
 
 
-def test_speed_is_that_of_one_gcd_unless_it_is_said(load: Callable[..., RunConfig]) -> None:
+def test_speed_is_that_of_one_gcd_unless_it_is_said(load):
     config = load({"objectives": ["throughput", "seconds"], "space": {**PRECISION, **GCDS}})
     assert config.gcds({"Resources.gcds": 2}) == 2
     assert load({"objectives": ["seconds"]}).gcds({}) == 1
@@ -84,23 +76,19 @@ def test_speed_is_that_of_one_gcd_unless_it_is_said(load: Callable[..., RunConfi
         ({"space": {**PRECISION, **PARTS}}, MEMBERS, "record"),
         ({"objectives": ["throughput"]}, None, "record"),
         ({"objectives": ["val_error", "throughput"]}, MEMBERS, "resize"),
-        (
-            {"objectives": ["throughput"], "failures": {"out_of_memory": "resize"}},
-            None,
-            "resize",
-        ),
+        ({"objectives": ["throughput"], "failures": {"out_of_memory": "resize"}}, None, "resize"),
     ],
     ids=str,
 )
 def test_lack_of_memory_is_a_result_where_its_remedy_is_searched_for(
-    load: Callable[..., RunConfig], search: Any, ensemble: Any, treatment: str
-) -> None:
+    load, search, ensemble, treatment
+):
     config = load(search, ensemble)
     assert config.search.failures.out_of_memory == treatment
     again = RunConfig.model_validate(config.model_dump(mode="json"))
     assert again.search == config.search, "also when it is read from run.yaml"
 
 
-def test_each_gcd_may_have_a_batch(load: Callable[..., RunConfig]) -> None:
+def test_each_gcd_may_have_a_batch(load):
     resources = {"gcds": 2, "batch_per_gcd": True}
     assert load({"objectives": ["throughput"]}, resources=resources).batches({}) == 2

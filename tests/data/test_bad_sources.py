@@ -1,7 +1,5 @@
 """What sources refuse: one sentence that names file, structure and what is wrong with it."""
 
-from __future__ import annotations
-
 import json
 import os
 import sqlite3
@@ -23,7 +21,7 @@ from hydragnn_flow.data.sources import fingerprint, open_source
 from hydragnn_flow.errors import InputError
 
 
-def refused(folder: Path, said: str, **source: Any) -> None:
+def refused(folder, said, **source):
     with pytest.raises(InputError, match=said) as caught:
         read_train(folder, **source)
     assert "\n" not in str(caught.value)
@@ -57,7 +55,7 @@ def test_a_file_nobody_may_read(tmp_path):
 GOOD = '1\nenergy=-1.5 Properties=species:S:1:pos:R:3:forces:R:3 pbc="F F F"\nH 0 0 0 0.5 0 0\n'
 
 
-def spoilt(*changes: tuple[str, str]) -> str:
+def spoilt(*changes):
     text = GOOD
     for old, new in changes:
         assert old in text
@@ -82,14 +80,8 @@ XYZ: list[tuple[str, str]] = [
     (GOOD * 2 + spoilt(("1\n", "2\n")), "structure 2 cannot be read: the file ends before its 2"),
     (GOOD * 2 + spoilt(("1\n", "0\n")), "structure 3 begins with 'H 0 0 0 0.5 0 0'"),
     (GOOD * 2 + "\n" + GOOD, "structure 2 comes after an empty line"),
-    (
-        GOOD * 2 + spoilt(("-1.5", '"1 2"')),
-        "structure 2 .*(cannot be read|of shape)",
-    ),
-    (
-        GOOD * 2 + spoilt(("energy=-1.5", "energy=low")),
-        "structure 2 .*not made of",
-    ),
+    (GOOD * 2 + spoilt(("-1.5", '"1 2"')), "structure 2 .*(cannot be read|of shape)"),
+    (GOOD * 2 + spoilt(("energy=-1.5", "energy=low")), "structure 2 .*not made of"),
     (GOOD * 2 + spoilt(("H 0 0 0", "Qq 0 0 0")), "structure 2 cannot be read"),
 ]
 
@@ -201,7 +193,7 @@ def test_another_database_is_left_as_it_is(tmp_path):
     assert (tmp_path / "a.db").read_bytes() == before
 
 
-def pick(row: list[Any], column: int, value: Any) -> list[Any]:
+def pick(row, column, value):
     return [*row[:column], value, *row[column + 1 :]]
 
 
@@ -243,7 +235,7 @@ def test_csv_with_a_quote_that_never_ends_and_with_a_column_twice(tmp_path):
     refused(tmp_path, r"a\.csv has two columns 'energy'", **source)
 
 
-def spoil(entry: dict[str, Any], place: str, value: Any) -> None:
+def spoil(entry, place, value):
     *parents, last = [int(key) if key.isdigit() else key for key in place.split(".")]
     for key in parents:
         entry = entry[key]
@@ -316,7 +308,7 @@ def test_a_file_cut_anywhere_is_refused_or_lacks_structures_at_its_end(tmp_path,
 
     @settings(max_examples=60)
     @given(length=st.integers(0, len(content) - 1))
-    def check(length: int) -> None:
+    def check(length):
         file.write_bytes(content[:length])
         try:
             found = cases.read_all(open_source(values, seed=0))["test"]

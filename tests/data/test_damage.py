@@ -1,12 +1,8 @@
 """Damaged stores: a clear sentence, and nothing that ADIOS2 could hang on or die of."""
 
-from __future__ import annotations
-
 import json
 import re
 import zlib
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,16 +20,16 @@ from hydragnn_flow.errors import InputError, StoreError
 FILES = ("data.0", "md.0", "md.idx", "mmd.0", "blocks.npz")
 
 
-def truncate(path: Path) -> None:
+def truncate(path):
     content = path.read_bytes()
     path.write_bytes(content[: len(content) // 2])
 
 
-def empty(path: Path) -> None:
+def empty(path):
     path.write_bytes(b"")
 
 
-def garbage(path: Path) -> None:
+def garbage(path):
     """Change bytes in the middle; the size stays."""
     content = bytearray(path.read_bytes())
     middle = len(content) // 2
@@ -42,11 +38,11 @@ def garbage(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
-def longer(path: Path) -> None:
+def longer(path):
     path.write_bytes(path.read_bytes() + b"\0")
 
 
-def missing(path: Path) -> None:
+def missing(path):
     path.unlink()
 
 
@@ -54,13 +50,13 @@ RECORD = {"size": 1, "crc32": None}
 DAMAGES = (truncate, empty, garbage, longer, missing)
 
 
-def seal(path: Path, values: dict[str, Any]) -> None:
+def seal(path, values):
     """Write a manifest with a checksum that fits."""
     values["crc32"] = manifest_checksum(values)
     path.write_text(json.dumps(values), encoding="utf-8")
 
 
-def use(path: Path) -> None:
+def use(path):
     GraphStore.open(path)["trainset"].batch([0])
 
 
@@ -190,7 +186,7 @@ def test_a_manifest_that_is_none_is_said_in_a_sentence(copied, no_adios2, text):
         use(copied)
 
 
-def tampered(store: Path, name: str, at: int, content: bytes) -> None:
+def tampered(store, name, at, content):
     """Write into a shard's file as a stranger could: all checksums are right."""
     path = store / "manifest.json"
     values = json.loads(path.read_text())

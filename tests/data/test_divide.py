@@ -1,9 +1,7 @@
 """Structures are divided so that no two splits hold the same one."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -17,12 +15,7 @@ from hydragnn_flow.errors import InputError
 SEEDS = st.integers(0, 2**32)
 
 
-def together(
-    role: Sequence[str] | None = None,
-    hash: Sequence[str] = (),
-    composition: Sequence[str] | None = None,
-    group: Sequence[str | None] | None = None,
-) -> Structures:
+def together(role=None, hash=(), composition=None, group=None):
     """Structures, of the training file and without composition or group where none are given."""
     n = len(hash)
     return Structures(
@@ -30,7 +23,7 @@ def together(
     )
 
 
-def largest_component(structures: Structures, by_group: bool) -> int:
+def largest_component(structures, by_group):
     """By spreading labels until nothing changes: slow and plain."""
     labels = list(range(len(structures.hash)))
     keys = [structures.hash, structures.group] if by_group else [structures.hash]
@@ -45,7 +38,7 @@ def largest_component(structures: Structures, by_group: bool) -> int:
     return max(Counter(labels).values())
 
 
-def assert_no_leak(values: Sequence[object], splits: Sequence[str]) -> None:
+def assert_no_leak(values, splits):
     homes: Mapping[object, set[str]] = defaultdict(set)
     for value, split in zip(values, splits, strict=True):
         if split:
@@ -54,7 +47,7 @@ def assert_no_leak(values: Sequence[object], splits: Sequence[str]) -> None:
 
 
 @st.composite
-def inputs(draw: st.DrawFn, roles: Sequence[str] = ("train",)) -> Structures:
+def inputs(draw, roles=("train",)):
     """Structures with repeats, in compositions (equal for duplicates) and groups."""
     kinds = draw(st.integers(3, 60))
     n = draw(st.integers(kinds, 120))

@@ -1,10 +1,7 @@
 """Structures that are the same to a network have the same hash, others have another."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 
 import ase
@@ -15,7 +12,6 @@ from ase.build import bulk
 from ase.formula import Formula
 from hypothesis import given
 from hypothesis import strategies as st
-from torch_geometric.data import Data
 
 from hydragnn_flow.data.columns import Column, concatenation_dim
 from hydragnn_flow.data.graphs import atoms_to_graph
@@ -29,7 +25,7 @@ CUTOFF = 3.0
 SEEDS = st.integers(0, 2**32)
 
 
-def columns(graphs: Sequence[Data]) -> dict[str, Column]:
+def columns(graphs):
     """The graphs end to end."""
     joined = {}
     for key in graphs[0].to_dict():
@@ -40,13 +36,11 @@ def columns(graphs: Sequence[Data]) -> dict[str, Column]:
     return joined
 
 
-def hashes(structures: Sequence[ase.Atoms], cutoff: float = CUTOFF) -> list[str]:
+def hashes(structures, cutoff=CUTOFF):
     return graph_hashes(columns([atoms_to_graph(atoms, cutoff, None) for atoms in structures]))
 
 
-def plain(
-    x: Sequence[float], edges: Sequence[tuple[int, int]], **features: object
-) -> dict[str, Column]:
+def plain(x, edges, **features):
     """One graph from bare lists: node features, edges in both directions, anything else."""
     both = np.array([*edges, *((b, a) for a, b in edges)]).T
     joined = {
@@ -59,7 +53,7 @@ def plain(
     return joined
 
 
-def moved(atoms: ase.Atoms, seed: int) -> ase.Atoms:
+def moved(atoms, seed):
     """The same structure, reordered, turned, shifted, each atom in another periodic image."""
     rng = np.random.default_rng(seed)
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
@@ -71,7 +65,7 @@ def moved(atoms: ase.Atoms, seed: int) -> ase.Atoms:
     return copy
 
 
-def crystal(seed: int) -> ase.Atoms:
+def crystal(seed):
     """A thermally disordered alloy in which every atom has neighbours."""
     rng = np.random.default_rng(seed)
     atoms = bulk("Cu", cubic=True).repeat((2, 1, 1))
@@ -155,7 +149,7 @@ def test_labels_do_not_count():
 
 @given(seed=SEEDS)
 def test_lengths_come_from_positions_where_edges_carry_none(seed):
-    def hash_without_attributes(atoms: ase.Atoms, *keys: str) -> str:
+    def hash_without_attributes(atoms, *keys):
         # In float64, as the rounding of float32 positions is not what is tested here.
         edges = neighbour_list(atoms.positions, atoms.cell.array, atoms.pbc, CUTOFF)
         n_edges, n_atoms = np.array([len(edges.senders)]), np.array([len(atoms)])

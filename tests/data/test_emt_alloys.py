@@ -1,21 +1,17 @@
 """Generated structures: what was asked for, from the seed, with the labels of EMT."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from ase.calculators.emt import EMT
 from source_cases import config, read_all
 
-from hydragnn_flow.data.sources import Labelled, open_source
+from hydragnn_flow.data.sources import open_source
 from hydragnn_flow.errors import InputError
 
 ELEMENTS = ("Cu", "Ni", "Pd", "Ag", "Pt", "Au")
 
 
-def generated(seed: int = 0, **changes: Any) -> list[Labelled]:
+def generated(seed=0, **changes):
     return read_all(open_source(config(format="emt_alloys", **changes), seed))["train"]
 
 

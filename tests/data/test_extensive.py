@@ -1,8 +1,5 @@
 """Which targets are sums over the atoms of a structure, as the data say, or their name and unit."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import ase.io
@@ -10,7 +7,7 @@ import pytest
 import source_cases as cases
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, Target, prepare_store
+from hydragnn_flow.data import Target, prepare_store
 from hydragnn_flow.errors import InputError
 
 
@@ -34,15 +31,13 @@ from hydragnn_flow.errors import InputError
         ("volume", {}, False),  # no target of the store
     ],
 )
-def test_what_is_extensive(
-    alloy_store: GraphStore, name: str, target: dict[str, Any], extensive: bool
-) -> None:
+def test_what_is_extensive(alloy_store, name, target, extensive):
     targets = {name: Target(**{"level": "graph", "dim": 1, **target})} if target else {}
     manifest = alloy_store.manifest.model_copy(update={"targets": targets})
     assert manifest.is_extensive(name) is extensive
 
 
-def test_the_configuration_reaches_the_store(tmp_path: Path) -> None:
+def test_the_configuration_reaches_the_store(tmp_path):
     frames = cases.frames(12)
     for atoms in frames:
         atoms.info["enthalpy"], atoms.info["gap"] = 1.0, 2.0
@@ -58,7 +53,7 @@ def test_the_configuration_reaches_the_store(tmp_path: Path) -> None:
     assert [second.manifest.is_extensive(name) for name in targets] == [False, True]
 
 
-def test_a_key_with_hydragnns_mark_is_divided(tmp_path: Path) -> None:
+def test_a_key_with_hydragnns_mark_is_divided(tmp_path):
     frames = cases.frames(12)
     for atoms in frames:
         atoms.info["e_scaled_num_nodes"] = 1.0
@@ -69,7 +64,7 @@ def test_a_key_with_hydragnns_mark_is_divided(tmp_path: Path) -> None:
     assert not manifest.is_extensive("energy")
 
 
-def test_labels_of_atoms_are_not_extensive(tmp_path: Path) -> None:
+def test_labels_of_atoms_are_not_extensive(tmp_path):
     ase.io.write(tmp_path / "all.xyz", cases.frames(4))
     targets = {"forces": {"unit": "eV/Å", "extensive": True}}
     data = cases.config(tmp_path, format="ase", train="all.xyz", targets=targets)

@@ -1,22 +1,18 @@
 """HydraGNN's own files: they carry no checksums, and no damage may hang, crash or mislead."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import adios2.bindings as adios
 import numpy as np
 import psutil
 import pytest
-from numpy.typing import NDArray
 
-from hydragnn_flow.data import GraphStore, Manifest
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.hydragnn_bp import trial_read
 from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
 from hydragnn_flow.errors import StoreError
@@ -26,7 +22,7 @@ KEYS = ["edge_index", "x", "pos", "edge_attr", "energy"]
 GRAPHS = {"trainset": 12, "valset": 3, "testset": 4}
 
 
-def make_split(graphs: int, seed: int, *, alike: bool) -> dict[str, list[NDArray]]:
+def make_split(graphs, seed, *, alike):
     """The values of some graphs, key by key; ``alike`` in atoms and edges."""
     rng = np.random.default_rng(seed)
     atoms = np.full(graphs, 6) if alike else rng.integers(4, 9, graphs)
@@ -44,9 +40,7 @@ def make_split(graphs: int, seed: int, *, alike: bool) -> dict[str, list[NDArray
 class Writer:
     """Writes as HydraGNN's AdiosWriter does, one rank of ``n_ranks``; the serial ADIOS2 is one."""
 
-    def __init__(
-        self, path: Path, *, rank: int = 0, n_ranks: int = 1, stats: int = 1, empty: bool = False
-    ) -> None:
+    def __init__(self, path, *, rank=0, n_ranks=1, stats=1, empty=False):
         self.context = adios.ADIOS()  # which must outlive what is made from it
         self.io = self.context.DeclareIO("write")
         self.io.SetEngine("BP5")
@@ -54,7 +48,7 @@ class Writer:
         self.engine = self.io.Open(str(path), adios.Mode.Write)
         self.rank, self.n_ranks, self.empty = rank, n_ranks, empty
 
-    def write_split(self, split: str, values: dict[str, list[NDArray]], *, flush: bool) -> None:
+    def write_split(self, split, values, *, flush):
         graphs = len(values["x"])
         bounds = np.linspace(0, graphs, self.n_ranks + 1).astype(int)
         mine = slice(bounds[self.rank], bounds[self.rank + 1])
@@ -80,7 +74,7 @@ class Writer:
             if flush:
                 self.engine.PerformDataWrite()
 
-    def put(self, name: str, block: NDArray, shape: tuple[int, ...], dim: int, start: int) -> None:
+    def put(self, name, block, shape, dim, start):
         offset = [0] * block.ndim
         offset[dim] = start
         block = np.ascontiguousarray(block)
@@ -94,13 +88,13 @@ class Writer:
             variable.SetSelection((offset, nothing))
             self.engine.Put(variable, np.empty(nothing, block.dtype), adios.Mode.Sync)
 
-    def close(self, **attributes: NDArray) -> None:
+    def close(self, **attributes):
         for name, value in attributes.items():
             self.io.DefineAttribute(name, value)
         self.engine.Close()
 
 
-def write_file(path: Path, *, flush: bool = False, **options: Any) -> Path:
+def write_file(path, *, flush=False, **options):
     """A file of three splits; the graphs of the last are all of one size."""
     writer = Writer(path, **options)
     for seed, (split, graphs) in enumerate(GRAPHS.items()):
@@ -111,7 +105,7 @@ def write_file(path: Path, *, flush: bool = False, **options: Any) -> Path:
     return path
 
 
-def write_file_of_two_writers(path: Path) -> Path:
+def write_file_of_two_writers(path):
     """As two MPI ranks with a subfile each write it, put together from what each wrote alone."""
     parts = [write_file(path.with_suffix(f".{i}"), rank=i, n_ranks=2) for i in range(2)]
     path.mkdir()
@@ -156,24 +150,24 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def good(tmp_path_factory):
     """A file not to be changed."""
     return write_file(tmp_path_factory.mktemp("bp") / "good.bp")
 
 
 @pytest.fixture(scope="module")
-def expected(good: Path) -> Manifest:
+def expected(good):
     """What is in it."""
     return bp_manifest(good)
 
 
 @pytest.fixture
-def copy(good: Path, tmp_path: Path) -> Path:
+def copy(good, tmp_path):
     """A copy of it, to damage."""
     return Path(shutil.copytree(good, tmp_path / "copy.bp"))
 
 
-def refused(path: Path, match: str) -> None:
+def refused(path, match):
     """The file is refused in one sentence that names it."""
     with pytest.raises(StoreError, match=match) as error:
         bp_manifest(path)
@@ -215,19 +209,19 @@ def test_looking_through_leaves_nothing_behind(tmp_path):
     assert sorted(part.name for part in path.iterdir()) == sorted(FILES)
 
 
-def cut(share: float) -> Callable[[bytes], bytes]:
+def cut(share):
     return lambda content: content[: int(len(content) * share)]
 
 
-def over_middle(new: bytes) -> Callable[[bytes], bytes]:
-    def damage(content: bytes) -> bytes:
+def over_middle(new):
+    def damage(content):
         start = max(0, (len(content) - len(new)) // 2)
         return (content[:start] + new + content[start + len(new) :])[: len(content)]
 
     return damage
 
 
-def flip(content: bytes) -> bytes:
+def flip(content):
     start = len(content) // 2
     return (
         content[:start]
@@ -309,7 +303,7 @@ def test_small_changes_of_metadata(good, expected, tmp_path, name):
 def test_what_the_values_themselves_betray(tmp_path):
     """Numbers in the range they were written in, and impossible all the same."""
 
-    def write(name: str, **new: list[NDArray]) -> Path:
+    def write(name, **new):
         writer = Writer(tmp_path / f"{name}.bp", stats=0)
         writer.write_split("trainset", make_split(3, 0, alike=True) | new, flush=False)
         writer.close()
@@ -346,8 +340,7 @@ def test_a_shape_that_its_blocks_do_not_fill(tmp_path):
     writer.put("trainset/x", np.arange(3), (1 << 50,), 0, 0)
     writer.close()
     refused(
-        tmp_path / "file.bp",
-        r"md\.0 gives trainset/x the shape \[1125899906842624\], but 3 values",
+        tmp_path / "file.bp", r"md\.0 gives trainset/x the shape \[1125899906842624\], but 3 values"
     )
 
 

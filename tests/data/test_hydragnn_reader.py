@@ -4,26 +4,22 @@ What it needs to find in a file is checked without it by
 ``test_store.py::test_hydragnns_reader_would_understand``.
 """
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable, Iterator
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch_geometric.data import Data
 
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 Graphs = dict[str, list[Data]]
 
 
 @pytest.fixture(scope="module")
-def hydragnn(request: pytest.FixtureRequest) -> Iterator[Any]:
+def hydragnn(request):
     """HydraGNN's module of the reader."""
     checkout = request.config.getoption("--hydragnn")
     if checkout is None:
@@ -39,7 +35,7 @@ def hydragnn(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def graphs(graph: Callable[..., Data]) -> Graphs:
+def graphs(graph):
     """Three splits; HydraGNN's writer would stack the edges of the last one by rows."""
     made = [graph(seed) for seed in range(40)]
     alike = [data for data in made if data.num_edges == 12]
@@ -49,7 +45,7 @@ def graphs(graph: Callable[..., Data]) -> Graphs:
 
 
 @pytest.fixture(scope="module")
-def store(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(graphs, tmp_path_factory):
     """Those graphs in shards of several blocks, a shard with graphs of two splits among them."""
     path = tmp_path_factory.mktemp("shards") / "store"
     with pytest.MonkeyPatch.context() as patch:
@@ -65,9 +61,7 @@ def store(graphs: Graphs, tmp_path_factory: pytest.TempPathFactory) -> GraphStor
 
 
 @pytest.mark.parametrize("preload", [True, False])
-def test_each_shard_is_a_file_of_hydragnns(
-    hydragnn: Any, store: GraphStore, graphs: Graphs, same: Callable[..., bool], preload: bool
-) -> None:
+def test_each_shard_is_a_file_of_hydragnns(hydragnn, store, graphs, same, preload):
     left = {split: iter(of_split) for split, of_split in graphs.items()}
     histogram = [0] * len(store.manifest.statistics.degree_histogram)
     for shard in store.manifest.shards:
@@ -88,14 +82,7 @@ def test_each_shard_is_a_file_of_hydragnns(
 
 @pytest.mark.parametrize("split", ["trainset", "valset", "testset"])
 @pytest.mark.parametrize("preload", [True, False])
-def test_shards_make_one_data_set(
-    hydragnn: Any,
-    store: GraphStore,
-    graphs: Graphs,
-    same: Callable[..., bool],
-    preload: bool,
-    split: str,
-) -> None:
+def test_shards_make_one_data_set(hydragnn, store, graphs, same, preload, split):
     """HydraGNN can open only the shards that hold graphs of the split."""
     files = [
         str(store.path / shard.path)
@@ -108,9 +95,7 @@ def test_shards_make_one_data_set(
         assert same(found, expected)
 
 
-def test_graphs_without_edges(
-    hydragnn: Any, graph: Callable[..., Data], same: Callable[..., bool], tmp_path: Path
-) -> None:
+def test_graphs_without_edges(hydragnn, graph, same, tmp_path):
     """From memory alone: ADIOS2's Python interface divides by the size of what it reads."""
     graphs = [graph(seed, n_atoms=n) for seed, n in ((0, 8), (1, 1), (2, 8))]
     graphs[1] = graphs[1].edge_subgraph(graphs[1].edge_index[0] < 0)
@@ -122,13 +107,7 @@ def test_graphs_without_edges(
 
 
 @pytest.mark.parametrize("preload", [True, False])
-def test_graphs_with_branches(
-    hydragnn: Any,
-    graphs: Graphs,
-    same: Callable[..., bool],
-    tmp_path: Path,
-    preload: bool,
-) -> None:
+def test_graphs_with_branches(hydragnn, graphs, same, tmp_path, preload):
     """Its reader takes the branch from the name of a file, and fails at a key of it."""
     branched = [graph.clone() for graph in graphs["trainset"]]
     for number, graph in enumerate(branched):

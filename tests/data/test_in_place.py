@@ -1,10 +1,7 @@
 """Data used where they are: the same graphs and statistics as of a copy, and nothing written."""
 
-from __future__ import annotations
-
 import os
 import shutil
-from collections.abc import Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -27,14 +24,12 @@ from in_place_cases import (
     without,
 )
 from pydantic import ValidationError
-from torch_geometric.data import Data
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import explain
 from hydragnn_flow.data import GraphStore, check_store, prepare_store, run_task, store_summary
 from hydragnn_flow.data.preparing import in_place as preparing
 from hydragnn_flow.data.reading.local_shards import files_to_send
-from hydragnn_flow.data.store.manifest import Statistics
 from hydragnn_flow.errors import InputError, StoreError
 
 Sources = list[dict[str, Any]]
@@ -42,34 +37,34 @@ N = sum(SIZES.values())
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("in-place")
 
 
 @pytest.fixture(scope="module")
-def sources(folder: Path) -> Sources:
+def sources(folder):
     return three_sets(folder)
 
 
 @pytest.fixture(scope="module")
-def copies(folder: Path, sources: Sources) -> GraphStore:
+def copies(folder, sources):
     return prepared(folder, sources, "copies.gs", in_place=False)
 
 
 @pytest.fixture(scope="module")
-def there(folder: Path, sources: Sources) -> GraphStore:
+def there(folder, sources):
     return prepared(folder, sources, "there.gs")
 
 
 @pytest.fixture
-def own(folder: Path, sources: Sources, tmp_path: Path) -> Path:
+def own(folder, sources, tmp_path):
     """The files once more, to change."""
     for one in sources:
         shutil.copytree(folder / one["file"], tmp_path / one["file"])
     return tmp_path
 
 
-def same(left: Data, right: Data) -> bool:
+def same(left, right):
     """Whether networks see the same; where an atom lies in its cell is no difference."""
     keys = ("x", "cell", "pbc", "edge_index", "edge_attr", "energy", "forces", "dataset_name")
     return all(
@@ -77,7 +72,7 @@ def same(left: Data, right: Data) -> bool:
     ) and torch.allclose(vectors(left), vectors(right), atol=1e-5)
 
 
-def near(left: Statistics, right: Statistics) -> None:
+def near(left, right):
     """The same, but for the order in which blocks are added up."""
     assert left.degree_histogram == right.degree_histogram
     assert left.by_branch.keys() == right.by_branch.keys()
@@ -90,7 +85,7 @@ def near(left: Statistics, right: Statistics) -> None:
             assert found.std == pytest.approx(other.targets[name].std, rel=1e-6)
 
 
-def test_manifest_says_what_that_of_copies_says(there: GraphStore, copies: GraphStore) -> None:
+def test_manifest_says_what_that_of_copies_says(there, copies):
     left, right = there.manifest, copies.manifest
     near(left.statistics, right.statistics)
     same_in_both = {"targets", "units", "cutoff", "max_neighbours", "truncation", "elements"}
@@ -104,9 +99,7 @@ def test_manifest_says_what_that_of_copies_says(there: GraphStore, copies: Graph
 
 
 @pytest.mark.parametrize("mode", ["memory", "random", "stream"])
-def test_graphs_are_those_of_copies_in_their_order(
-    there: GraphStore, copies: GraphStore, mode: Any
-) -> None:
+def test_graphs_are_those_of_copies_in_their_order(there, copies, mode):
     with GraphStore.open(there.path, mode) as store:
         assert store.splits == copies.splits
         for name in store.splits:
@@ -124,9 +117,7 @@ def test_graphs_are_those_of_copies_in_their_order(
 
 @settings(max_examples=15)
 @given(st.lists(st.integers(0, 3 * SIZES["trainset"] - 1), min_size=1, max_size=12))
-def test_batches_are_those_of_copies(
-    there: GraphStore, copies: GraphStore, graphs: list[int]
-) -> None:
+def test_batches_are_those_of_copies(there, copies, graphs):
     left, right = there["trainset"].batch(graphs), copies["trainset"].batch(graphs)
     assert same(left, right)
     assert torch.equal(left.ptr, right.ptr)
@@ -136,7 +127,7 @@ def test_batches_are_those_of_copies(
             assert same(batch, copies["trainset"].batch(chosen))
 
 
-def test_file_of_hydragnn_itself(shared_data: Path, tmp_path: Path) -> None:
+def test_file_of_hydragnn_itself(shared_data, tmp_path):
     """Alone, and so without a branch; of the periodic directions only the cell tells."""
     values = {
         "source": {"format": "hydragnn", "file": "hydragnn_cuau.bp"},
@@ -157,7 +148,7 @@ def test_file_of_hydragnn_itself(shared_data: Path, tmp_path: Path) -> None:
     assert stores[0].manifest.provenance["own_edges"] is False
 
 
-def test_molecules_without_cells_get_empty_ones(tmp_path: Path) -> None:
+def test_molecules_without_cells_get_empty_ones(tmp_path):
     """Beside crystals, whose directions are periodic."""
     crystals = list(map(as_hydragnn, alloy_graphs(N, 0)))
     hydragnn_file(tmp_path / "crystals.bp", crystals)
@@ -177,7 +168,7 @@ def test_molecules_without_cells_get_empty_ones(tmp_path: Path) -> None:
     assert left[0].pbc.any() and not left[SIZES["trainset"]].pbc.any()
 
 
-def test_targets_are_named_and_units_given(folder: Path, tmp_path: Path) -> None:
+def test_targets_are_named_and_units_given(folder, tmp_path):
     targets = {"total": {"unit": "eV", "key": "energy"}, "pull": {"unit": "eV/Å", "key": "forces"}}
     section = {"format": "hydragnn", "file": "one.bp", "targets": targets}
     values = {"source": section, "path": folder, "in_place": True}
@@ -190,7 +181,7 @@ def test_targets_are_named_and_units_given(folder: Path, tmp_path: Path) -> None
     assert not {"energy", "forces"} & store.manifest.keys.keys()
 
 
-def packed(graphs: list[Data]) -> list[Data]:
+def packed(graphs):
     """With a ``y`` of outputs of atoms, of the graph, of atoms again, and one not asked for."""
     found = []
     for number, graph in enumerate(graphs):
@@ -205,7 +196,7 @@ def packed(graphs: list[Data]) -> list[Data]:
     return found
 
 
-def test_targets_in_y_are_read_from_there(tmp_path: Path) -> None:
+def test_targets_in_y_are_read_from_there(tmp_path):
     """In all modes, and through a store in place too; what follows them in y does not matter."""
     graphs = packed(list(map(as_hydragnn, alloy_graphs(N, 3))))
     hydragnn_file(tmp_path / "a.bp", graphs)
@@ -240,7 +231,7 @@ def test_targets_in_y_are_read_from_there(tmp_path: Path) -> None:
     refused(tmp_path, [narrow], "the targets in y have 3, 2 components")
 
 
-def test_a_store_in_place_can_be_used_in_place(there: GraphStore, tmp_path: Path) -> None:
+def test_a_store_in_place_can_be_used_in_place(there, tmp_path):
     """Its shards are those of the first files, its branches those that it said."""
     section = {"format": "hydragnn", "file": str(there.path)}
     values = {"source": section, "in_place": True}
@@ -250,14 +241,14 @@ def test_a_store_in_place_can_be_used_in_place(there: GraphStore, tmp_path: Path
         assert all(same(a, b) for a, b in zip(store[name], there[name], strict=True))
 
 
-def test_nothing_is_copied_to_a_node(there: GraphStore, tmp_path: Path) -> None:
+def test_nothing_is_copied_to_a_node(there, tmp_path):
     assert files_to_send(there.path) == []
     with GraphStore.open(there.path, "random", scratch=tmp_path) as store:
         assert len(store["trainset"].batch([0, 9]).ptr) == 3
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_said_of_it(there: GraphStore, folder: Path) -> None:
+def test_what_is_said_of_it(there, folder):
     summary = store_summary(there)
     assert [Path(path).relative_to(folder).parts[0] for path in summary["in_place"]] == [
         "one.bp",
@@ -274,14 +265,14 @@ def test_what_is_said_of_it(there: GraphStore, folder: Path) -> None:
     assert any(file.endswith("shard-00000.bp/data.0") for file in checked["files"])
 
 
-def test_changed_files_are_named(own: Path, sources: Sources) -> None:
+def test_changed_files_are_named(own, sources):
     """At opening; ADIOS2, which changed metadata may crash, does not see them."""
     store = prepared(own, sources)
     data, metadata = own / "two.bp" / "data.0", own / "one.bp" / "md.0"
     content, changed = data.read_bytes(), bytearray(metadata.read_bytes())
     times = {file: (file.stat().st_atime_ns, file.stat().st_mtime_ns) for file in (data, metadata)}
 
-    def refused_for(file: str, what: str) -> None:
+    def refused_for(file, what):
         match = rf"{file} .*{what}.* in place; .*but not this file"
         with pytest.raises(StoreError, match=match):
             GraphStore.open(store.path)
@@ -300,9 +291,7 @@ def test_changed_files_are_named(own: Path, sources: Sources) -> None:
     refused_for(r"one\.bp/md\.0", "checksum differs")
 
 
-def test_changed_graphs_of_a_store_are_noticed_when_they_are_read(
-    own: Path, sources: Sources
-) -> None:
+def test_changed_graphs_of_a_store_are_noticed_when_they_are_read(own, sources):
     store = prepared(own, sources)
     file = own / "three.gs" / "shard-00000.bp" / "data.0"
     content = bytearray(file.read_bytes())
@@ -320,10 +309,10 @@ class Cut:
 
     nodes = 1
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after):
         self.left, self.ran = after, list[str]()
 
-    def submit(self, request: Mapping[str, Any]) -> Future[None]:
+    def submit(self, request):
         if len(self.ran) == self.left:
             raise KeyboardInterrupt
         self.ran.append(request["directory"])
@@ -331,19 +320,14 @@ class Cut:
         future.set_result(run_task(request))
         return future
 
-    def check(self) -> None:
+    def check(self):
         """They are there."""
 
 
 @pytest.mark.parametrize("after", [2, 7])
 def test_a_preparation_goes_on_where_it_was_cut_off(
-    folder: Path,
-    sources: Sources,
-    there: GraphStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    after: int,
-) -> None:
+    folder, sources, there, tmp_path, monkeypatch, after
+):
     monkeypatch.setattr(preparing, "_FEW_BYTES", 0)
     monkeypatch.setattr(preparing, "_GRAPHS_PER_TASK", 3)
     chosen, path = config(folder, sources), tmp_path / "s"
@@ -358,7 +342,7 @@ def test_a_preparation_goes_on_where_it_was_cut_off(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_it_is_reused_but_not_for_copies(own: Path, sources: Sources) -> None:
+def test_it_is_reused_but_not_for_copies(own, sources):
     store = prepared(own, sources)
     assert prepared(own, sources).manifest == store.manifest
     with pytest.raises(StoreError, match=r"other data or settings \(in_place differ\)"):
@@ -382,20 +366,20 @@ HYDRAGNN = {"format": "hydragnn", "file": "a.bp"}
         ({"source": HYDRAGNN, "dtypes": "compact"}, "in_place: nothing is written"),
     ],
 )
-def test_what_cannot_be_in_place_is_refused_at_once(values: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_in_place_is_refused_at_once(values, message):
     with pytest.raises(ValidationError) as caught:
         DataConfig.model_validate({"in_place": True, **values})
     assert message in str(explain(caught.value, "data"))
 
 
-def refused(folder: Path, sources: Sources, message: str, cutoff: float = 4.0) -> None:
+def refused(folder, sources, message, cutoff=4.0):
     with pytest.raises(InputError, match=message) as caught:
         prepare_store(config(folder, sources), cutoff, None, 0, folder / "s")
     assert "\n" not in str(caught.value)
     assert not (folder / "s").exists()
 
 
-def test_what_networks_could_not_read_is_named(own: Path, sources: Sources) -> None:
+def test_what_networks_could_not_read_is_named(own, sources):
     one, two, three = sources
     refused(own, sources, r"one\.bp: trainset: graph \d+ has an edge of length", cutoff=2.0)
     gap = {**one, "targets": {"gap": "eV"}}

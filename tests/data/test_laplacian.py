@@ -1,7 +1,5 @@
 """Encodings by eigenvectors of the Laplacian: what they are, and what they depend on."""
 
-from __future__ import annotations
-
 import ase
 import numpy as np
 import pytest
@@ -16,17 +14,17 @@ from hydragnn_flow.data.graphs import atoms_to_graph
 from hydragnn_flow.data.laplacian import add_encodings, laplacian_encodings
 
 
-def cluster(seed: int, n: int) -> ase.Atoms:
+def cluster(seed, n):
     """Atoms at random in a box, some 8 of which see each other."""
     rng = np.random.default_rng(seed)
     return ase.Atoms(numbers=[6] * n, positions=rng.uniform(0, 1.6 * n ** (1 / 3), (n, 3)))
 
 
-def edges(atoms: ase.Atoms, cutoff: float = 3.0, most: int | None = None) -> np.ndarray:
+def edges(atoms, cutoff=3.0, most=None):
     return atoms_to_graph(atoms, cutoff, most).edge_index.numpy()
 
 
-def spectrum(index: np.ndarray, n: int) -> np.ndarray:
+def spectrum(index, n):
     """All eigenvalues of the normalised Laplacian, from its definition."""
     count = np.zeros((n, n))
     np.add.at(count, (index[0], index[1]), 0.5)
@@ -36,13 +34,13 @@ def spectrum(index: np.ndarray, n: int) -> np.ndarray:
     return np.linalg.eigvalsh(np.eye(n) - count / root[:, None] / root[None])
 
 
-def simple(values: np.ndarray, k: int) -> bool:
+def simple(values, k):
     """Whether the eigenvalues that count are apart."""
     return bool((np.diff(values[: k + 2]) > 1e-3).all())
 
 
 @given(st.integers(0, 10_000), st.integers(6, 24), st.integers(1, 4))
-def test_they_are_torch_geometrics_but_for_the_sign(seed: int, n: int, k: int) -> None:
+def test_they_are_torch_geometrics_but_for_the_sign(seed, n, k):
     graph = atoms_to_graph(cluster(seed, n), 3.0, None)
     assume(simple(spectrum(graph.edge_index.numpy(), n), k))
     theirs = AddLaplacianEigenvectorPE(k, "theirs", is_undirected=True)(graph.clone()).theirs
@@ -54,7 +52,7 @@ def test_they_are_torch_geometrics_but_for_the_sign(seed: int, n: int, k: int) -
 
 
 @given(st.integers(0, 10_000), st.integers(6, 24), st.integers(1, 4))
-def test_they_follow_the_order_of_the_atoms_and_nothing_else(seed: int, n: int, k: int) -> None:
+def test_they_follow_the_order_of_the_atoms_and_nothing_else(seed, n, k):
     atoms = cluster(seed, n)
     index = edges(atoms)
     assume(simple(spectrum(index, n), k))
@@ -71,7 +69,7 @@ def test_they_follow_the_order_of_the_atoms_and_nothing_else(seed: int, n: int, 
     np.testing.assert_allclose(np.square(found.astype(float)).sum(axis=0), 1, atol=1e-5)
 
 
-def test_of_an_eigenvalue_that_occurs_twice_the_squares_together_count() -> None:
+def test_of_an_eigenvalue_that_occurs_twice_the_squares_together_count():
     """A ring: each of its eigenvalues but the first and last belongs to a wave and its shifted."""
     n = 9
     ring = np.arange(n)
@@ -86,7 +84,7 @@ def test_of_an_eigenvalue_that_occurs_twice_the_squares_together_count() -> None
         np.testing.assert_allclose(np.square(other[:, pair]).sum(axis=1), 2 / n, atol=1e-6)
 
 
-def test_images_count_as_often_as_they_are_there_and_those_of_an_atom_itself_never() -> None:
+def test_images_count_as_often_as_they_are_there_and_those_of_an_atom_itself_never():
     graph = atoms_to_graph(bulk("NaCl", "rocksalt", a=4.1), 4.2, None)
     assert (graph.edge_index[0] == graph.edge_index[1]).any()
     found = laplacian_encodings(graph.edge_index.numpy(), 2, 3)
@@ -95,7 +93,7 @@ def test_images_count_as_often_as_they_are_there_and_those_of_an_atom_itself_nev
 
 
 @pytest.mark.parametrize("n", [1, 2, 3])
-def test_a_graph_of_few_atoms_has_zeros_for_what_it_lacks(n: int) -> None:
+def test_a_graph_of_few_atoms_has_zeros_for_what_it_lacks(n):
     atoms = ase.Atoms(f"H{n}", positions=[[1.1 * i, 0, 0] for i in range(n)])
     found = laplacian_encodings(edges(atoms), n, 6)
     assert found.shape == (n, 6)
@@ -103,13 +101,13 @@ def test_a_graph_of_few_atoms_has_zeros_for_what_it_lacks(n: int) -> None:
     assert found[:, : n - 1].any(axis=0).all()
 
 
-def test_atoms_that_see_none_are_graphs_of_their_own() -> None:
+def test_atoms_that_see_none_are_graphs_of_their_own():
     atoms = ase.Atoms("H3", positions=[[0, 0, 0], [1, 0, 0], [50, 0, 0]])
     found = laplacian_encodings(edges(atoms), 3, 2)
     assert np.isfinite(found).all()
 
 
-def test_an_edge_without_its_counterpart_is_not_lost() -> None:
+def test_an_edge_without_its_counterpart_is_not_lost():
     atoms = cluster(1, 20)
     index = edges(atoms, most=3)
     assert {*map(tuple, index.T)} != {*map(tuple, index[::-1].T)}
@@ -117,7 +115,7 @@ def test_an_edge_without_its_counterpart_is_not_lost() -> None:
     np.testing.assert_array_equal(laplacian_encodings(index, 20, 3), turned)
 
 
-def test_large_graphs_are_solved_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_graphs_are_solved_alike(monkeypatch):
     atoms = cluster(5, 300)
     index = edges(atoms)
     assert simple(spectrum(index, 300), 4)
@@ -128,7 +126,7 @@ def test_large_graphs_are_solved_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     np.testing.assert_array_equal(laplacian_encodings(index, 300, 4), by_lanczos)
 
 
-def test_what_a_graph_brings_stays() -> None:
+def test_what_a_graph_brings_stays():
     graph = atoms_to_graph(cluster(2, 8), 3.0, None)
     graph.pe = torch.arange(16.0).reshape(8, 2)
     assert not add_encodings(graph, 5)

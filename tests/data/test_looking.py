@@ -1,11 +1,5 @@
 """A look at a directory finds its format, its files by role, and what could be learnt."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from ase.build import bulk
@@ -33,7 +27,7 @@ from hydragnn_flow.errors import InputError
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_each_format_is_known(name: str, tmp_path: Path) -> None:
+def test_each_format_is_known(name, tmp_path):
     section, extension, write_file = FORMATS[name]
     (tmp_path / "README.md").write_text("who made these\n")
     (tmp_path / ".hidden").write_text("")
@@ -52,7 +46,7 @@ def test_each_format_is_known(name: str, tmp_path: Path) -> None:
     assert found.skipped == ["README.md"]
 
 
-def test_a_store_keeps_its_splits(tmp_path: Path) -> None:
+def test_a_store_keeps_its_splits(tmp_path):
     graphs = [
         atoms_to_graph(atoms, 4.0, None, i, {"energy": torch.ones(1).numpy()})
         for i, atoms in enumerate(frames(5))
@@ -71,9 +65,7 @@ def test_a_store_keeps_its_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("size", "least", "most"), [(3.6, 5.0, 5.0), (0.36, 0.5, 0.8), (0.036, 0.05, 0.08)]
 )
-def test_the_radius_fits_structures_that_lie_densely(
-    size: float, least: float, most: float, tmp_path: Path
-) -> None:
+def test_the_radius_fits_structures_that_lie_densely(size, least, most, tmp_path):
     """As cells in nm do; a hundred neighbours are enough."""
     structures = [bulk("Cu", cubic=True, a=size * (1 + n / 100)) * (2, 1, 1) for n in range(5)]
     for n, atoms in enumerate(structures):
@@ -97,61 +89,59 @@ def test_the_radius_fits_structures_that_lie_densely(
         (["contest.xyz"], "contest.xyz", {}),
     ],
 )
-def test_roles_are_in_the_names(
-    names: list[str], train: str, rest: dict[str, str], tmp_path: Path
-) -> None:
+def test_roles_are_in_the_names(names, train, rest, tmp_path):
     for name in names:
         write_extxyz(tmp_path / name, frames(1))
     found = look(tmp_path)
     assert found.source == {"format": "ase", "train": train, **rest}
 
 
-def test_files_that_belong_to_no_role_are_told(tmp_path: Path) -> None:
+def test_files_that_belong_to_no_role_are_told(tmp_path):
     for name in ("train.xyz", "more.xyz"):
         write_extxyz(tmp_path / name, frames(1))
     assert look(tmp_path).skipped == ["more.xyz"]
 
 
-def empty(folder: Path) -> None:
+def empty(folder):
     (folder / "README.md").write_text("nothing\n")
 
 
-def folders(folder: Path) -> None:
+def folders(folder):
     (folder / "train").mkdir()
 
 
-def mixed(folder: Path) -> None:
+def mixed(folder):
     write_extxyz(folder / "a.xyz", frames(1))
     write_vasprun(folder / "vasprun.xml", frames(1))
 
 
-def no_matching_column(folder: Path) -> None:
+def no_matching_column(folder):
     for i, atoms in enumerate(frames(3)):
         write(folder / f"{i}.cif", atoms)
     write_table(folder / "labels.csv", ["id", "gap"], [[str(i), i / 3] for i in range(3)])
 
 
-def no_labels(folder: Path) -> None:
+def no_labels(folder):
     for i, atoms in enumerate(frames(3)):
         write(folder / f"{i}.cif", atoms)
 
 
-def by_hand(folder: Path) -> None:
+def by_hand(folder):
     (folder / "graphs.pt").write_bytes(b"")
 
 
-def two_columns(folder: Path) -> None:
+def two_columns(folder):
     write_cif_table(folder / "train.csv", frames(2))
     text = (folder / "train.csv").read_text()
     (folder / "test.csv").write_text(text.replace("cif,energy", "structure,energy", 1))
 
 
-def cif_text_and_more(folder: Path) -> None:
+def cif_text_and_more(folder):
     write_cif_table(folder / "train.csv", frames(2))
     write_extxyz(folder / "a.xyz", frames(1))
 
 
-def incomplete(folder: Path) -> None:
+def incomplete(folder):
     structures = frames(3)
     for atoms in structures:
         atoms.calc = None
@@ -160,7 +150,7 @@ def incomplete(folder: Path) -> None:
     write_extxyz(folder / "a.xyz", structures)
 
 
-def broken(folder: Path) -> None:
+def broken(folder):
     (folder / "a.xyz").write_text("2\nPbc='F F F'\nCu 0 0 0\n")
 
 
@@ -179,16 +169,14 @@ def broken(folder: Path) -> None:
         (broken, r"a\.xyz"),
     ],
 )
-def test_what_cannot_be_told_is_said_in_a_sentence(
-    spoil: Callable[[Path], None], says: str, tmp_path: Path
-) -> None:
+def test_what_cannot_be_told_is_said_in_a_sentence(spoil, says, tmp_path):
     spoil(tmp_path)
     with pytest.raises(InputError, match=says) as refused:
         look(tmp_path)
     assert "\n" not in str(refused.value)
 
 
-def test_structures_that_a_table_names_are_no_second_format(tmp_path: Path) -> None:
+def test_structures_that_a_table_names_are_no_second_format(tmp_path):
     write_path_table(tmp_path / "labels.csv", frames(4))
     write(tmp_path / "unlabelled.cif", bulk("Cu"))
     found = look(tmp_path)
@@ -196,12 +184,12 @@ def test_structures_that_a_table_names_are_no_second_format(tmp_path: Path) -> N
     assert found.sizes == {"train": 4}
 
 
-def labels_of(values: list[dict[str, Any]]) -> list[str]:
+def labels_of(values):
     structures = [Found(bulk("Cu", cubic=True), one) for one in values]
     return [f"{label.name} {label.level} {label.unit}" for label in find_labels(structures)[0]]
 
 
-def test_what_is_no_label() -> None:
+def test_what_is_no_label():
     """Counters, names, what some structures lack, NaN; other shapes in other structures."""
     values = [
         {
@@ -225,7 +213,7 @@ def test_what_is_no_label() -> None:
 
 
 @given(st.text(min_size=1))
-def test_every_label_gets_a_name_that_a_target_may_have(key: str) -> None:
+def test_every_label_gets_a_name_that_a_target_may_have(key):
     for label in find_labels([Found(bulk("Cu"), {key: 1.5})])[0]:
         assert label.key == key
         good_names({label.name: TargetConfig(unit=label.unit)})

@@ -1,7 +1,5 @@
 """LSMS and CFG files: what is read and what is refused."""
 
-from __future__ import annotations
-
 import ase
 import numpy as np
 import pytest

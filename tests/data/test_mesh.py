@@ -1,10 +1,7 @@
 """Meshes: their edges, what is read and what is refused."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
-from typing import Any
 
 import meshio
 import numpy as np
@@ -44,7 +41,7 @@ MESH = {
 }
 
 
-def write_mesh(folder: Path, cells: Any, points: np.ndarray = CORNERS, **fields: Any) -> None:
+def write_mesh(folder, cells, points=CORNERS, **fields):
     fields = fields or {"t": np.arange(float(len(points)))}
     meshio.Mesh(points, cells, point_data=fields).write(folder / "a.vtu")
 

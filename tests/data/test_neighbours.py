@@ -1,7 +1,5 @@
 """Neighbour lists against ASE's, and their independence of the order of atoms."""
 
-from __future__ import annotations
-
 import ase
 import numpy as np
 import pytest
@@ -11,16 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
+from hydragnn_flow.data.neighbours import neighbour_list
 from hydragnn_flow.errors import InputError
 
 
-def find(atoms: ase.Atoms, cutoff: float, k: int | None = None) -> Neighbours:
+def find(atoms, cutoff, k=None):
     cell = np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
     return neighbour_list(atoms.positions, cell, atoms.pbc, cutoff, k)
 
 
-def rows(senders, receivers, shifts) -> np.ndarray:
+def rows(senders, receivers, shifts):
     """Edges as sorted rows, to compare lists in different order."""
     table = np.column_stack([senders, receivers, np.round(shifts, 6) + 0.0])
     return table[np.lexsort(table.T[::-1])]

@@ -1,10 +1,6 @@
 """Keys that only some networks read: branch, features of the whole graph, positional encodings."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +20,7 @@ SHARES = {"val": 0.2, "test": 0.2}
 KEYS = ("dataset_name", "graph_attr", "pe", "rel_pe")
 
 
-def with_keys(n: int, branch: int = 0, **changes: Any) -> Data:
+def with_keys(n, branch=0, **changes):
     """A graph of n nodes and two edges as HydraGNN's users make them."""
     graph = pyg_graph(n)
     graph.dataset_name = torch.tensor([[branch]])
@@ -37,7 +33,7 @@ def with_keys(n: int, branch: int = 0, **changes: Any) -> Data:
 
 
 @pytest.fixture
-def made() -> list[Data]:
+def made():
     torch.manual_seed(0)
     return [with_keys(n, n % 2) for n in (2, 5, 3, 4, 6, 7, 5, 3, 8, 2)]
 
@@ -133,7 +129,7 @@ def test_batches_are_pygs(tmp_path, made, same, monkeypatch, dtypes, mode):
         assert store.manifest.branches == [0, 1]
 
 
-def tensors_only(graph: Data) -> dict[str, torch.Tensor]:
+def tensors_only(graph):
     return {key: value for key, value in graph.to_dict().items() if torch.is_tensor(value)}
 
 
@@ -173,7 +169,7 @@ def test_a_store_refuses_what_is_no_branch(tmp_path, value, reason):
     assert reason in str(error.value)
 
 
-def charged(folder: Path) -> dict[str, Any]:
+def charged(folder):
     """Labelled structures in three formats; each says of itself a charge and a spin."""
     structures = frames(12)
     for i, atoms in enumerate(structures):

@@ -1,7 +1,5 @@
 """Entries of a node are made once, by one process, and cleaned up by the last."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import os
@@ -52,7 +50,7 @@ def test_the_last_process_deletes_it_as_it_ends(ram):
 
 
 def test_killed_while_making_it(ram):
-    def die(path: Path) -> None:
+    def die(path):
         (path / "half").write_text("half")
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -64,7 +62,7 @@ def test_killed_while_making_it(ram):
     assert list((ram / USER).iterdir()) == []
 
 
-def make_three(path: Path) -> None:
+def make_three(path):
     for name in "abc":
         (path / name).write_text(name)
 
@@ -73,11 +71,11 @@ def make_three(path: Path) -> None:
 def test_killed_while_deleting_it(ram, next_one):
     """Half an entry must not count as the whole."""
 
-    def die_at_the_second_file() -> None:
+    def die_at_the_second_file():
         entry = node_entry("data", 1, make_three, [ram])
         unlink, done = os.unlink, []
 
-        def unlink_one(*args, **options) -> None:
+        def unlink_one(*args, **options):
             if done:
                 os.kill(os.getpid(), signal.SIGKILL)
             done.append(args)
@@ -99,7 +97,7 @@ def test_what_a_killed_maker_left_needs_no_room(ram, tmp_path, monkeypatch):
     """It is deleted first, and does not fix where the entry goes."""
     from collections import namedtuple
 
-    def die(path: Path) -> None:
+    def die(path):
         os.kill(os.getpid(), signal.SIGKILL)
 
     in_child(lambda: node_entry("data", 1, die, [ram]))
@@ -119,7 +117,7 @@ def test_made_by_another_while_the_lock_changes(ram, monkeypatch):
     """Changing a shared lock to an exclusive one lets others in between."""
     flock, made = fcntl.flock, []
 
-    def interrupted(file, operation: int) -> None:
+    def interrupted(file, operation):
         if operation & fcntl.LOCK_EX and not made:
             made.append(True)
             flock(file, fcntl.LOCK_UN)
@@ -147,7 +145,7 @@ def test_made_once_though_all_want_it_at_once(ram, tmp_path):
     """Whoever comes while it is made waits for it."""
     log = tmp_path / "log"
 
-    def make(path: Path) -> None:
+    def make(path):
         with log.open("a") as file:
             file.write("made\n")
         time.sleep(0.1)
@@ -190,7 +188,7 @@ def test_someone_elses_directory(ram, tmp_path):
 def test_a_file_system_without_locks(ram, tmp_path, monkeypatch):
     flock = fcntl.flock
 
-    def refuse(file, operation: int) -> None:
+    def refuse(file, operation):
         number = file if isinstance(file, int) else file.fileno()
         if str(Path(f"/proc/self/fd/{number}").readlink()).startswith(str(ram)):
             raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))

@@ -1,13 +1,8 @@
 """A source of the user's own, from outside the package: that of docs/data.md."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, write_config
@@ -39,7 +34,7 @@ class Failing(StructuresSection):
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def module(tmp_path_factory):
     """The folder of the module, which is to be imported from there."""
     folder = tmp_path_factory.mktemp("own")
     [block] = [block for block in blocks("python") if block.text.startswith("# toy_files.py")]
@@ -50,7 +45,7 @@ def module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     sys.modules.pop("toy_files", None)
 
 
-def write_files(folder: Path, n: int) -> dict[str, Any]:
+def write_files(folder, n):
     for i in range(n):
         lines = [f"{0.1 * i:.2f}", "Cu 0 0 0", f"Ni 0 0 {2 + 0.01 * i:.2f}"]
         (folder / f"{i}.toy").write_text("\n".join(lines[: 3 if i else 2]) + "\n")

@@ -1,10 +1,5 @@
 """HydraGNN's packed `y` as the targets that a network names."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
-from hydragnn_flow.config import NetworkConfig, RunConfig, load_network
+from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.config.network import VariablesOfInterest
 from hydragnn_flow.data import prepare_store, write_store
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
@@ -24,7 +19,7 @@ CUTOFF = 3.0
 
 
 @st.composite
-def raw(draw: st.DrawFn) -> tuple[dict[str, Any], VariablesOfInterest, list[Any]]:
+def raw(draw):
     """Features as HydraGNN's raw files have them, outputs among them, and what these are."""
     n = draw(st.integers(1, 4))
     widths = st.lists(st.integers(1, 3), min_size=1, max_size=3)
@@ -46,16 +41,14 @@ def raw(draw: st.DrawFn) -> tuple[dict[str, Any], VariablesOfInterest, list[Any]
     return arrays, outputs, expected
 
 
-def check(found: dict[str, Any], expected: list[Any]) -> None:
+def check(found, expected):
     assert list(found) == [f"t{i}" for i in range(len(expected))]
     for one, other in zip(found.values(), expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
 @given(raw())
-def test_features_are_found_by_their_index_and_pieces_by_their_order(
-    case: tuple[dict[str, Any], VariablesOfInterest, list[Any]],
-) -> None:
+def test_features_are_found_by_their_index_and_pieces_by_their_order(case):
     """Packing as HydraGNN packs, into y and y_loc, and taking apart is the same as not packing."""
     arrays, outputs, expected = case
     n = len(arrays["x"])
@@ -75,12 +68,12 @@ def test_features_are_found_by_their_index_and_pieces_by_their_order(
     check(unpack_outputs(packed, fewer, n, "graph 0"), expected[:1])
 
 
-def outputs(names: str, types: str, **more: Any) -> VariablesOfInterest:
+def outputs(names, types, **more):
     values = {"output_names": names.split(), "type": types.split(), **more}
     return VariablesOfInterest.model_validate(values)
 
 
-def test_outputs_of_graphs_follow_one_another_without_y_loc() -> None:
+def test_outputs_of_graphs_follow_one_another_without_y_loc():
     arrays = {"y": np.arange(5.0)[None]}
     two = outputs("a b", "graph graph", output_dim=[2, 3])
     found = unpack_outputs(arrays, two, 7, "graph 0")
@@ -95,11 +88,7 @@ def test_outputs_of_graphs_follow_one_another_without_y_loc() -> None:
         (outputs("a b", "node graph"), {}, "y holds 1 numbers for 'a', which are no values of 2"),
         (outputs("a", "graph"), {"y_loc": np.array([0, 9])}, "does not divide the 7 numbers"),
         (outputs("a b", "graph node"), {"y_loc": None}, "has no y_loc to say where"),
-        (
-            outputs("a b", "graph graph"),
-            {"y_loc": None},
-            "is []; correct it, or name keys",
-        ),
+        (outputs("a b", "graph graph"), {"y_loc": None}, "is []; correct it, or name keys"),
         (
             outputs("a", "graph", output_index=[1], graph_feature_dims=[7]),
             {"y_loc": None},
@@ -113,9 +102,7 @@ def test_outputs_of_graphs_follow_one_another_without_y_loc() -> None:
         (outputs("a", "graph"), {"y": None}, "has no 'y'"),
     ],
 )
-def test_what_y_does_not_hold_is_refused(
-    asked: VariablesOfInterest, changes: dict[str, Any], said: str
-) -> None:
+def test_what_y_does_not_hold_is_refused(asked, changes, said):
     arrays = {"x": np.ones((2, 1)), "y": np.arange(7.0), "y_loc": np.array([[0, 1, 7]])}
     given = {key: value for key, value in (arrays | changes).items() if value is not None}
     with pytest.raises(InputError) as error:
@@ -124,7 +111,7 @@ def test_what_y_does_not_hold_is_refused(
     assert said in str(error.value) and "\n" not in str(error.value)
 
 
-def network(names: str, types: str, **more: Any) -> NetworkConfig:
+def network(names, types, **more):
     heads = {"graph": {}, "node": {}}
     return load_network(
         {
@@ -141,7 +128,7 @@ def network(names: str, types: str, **more: Any) -> NetworkConfig:
     )
 
 
-def hydragnn_file(folder: Path, **more: Any) -> str:
+def hydragnn_file(folder, **more):
     """A `.bp` as HydraGNN's drivers of molecules write them: raw features, and keys beside them."""
     graphs = []
     for n in (2, 3, 4):
@@ -168,7 +155,7 @@ def hydragnn_file(folder: Path, **more: Any) -> str:
 RAW = {"graph_feature_dims": [1, 1], "node_feature_dims": [1, 3, 3]}
 
 
-def test_a_network_trains_on_what_hydragnn_would_read(tmp_path: Path) -> None:
+def test_a_network_trains_on_what_hydragnn_would_read(tmp_path):
     """Not on the keys of the same names, which hold other numbers here."""
     section = HydragnnSource(format="hydragnn", file=hydragnn_file(tmp_path))
     asked = network("energy forces", "graph node", output_index=[0, 2], **RAW)
@@ -187,7 +174,7 @@ def test_a_network_trains_on_what_hydragnn_would_read(tmp_path: Path) -> None:
     assert again.manifest == store.manifest
 
 
-def campaign(section: HydragnnSource, network: NetworkConfig) -> dict[str, Any]:
+def campaign(section, network):
     return {
         "name": "packed",
         "data": {"source": section.model_dump(mode="json")},
@@ -197,7 +184,7 @@ def campaign(section: HydragnnSource, network: NetworkConfig) -> dict[str, Any]:
     }
 
 
-def test_named_targets_are_keys_where_the_graphs_have_them(tmp_path: Path) -> None:
+def test_named_targets_are_keys_where_the_graphs_have_them(tmp_path):
     targets = {"energy": "eV", "per_atom": {"unit": "eV/atom"}}
     section = HydragnnSource(format="hydragnn", file=hydragnn_file(tmp_path), targets=targets)
     asked = network("per_atom gap", "graph graph", output_index=[0, 1], **RAW)
@@ -212,7 +199,7 @@ def test_named_targets_are_keys_where_the_graphs_have_them(tmp_path: Path) -> No
     assert source.found_targets["per_atom"].unit == "eV/atom"
 
 
-def test_a_potential_reads_keys(tmp_path: Path) -> None:
+def test_a_potential_reads_keys(tmp_path):
     file = hydragnn_file(tmp_path)
     section = HydragnnSource(format="hydragnn", file=file)
     values = network("energy", "graph").to_json()
@@ -220,13 +207,13 @@ def test_a_potential_reads_keys(tmp_path: Path) -> None:
     assert section.for_network(load_network(values)) is section
 
 
-def test_the_name_of_an_input_is_refused_for_an_output(tmp_path: Path) -> None:
+def test_the_name_of_an_input_is_refused_for_an_output(tmp_path):
     section = HydragnnSource(format="hydragnn", file="any.bp")
     with pytest.raises(ValueError, match="output_names: 'x' means something else"):
         section.for_network(network("sum x", "graph node"))
 
 
-def test_the_first_of_y_has_the_first_name(shared_data: Path, tmp_path: Path) -> None:
+def test_the_first_of_y_has_the_first_name(shared_data, tmp_path):
     section = HydragnnSource(format="hydragnn", file="hydragnn_cuau.bp")
     asked = network("energy_per_atom", "graph", output_index=[0])
     source = section.for_network(asked).open(shared_data / "hydragnn_bp", 0)
@@ -238,7 +225,7 @@ def test_the_first_of_y_has_the_first_name(shared_data: Path, tmp_path: Path) ->
     assert "forces" not in record.data
 
 
-def test_several_files_of_hydragnns_are_data_sets(tmp_path: Path) -> None:
+def test_several_files_of_hydragnns_are_data_sets(tmp_path):
     """Each with its own y, read by the outputs of the one network."""
     files = {}
     for name in ("one", "two"):

@@ -1,7 +1,5 @@
 """Positions as they are stored: what networks see does not depend on origin and images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import ase
@@ -26,11 +24,11 @@ EXACT = 1e-5
 Structure = Callable[..., ase.Atoms]
 
 
-def lattice(atoms: ase.Atoms) -> np.ndarray:
+def lattice(atoms):
     return np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
 
 
-def drifted(atoms: ase.Atoms, seed: int, far: float) -> ase.Atoms:
+def drifted(atoms, seed, far):
     """Each atom in another image, and all of them somewhere else."""
     rng = np.random.default_rng(seed)
     moved = atoms.copy()
@@ -39,7 +37,7 @@ def drifted(atoms: ase.Atoms, seed: int, far: float) -> ase.Atoms:
     return moved
 
 
-def vectors(graph: Data) -> torch.Tensor:
+def vectors(graph):
     """Of the edges as a network in single precision computes them."""
     sender, receiver = graph.edge_index
     found: torch.Tensor = graph.pos[receiver] - graph.pos[sender] + graph.edge_shifts
@@ -47,7 +45,7 @@ def vectors(graph: Data) -> torch.Tensor:
 
 
 @given(seed=st.integers(0, 10**6), far=st.sampled_from([0.0, 30.0, 1e4, 1e6]))
-def test_edges_are_those_of_the_structure(structure: Structure, seed: int, far: float) -> None:
+def test_edges_are_those_of_the_structure(structure, seed, far):
     atoms = structure(seed)
     here, there = (
         atoms_to_graph(some, CUTOFF, None) for some in (atoms, drifted(atoms, seed, far))
@@ -68,9 +66,7 @@ def test_edges_are_those_of_the_structure(structure: Structure, seed: int, far: 
 
 @given(seed=st.integers(0, 10**6), far=st.sampled_from([0.0, 50.0, 1e4]))
 @example(seed=7913, far=50.0)  # one atom in a slab
-def test_atoms_are_in_the_cell_and_stay_where_they_are(
-    structure: Structure, seed: int, far: float
-) -> None:
+def test_atoms_are_in_the_cell_and_stay_where_they_are(structure, seed, far):
     atoms = drifted(structure(seed), seed, far)
     positions, wrapped = near_origin(atoms.positions, atoms.cell.array, atoms.pbc)
     images = wrapped @ np.linalg.pinv(lattice(atoms))
@@ -86,7 +82,7 @@ def test_atoms_are_in_the_cell_and_stay_where_they_are(
     assert again + more == pytest.approx(stored, abs=1e-9)
 
 
-def test_what_is_near_stays_as_it_is() -> None:
+def test_what_is_near_stays_as_it_is():
     """Coordinates are those of the file, unless an atom is outside the cell."""
     molecule = ase.Atoms("OH2", [[0.1, 2.0, 0.3], [-0.7, 2.9, 0.3], [1.2, 1.7, 1.3]])
     crystal = bulk("Cu", cubic=True) * (2, 2, 2)
@@ -95,7 +91,7 @@ def test_what_is_near_stays_as_it_is() -> None:
         assert graph.pos.numpy() == pytest.approx(atoms.positions.astype(np.float32), abs=0)
 
 
-def test_a_slab_far_away_comes_near() -> None:
+def test_a_slab_far_away_comes_near():
     slab = bulk("Cu", cubic=True) * (2, 2, 1)
     slab.pbc = [True, True, False]
     slab.positions += [0.3, 0.2, 12345.6]
@@ -105,7 +101,7 @@ def test_a_slab_far_away_comes_near() -> None:
     assert vectors(graph).norm(dim=1).numpy() == pytest.approx(graph.edge_attr[:, 0], abs=EXACT)
 
 
-def test_units_other_than_angstrom() -> None:
+def test_units_other_than_angstrom():
     """Grains of a micrometre, a metre away."""
     grains = ase.Atoms("H2", 1e-6 * np.array([[0, 0, 0], [1, 0, 0]]) + [1.0, -1.0, 0.5])
     record = graph_record(
@@ -127,7 +123,7 @@ def test_units_other_than_angstrom() -> None:
     assert vectors(graph).norm(dim=1).tolist() == pytest.approx([1e-6, 1e-6], rel=1e-4)
 
 
-def test_what_single_precision_does_not_resolve_is_refused() -> None:
+def test_what_single_precision_does_not_resolve_is_refused():
     """Atoms that far apart even ended the process that searched for neighbours."""
     pairs = np.array([[0, 0, 0], [1.1, 0, 0], [3e6, 0, 0], [3e6 + 1.1, 0, 0]])
     with pytest.raises(InputError, match=r"structure 4 is 3e.06 long, .* up to 5; cut it"):

@@ -1,12 +1,9 @@
 """prepare_store: what it builds, when it reuses, what it refuses."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 import subprocess
-from typing import Any
 
 import numpy as np
 import pytest
@@ -170,7 +167,7 @@ def test_directory_that_cannot_be_made(tmp_path):
 
 
 def test_a_file_system_without_locks(tmp_path, monkeypatch):
-    def flock(*_: Any) -> None:
+    def flock(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", flock)

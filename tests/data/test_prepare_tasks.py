@@ -1,7 +1,5 @@
 """Tasks of a preparation: killed, lost, orphaned, divided in another way."""
 
-from __future__ import annotations
-
 import importlib
 import multiprocessing
 import os
@@ -9,7 +7,6 @@ import shutil
 import signal
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +15,8 @@ import numpy as np
 import pytest
 import torch
 from prepare_cases import MANY, generated, prepare
-from torch_geometric.data import Data
 
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
@@ -30,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("many_tasks")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def whole(tmp_path_factory):
     """The store of all those structures, prepared in one go."""
     return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
 
@@ -38,10 +34,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
 class Killed:
     """Workers whose process is killed at a moment of the preparation, after so many tasks."""
 
-    def __init__(self, after: int) -> None:
+    def __init__(self, after):
         self.left = after
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request):
         if self.left == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         self.left -= 1
@@ -49,14 +45,14 @@ class Killed:
         future.set_result(run_task(request))
         return future
 
-    def check(self) -> None:
+    def check(self):
         """They are there."""
 
 
-def _prepare_and_die(path: Path, after: int, where: str) -> None:
+def _prepare_and_die(path, after, where):
     """In a process of its own: prepare, and be killed between tasks or as a step begins."""
 
-    def die(*_: object, **__: object) -> None:
+    def die(*_, **__):
         os.kill(os.getpid(), signal.SIGKILL)
 
     if where:
@@ -97,7 +93,7 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
     ran = []
 
     class Counting(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, request):
             ran.append(request["directory"])
             return super().submit(request)
 
@@ -134,19 +130,19 @@ def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
 
         nodes = 1
 
-        def __init__(self) -> None:
+        def __init__(self):
             self.pool, self.lost = ThreadPoolExecutor(3), set()
 
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, request):
             return self.pool.submit(self.run, request)
 
-        def run(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        def run(self, request):
             if request["directory"] not in self.lost:
                 self.lost.add(request["directory"])
                 raise RuntimeError("its process was killed by SIGKILL")
             return run_task(request)
 
-        def check(self) -> None:
+        def check(self):
             """They are there."""
 
     workers = Lossy()
@@ -159,12 +155,12 @@ def test_a_task_that_is_lost_again_and_again(tmp_path):
     class Dead:
         nodes = 1
 
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, request):
             future: Future[dict[str, Any]] = Future()
             future.set_exception(RuntimeError("its process was killed by SIGKILL"))
             return future
 
-        def check(self) -> None:
+        def check(self):
             """They are there."""
 
     with pytest.raises(CampaignStopped, match=r"failed 3 times at structures \d+ .*SIGKILL"):
@@ -175,10 +171,10 @@ def test_a_task_that_is_lost_again_and_again(tmp_path):
 class OneBadNode:
     """Each task fails three times on the node that is free again first, and then gets another."""
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, nodes):
         self.nodes, self.failures = nodes, Counter[str]()
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request):
         future: Future[dict[str, Any]] = Future()
         self.failures[request["directory"]] += 1
         if self.failures[request["directory"]] <= 3:
@@ -187,7 +183,7 @@ class OneBadNode:
             future.set_result(run_task(request))
         return future
 
-    def check(self) -> None:
+    def check(self):
         """They are there."""
 
 
@@ -202,10 +198,10 @@ class Gone:
 
     nodes = 1
 
-    def __init__(self, how: str) -> None:
+    def __init__(self, how):
         self.left, self.how = 3, how
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request):
         future: Future[dict[str, Any]] = Future()
         if self.left:
             self.left -= 1
@@ -216,7 +212,7 @@ class Gone:
             future.set_exception(RuntimeError("executor is in a bad state"))
         return future
 
-    def check(self) -> None:
+    def check(self):
         raise InputError("site slurm: gets no workers: QOSMaxSubmitJob")
 
 
@@ -240,11 +236,11 @@ def test_no_worker_from_the_start_leaves_nothing(tmp_path):
 class Recorded(Killed):
     """Workers who also remember what they were asked to do."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(-1)
         self.requests: list[dict[str, Any]] = []
 
-    def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+    def submit(self, request):
         self.requests.append(dict(request))
         return super().submit(request)
 
@@ -259,7 +255,7 @@ def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
     shutil.rmtree(tmp_path / "s")
 
     class Late(Recorded):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, request):
             if not self.requests:
                 with pytest.raises(StoreError, match="was deleted"):
                     run_task(old.requests[0])
@@ -300,7 +296,7 @@ def test_two_at_once(tmp_path):
     started, proceed = threading.Event(), threading.Event()
 
     class Slow(Killed):
-        def submit(self, request: Mapping[str, Any]) -> Future[dict[str, Any]]:
+        def submit(self, request):
             started.set()
             proceed.wait(60)
             return super().submit(request)
@@ -331,7 +327,7 @@ def test_a_killed_writer_leaves_nothing_for_good(tmp_path):
     """The next one of the same store begins anew; what others have begun is left alone."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def die() -> Iterator[Data]:
+    def die():
         yield from graphs
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -352,7 +348,7 @@ def test_two_writers_of_a_store(tmp_path):
     """The second one is told, and does no harm."""
     graphs = list(prepare(tmp_path / "t")["trainset"])
 
-    def meanwhile() -> Iterator[Data]:
+    def meanwhile():
         yield from graphs
         with pytest.raises(StoreError, match=r"another process is writing .*s; wait for it"):
             write_store(tmp_path / "s", {"trainset": graphs[:1]})

@@ -1,9 +1,6 @@
 """Files of PyG graphs: what is read and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -30,19 +27,19 @@ from hydragnn_flow.data.sources.pyg import PygSource
 from hydragnn_flow.errors import InputError
 
 
-def as_single(graphs: list[Data]) -> Any:
+def as_single(graphs):
     return graphs[0]
 
 
-def as_list(graphs: list[Data]) -> Any:
+def as_list(graphs):
     return graphs
 
 
-def as_collated(graphs: list[Data]) -> Any:
+def as_collated(graphs):
     return InMemoryDataset.collate(graphs)
 
 
-def as_saved(graphs: list[Data]) -> Any:
+def as_saved(graphs):
     data, slices = InMemoryDataset.collate(graphs)
     return data.to_dict(), slices, Data
 
@@ -126,10 +123,10 @@ def test_pyg_names_columns(tmp_path):
 class Malicious:
     """Creates a file when it is unpickled."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.path = path
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return Path.touch, (self.path,)
 
 

@@ -1,7 +1,5 @@
 """Graphs come back as they were written in every mode and dtypes; batches equal PyG's own."""
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 import threading
@@ -15,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data import GraphSplit, GraphStore, write_store
+from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.data import writer as writing
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.errors import InputError, StoreError
@@ -28,7 +26,7 @@ SMALL_BLOCKS = 8_000
 
 
 @pytest.fixture(scope="module")
-def pool(graph) -> list[Data]:
+def pool(graph):
     graphs = [graph(seed) for seed in range(POOL - 2)]
     graphs += [graph(100, n_atoms=1), graph(101, n_atoms=2)]
     # Keys whose name tells PyG to number them through, or to join them along another dimension.
@@ -40,7 +38,7 @@ def pool(graph) -> list[Data]:
 
 
 @pytest.fixture(scope="module", params=DTYPES)
-def stored(request, pool, tmp_path_factory) -> Path:
+def stored(request, pool, tmp_path_factory):
     path = tmp_path_factory.mktemp("pool") / request.param
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writing, "BLOCK_BYTES", SMALL_BLOCKS)
@@ -49,13 +47,13 @@ def stored(request, pool, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module", params=MODES)
-def split(request, stored) -> GraphSplit:
+def split(request, stored):
     store = GraphStore.open(stored, request.param)
     assert len(store["trainset"].block_bounds) > 5
     return store["trainset"]
 
 
-def assert_equal(ours: Batch, theirs: Batch) -> None:
+def assert_equal(ours, theirs):
     assert list(ours.to_dict()) == list(theirs.to_dict())
     for key, value in theirs.to_dict().items():
         assert ours[key].dtype == value.dtype, key
@@ -176,7 +174,7 @@ def test_threads_read_side_by_side(split, pool):
     """Through one ADIOS2 engine unguarded, some get each other's numbers."""
     wrong = []
 
-    def read(seed: int) -> None:
+    def read(seed):
         rng = np.random.default_rng(seed)
         for _ in range(40):
             chosen = rng.integers(0, POOL, 5)
@@ -208,7 +206,7 @@ def test_stream_holds_no_more_than_a_window(stored, monkeypatch):
     load = stream.StreamReader._load
 
     class Counted(dict):
-        def __del__(self) -> None:
+        def __del__(self):
             nonlocal alive
             alive -= 1
 
@@ -272,7 +270,7 @@ def test_more_shards_than_files_may_be_open(graph, same, tmp_path, monkeypatch):
     store = write_store(tmp_path / "s", {"trainset": graphs})
     assert len(store.manifest.shards) == 12
 
-    def descriptors() -> int:
+    def descriptors():
         files = [f for f in Path("/proc/self/fd").iterdir() if f.exists()]
         return sum(str(tmp_path) in str(f.readlink()) for f in files)
 

@@ -1,14 +1,11 @@
 """One copy of a split for all processes of a node: made once, shared, and cleaned up."""
 
-from __future__ import annotations
-
 import gc
 import multiprocessing
 import resource
 import shutil
 import signal
 import time
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +22,13 @@ from hydragnn_flow.errors import InputError, StoreError
 pytestmark = pytest.mark.usefixtures("ram")
 
 
-def opened(under: Path) -> list[str]:
+def opened(under):
     """Names of the files in a directory that this process has open."""
     found = [str(file.readlink()) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     return sorted(name for name in found if name.startswith(str(under)))
 
 
-def proportional_bytes(pid: int, directory: Path) -> int:
+def proportional_bytes(pid, directory):
     """What a process's mappings of files in a directory count for, shared pages divided (PSS)."""
     total, inside = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
@@ -43,11 +40,11 @@ def proportional_bytes(pid: int, directory: Path) -> int:
     return total
 
 
-def forked_reader(store: Path) -> tuple[BaseProcess, float]:
+def forked_reader(store):
     """A fork of this process that has read the training split, and what it found."""
     here, there = multiprocessing.Pipe()
 
-    def read() -> None:
+    def read():
         split = GraphStore.open(store)["trainset"]
         there.send(float(split.batch(range(len(split))).pos.double().sum()))
         signal.pause()
@@ -90,7 +87,7 @@ def test_killed_processes_leave_nothing_for_good(written, ram):
 def test_stores_nobody_holds_are_let_go(copied, ram, tmp_path):
     """A program that opens many and closes none must not run out of descriptors or of disk."""
 
-    def use(**options) -> None:
+    def use(**options):
         store = GraphStore.open(copied, **options)
         for name in store.splits:
             store[name].batch([0])
@@ -123,7 +120,7 @@ def test_memory_mode_keeps_no_file_of_the_store_open(copied):
 def test_a_process_that_leaves_at_once(written, ram):
     """Without Python's own clean-up, as a trainer process does."""
 
-    def work() -> None:
+    def work():
         store = GraphStore.open(written)
         for name in store.splits:
             store[name].batch([0])
@@ -211,7 +208,7 @@ def test_staged_copy(written, tmp_path, mode):
     assert entries(scratch) == []
 
 
-def send(store: Path, scratch: Path) -> None:
+def send(store, scratch):
     """Put a store's files where sbcast does."""
     scratch.mkdir()
     (scratch / USER).mkdir(mode=0o700)

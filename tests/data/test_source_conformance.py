@@ -1,12 +1,8 @@
 """What every source that brings graphs or node features of its own does."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +59,7 @@ def test_sections_import_nothing_heavy():
 
 
 @pytest.fixture(params=[*FILES, "hydragnn"])
-def case(request, tmp_path) -> tuple[Path, dict[str, Any]]:
+def case(request, tmp_path):
     if request.param == "hydragnn":
         return tmp_path, {"format": "hydragnn", "file": str(request.getfixturevalue("written"))}
     return tmp_path, FILES[request.param](tmp_path)

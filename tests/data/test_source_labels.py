@@ -1,7 +1,5 @@
 """Labels and structures from the places that formats have for them."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,11 +1,8 @@
 """Structures as they were written, the known labels of real data, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from source_cases import UNITS, config, read_all
 
-from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data.sources import Labelled, fingerprint, open_source
+from hydragnn_flow.data.sources import fingerprint, open_source
 from hydragnn_flow.data.sources.file_names import find_files, ranges
 
 ELEMENTS = ("Cu", "Ni", "Pd", "Ag", "Pt", "Au")
@@ -23,7 +19,7 @@ SOURCES = ("emt_alloys", *cases.FORMATS)
 
 
 @pytest.fixture(params=SOURCES)
-def case(request, small_chunks, tmp_path) -> tuple[DataConfig, dict[str, Any]]:
+def case(request, small_chunks, tmp_path):
     """A configuration in each format, and its structures where they are known."""
     if request.param == "emt_alloys":
         return config(format="emt_alloys", structures=8), {}
@@ -131,7 +127,7 @@ def test_a_large_json_file_is_one_part(small_chunks, tmp_path, monkeypatch):
 # Files
 
 
-def touch(folder: Path, *names: str) -> None:
+def touch(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).touch()
@@ -140,7 +136,7 @@ def touch(folder: Path, *names: str) -> None:
 def test_files_of_a_name_a_pattern_and_a_directory(tmp_path):
     touch(tmp_path, "run-10/a", "run-2/a", "run-2/b", "run-2/.hidden", "run-2/deep/c", "we[i]rd@1")
 
-    def found(name: str) -> list[str]:
+    def found(name):
         return [str(file.relative_to(tmp_path)) for file in find_files(name, tmp_path, "key")]
 
     assert found("run-2/b") == ["run-2/b"]
@@ -159,7 +155,7 @@ def test_a_pattern_in_a_directory_with_brackets(tmp_path):
 # Real data
 
 
-def first_and_last(path: Path, **source: Any) -> tuple[dict[str, int], dict[str, list[Labelled]]]:
+def first_and_last(path, **source):
     """Number of structures of each role, and those of its first and its last chunk."""
     opened = open_source(config(path, **source), seed=0)
     chunks = {}

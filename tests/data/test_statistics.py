@@ -1,24 +1,22 @@
 """Derived values against what their definitions say, and from the training split alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Batch, Data
+from torch_geometric.data import Batch
 from torch_geometric.utils import degree
 
-from hydragnn_flow.data import Statistics, write_store
+from hydragnn_flow.data import write_store
 
 ENERGIES = {1: -2.6, 6: 7.1, 29: 0.3, 79: -1.7}
 
 
 @pytest.fixture
-def graphs(graph) -> list[Data]:
+def graphs(graph):
     return [graph(seed) for seed in range(30)]
 
 
-def statistics(path, train: list[Data], other: list[Data] | None = None) -> Statistics:
+def statistics(path, train, other=None):
     splits = {"trainset": train, "valset": other or [], "testset": []}
     return write_store(path / "s", splits).manifest.statistics
 

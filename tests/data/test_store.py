@@ -1,7 +1,5 @@
 """Round trips through a store, HydraGNN's own file, and what a store refuses to write."""
 
-from __future__ import annotations
-
 import json
 from contextlib import closing
 from pathlib import Path
@@ -10,15 +8,8 @@ import adios2
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Data
 
-from hydragnn_flow.data import (
-    GraphStore,
-    Target,
-    check_store,
-    store_summary,
-    write_store,
-)
+from hydragnn_flow.data import GraphStore, Target, check_store, store_summary, write_store
 from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Writer
 from hydragnn_flow.data.store.manifest import load_manifest
 from hydragnn_flow.errors import InputError
@@ -154,7 +145,7 @@ def test_reads_a_store_of_version_3():
     assert store["valset"].target("forces").tolist() == [[1.0, 2.0, 3.0]]
 
 
-def broken(graph, **changes) -> list[Data]:
+def broken(graph, **changes):
     graphs = [graph(seed, n_atoms=4) for seed in (20, 34, 22)]
     assert graphs[1].num_edges
     for key, value in changes.items():

@@ -1,10 +1,6 @@
 """Stores of graphs as sources: what is read and what is refused."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -121,7 +117,7 @@ def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch)
     opened = []
     open_store = GraphStore.open
 
-    def count(path: Path, *arguments: Any) -> GraphStore:
+    def count(path, *arguments):
         opened.append(path)
         return open_store(path, *arguments)
 

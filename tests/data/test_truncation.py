@@ -1,7 +1,5 @@
 """What neighbour lists leave out, against a count by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import reduce
 
@@ -26,13 +24,13 @@ CUTOFF = 5.0
 Structure = Callable[..., ase.Atoms]
 
 
-def counted(atoms: ase.Atoms, k: int | None, cutoff: float = CUTOFF) -> Truncation:
+def counted(atoms, k, cutoff=CUTOFF):
     graph = atoms_to_graph(atoms, cutoff, k)
     return truncation_of(atoms, graph, cutoff, k)
 
 
 @given(seed=st.integers(0, 10**6), k=st.integers(1, 40))
-def test_every_neighbour_left_out_is_counted(structure: Structure, seed: int, k: int) -> None:
+def test_every_neighbour_left_out_is_counted(structure, seed, k):
     atoms = structure(seed)
     cell = np.where(atoms.pbc[:, None], atoms.cell.array, 0.0)
     every, kept = (neighbour_list(atoms.positions, cell, atoms.pbc, CUTOFF, n) for n in (None, k))
@@ -56,7 +54,7 @@ def test_every_neighbour_left_out_is_counted(structure: Structure, seed: int, k:
 
 
 @given(seeds=st.lists(st.integers(0, 10**6), max_size=5), k=st.integers(1, 20))
-def test_parts_add_up_in_any_order(structure: Structure, seeds: list[int], k: int) -> None:
+def test_parts_add_up_in_any_order(structure, seeds, k):
     parts = [counted(structure(seed), k) for seed in seeds]
     total = sum(parts, Truncation())
     assert total == reduce(lambda a, b: b + a, parts, Truncation())
@@ -64,7 +62,7 @@ def test_parts_add_up_in_any_order(structure: Structure, seeds: list[int], k: in
     assert total.most == max((part.most for part in parts), default=0)
 
 
-def brought(graph: Data, **changes: bool) -> ReadyGraph:
+def brought(graph, **changes):
     """The graph as a source brings it that has edges of its own."""
     values = Data(**{key: value for key, value in graph.to_dict().items() if key != "graph_id"})
     record = graph_record(tensors(values), "x", ["atomic_number"], {}, 0, "a.pt: graph 0", [])
@@ -72,7 +70,7 @@ def brought(graph: Data, **changes: bool) -> ReadyGraph:
     return ReadyGraph(record.data, record.origin, record.index, None, **changes)
 
 
-def test_edges_that_a_source_brings_are_counted_too() -> None:
+def test_edges_that_a_source_brings_are_counted_too():
     """Such as HydraGNN's, which end with the nearest twenty."""
     atoms = bulk("Cu", cubic=True) * (2, 2, 2)
     atoms.rattle(0.1, seed=0)
@@ -87,9 +85,7 @@ def test_edges_that_a_source_brings_are_counted_too() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_lists_that_end_with_others_than_the_nearest_are_told_by_the_nearest_missing(
-    seed: int,
-) -> None:
+def test_lists_that_end_with_others_than_the_nearest_are_told_by_the_nearest_missing(seed):
     """PyTorch Geometric's radius graph keeps whatever neighbours it comes upon first."""
     atoms = bulk("Cu", cubic=True) * (2, 2, 2)
     atoms.rattle(0.1, seed=seed)
@@ -106,14 +102,14 @@ def test_lists_that_end_with_others_than_the_nearest_are_told_by_the_nearest_mis
     assert found.nearest == pytest.approx(float(expected), rel=3e-4)
 
 
-def test_what_rounding_puts_beyond_the_cutoff_is_not_missing() -> None:
+def test_what_rounding_puts_beyond_the_cutoff_is_not_missing():
     """A whole shell of an ideal lattice may lie exactly there."""
     atoms = bulk("Cu", a=CUTOFF, cubic=True)
     graph = atoms_to_graph(atoms, CUTOFF * (1 - 1e-9), None)
     assert brought(graph).truncation(graph, CUTOFF, None).atoms == 0
 
 
-def test_a_structure_counts_for_itself() -> None:
+def test_a_structure_counts_for_itself():
     atoms = bulk("Cu", cubic=True)
     labelled = Labelled(atoms, {}, "a.xyz: structure 0", 0)
     graph = labelled.graph(CUTOFF, 12)
@@ -124,7 +120,7 @@ def test_a_structure_counts_for_itself() -> None:
     assert torch.equal(labelled.graph(CUTOFF, 12).edge_index, graph.edge_index)
 
 
-def test_the_sentences_say_what_would_help() -> None:
+def test_the_sentences_say_what_would_help():
     found = Truncation(atoms=4, of_atoms=8, edges=30, of_edges=1000, most=42, nearest=3.61999)
     assert found.sentence(5.0, 12) == (
         "max_neighbours = 12 leaves out 3 % of the neighbours within the radius of 5, at 50 % of "

@@ -1,9 +1,5 @@
 """Voronoi cells of points: their geometry, what is read and what is refused."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 from graph_source_cases import graphs, refused, source, voronoi_files
@@ -16,7 +12,7 @@ from hydragnn_flow.data.sources.voronoi import VoronoiSource
 from hydragnn_flow.errors import InputError
 
 
-def cubic(*repeats: int, basis: list[list[float]]) -> np.ndarray:
+def cubic(*repeats, basis):
     corners = np.stack(np.meshgrid(*map(np.arange, repeats), indexing="ij"), -1)
     return (corners.reshape(-1, 1, len(repeats)) + np.array(basis)).reshape(-1, len(repeats))
 
@@ -85,7 +81,7 @@ point_sets = st.fixed_dictionaries(
 )
 
 
-def point_set(d: int, n: int, seed: int, periodic: list[bool]) -> Any:
+def point_set(d, n, seed, periodic):
     rng = np.random.default_rng(seed)
     low = rng.normal(scale=10, size=d)
     length = rng.uniform(0.5, 4.0, size=d)
@@ -93,7 +89,7 @@ def point_set(d: int, n: int, seed: int, periodic: list[bool]) -> Any:
     return points, np.stack([low, low + length], axis=1), np.array(periodic[:d]), rng
 
 
-def edges_of(cells: Any, points: np.ndarray) -> np.ndarray:
+def edges_of(cells, points):
     """Sender, receiver, vector and area of each edge, in an order of their own."""
     vectors = points[cells.receivers] - points[cells.senders] + cells.shifts
     rows = np.column_stack([cells.senders, cells.receivers, vectors, cells.areas])
@@ -192,11 +188,7 @@ def test_voronoi_of_a_csv(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "changes", "reason"),
     [
-        (
-            {"points": [[0.5, 0.5], [0.5, 0.5]]},
-            {},
-            "has no cell of its own: another",
-        ),
+        ({"points": [[0.5, 0.5], [0.5, 0.5]]}, {}, "has no cell of its own: another"),
         ({"points": [[0.5, 0.5], [0.5, 0.0]]}, {}, "point 1 is on or outside a wall"),
         ({"points": [[0.5, 0.5], [0.5, 1.5]]}, {}, "point 1 is on or outside a wall"),
         ({"points": [[0.5, np.nan]]}, {}, "NaN or infinity in 'points'"),

@@ -1,14 +1,10 @@
 """Counters of energy that are files, and those that the vendors' packages read."""
 
-from __future__ import annotations
-
 import itertools
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from counter_trees import PmCounters, pci, zone
@@ -29,13 +25,13 @@ DIES = [f"0000:{bus:02x}:00.0" for bus in (0xC1, 0xC6, 0xC9, 0xCE, 0xD1, 0xD6, 0
 """Of a node of Frontier, in the order of the bus."""
 
 
-def test_sockets_are_counted_and_their_parts_are_not(tmp_path: Path) -> None:
+def test_sockets_are_counted_and_their_parts_are_not(tmp_path):
     for name in ("intel-rapl:0", "intel-rapl:0:0", "intel-rapl:1", "intel-rapl-mmio:0"):
         zone(tmp_path, name, 5_000_000)
     assert [counter() for counter in rapl_counters(tmp_path)] == [5.0, 5.0]
 
 
-def test_a_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
+def test_a_counter_that_begins_anew_goes_on(tmp_path):
     socket = zone(tmp_path, "intel-rapl:0", 9_000_000, largest=10_000_000)
     (counter,) = rapl_counters(tmp_path)
     before = counter()
@@ -54,9 +50,7 @@ def test_a_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
         ([False, True] * 2, [1, 1, 3, 3], 2),
     ],
 )
-def test_dies_of_a_package_have_one_counter(
-    counted: list[bool], counters: list[int], dies: int
-) -> None:
+def test_dies_of_a_package_have_one_counter(counted, counters, dies):
     found = [package_counter(counted, die) for die in range(len(counted))]
     assert found == [(counter, dies) for counter in counters]
 
@@ -64,12 +58,12 @@ def test_dies_of_a_package_have_one_counter(
 @pytest.mark.parametrize(
     "counted", [[False], [False] * 8, [True, True, False, False], [True, True, False]]
 )
-def test_dies_that_do_not_say_who_counts_are_not_counted(counted: list[bool]) -> None:
+def test_dies_that_do_not_say_who_counts_are_not_counted(counted):
     with pytest.raises(ValueError, match="it is unknown which die"):
         package_counter(counted, 0)
 
 
-def test_each_die_of_a_package_is_charged_with_half(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_die_of_a_package_is_charged_with_half(monkeypatch):
     """AMD SMI as on a node of two MI250X, in another order than the bus has."""
     places = ["0000:ce:00.0", "0000:c1:00.0", "0000:c9:00.0", "0000:c6:00.0"]
     used = {"0000:c1:00.0": 1000, "0000:c6:00.0": 0, "0000:c9:00.0": 5000, "0000:ce:00.0": 0}
@@ -90,7 +84,7 @@ def test_each_die_of_a_package_is_charged_with_half(monkeypatch: pytest.MonkeyPa
     assert spent == pytest.approx({0xC1: 15.3, 0xC6: 15.3, 0xC9: 0.0, 0xCE: 0.0})
 
 
-def frontier(root: Path, vendor: str = "0x1002") -> PmCounters:
+def frontier(root, vendor="0x1002"):
     """A node with the dies of four MI250X, and a graphics device for its console."""
     for address in DIES:
         pci(root, address, vendor)
@@ -99,7 +93,7 @@ def frontier(root: Path, vendor: str = "0x1002") -> PmCounters:
     return PmCounters(root, joules | {"energy": 90_000, "cpu_energy": 7_000, "memory_energy": 900})
 
 
-def test_a_die_is_charged_with_half_of_the_accelerator_it_is_in(tmp_path: Path) -> None:
+def test_a_die_is_charged_with_half_of_the_accelerator_it_is_in(tmp_path):
     node = frontier(tmp_path)
     counters = [cray_accelerator(die[:-1], tmp_path) for die in DIES]
     before = [counter() for counter in counters if counter]
@@ -110,7 +104,7 @@ def test_a_die_is_charged_with_half_of_the_accelerator_it_is_in(tmp_path: Path) 
     assert sum(spent) == 600, "what the accelerators used, and all of it"
 
 
-def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
+def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path):
     addresses = [f"0000:{bus:02x}:00.0" for bus in range(12)]
     for address in addresses:
         pci(tmp_path, address)
@@ -119,7 +113,7 @@ def test_more_accelerators_than_ten_are_in_the_order_of_their_numbers(tmp_path: 
     assert [counter() for counter in counters if counter] == [100 + n for n in range(12)]
 
 
-def test_an_accelerator_whose_counter_is_not_known_is_not_counted(tmp_path: Path) -> None:
+def test_an_accelerator_whose_counter_is_not_known_is_not_counted(tmp_path):
     node = frontier(tmp_path)
     assert cray_accelerator("0000:03:00.", tmp_path) is None, "one device, four counters"
     assert cray_accelerator("0000:aa:00.", tmp_path) is None, "no such device"
@@ -131,7 +125,7 @@ def test_an_accelerator_whose_counter_is_not_known_is_not_counted(tmp_path: Path
     assert cray_accelerator(DIES[0], tmp_path / "absent") is None
 
 
-def test_a_cray_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
+def test_a_cray_counter_that_begins_anew_goes_on(tmp_path):
     node = PmCounters(tmp_path, {"energy": 5_000})
     counter = cray_counter("energy", tmp_path)
     assert counter is not None
@@ -142,9 +136,7 @@ def test_a_cray_counter_that_begins_anew_goes_on(tmp_path: Path) -> None:
     assert counter() - before == 230
 
 
-def test_a_cray_counter_that_stands_still_counts_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cray_counter_that_stands_still_counts_nothing(tmp_path, monkeypatch):
     """A trial that seems to need no energy would be taken for the best."""
     node = PmCounters(tmp_path, {"energy": 5_000})
     counter = cray_counter("energy", tmp_path)
@@ -161,13 +153,13 @@ def test_a_cray_counter_that_stands_still_counts_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "724 W 7810213855886 us", "many J", "12 J"])
-def test_a_file_that_shows_no_joules_is_no_counter(tmp_path: Path, text: str) -> None:
+def test_a_file_that_shows_no_joules_is_no_counter(tmp_path, text):
     node = PmCounters(tmp_path, {"energy": 1})
     (node.folder / "energy").write_text(f"{text}\n")
     assert (cray_counter("energy", tmp_path) is not None) == (text == "12 J")
 
 
-def card(root: Path, number: int, address: str, sensors: dict[str, dict[str, int]]) -> Path:
+def card(root, number, address, sensors):
     """A GPU of Intel's: files by sensor, which are numbered in any order."""
     device = root / "devices" / address
     device.mkdir(parents=True)
@@ -184,7 +176,7 @@ def card(root: Path, number: int, address: str, sensors: dict[str, dict[str, int
     return folder
 
 
-def test_tiles_with_counters_of_their_own_are_charged_with_those(tmp_path: Path) -> None:
+def test_tiles_with_counters_of_their_own_are_charged_with_those(tmp_path):
     """Cards are in the order of the bus, whatever the kernel has numbered them."""
     for number, address, own in ((1, "0000:18:00.0", 0), (0, "0000:6c:00.0", 10)):
         tiles = {f"i915_gt{n}": {"energy1_input": 1_000_000 * (own + n)} for n in (1, 0)}
@@ -195,7 +187,7 @@ def test_tiles_with_counters_of_their_own_are_charged_with_those(tmp_path: Path)
     assert intel_counter("4", tmp_path) is None and intel_counter("1.2", tmp_path) is None
 
 
-def test_tiles_without_counters_are_charged_with_a_part_of_their_card(tmp_path: Path) -> None:
+def test_tiles_without_counters_are_charged_with_a_part_of_their_card(tmp_path):
     of_xe = card(tmp_path, 0, "0000:18:00.0", {"xe": {"energy2_input": 8_000_000}})
     of_i915 = card(tmp_path, 1, "0000:19:00.0", {"i915": {"energy1_input": 6_000_000}})
     for tile in (0, 1):
@@ -206,9 +198,7 @@ def test_tiles_without_counters_are_charged_with_a_part_of_their_card(tmp_path: 
     assert intel_counter("0", tmp_path / "absent") is None
 
 
-def test_the_counter_of_a_node_is_preferred_to_those_of_its_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_counter_of_a_node_is_preferred_to_those_of_its_parts(tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     assert NodeMeter().read() is None
     socket = zone(tmp_path / "class/powercap", "intel-rapl:0", 0)
@@ -229,9 +219,7 @@ def test_the_counter_of_a_node_is_preferred_to_those_of_its_parts(
     assert meter.read() is None
 
 
-def test_readings_at_the_same_time_do_not_begin_a_counter_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readings_at_the_same_time_do_not_begin_a_counter_anew(tmp_path, monkeypatch):
     """Tasks of a node end together; each reads, and the counter moves meanwhile."""
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     folder = tmp_path / "cray/pm_counters"
@@ -241,7 +229,7 @@ def test_readings_at_the_same_time_do_not_begin_a_counter_anew(
     (folder / "energy").write_text("1000000 J 0 us")
     meter = NodeMeter()
 
-    def read(counter: Any) -> float:
+    def read(counter):
         now = float(next(shown))
         time.sleep(0.001)  # others read meanwhile
         return now

@@ -1,7 +1,5 @@
 """Structures to label next: how unsure the members are, and how the structures differ."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -12,8 +10,7 @@ from ensemble_cases import lively_ensemble, property_ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow import Ensemble, InputError
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow import InputError
 from hydragnn_flow.ensemble.acquisition import (
     descriptors,
     disagreement,
@@ -24,21 +21,21 @@ from hydragnn_flow.ensemble.member_predictions import structure_predictions
 
 
 @pytest.fixture(scope="module")
-def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+def ensemble(alloy_store, tmp_path_factory):
     return lively_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
-def crystal(symbol: str, rattle: float = 0.05, seed: int = 0) -> Atoms:
+def crystal(symbol, rattle=0.05, seed=0):
     atoms = bulk(symbol, cubic=True)
     atoms.rattle(rattle, seed=seed)
     return atoms
 
 
-def sizes(structures: list[Atoms]) -> list[int]:
+def sizes(structures):
     return [len(atoms) for atoms in structures]
 
 
-def test_disagreement_is_that_of_the_members(ensemble: Ensemble) -> None:
+def test_disagreement_is_that_of_the_members(ensemble):
     """By hand, from the columns of the tables."""
     structures = [crystal("Cu"), crystal("Au", 0.2) * (2, 1, 1), Atoms("Cu")]
     tables = ensemble.predict(structures, members=True)
@@ -64,7 +61,7 @@ def test_disagreement_is_that_of_the_members(ensemble: Ensemble) -> None:
     assert found.mean() == pytest.approx(1)
 
 
-def test_targets_that_tell_nothing_do_not_count(ensemble: Ensemble) -> None:
+def test_targets_that_tell_nothing_do_not_count(ensemble):
     structures = [Atoms("Cu"), Atoms("Au")]  # without forces
     members, _ = structure_predictions(ensemble, structures)
     found = disagreement(ensemble, members, [1, 1])
@@ -74,7 +71,7 @@ def test_targets_that_tell_nothing_do_not_count(ensemble: Ensemble) -> None:
     np.testing.assert_array_equal(disagreement(ensemble, alike, [1, 1]), [1, 1])
 
 
-def test_descriptors_are_of_the_structure_alone(ensemble: Ensemble) -> None:
+def test_descriptors_are_of_the_structure_alone(ensemble):
     """Not of its frame, the order of its atoms, or how often its cell is repeated."""
     one = crystal("Cu")
     one.symbols[0] = "Au"
@@ -98,7 +95,7 @@ points = st.lists(
 )
 
 
-def reach(all_points: np.ndarray, chosen: list[int]) -> float:
+def reach(all_points, chosen):
     """Largest distance to the nearest chosen point."""
     distances = np.linalg.norm(all_points[:, None] - all_points[chosen], axis=2)
     return float(distances.min(axis=1).max())
@@ -106,7 +103,7 @@ def reach(all_points: np.ndarray, chosen: list[int]) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(points, st.data())
-def test_farthest_points_cover_all(rows: list[list[float]], data: st.DataObject) -> None:
+def test_farthest_points_cover_all(rows, data):
     all_points = np.array(rows)
     n = data.draw(st.integers(1, len(rows)))
     chosen = farthest_points(all_points, np.ones(len(rows)), n)
@@ -115,7 +112,7 @@ def test_farthest_points_cover_all(rows: list[list[float]], data: st.DataObject)
     assert reach(all_points, chosen) <= 2 * best + 1e-12
 
 
-def test_the_choice_is_uncertain_and_diverse(ensemble: Ensemble) -> None:
+def test_the_choice_is_uncertain_and_diverse(ensemble):
     """Of many alike, of which some are the most uncertain, one is chosen and then others."""
     kinds = ["Cu", "Au", "Ni"]
     structures = [crystal(kind, 0.02, seed) for kind in kinds for seed in range(4)]
@@ -129,7 +126,7 @@ def test_the_choice_is_uncertain_and_diverse(ensemble: Ensemble) -> None:
     assert sum(i < 30 for i in again.indices) == 0
 
 
-def test_copies_and_neighbouring_frames_are_chosen_once(ensemble: Ensemble) -> None:
+def test_copies_and_neighbouring_frames_are_chosen_once(ensemble):
     """However many of the most uncertain structure there are."""
     others = [crystal(kind, 0.1) for kind in ("Cu", "Ni", "Pd", "Au")]
     wild = others.pop(select_structures(ensemble, others, 1).indices[0])
@@ -143,20 +140,20 @@ def test_copies_and_neighbouring_frames_are_chosen_once(ensemble: Ensemble) -> N
     assert sorted(every.indices) == [0, 1, 2, 3, 4] and every.indices[-1] == 1
 
 
-def test_weights_draw_the_choice() -> None:
+def test_weights_draw_the_choice():
     line = np.arange(6.0)[:, None]
     assert farthest_points(line, np.array([0.0, 1, 3, 1, 1, 1]), 3) == [2, 5, 1]
     assert farthest_points(line, np.zeros(6), 6) == [0, 1, 2, 3, 4, 5]
 
 
-def test_properties_are_selected_by_too(ensemble: Ensemble) -> None:
+def test_properties_are_selected_by_too(ensemble):
     structures = [crystal(kind, 0.1) for kind in ("Cu", "Au", "Ni", "Pd")]
     found = select_structures(property_ensemble(ensemble), structures, 4)
     assert sorted(found.indices) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("n", [0, 3])
-def test_too_few_structures_are_refused(ensemble: Ensemble, n: int) -> None:
+def test_too_few_structures_are_refused(ensemble, n):
     with pytest.raises(InputError, match=rf"{n} of 2 structures cannot be selected"):
         select_structures(ensemble, [crystal("Cu"), crystal("Au")], n)
     with pytest.raises(InputError, match=r"of type str; read it with ase\.io\.read"):

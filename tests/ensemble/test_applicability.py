@@ -1,11 +1,7 @@
 """Applicability: structures unlike the training data are named, structures like them are not."""
 
-from __future__ import annotations
-
 import json
 import re
-from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow import InputError
-from hydragnn_flow.data import GraphStore, Manifest, atoms_to_graph, batch_graphs
+from hydragnn_flow.data import Manifest, atoms_to_graph, batch_graphs
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.ensemble import applicability as module
 from hydragnn_flow.ensemble.applicability import Applicability, deviations_of
@@ -27,12 +23,12 @@ CUTOFF = 4.0
 
 
 @pytest.fixture(scope="module")
-def known(alloy_store: GraphStore) -> Applicability:
+def known(alloy_store):
     return Applicability.of(alloy_store["trainset"], alloy_store.manifest, {})
 
 
 @pytest.fixture(scope="module")
-def alloys(alloy_store: GraphStore) -> list[Atoms]:
+def alloys(alloy_store):
     """Structures of the test split."""
     return [
         Atoms(
@@ -45,11 +41,11 @@ def alloys(alloy_store: GraphStore) -> list[Atoms]:
     ]
 
 
-def notes(known: Applicability, *structures: Atoms) -> list[str]:
+def notes(known, *structures):
     return known.notes(batch_graphs([atoms_to_graph(one, CUTOFF, None) for one in structures]))
 
 
-def outside(alloys: list[Atoms]) -> Iterator[tuple[str, Atoms]]:
+def outside(alloys):
     """Structures unlike fcc alloys near their equilibrium."""
     rng = np.random.default_rng(0)
     for alloy in alloys:
@@ -73,8 +69,8 @@ def outside(alloys: list[Atoms]) -> Iterator[tuple[str, Atoms]]:
 
 
 def test_structures_outside_are_flagged_and_those_of_the_test_split_are_not(
-    alloy_store: GraphStore, known: Applicability, alloys: list[Atoms]
-) -> None:
+    alloy_store, known, alloys
+):
     kinds, structures = zip(*outside(alloys), strict=True)
     found = notes(known, *structures)
     assert len(found) >= 40
@@ -89,9 +85,7 @@ def test_structures_outside_are_flagged_and_those_of_the_test_split_are_not(
     assert sum(map(bool, held_out)) <= 0.1 * len(held_out), held_out
 
 
-def test_a_note_says_quantity_value_unit_and_range(
-    alloy_store: GraphStore, known: Applicability
-) -> None:
+def test_a_note_says_quantity_value_unit_and_range(alloy_store, known):
     copper = bulk("Cu", cubic=True)
     near = copper.copy()
     near.positions[1] = near.positions[0] + [1.2, 0.0, 0.0]
@@ -106,7 +100,7 @@ def test_a_note_says_quantity_value_unit_and_range(
     assert "the coordination number of atom 0 (Cu) is 0, below 1" in alone
 
 
-def test_distances_of_each_pair_of_elements_have_their_own_limit(known: Applicability) -> None:
+def test_distances_of_each_pair_of_elements_have_their_own_limit(known):
     """Gold atoms are further apart than nickel atoms."""
     limits = [
         next(
@@ -120,7 +114,7 @@ def test_distances_of_each_pair_of_elements_have_their_own_limit(known: Applicab
 
 @settings(max_examples=5)
 @given(seed=st.integers(0, 2**16))
-def test_notes_depend_on_neither_frame_nor_order_nor_cell(known: Applicability, seed: int) -> None:
+def test_notes_depend_on_neither_frame_nor_order_nor_cell(known, seed):
     rng = np.random.default_rng(seed)
     slab: Atoms = fcc111("Cu", (2, 2, 3), vacuum=6.0, periodic=True)
     slab.rattle(0.1, rng=rng)
@@ -134,16 +128,16 @@ def test_notes_depend_on_neither_frame_nor_order_nor_cell(known: Applicability, 
         assert numbers(other) == pytest.approx(numbers(one), rel=0.01)
 
 
-def numbers(note: str) -> dict[str, float]:
+def numbers(note):
     """Quantities of a note, without the atoms they are of."""
     parts = (part.split(" is ") for part in note.split("; "))
     return {what.split(" of atom")[0]: float(value.split()[0].strip(",")) for what, value in parts}
 
 
-def test_molecules_have_a_size_and_a_composition_but_no_volume() -> None:
+def test_molecules_have_a_size_and_a_composition_but_no_volume():
     rng = np.random.default_rng(0)
 
-    def ethanol() -> Atoms:
+    def ethanol():
         atoms: Atoms = molecule("CH3CH2OH")
         atoms.rattle(0.03, rng=rng)
         return atoms
@@ -162,11 +156,11 @@ def test_molecules_have_a_size_and_a_composition_but_no_volume() -> None:
     assert "the number of atoms is 8" in of_radical
 
 
-def test_compositions_of_diverse_chemistry_are_seldom_flagged() -> None:
+def test_compositions_of_diverse_chemistry_are_seldom_flagged():
     """Most structures lack most elements, so fractions are 0 but for a few per cent."""
     rng = np.random.default_rng(0)
 
-    def fractions(n: int) -> np.ndarray:
+    def fractions(n):
         found, common = np.zeros((n, 119)), 1 / np.arange(1, 81) ** 0.7
         for one in found:
             elements = rng.choice(80, rng.integers(1, 5), False, common / common.sum())
@@ -183,7 +177,7 @@ def test_compositions_of_diverse_chemistry_are_seldom_flagged() -> None:
         assert len({i for places in beyond for i, _ in places}) <= 0.02 * len(others), n
 
 
-def test_a_dopant_and_a_solvent_keep_their_fractions() -> None:
+def test_a_dopant_and_a_solvent_keep_their_fractions():
     """Of two elements, one is nowhere absent, and the other is rare and scarce."""
     rng = np.random.default_rng(0)
     training = np.zeros((400, 119))
@@ -197,10 +191,10 @@ def test_a_dopant_and_a_solvent_keep_their_fractions() -> None:
     assert [i for i, _ in ranges[31].beyond(less, True, True)] == [0, 3]
 
 
-def test_periodic_structures_may_be_repeated() -> None:
+def test_periodic_structures_may_be_repeated():
     rng = np.random.default_rng(0)
 
-    def slab() -> Atoms:
+    def slab():
         atoms: Atoms = fcc111("Cu", (1, 1, 4), vacuum=6.0)  # periodic in two directions
         atoms.rattle(0.02, rng=rng)
         return atoms
@@ -209,7 +203,7 @@ def test_periodic_structures_may_be_repeated() -> None:
     assert notes(known, slab(), slab() * (3, 2, 1)) == ["", ""]
 
 
-def test_surroundings_are_judged_by_all_distances_together() -> None:
+def test_surroundings_are_judged_by_all_distances_together():
     """Each number of neighbours occurs, and so does each number of farther ones, but not both."""
     rng = np.random.default_rng(0)
     near = rng.uniform(4, 12, 1000)
@@ -221,9 +215,7 @@ def test_surroundings_are_judged_by_all_distances_together() -> None:
     assert found.distances(copper, other) > 10
 
 
-def test_the_note_names_the_atom_with_the_most_unusual_surroundings(
-    known: Applicability, alloys: list[Atoms]
-) -> None:
+def test_the_note_names_the_atom_with_the_most_unusual_surroundings(known, alloys):
     found = notes(known, *(one for kind, one in outside(alloys) if kind == "vacancies"))
     says = (
         r"the distance from usual ones of the surroundings of atom \d+ \([A-Z][a-z]\) is [\d.]+, "
@@ -234,9 +226,7 @@ def test_the_note_names_the_atom_with_the_most_unusual_surroundings(
 
 @settings(max_examples=10)
 @given(seed=st.integers(0, 2**16), n_elements=st.integers(1, 3))
-def test_distances_from_usual_surroundings_have_the_mean_of_independent_numbers(
-    seed: int, n_elements: int
-) -> None:
+def test_distances_from_usual_surroundings_have_the_mean_of_independent_numbers(seed, n_elements):
     rng = np.random.default_rng(seed)
     numbers = rng.integers(1, 1 + n_elements, 2000)
     counts = rng.normal(size=(2000, 6)) @ rng.normal(size=(6, 6)) + 10.0 * numbers[:, None]
@@ -251,13 +241,13 @@ def test_distances_from_usual_surroundings_have_the_mean_of_independent_numbers(
     np.testing.assert_array_equal(again.distances(*others), found.distances(*others))
 
 
-def test_neighbours_are_shared_out_between_the_nearest_distances() -> None:
+def test_neighbours_are_shared_out_between_the_nearest_distances():
     counts = neighbours_in_shells(np.array([0, 0, 2, 2]), np.array([1.1, 1.25, 0.1, 99.0]), 3)
     assert counts[0] == pytest.approx([0, 1.5, 0.5, 0, 0, 0])
     assert not counts[1:].any()
 
 
-def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store: GraphStore) -> None:
+def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store):
     """There are no forces on their atoms, and members agree on that."""
     forces = np.concatenate([np.full(20, 1e-9), np.geomspace(0.01, 0.1, 60)])
     known = Applicability.of(alloy_store["trainset"], alloy_store.manifest, {"forces": forces})
@@ -265,9 +255,7 @@ def test_perfect_crystals_do_not_widen_the_range_of_deviations(alloy_store: Grap
     assert note.startswith("the members' deviation of forces is 0.4 eV/Å, above 0.1 eV/Å")
 
 
-def test_what_was_found_survives_its_file(
-    known: Applicability, alloys: list[Atoms], tmp_path: Path
-) -> None:
+def test_what_was_found_survives_its_file(known, alloys, tmp_path):
     file = tmp_path / "applicability.json"
     known.save(file)
     structures = [one for _, one in outside(alloys)]
@@ -278,9 +266,7 @@ def test_what_was_found_survives_its_file(
         Applicability.load(file)
 
 
-def test_many_structures_are_sampled_evenly(
-    alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_structures_are_sampled_evenly(alloy_store, monkeypatch):
     monkeypatch.setattr(module, "_SAMPLE", 4)
     split = _Split([bulk("Cu", a=a, cubic=True) for a in np.linspace(3.4, 3.8, 21)])
     known = Applicability.of(split, alloy_store.manifest, {})  # type: ignore[arg-type]
@@ -288,9 +274,7 @@ def test_many_structures_are_sampled_evenly(
     assert set(known.elements or ()) == set(alloy_store.manifest.elements), "not only copper"
 
 
-def test_graphs_of_no_atoms_have_no_notes(
-    alloy_store: GraphStore, known: Applicability, tmp_path: Path
-) -> None:
+def test_graphs_of_no_atoms_have_no_notes(alloy_store, known, tmp_path):
     manifest = alloy_store.manifest.model_copy(update={"node_features": ["charge"]})
     nothing = Applicability.of(alloy_store["trainset"], manifest, {"energy": np.ones(3)})
     batch = alloy_store["testset"].batch([0, 1])
@@ -299,7 +283,7 @@ def test_graphs_of_no_atoms_have_no_notes(
     assert Applicability.load(tmp_path / "a.json") == nothing
 
 
-def test_members_that_differ_more_than_on_calibration_data(alloy_store: GraphStore) -> None:
+def test_members_that_differ_more_than_on_calibration_data(alloy_store):
     manifest, n_atoms = alloy_store.manifest, np.array([2, 1, 4])
     weights = np.array([0.5, 0.5])
     forces = np.zeros((2, 7, 3))
@@ -327,7 +311,7 @@ def test_members_that_differ_more_than_on_calibration_data(alloy_store: GraphSto
 
 @settings(max_examples=20)
 @given(n=st.integers(2, 500), seed=st.integers(0, 2**16))
-def test_a_range_holds_its_own_data_but_for_the_last_few(n: int, seed: int) -> None:
+def test_a_range_holds_its_own_data_but_for_the_last_few(n, seed):
     values = np.random.default_rng(seed).normal(size=n)
     found = Range.of(values)
     assert found is not None
@@ -337,7 +321,7 @@ def test_a_range_holds_its_own_data_but_for_the_last_few(n: int, seed: int) -> N
     assert not list(found.beyond(far, False, False))
 
 
-def test_new_structures_of_the_same_kind_are_seldom_flagged() -> None:
+def test_new_structures_of_the_same_kind_are_seldom_flagged():
     rng = np.random.default_rng(1)
     for n in (20, 200, 2000):
         rates = []
@@ -351,24 +335,24 @@ def test_new_structures_of_the_same_kind_are_seldom_flagged() -> None:
 class _Split:
     """Structures as a split of a store gives them."""
 
-    def __init__(self, structures: list[Atoms]) -> None:
+    def __init__(self, structures):
         self._graphs = [atoms_to_graph(one, CUTOFF, None) for one in structures]
         self.read: list[int] = []
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self._graphs)
 
     @property
-    def branch_runs(self) -> BranchRuns:
+    def branch_runs(self):
         return BranchRuns.of_pairs([(0, len(self))])
 
-    def batches(self, selections: Iterator[np.ndarray]) -> Iterator[object]:
+    def batches(self, selections):
         for chosen in selections:
             self.read += chosen.tolist()
             yield batch_graphs([self._graphs[i] for i in chosen])
 
 
-def _manifest(elements: Sequence[int] = (1, 6, 8)) -> Manifest:
+def _manifest(elements=(1, 6, 8)):
     return Manifest.model_construct(
         node_features=["atomic_number"], elements=list(elements), targets={}
     )

@@ -1,13 +1,9 @@
 """An ensemble as ASE's calculator: what it gives, refuses, and what dynamics make of it."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import ase.io
 import numpy as np
@@ -27,19 +23,19 @@ from calibration_cases import plain
 from ensemble_cases import lively_ensemble, property_ensemble
 from scipy.spatial.transform import Rotation
 
-from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
-from hydragnn_flow.data import GraphStore, Target
+from hydragnn_flow import EnsembleCalculator, InputError
+from hydragnn_flow.data import Target
 from hydragnn_flow.models.potential import PotentialModel
 
 STRESS = ("xx", "yy", "zz", "yz", "xz", "xy")
 
 
 @pytest.fixture(scope="module")
-def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+def ensemble(alloy_store, tmp_path_factory):
     return lively_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
-def rattled(seed: int = 0, repeat: int = 1) -> Atoms:
+def rattled(seed=0, repeat=1):
     """A cell of copper and gold whose sides are shorter than the cutoff, or several of it."""
     atoms = bulk("Cu", cubic=True) * (repeat, 1, 1)
     atoms.symbols[::3] = "Au"
@@ -47,7 +43,7 @@ def rattled(seed: int = 0, repeat: int = 1) -> Atoms:
     return atoms
 
 
-def slab() -> Atoms:
+def slab():
     atoms = fcc111("Cu", (2, 2, 3), vacuum=6)
     atoms.rattle(0.05, seed=1)
     return atoms
@@ -64,7 +60,7 @@ STRUCTURES: dict[str, Callable[[], Atoms]] = {
 }
 
 
-def calculated(ensemble: Ensemble, atoms: Atoms) -> dict[str, Any]:
+def calculated(ensemble, atoms):
     """All results for a structure, by a calculator that has seen no other."""
     atoms = atoms.copy()
     atoms.calc = EnsembleCalculator(ensemble)
@@ -72,7 +68,7 @@ def calculated(ensemble: Ensemble, atoms: Atoms) -> dict[str, Any]:
     return dict(atoms.calc.results)
 
 
-def with_stress(ensemble: Ensemble) -> Ensemble:
+def with_stress(ensemble):
     """As trained on data that have stresses too."""
     targets = {**ensemble.manifest.targets, "stress": Target(level="graph", dim=6, unit="eV/Å^3")}
     calibration = plain(1.5, 0.01, 1.6)
@@ -89,7 +85,7 @@ def with_stress(ensemble: Ensemble) -> Ensemble:
 
 
 @pytest.mark.parametrize("structure", STRUCTURES.values(), ids=STRUCTURES)
-def test_it_says_what_predict_says(ensemble: Ensemble, structure: Callable[[], Atoms]) -> None:
+def test_it_says_what_predict_says(ensemble, structure):
     ensemble = with_stress(ensemble)
     atoms = structure()
     tables = ensemble.predict(atoms, members=True)
@@ -117,7 +113,7 @@ def test_it_says_what_predict_says(ensemble: Ensemble, structure: Callable[[], A
         np.testing.assert_array_equal(full_3x3_to_voigt_6_stress(values), expected)
 
 
-def test_many_structures_by_one_calculator_are_those_of_one_call(ensemble: Ensemble) -> None:
+def test_many_structures_by_one_calculator_are_those_of_one_call(ensemble):
     structures = [structure() for structure in STRUCTURES.values()]
     tables = ensemble.predict(structures)
     assert tables.graphs is not None and tables.nodes is not None
@@ -129,7 +125,7 @@ def test_many_structures_by_one_calculator_are_those_of_one_call(ensemble: Ensem
     np.testing.assert_allclose(forces, expected, rtol=0, atol=1e-10)
 
 
-def test_forces_and_stress_are_slopes_of_the_energy(ensemble: Ensemble) -> None:
+def test_forces_and_stress_are_slopes_of_the_energy(ensemble):
     """Positions come in float32, so steps cannot be short."""
     atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
@@ -141,7 +137,7 @@ def test_forces_and_stress_are_slopes_of_the_energy(ensemble: Ensemble) -> None:
     np.testing.assert_allclose(stress, strained, rtol=0, atol=5e-3 * np.abs(stress).max())
 
 
-def test_the_stress_needs_no_labels(ensemble: Ensemble) -> None:
+def test_the_stress_needs_no_labels(ensemble):
     """As an ensemble without stress predicts it; its own networks stay as they were."""
     assert "stress" not in ensemble.calibrations
     before = ensemble.predict(rattled(), members=True).graphs
@@ -153,7 +149,7 @@ def test_the_stress_needs_no_labels(ensemble: Ensemble) -> None:
 
 
 @pytest.mark.parametrize("name", ["crystal", "molecule", "slab"])
-def test_results_turn_with_the_frame(ensemble: Ensemble, name: str) -> None:
+def test_results_turn_with_the_frame(ensemble, name):
     """A structure turned and moved, its atoms in another order and wrapped into the cell."""
     turn = Rotation.from_rotvec([0.3, -0.8, 0.5]).as_matrix()
     atoms = STRUCTURES[name]()
@@ -173,7 +169,7 @@ def test_results_turn_with_the_frame(ensemble: Ensemble, name: str) -> None:
         np.testing.assert_allclose(after, turn @ before @ turn.T, atol=1e-6)
 
 
-def test_the_committee_has_the_names_and_shapes_that_mace_gives_it(ensemble: Ensemble) -> None:
+def test_the_committee_has_the_names_and_shapes_that_mace_gives_it(ensemble):
     n_members, found = len(ensemble.models), calculated(ensemble, rattled())
     n_atoms = len(rattled())
     shapes = {"energy": (), "forces": (n_atoms, 3), "stress": (3, 3)}
@@ -190,13 +186,13 @@ def test_the_committee_has_the_names_and_shapes_that_mace_gives_it(ensemble: Ens
     assert calculator.get_property("energy_var", atoms) == found["energy_var"]
 
 
-def test_every_change_is_seen(ensemble: Ensemble) -> None:
+def test_every_change_is_seen(ensemble):
     """After each the results are those of a calculator that has seen nothing else."""
     atoms = rattled(repeat=2)
     atoms.calc = calculator = EnsembleCalculator(ensemble)
     seen = []
 
-    def check() -> None:
+    def check():
         expected = calculated(ensemble, atoms)
         forces = atoms.get_forces()
         assert atoms.get_potential_energy() == expected["energy"]
@@ -230,14 +226,12 @@ def test_every_change_is_seen(ensemble: Ensemble) -> None:
     assert calculator.results is before
 
 
-def test_unknown_elements_are_refused_before_anything_is_computed(
-    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unknown_elements_are_refused_before_anything_is_computed(ensemble, monkeypatch):
     atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
     energy = atoms.get_potential_energy()
 
-    def computes(*arguments: Any) -> None:
+    def computes(*arguments):
         raise AssertionError("a network was called")
 
     with monkeypatch.context() as patch:
@@ -260,7 +254,7 @@ def test_unknown_elements_are_refused_before_anything_is_computed(
         atoms.get_potential_energy()
 
 
-def test_ase_exports_what_it_knows(ensemble: Ensemble) -> None:
+def test_ase_exports_what_it_knows(ensemble):
     """Beside results of its own: `get_properties`, and sums with other calculators."""
     atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
@@ -274,7 +268,7 @@ def test_ase_exports_what_it_knows(ensemble: Ensemble) -> None:
     assert both == pytest.approx(energy + atoms.get_potential_energy())
 
 
-def test_copies_and_pickles_compute_the_same(ensemble: Ensemble) -> None:
+def test_copies_and_pickles_compute_the_same(ensemble):
     atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
     energy = atoms.get_potential_energy()
@@ -285,7 +279,7 @@ def test_copies_and_pickles_compute_the_same(ensemble: Ensemble) -> None:
     assert atoms.get_potential_energy() == energy
 
 
-def test_an_ensemble_that_is_no_potential_is_refused(ensemble: Ensemble) -> None:
+def test_an_ensemble_that_is_no_potential_is_refused(ensemble):
     with pytest.raises(
         InputError, match=r"predicts energy and is no interatomic potential; .*predict"
     ):
@@ -297,7 +291,7 @@ def test_an_ensemble_that_is_no_potential_is_refused(ensemble: Ensemble) -> None
         EnsembleCalculator(replace(ensemble, aggregation="median"))
 
 
-def test_what_it_cannot_compute_with_is_refused_at_once(ensemble: Ensemble) -> None:
+def test_what_it_cannot_compute_with_is_refused_at_once(ensemble):
     for device in ("gpu", "cuda:99"):
         with pytest.raises(InputError, match=rf"device {device}: cannot be used \(.*such as cpu"):
             EnsembleCalculator(ensemble, device=device)
@@ -309,9 +303,7 @@ def test_what_it_cannot_compute_with_is_refused_at_once(ensemble: Ensemble) -> N
 @pytest.mark.parametrize(
     ("unit", "in_ev"), [("eV", 1.0), ("kcal/mol", 0.0433641), ("Hartree", 27.2114), ("", None)]
 )
-def test_energies_are_in_ev_whatever_the_training_data_have(
-    ensemble: Ensemble, unit: str, in_ev: float | None
-) -> None:
+def test_energies_are_in_ev_whatever_the_training_data_have(ensemble, unit, in_ev):
     energy = ensemble.manifest.targets["energy"].model_copy(update={"unit": unit})
     targets = {**ensemble.manifest.targets, "energy": energy}
     manifest = ensemble.manifest.model_copy(update={"targets": targets})
@@ -331,7 +323,7 @@ def test_energies_are_in_ev_whatever_the_training_data_have(
         np.testing.assert_allclose(values, plain[name] * in_ev**power, rtol=1e-5, err_msg=name)
 
 
-def test_what_is_not_finite_is_no_result(ensemble: Ensemble) -> None:
+def test_what_is_not_finite_is_no_result(ensemble):
     models = copy.deepcopy(ensemble.models)
     with torch.no_grad():
         next(iter(models[1].parameters())).fill_(np.nan)
@@ -343,7 +335,7 @@ def test_what_is_not_finite_is_no_result(ensemble: Ensemble) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [FIRE, BFGS])
-def test_relaxations(ensemble: Ensemble, optimizer: type[Any]) -> None:
+def test_relaxations(ensemble, optimizer):
     atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
     before = atoms.get_potential_energy()
@@ -356,7 +348,7 @@ def test_relaxations(ensemble: Ensemble, optimizer: type[Any]) -> None:
     assert atoms.get_volume() != volume
 
 
-def test_dynamics_conserve_the_energy(ensemble: Ensemble) -> None:
+def test_dynamics_conserve_the_energy(ensemble):
     """Atoms pass the cutoff and the sides of the cell meanwhile."""
     atoms = rattled()
     atoms.rattle(0.3, seed=1)
@@ -365,7 +357,7 @@ def test_dynamics_conserve_the_energy(ensemble: Ensemble) -> None:
     atoms.set_momenta(momenta - momenta.mean(axis=0))
     kinetic, total, edges = [], [], set()
 
-    def watch() -> None:
+    def watch():
         kinetic.append(atoms.get_kinetic_energy())
         total.append(atoms.get_total_energy())
         edges.add(int(ensemble.batch_of(atoms).num_edges))
@@ -378,7 +370,7 @@ def test_dynamics_conserve_the_energy(ensemble: Ensemble) -> None:
     assert np.ptp(total) < 0.01 * np.ptp(kinetic)
 
 
-def test_ase_writes_what_it_calculated(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_ase_writes_what_it_calculated(ensemble, tmp_path):
     atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
     forces = atoms.get_forces()

@@ -1,7 +1,5 @@
 """Calibrations on synthetic errors: intervals that hold, deviations of any shape, any frame."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import replace
@@ -9,31 +7,24 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 import pytest
-from calibration_cases import Floats, calibrated, plain
+from calibration_cases import calibrated, plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from hydragnn_flow.ensemble.calibration import calibrate
 from hydragnn_flow.ensemble.deviation import Deviation
 from hydragnn_flow.ensemble.folds import folds
-from hydragnn_flow.ensemble.uncertainty import (
-    Calibration,
-    Distribution,
-    combine,
-    distribution,
-    measured_coverage,
-)
+from hydragnn_flow.ensemble.uncertainty import Calibration, combine, distribution, measured_coverage
 
 EQUAL = np.full(5, 0.2)
 
 
-def predicted(members: Floats, calibration: Calibration, coverage: float = 0.9) -> Distribution:
+def predicted(members, calibration, coverage=0.9):
     return distribution(members, EQUAL, calibration, None, coverage=coverage)
 
 
-def scalars(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
+def scalars(rng, n):
     """True values ``[n, 1]`` and five members with a common error of heavy tails."""
     truth = rng.normal(size=(n, 1))
     noise = rng.lognormal(0.0, 0.7, size=truth.shape)
@@ -41,7 +32,7 @@ def scalars(rng: np.random.Generator, n: int) -> tuple[Floats, Floats]:
     return truth, truth + common + noise * rng.normal(size=(5, *truth.shape))
 
 
-def vectors(rng: np.random.Generator, n: int) -> tuple[NDArray[np.int64], Floats, Floats]:
+def vectors(rng, n):
     """Structure of each of 8 n atoms, their forces, and five members.
 
     Some structures are harder than others, and large forces are harder than small ones, more than
@@ -57,7 +48,7 @@ def vectors(rng: np.random.Generator, n: int) -> tuple[NDArray[np.int64], Floats
 
 
 @pytest.mark.parametrize(("n", "coverage"), [(20, 0.9), (48, 0.5)])
-def test_intervals_hold_whatever_the_number_of_structures(n: int, coverage: float) -> None:
+def test_intervals_hold_whatever_the_number_of_structures(n, coverage):
     held = []
     for seed in range(25):
         rng = np.random.default_rng([seed, n])
@@ -70,7 +61,7 @@ def test_intervals_hold_whatever_the_number_of_structures(n: int, coverage: floa
     assert coverage - 3 * error <= np.mean(held) <= coverage + 1 / (n + 1) + 3 * error
 
 
-def test_forces_are_held_in_every_quarter_of_their_norm() -> None:
+def test_forces_are_held_in_every_quarter_of_their_norm():
     """Four groups of norms; with a common quantile the largest forces leave their intervals."""
     held = []
     for seed in range(6):
@@ -102,7 +93,7 @@ def test_forces_are_held_in_every_quarter_of_their_norm() -> None:
     assert common[3] < 0.85
 
 
-def test_a_curve_is_taken_where_scale_and_floor_cannot_follow() -> None:
+def test_a_curve_is_taken_where_scale_and_floor_cannot_follow():
     rng = np.random.default_rng(0)
     spread = rng.lognormal(0, 1, size=(3000, 1))
     straight = calibrated(rng.normal(size=spread.shape) * spread, spread)
@@ -115,7 +106,7 @@ def test_a_curve_is_taken_where_scale_and_floor_cannot_follow() -> None:
     assert score.quantile(0.9) == pytest.approx(1.645, rel=0.05)
 
 
-def predicted_std(calibration: Calibration, spread: Floats) -> Floats:
+def predicted_std(calibration, spread):
     return np.asarray(np.hypot(*calibration.parts(spread, np.ones((1, 1)))))
 
 
@@ -124,7 +115,7 @@ def predicted_std(calibration: Calibration, spread: Floats) -> Floats:
     points=st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=6, unique=True),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_a_curve_rises_and_a_turned_frame_turns_its_vectors(points: list[float], seed: int) -> None:
+def test_a_curve_rises_and_a_turned_frame_turns_its_vectors(points, seed):
     rng = np.random.default_rng(seed)
     curve = tuple(zip(sorted(points), sorted(rng.lognormal(size=len(points))), strict=True))
     deviation = Deviation(1.3, 0.2, curve)
@@ -140,7 +131,7 @@ def test_a_curve_rises_and_a_turned_frame_turns_its_vectors(points: list[float],
     np.testing.assert_allclose(lengths[1], lengths[0])
 
 
-def test_components_of_a_spectrum_are_calibrated_each_alone() -> None:
+def test_components_of_a_spectrum_are_calibrated_each_alone():
     rng = np.random.default_rng(1)
     factor = np.array([0.1, 1.0, 10.0, 100.0])
     residuals = rng.normal(size=(500, 4)) * factor
@@ -149,7 +140,7 @@ def test_components_of_a_spectrum_are_calibrated_each_alone() -> None:
     np.testing.assert_allclose(std / factor, 1.0, rtol=0.15)
 
 
-def test_values_of_atoms_are_held_by_element() -> None:
+def test_values_of_atoms_are_held_by_element():
     """Charges that are ten times as uncertain on one element, which the members do not know."""
     rng = np.random.default_rng(3)
     structure = np.repeat(np.arange(40), 8)
@@ -177,7 +168,7 @@ def test_values_of_atoms_are_held_by_element() -> None:
         )
 
 
-def test_what_is_not_known_is_left_out() -> None:
+def test_what_is_not_known_is_left_out():
     """The stress of a molecule, and labels of no structure at all."""
     rng = np.random.default_rng(2)
     residuals = rng.normal(size=(40, 1))
@@ -185,7 +176,7 @@ def test_what_is_not_known_is_left_out() -> None:
     unknown = np.where(np.arange(40)[:, None] % 2, residuals, np.nan)
     numbers = np.arange(40)
 
-    def found(reference: Floats) -> Calibration | None:
+    def found(reference):
         return calibrate(reference, 0 * spread, spread, numbers, folds(40), 0.9)
 
     calibration = found(unknown)
@@ -194,7 +185,7 @@ def test_what_is_not_known_is_left_out() -> None:
     assert found(np.full((40, 1), np.nan)) is None
 
 
-def test_structures_are_counted_whatever_group_their_atoms_are_in() -> None:
+def test_structures_are_counted_whatever_group_their_atoms_are_in():
     """60 structures of small and of large vectors: no group has them all, the calibration does."""
     rng = np.random.default_rng(3)
     mean = rng.normal(size=(60, 3)) * np.repeat([0.1, 10.0], 30)[:, None]
@@ -207,7 +198,7 @@ def test_structures_are_counted_whatever_group_their_atoms_are_in() -> None:
 
 @settings(max_examples=10, deadline=None)
 @given(n=st.integers(1, 60), dim=st.sampled_from([1, 2, 3]), seed=st.integers(0, 2**32 - 1))
-def test_a_calibration_survives_json(n: int, dim: int, seed: int) -> None:
+def test_a_calibration_survives_json(n, dim, seed):
     rng = np.random.default_rng(seed)
     found = calibrated(rng.normal(size=(n, dim)), rng.lognormal(size=(n, dim)), 0.5)
     assert msgspec.convert(json.loads(json.dumps(found.to_dict())), Calibration) == found

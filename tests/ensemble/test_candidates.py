@@ -1,11 +1,7 @@
 """Trials that become members are chosen by what they predicted, as it lies in their folders."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,7 +9,6 @@ from campaign_cases import CONFIG
 from segment_cases import make_spec
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import candidates as module
 from hydragnn_flow.ensemble.candidates import choose_trials
 from hydragnn_flow.errors import InputError
@@ -28,7 +23,7 @@ TYPES = ["SchNet", "SchNet", "SchNet", "EGNN", "PNA"]
 
 
 @pytest.fixture
-def trials(tmp_path: Path, alloy_store: GraphStore) -> tuple[Choose, Path]:
+def trials(tmp_path, alloy_store):
     """Five trials: 0 to 2 err alike, 3 a little more and otherwise, 4 much more."""
     split = alloy_store["valset"]
     random = np.random.default_rng(0)
@@ -53,9 +48,7 @@ def trials(tmp_path: Path, alloy_store: GraphStore) -> tuple[Choose, Path]:
         of_split = {split.name: kept(predicted, split)}
         save_checkpoint(folder / FILE, {"progress": progress, KEY: of_split})
 
-    def choose(
-        size: int = 2, failed: int = 0, values: Sequence[float] = (0.0,) * 5, **ensemble: Any
-    ) -> tuple[list[int], list[int]]:
+    def choose(size=2, failed=0, values=(0.0,) * 5, **ensemble):
         content = copy.deepcopy(CONFIG)
         content["ensemble"] |= {"size": size, **ensemble}
         records = [
@@ -73,25 +66,21 @@ def trials(tmp_path: Path, alloy_store: GraphStore) -> tuple[Choose, Path]:
     return choose, tmp_path
 
 
-def test_greedy_reads_predictions(trials: tuple[Choose, Path]) -> None:
+def test_greedy_reads_predictions(trials):
     choose, _ = trials
     assert choose() == ([0, 3], [])
     assert choose(strategy="top") == ([0, 1], [])
     assert choose(3, strategy="best_of_each_type") == ([0, 3, 4], [])
 
 
-def test_the_best_by_the_criterion_are_read_whatever_the_objective_was(
-    trials: tuple[Choose, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_best_by_the_criterion_are_read_whatever_the_objective_was(trials, monkeypatch):
     choose, _ = trials
     monkeypatch.setattr(module, "_MOST_TRIALS", 4)
     # Of the first objective trial 4 is the best.
     assert choose(values=[5.0, 4.0, 3.0, 2.0, 1.0]) == ([0, 3], [])
 
 
-def test_lost_predictions_are_told_and_their_trials_count_by_their_criterion(
-    trials: tuple[Choose, Path],
-) -> None:
+def test_lost_predictions_are_told_and_their_trials_count_by_their_criterion(trials):
     choose, folder = trials
     file = folder / "0" / FILE
     file.write_bytes(file.read_bytes()[:-10])
@@ -105,15 +94,13 @@ def test_lost_predictions_are_told_and_their_trials_count_by_their_criterion(
     assert choose() == ([0, 1], [0, 1, 2, 3, 4])
 
 
-def test_a_part_of_many_residuals_says_the_same(
-    trials: tuple[Choose, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_of_many_residuals_says_the_same(trials, monkeypatch):
     choose, _ = trials
     monkeypatch.setattr(module, "_MOST_RESIDUALS", 60)
     assert choose() == ([0, 3], [])
 
 
-def test_why_there_are_too_few_is_said(trials: tuple[Choose, Path]) -> None:
+def test_why_there_are_too_few_is_said(trials):
     choose, _ = trials
     with pytest.raises(InputError) as caught:
         choose(3, failed=3)

@@ -1,16 +1,13 @@
 """Members beside the ensemble: their errors, and how much smaller one is than another."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble.bootstrap import Sample, measure
 from hydragnn_flow.ensemble.comparison import compare_errors, compare_models
 
 
-def drawn(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+def drawn(n, seed=0):
     """Errors of three models, and the structures they are of: 1 to 6 values each."""
     rng = np.random.default_rng(seed)
     structure = np.repeat(np.arange(n), rng.integers(1, 7, n))
@@ -18,7 +15,7 @@ def drawn(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return np.abs(common * rng.normal(1, 0.1, (3, len(structure)))), structure
 
 
-def test_errors_and_intervals_are_those_of_the_measures() -> None:
+def test_errors_and_intervals_are_those_of_the_measures():
     errors, structure = drawn(40)
     mae, _ = compare_errors(errors, structure)
     one = np.ones(len(structure))
@@ -27,7 +24,7 @@ def test_errors_and_intervals_are_those_of_the_measures() -> None:
         assert estimate == pytest.approx(measured, rel=1e-9)
 
 
-def test_what_two_models_share_does_not_widen_the_interval_of_their_difference() -> None:
+def test_what_two_models_share_does_not_widen_the_interval_of_their_difference():
     errors, structure = drawn(40)
     mae, change = compare_errors(errors, structure)
     assert len(change) == 2
@@ -38,7 +35,7 @@ def test_what_two_models_share_does_not_widen_the_interval_of_their_difference()
     assert twice[0] == pytest.approx((-0.5, -0.5, -0.5))
 
 
-def test_the_interval_holds_the_true_change_as_often_as_it_says() -> None:
+def test_the_interval_holds_the_true_change_as_often_as_it_says():
     held = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
@@ -48,7 +45,7 @@ def test_the_interval_holds_the_true_change_as_often_as_it_says() -> None:
     assert held >= 51  # of 57 that are expected; fewer with probability 0.006
 
 
-def test_few_structures_and_a_perfect_member_have_no_intervals() -> None:
+def test_few_structures_and_a_perfect_member_have_no_intervals():
     mae, change = compare_errors(np.array([[1.0, 3.0], [4.0, 4.0]]), np.array([7, 8]))
     assert [estimate.value for estimate in (*mae, *change)] == [2.0, 4.0, -0.5]
     assert all(np.isnan(estimate.lo) for estimate in (*mae, *change))
@@ -56,7 +53,7 @@ def test_few_structures_and_a_perfect_member_have_no_intervals() -> None:
     assert np.isnan(perfect.value)
 
 
-def test_sums_are_judged_per_atom_and_the_unknown_is_left_out(alloy_store: GraphStore) -> None:
+def test_sums_are_judged_per_atom_and_the_unknown_is_left_out(alloy_store):
     store, split = alloy_store, alloy_store["testset"]
     atoms = split.n_atoms
     truth = {"energy": split.target("energy"), "forces": split.target("forces")}

@@ -1,7 +1,5 @@
 """Conformal quantiles: exact for one value per structure, honest for many that err together."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
 
 
-def test_with_one_value_each_the_quantile_is_that_of_the_definition() -> None:
+def test_with_one_value_each_the_quantile_is_that_of_the_definition():
     """The smallest q with (number of scores <= q) / (n + 1) >= coverage, in exact arithmetic."""
     for n in range(1, 61):
         scores = np.random.default_rng(n).permutation(np.arange(1.0, n + 1))
@@ -25,7 +23,7 @@ def test_with_one_value_each_the_quantile_is_that_of_the_definition() -> None:
 
 
 @pytest.mark.parametrize(("n", "coverage"), [(9, 0.9), (19, 0.5), (20, 0.8), (50, 0.9), (99, 0.95)])
-def test_coverage_of_one_value_each_is_the_asked_one_on_average(n: int, coverage: float) -> None:
+def test_coverage_of_one_value_each_is_the_asked_one_on_average(n, coverage):
     """Split conformal holds ⌈(n+1) coverage⌉ / (n+1) of new data, for any distribution."""
     draws = 1000
     scores = np.random.default_rng(11).gamma(0.7, size=(draws, n + 1))
@@ -39,7 +37,7 @@ def test_coverage_of_one_value_each_is_the_asked_one_on_average(n: int, coverage
 
 @pytest.mark.parametrize("coverage", [0.5, 0.9])
 @pytest.mark.parametrize("shared", [0.0, 1.0, 5.0])
-def test_values_that_err_together_are_held(coverage: float, shared: float) -> None:
+def test_values_that_err_together_are_held(coverage, shared):
     """24 structures of 1 to 40 atoms with heavy tails; the harder a structure, the more it errs.
 
     Values counted as if they were independent hold too few of the next structure's.
@@ -60,7 +58,7 @@ def test_values_that_err_together_are_held(coverage: float, shared: float) -> No
 
 @settings(max_examples=25, deadline=None)
 @given(sizes=st.lists(st.integers(1, 30), min_size=1, max_size=40), seed=st.integers(0, 2**32 - 1))
-def test_neither_order_nor_names_of_structures_matter(sizes: list[int], seed: int) -> None:
+def test_neither_order_nor_names_of_structures_matter(sizes, seed):
     rng = np.random.default_rng(seed)
     structure = np.repeat(rng.choice(10**6, len(sizes), replace=False), sizes)
     scores = rng.gamma(1.0, size=len(structure))
@@ -74,7 +72,7 @@ def test_neither_order_nor_names_of_structures_matter(sizes: list[int], seed: in
     assert found.held[0] > 0 and found.held[-1] < 1
 
 
-def test_of_a_large_set_few_scores_are_kept_and_none_held_too_few() -> None:
+def test_of_a_large_set_few_scores_are_kept_and_none_held_too_few():
     scores = np.random.default_rng(0).gamma(1.0, size=20_000)
     found = Scores.of(scores, np.arange(len(scores)))
     assert len(found.score) <= 401
@@ -90,7 +88,7 @@ def test_of_a_large_set_few_scores_are_kept_and_none_held_too_few() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(coverage=st.floats(0.01, 0.999))
-def test_the_smallest_set_that_can_have_a_coverage(coverage: float) -> None:
+def test_the_smallest_set_that_can_have_a_coverage(coverage):
     needed = needed_for_coverage(coverage)
     assert (needed + 1) * coverage <= needed + 1e-6
     assert needed * coverage > needed - 1 - 1e-6

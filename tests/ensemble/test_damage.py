@@ -1,13 +1,9 @@
 """Ensembles with damaged files are refused by name; a member may be left out."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +15,6 @@ from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble, InputError
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums, write_checksums
 from hydragnn_flow.files import write_json
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -28,24 +23,24 @@ MEMBER = "members/1"
 
 
 @pytest.fixture(scope="module")
-def made(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(alloy_store, tmp_path_factory):
     """A finished run; tests only read it."""
     return untrained_ensemble(tmp_path_factory.mktemp("made"), alloy_store, 3)
 
 
 @pytest.fixture
-def run(made: Path, tmp_path: Path) -> Path:
+def run(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "run"))
 
 
-def sealed(folder: Path) -> None:
+def sealed(folder):
     """Checksums for files as they are: what only the content of the files can tell."""
     write_checksums(folder, read_json(folder / CHECKSUMS)["sha256"])
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_flipped_bit_is_found(run: Path, data: st.DataObject) -> None:
+def test_any_flipped_bit_is_found(run, data):
     folder = run / "ensemble"
     names = [CHECKSUMS, *read_json(folder / CHECKSUMS)["sha256"]]
     assert len(names) == 4 + 2 * 3
@@ -65,20 +60,20 @@ def test_any_flipped_bit_is_found(run: Path, data: st.DataObject) -> None:
     verify_checksums(folder)
 
 
-def edited(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def edited(folder, change):
     summary = read_json(folder / "ensemble.json")
     change(summary)
     write_json(folder / "ensemble.json", summary)
 
 
-def with_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+def with_weights(folder, change):
     file = folder / MEMBER / FILE
     state = load_checkpoint(file)
     change(state)
     save_checkpoint(file, state)
 
 
-def not_a_number(state: dict[str, Any]) -> None:
+def not_a_number(state):
     weights = [values for values in state["best"].values() if values.is_floating_point()]
     weights[0].view(-1)[0] = torch.nan
 
@@ -130,9 +125,7 @@ def not_a_number(state: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_damage_is_refused_by_name(
-    run: Path, damage: Callable[[Path], object], seals: bool, says: str
-) -> None:
+def test_damage_is_refused_by_name(run, damage, seals, says):
     folder = run / "ensemble"
     damage(folder)
     if seals:
@@ -142,7 +135,7 @@ def test_damage_is_refused_by_name(
     assert says in str(refused.value)
 
 
-def test_a_damaged_member_can_be_left_out(made: Path, run: Path) -> None:
+def test_a_damaged_member_can_be_left_out(made, run):
     whole = Ensemble.load(made)
     (run / "ensemble" / MEMBER / FILE).write_bytes(b"")
     left = Ensemble.load(run, without=(1,))
@@ -160,13 +153,13 @@ def test_a_damaged_member_can_be_left_out(made: Path, run: Path) -> None:
     ("without", "says"),
     [((7,), "has no member 7 to leave out; its members are 0, 1, 2"), ((0, 2), "fewer than two")],
 )
-def test_members_that_cannot_be_left_out(made: Path, without: tuple[int, ...], says: str) -> None:
+def test_members_that_cannot_be_left_out(made, without, says):
     with pytest.raises(InputError, match=says):
         Ensemble.load(made, without=without)
 
 
-def test_those_that_are_left_have_some_weight(run: Path) -> None:
-    def all_to_one(summary: dict[str, Any]) -> None:
+def test_those_that_are_left_have_some_weight(run):
+    def all_to_one(summary):
         for row in summary["members"]:
             row["weight"] = float(row["member"] == 0)
 
@@ -177,8 +170,8 @@ def test_those_that_are_left_have_some_weight(run: Path) -> None:
         Ensemble.load(run, without=(0,))
 
 
-def test_what_is_missing_of_an_ensemble_is_said(tmp_path: Path) -> None:
-    def said() -> str:
+def test_what_is_missing_of_an_ensemble_is_said(tmp_path):
+    def said():
         with pytest.raises(InputError) as refused:
             Ensemble.load(tmp_path / "run")
         return str(refused.value)
@@ -194,7 +187,7 @@ def test_what_is_missing_of_an_ensemble_is_said(tmp_path: Path) -> None:
     assert "its 1 members are not all trained" in said()
 
 
-def test_checksums_are_written_before_what_says_that_an_ensemble_is_complete(run: Path) -> None:
+def test_checksums_are_written_before_what_says_that_an_ensemble_is_complete(run):
     times = [(run / "ensemble" / n).stat().st_mtime_ns for n in (CHECKSUMS, "ensemble.json")]
     assert times == sorted(times)
     assert json.loads((run / "ensemble" / CHECKSUMS).read_text())["version"] == 1
@@ -217,7 +210,7 @@ def test_checksums_are_written_before_what_says_that_an_ensemble_is_complete(run
         "",
     ],
 )
-def test_names_that_lead_out_of_an_ensemble_are_not_followed(run: Path, name: str) -> None:
+def test_names_that_lead_out_of_an_ensemble_are_not_followed(run, name):
     """A stranger writes names as they please, and checksums that are right."""
     file = run / "ensemble" / CHECKSUMS
     values = read_json(file)
@@ -233,9 +226,7 @@ def test_names_that_lead_out_of_an_ensemble_are_not_followed(run: Path, name: st
     [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")],
     ids=["pipe", "directory", "device"],
 )
-def test_files_without_an_end_are_not_read(
-    run: Path, name: str, make: Callable[[Path], object]
-) -> None:
+def test_files_without_an_end_are_not_read(run, name, make):
     file = run / "ensemble" / name
     file.unlink()
     make(file)
@@ -244,7 +235,7 @@ def test_files_without_an_end_are_not_read(
     assert "regular file" in str(refused.value) or "directory" in str(refused.value)
 
 
-def test_a_file_without_a_checksum_is_not_used(run: Path) -> None:
+def test_a_file_without_a_checksum_is_not_used(run):
     folder = run / "ensemble"
     names = read_json(folder / CHECKSUMS)["sha256"]
     write_checksums(folder, [name for name in names if name != f"{MEMBER}/{FILE}"])
@@ -265,7 +256,7 @@ DEEP = "[" * 100_000
         (f"{MEMBER}/config.json", DEEP),
     ],
 )
-def test_deep_files_are_refused(run: Path, name: str, text: str) -> None:
+def test_deep_files_are_refused(run, name, text):
     (run / "ensemble" / name).write_text(text)
     if name != CHECKSUMS:
         sealed(run / "ensemble")
@@ -304,7 +295,7 @@ def test_deep_files_are_refused(run: Path, name: str, text: str) -> None:
         ("members/1/config.json", "NeuralNetwork.Architecture", "deep"),
     ],
 )
-def test_values_of_another_type_are_named(run: Path, file: str, path: str, value: Any) -> None:
+def test_values_of_another_type_are_named(run, file, path, value):
     """Whoever sealed them."""
     folder = run / "ensemble"
     values = inner = read_json(folder / file)

@@ -1,7 +1,5 @@
 """Errors and uncertainty on labelled data: of stores, files and structures in Python."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json
@@ -9,8 +7,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import ase.db
 import numpy as np
@@ -24,7 +20,7 @@ from ase.io import write
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, InputError, cli
-from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
+from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble import evaluate
 from hydragnn_flow.ensemble.evaluation import doubt_of, offset_of
@@ -32,18 +28,18 @@ from hydragnn_flow.ensemble.labels import labels_in_files
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     """A directory with an ensemble; tests only read it."""
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
 @pytest.fixture(scope="module")
-def ensemble(run: Path) -> Ensemble:
+def ensemble(run):
     return Ensemble.load(run)
 
 
 @pytest.fixture
-def structures(alloy_store: GraphStore) -> list[Atoms]:
+def structures(alloy_store):
     """Those of the test split, with their labels as results of a calculation."""
     found = []
     for graph in alloy_store["testset"]:
@@ -59,7 +55,7 @@ def structures(alloy_store: GraphStore) -> list[Atoms]:
     return found
 
 
-def renamed(structures: list[Atoms]) -> list[Atoms]:
+def renamed(structures):
     """The same with their labels under other names, where ASE makes no results of them."""
     for atoms in structures:
         atoms.info["dft_energy"] = atoms.get_potential_energy()
@@ -72,7 +68,7 @@ KEYS = {"energy": "dft_energy", "forces": "dft_forces"}
 TARGETS = ["energy", "energy per atom", "forces"]
 
 
-def same(found: Any, expected: Any) -> None:
+def same(found, expected):
     """Measures agree as far as positions in single precision let them."""
     assert list(found) == list(expected) == TARGETS
     for name, target in expected.items():
@@ -82,9 +78,7 @@ def same(found: Any, expected: Any) -> None:
             assert found[name].measures[measure] == close, (name, measure)
 
 
-def test_a_campaign_ends_with_the_measures_of_its_test_split(
-    run: Path, ensemble: Ensemble, alloy_store: GraphStore
-) -> None:
+def test_a_campaign_ends_with_the_measures_of_its_test_split(run, ensemble, alloy_store):
     summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
     found = evaluate(ensemble, alloy_store, split="testset")
     assert list(found) == TARGETS
@@ -111,8 +105,8 @@ def test_a_campaign_ends_with_the_measures_of_its_test_split(
 
 
 def test_all_ways_to_the_same_data_give_the_same_measures(
-    ensemble: Ensemble, alloy_store: GraphStore, structures: list[Atoms], tmp_path: Path
-) -> None:
+    ensemble, alloy_store, structures, tmp_path
+):
     expected = evaluate(ensemble, alloy_store, split="testset")
     same(evaluate(ensemble, alloy_store.path, split="testset"), expected)
     same(evaluate(ensemble, structures), expected)
@@ -137,9 +131,7 @@ def test_all_ways_to_the_same_data_give_the_same_measures(
     same(evaluate(ensemble, file, keys=KEYS), expected)
 
 
-def test_flagged_structures_are_counted_and_their_errors_told_apart(
-    ensemble: Ensemble, structures: list[Atoms], tmp_path: Path
-) -> None:
+def test_flagged_structures_are_counted_and_their_errors_told_apart(ensemble, structures, tmp_path):
     odd = structures[1]
     results = odd.calc.results
     odd.set_cell(0.8 * odd.cell.array, scale_atoms=True)
@@ -164,7 +156,7 @@ def test_flagged_structures_are_counted_and_their_errors_told_apart(
 
 
 @pytest.fixture
-def of_tables(ensemble: Ensemble) -> Ensemble:
+def of_tables(ensemble):
     """As trained on a table."""
     targets = {"energy": {"unit": "eV", "key": "E"}}
     source = {"format": "csv", "train": "x.csv", "structure": "cif", "targets": targets}
@@ -172,9 +164,7 @@ def of_tables(ensemble: Ensemble) -> Ensemble:
     return dataclasses.replace(ensemble, manifest=manifest)
 
 
-def test_tables_are_read_as_in_training(
-    of_tables: Ensemble, structures: list[Atoms], tmp_path: Path
-) -> None:
+def test_tables_are_read_as_in_training(of_tables, structures, tmp_path):
     """The structures as CIF text, or as names of files."""
     expected = evaluate(of_tables, structures, say=lambda line: None)["energy"]
     texts, names = [], []
@@ -205,17 +195,13 @@ def test_tables_are_read_as_in_training(
         ("cif,cif\n", r"new\.csv has two columns 'cif'; rename or remove one"),
     ],
 )
-def test_tables_without_structures_are_refused(
-    of_tables: Ensemble, tmp_path: Path, table: str, says: str
-) -> None:
+def test_tables_without_structures_are_refused(of_tables, tmp_path, table, says):
     (tmp_path / "new.csv").write_text(table)
     with pytest.raises(InputError, match=says):
         evaluate(of_tables, tmp_path / "new.csv")
 
 
-def test_labels_have_the_keys_of_training_unless_others_are_given(
-    ensemble: Ensemble, structures: list[Atoms]
-) -> None:
+def test_labels_have_the_keys_of_training_unless_others_are_given(ensemble, structures):
     targets = {"energy": {"unit": "eV", "key": "dft_energy"}, "forces": {"unit": "eV/Å"}}
     source = {"format": "ase", "train": "x", "targets": targets}
     manifest = ensemble.manifest.model_copy(update={"provenance": {"source": source}})
@@ -229,9 +215,7 @@ def test_labels_have_the_keys_of_training_unless_others_are_given(
     assert away["energy"].measures["mae"].value != expected["energy"].measures["mae"].value
 
 
-def test_a_target_without_labels_is_told_and_left_out(
-    ensemble: Ensemble, structures: list[Atoms], alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_a_target_without_labels_is_told_and_left_out(ensemble, structures, alloy_store, tmp_path):
     said: list[str] = []
     for atoms in structures:
         del atoms.calc.results["forces"]
@@ -247,7 +231,7 @@ def test_a_target_without_labels_is_told_and_left_out(
     assert said == 2 * ["not evaluated, as no structure has a label: forces"]
 
 
-def test_labels_of_two_methods_are_not_mixed(ensemble: Ensemble, structures: list[Atoms]) -> None:
+def test_labels_of_two_methods_are_not_mixed(ensemble, structures):
     targets = {"energy": {"unit": "eV", "key": "dft_energy"}}
     manifest = ensemble.manifest.model_copy(update={"provenance": {"source": {"targets": targets}}})
     structures[0].info["dft_energy"] = 1.0
@@ -256,7 +240,7 @@ def test_labels_of_two_methods_are_not_mixed(ensemble: Ensemble, structures: lis
         evaluate(trained, structures)
 
 
-def test_splits_that_count_together_are_told(ensemble: Ensemble, alloy_store: GraphStore) -> None:
+def test_splits_that_count_together_are_told(ensemble, alloy_store):
     """Among them is what the networks were trained on."""
     said: list[str] = []
     found = evaluate(ensemble, alloy_store, say=said.append)
@@ -264,10 +248,8 @@ def test_splits_that_count_together_are_told(ensemble: Ensemble, alloy_store: Gr
     assert "trainset, valset, testset" in said[0]
 
 
-def test_labels_in_another_unit_or_of_the_other_sign_are_doubted(
-    ensemble: Ensemble, structures: list[Atoms]
-) -> None:
-    def doubts(factor: float) -> list[str]:
+def test_labels_in_another_unit_or_of_the_other_sign_are_doubted(ensemble, structures):
+    def doubts(factor):
         said: list[str] = []
         predicted = ensemble.predict(structures).nodes
         assert predicted is not None
@@ -291,10 +273,10 @@ def test_labels_in_another_unit_or_of_the_other_sign_are_doubted(
     assert doubt_of(some, np.ones(20)) is doubt_of(np.ones(20), some) is None
 
 
-def test_labels_with_another_zero_are_doubted(ensemble: Ensemble, structures: list[Atoms]) -> None:
+def test_labels_with_another_zero_are_doubted(ensemble, structures):
     """All structures of one size: no factor would tell."""
 
-    def doubts(per_atom: float) -> list[str]:
+    def doubts(per_atom):
         said: list[str] = []
         some = [atoms.copy() for atoms in structures for _ in range(3)]
         graphs = ensemble.predict(some).graphs
@@ -315,7 +297,7 @@ def test_labels_with_another_zero_are_doubted(ensemble: Ensemble, structures: li
     assert offset_of(zeros[:9], 0.05 * ones[:9], ones[:9]) is None, "too few"
 
 
-def test_energies_per_atom_are_doubted(ensemble: Ensemble, structures: list[Atoms]) -> None:
+def test_energies_per_atom_are_doubted(ensemble, structures):
     said: list[str] = []
     some = [atoms * (1, 1, k) for atoms in structures for k in (1, 2, 3)]
     graphs = ensemble.predict(some).graphs
@@ -329,7 +311,7 @@ def test_energies_per_atom_are_doubted(ensemble: Ensemble, structures: list[Atom
     )
 
 
-def test_what_is_not_predicted_is_told(ensemble: Ensemble, structures: list[Atoms]) -> None:
+def test_what_is_not_predicted_is_told(ensemble, structures):
     """A network that knows nothing of an element that some of the structures have."""
     said: list[str] = []
     counts = Counter(int(z) for atoms in structures for z in set(atoms.numbers))
@@ -343,9 +325,7 @@ def test_what_is_not_predicted_is_told(ensemble: Ensemble, structures: list[Atom
     assert found["energy"].structures == len(structures) - k
 
 
-def test_results_of_another_structure_are_no_labels(
-    ensemble: Ensemble, structures: list[Atoms]
-) -> None:
+def test_results_of_another_structure_are_no_labels(ensemble, structures):
     shared = EMT()
     for atoms in structures:
         atoms.calc = shared
@@ -358,15 +338,15 @@ def test_results_of_another_structure_are_no_labels(
         evaluate(ensemble, structures[0])
 
 
-def broken(change: Callable[[list[Atoms]], None]) -> Callable[[list[Atoms]], list[Atoms]]:
-    def changed(structures: list[Atoms]) -> list[Atoms]:
+def broken(change):
+    def changed(structures):
         change(structures)
         return structures
 
     return changed
 
 
-def forces(value: Any) -> Callable[[list[Atoms]], list[Atoms]]:
+def forces(value):
     return broken(lambda structures: structures[1].calc.results.update(forces=value))
 
 
@@ -379,11 +359,7 @@ def forces(value: Any) -> Callable[[list[Atoms]], list[Atoms]]:
             r"^structure 1: has no label of forces \('forces'\), though 4 of 5 structures",
         ),
         (forces(np.full((9, 3), np.nan)), {}, r"^structure 1: has a label of forces that is not"),
-        (
-            forces([1.0, 2.0]),
-            {},
-            r"^structure 1: .* not 3 numbers per atom \(\[1\.0, 2\.0\]\); c",
-        ),
+        (forces([1.0, 2.0]), {}, r"^structure 1: .* not 3 numbers per atom \(\[1\.0, 2\.0\]\); c"),
         (
             lambda structures: forces(structures[1].get_forces().T)(structures),
             {},
@@ -395,16 +371,8 @@ def forces(value: Any) -> Callable[[list[Atoms]], list[Atoms]]:
             {},
             r"^structure 2: has NaN or infinity in its label of energy; correct it or leave",
         ),
-        (
-            renamed,
-            {},
-            r"^no structure has .*is dft_energy, dft_forces\).*--key energy=KEY",
-        ),
-        (
-            renamed,
-            {"enrgy": "dft_energy"},
-            r"predicts no target 'enrgy'; its targets are energy",
-        ),
+        (renamed, {}, r"^no structure has .*is dft_energy, dft_forces\).*--key energy=KEY"),
+        (renamed, {"enrgy": "dft_energy"}, r"predicts no target 'enrgy'; its targets are energy"),
         (
             lambda structures: structures,
             {"forces": "dft"},
@@ -413,20 +381,12 @@ def forces(value: Any) -> Callable[[list[Atoms]], list[Atoms]]:
         (lambda structures: [], {}, r"there are no structures"),
     ],
 )
-def test_labels_that_will_not_do_are_refused(
-    ensemble: Ensemble,
-    structures: list[Atoms],
-    change: Callable[[list[Atoms]], list[Atoms]],
-    keys: dict[str, str],
-    says: str,
-) -> None:
+def test_labels_that_will_not_do_are_refused(ensemble, structures, change, keys, says):
     with pytest.raises(InputError, match=says):
         evaluate(ensemble, change(structures), keys=keys)
 
 
-def test_refusals_name_the_file(
-    ensemble: Ensemble, structures: list[Atoms], alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_refusals_name_the_file(ensemble, structures, alloy_store, tmp_path):
     bare = structures[0].copy()
     write(tmp_path / "bare.xyz", bare, format="extxyz")
     with pytest.raises(InputError, match=r"/bare\.xyz: no structure has a label.*is nothing\); n"):
@@ -449,7 +409,7 @@ def test_refusals_name_the_file(
 
 
 @pytest.mark.parametrize("dim", [6, 9])
-def test_a_stress_is_read_in_both_orders(dim: int) -> None:
+def test_a_stress_is_read_in_both_orders(dim):
     tensor = np.array([[1.0, 6.0, 5.0], [6.0, 2.0, 4.0], [5.0, 4.0, 3.0]])
     voigt = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     cell = Atoms("Cu", cell=[3, 3, 3], pbc=True)
@@ -470,12 +430,10 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
+def command(run, monkeypatch, capsys):
     """Runs `hydragnn-flow evaluate`: its exit code, and what it says."""
 
-    def call(*words: object) -> tuple[int, str, str]:
+    def call(*words):
         monkeypatch.setattr(sys, "argv", ["hydragnn-flow", "evaluate", str(run), *map(str, words)])
         with pytest.raises(SystemExit) as end:
             cli.main()
@@ -485,9 +443,7 @@ def command(
     return call
 
 
-def test_the_command_prints_a_table_and_writes_it(
-    command: Command, ensemble: Ensemble, alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_the_command_prints_a_table_and_writes_it(command, ensemble, alloy_store, tmp_path):
     expected = evaluate(ensemble, alloy_store, split="testset")
     csv, file = tmp_path / "measures.csv", tmp_path / "measures.json"
     code, said, wrong = command(alloy_store.path, "--split", "testset", "-o", csv)
@@ -496,7 +452,7 @@ def test_the_command_prints_a_table_and_writes_it(
     assert said.splitlines()[-1] == str(csv)
     table = pd.read_csv(csv)
     assert list(table) == [
-        *("target", "unit", "structures", "values", "measure", "value", "lo", "hi"),
+        *("target", "unit", "structures", "values", "measure", "value", "lo", "hi")
     ]
     assert list(dict.fromkeys(table["target"])) == TARGETS
     for row in table.itertuples():
@@ -506,7 +462,7 @@ def test_the_command_prints_a_table_and_writes_it(
     assert json.loads(file.read_text()).keys() == expected.keys()
 
 
-def test_the_command_takes_keys(command: Command, structures: list[Atoms], tmp_path: Path) -> None:
+def test_the_command_takes_keys(command, structures, tmp_path):
     file = tmp_path / "new.extxyz"
     write(file, renamed(structures))
     keys = [f"--key={target}={key}" for target, key in KEYS.items()]
@@ -525,9 +481,7 @@ def test_the_command_takes_keys(command: Command, structures: list[Atoms], tmp_p
         (["{folder}"], "holds no file of structures"),
     ],
 )
-def test_the_command_refuses_in_a_sentence(
-    command: Command, alloy_store: GraphStore, tmp_path: Path, words: list[str], says: str
-) -> None:
+def test_the_command_refuses_in_a_sentence(command, alloy_store, tmp_path, words, says):
     filled = [word.format(store=alloy_store.path, folder=tmp_path) for word in words]
     code, said, wrong = command(*filled)
     assert code == 2 and said == ""

@@ -1,9 +1,6 @@
 """Exported ensembles predict what the run does, to the last bit, and hold nothing else."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +14,6 @@ from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble, EnsembleCalculator, InputError, cli
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import export as export_module
 from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.ensemble.calibration_file import save_calibrations
@@ -29,7 +25,7 @@ STRUCTURES = [bulk("Cu", cubic=True), bulk("Au") * (2, 1, 1)]
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     """A finished run whose checkpoints hold more than predicts."""
     run = untrained_ensemble(tmp_path_factory.mktemp("run") / "run", alloy_store, 3)
     folder = run / "ensemble"
@@ -44,15 +40,13 @@ def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="module")
-def exported(run: Path) -> Path:
+def exported(run):
     out = run.with_name("exported")
     export_ensemble(run, out, "a card\n")
     return out
 
 
-def flow(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
-) -> tuple[int, str]:
+def flow(monkeypatch, capsys, *words):
     monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, words)])
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -61,7 +55,7 @@ def flow(
     return end.value.code, said.out + said.err
 
 
-def test_it_predicts_what_the_run_does(run: Path, exported: Path, alloy_store: GraphStore) -> None:
+def test_it_predicts_what_the_run_does(run, exported, alloy_store):
     ensembles = [Ensemble.load(place) for place in (run, exported)]
     for predictions in (
         [one.predict(STRUCTURES, members=True) for one in ensembles],
@@ -78,7 +72,7 @@ def test_it_predicts_what_the_run_does(run: Path, exported: Path, alloy_store: G
     assert energies[0] == energies[1]
 
 
-def test_it_holds_what_predicts_and_nothing_else(run: Path, exported: Path) -> None:
+def test_it_holds_what_predicts_and_nothing_else(run, exported):
     files = {str(file.relative_to(exported)) for file in exported.rglob("*") if file.is_file()}
     members = {f"members/{k}/{name}" for k in (0, 1, 2) for name in (FILE, "config.json")}
     of_all = {"ensemble.json", "manifest.json", "applicability.json"}
@@ -89,7 +83,7 @@ def test_it_holds_what_predicts_and_nothing_else(run: Path, exported: Path) -> N
     assert (exported / "members" / "0" / FILE).stat().st_size < whole.stat().st_size / 2
 
 
-def test_it_may_be_moved(run: Path, exported: Path, tmp_path: Path) -> None:
+def test_it_may_be_moved(run, exported, tmp_path):
     moved = Path(shutil.copytree(exported, tmp_path / "elsewhere"))
     then, now = (Ensemble.load(place).predict(STRUCTURES).graphs for place in (run, moved))
     assert then is not None and now is not None and now.equals(then)
@@ -97,7 +91,7 @@ def test_it_may_be_moved(run: Path, exported: Path, tmp_path: Path) -> None:
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_any_flipped_byte_is_refused(exported: Path, data: st.DataObject) -> None:
+def test_any_flipped_byte_is_refused(exported, data):
     files = sorted(file for file in exported.rglob("*") if file.is_file())
     file = data.draw(st.sampled_from(files))
     sound = file.read_bytes()
@@ -112,7 +106,7 @@ def test_any_flipped_byte_is_refused(exported: Path, data: st.DataObject) -> Non
     verify_checksums(exported)
 
 
-def test_a_missing_file_is_named(exported: Path, tmp_path: Path) -> None:
+def test_a_missing_file_is_named(exported, tmp_path):
     copy = Path(shutil.copytree(exported, tmp_path / "copy"))
     (copy / "members" / "1" / FILE).unlink()
     with pytest.raises(InputError, match=r"members/1/checkpoint\.pt: is missing.* --without 1"):
@@ -122,10 +116,8 @@ def test_a_missing_file_is_named(exported: Path, tmp_path: Path) -> None:
         Ensemble.load(copy)
 
 
-def test_it_is_written_whole_or_not_at_all(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*_: object) -> None:
+def test_it_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(export_module, "write_checksums", full)
@@ -143,15 +135,7 @@ def test_it_is_written_whole_or_not_at_all(
         (["{new}", "{new}/out"], "is neither the directory of a run"),
     ],
 )
-def test_what_the_command_refuses(
-    run: Path,
-    exported: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[str],
-    says: str,
-) -> None:
+def test_what_the_command_refuses(run, exported, tmp_path, monkeypatch, capsys, words, says):
     filled = [word.format(run=run, exported=exported, new=tmp_path) for word in words]
     code, said = flow(monkeypatch, capsys, "export", *filled)
     assert code == 2 and says in said, said
@@ -168,14 +152,8 @@ def test_what_the_command_refuses(
     ],
 )
 def test_damage_is_refused_by_name_and_nothing_is_written(
-    run: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    change: Callable[[str], str],
-    says: str,
-) -> None:
+    run, tmp_path, monkeypatch, capsys, name, change, says
+):
     copy = Path(shutil.copytree(run, tmp_path / "run"))
     file = copy / "ensemble" / name
     file.write_text(change(file.read_text() if file.exists() else ""))
@@ -185,9 +163,7 @@ def test_damage_is_refused_by_name_and_nothing_is_written(
     assert [found.name for found in tmp_path.iterdir()] == ["run"]
 
 
-def test_the_commands_take_what_the_command_writes(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands_take_what_the_command_writes(run, tmp_path, monkeypatch, capsys):
     out = tmp_path / "copper-model"
     code, said = flow(monkeypatch, capsys, "export", run, out)
     assert code == 0 and "copper-model: 0." in said, said
@@ -212,7 +188,7 @@ def test_the_commands_take_what_the_command_writes(
     assert {"energy_member_0", "energy_member_2"} < set(found) and "energy_member_1" not in found
 
 
-def test_names_of_a_stranger_write_nothing_outside(run: Path, tmp_path: Path) -> None:
+def test_names_of_a_stranger_write_nothing_outside(run, tmp_path):
     """A run from somebody else, with checksums that fit, puts nothing beside the export."""
     evil = b"echo owned\n"
     strange = Path(shutil.copytree(run, tmp_path / "there" / "run"))
@@ -228,7 +204,7 @@ def test_names_of_a_stranger_write_nothing_outside(run: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["applicability.json", "members/1", "calibration.json", ""])
-def test_links_out_of_a_run_are_not_exported(run: Path, tmp_path: Path, name: str) -> None:
+def test_links_out_of_a_run_are_not_exported(run, tmp_path, name):
     """Somebody's own files must not come into what they hand on."""
     strange = Path(shutil.copytree(run, tmp_path / "run"))
     place, outside = strange / "ensemble" / name, tmp_path / "outside"

@@ -1,10 +1,7 @@
 """The end of a campaign: calibrated on validation data, tested once, told as it was."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
-from pathlib import Path
 from typing import Any
 from weakref import ref
 
@@ -14,7 +11,7 @@ import pytest
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphSplit, GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.ensemble import Ensemble, member_folder
 from hydragnn_flow.ensemble import finish as module
 from hydragnn_flow.ensemble import members as members_module
@@ -24,13 +21,11 @@ from hydragnn_flow.training.predictions import KEY, kept
 from hydragnn_flow.training.trivial import trivial_errors
 
 
-def test_members_trained_to_the_end_have_predicted(
-    alloy_store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_trained_to_the_end_have_predicted(alloy_store, tmp_path, monkeypatch):
     """What the driver finds of just these weights it does not predict again."""
     read: Counter[str] = Counter()
 
-    def counted(split: GraphSplit) -> Any:
+    def counted(split):
         read[split.name] += 1
         return split_batches(split)
 
@@ -54,9 +49,7 @@ def test_members_trained_to_the_end_have_predicted(
     pd.testing.assert_frame_equal(*map(pd.read_parquet, tables))
 
 
-def test_checkpoints_are_not_in_memory_together(
-    alloy_store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoints_are_not_in_memory_together(alloy_store, tmp_path, monkeypatch):
     """Each is several times as large as the weights that are taken from it."""
 
     class State(dict[str, Any]):
@@ -65,7 +58,7 @@ def test_checkpoints_are_not_in_memory_together(
     read: list[ref[State]] = []
     alive: list[int] = []
 
-    def watched(path: Path, **more: Any) -> State:
+    def watched(path, **more):
         alive.append(sum(state() is not None for state in read))
         state = State(load_checkpoint(path, **more))
         read.append(ref(state))
@@ -76,7 +69,7 @@ def test_checkpoints_are_not_in_memory_together(
     assert alive and set(alive) <= {0, 1}, "the one before may go when the next has come"
 
 
-def test_errors_are_those_of_the_tables(alloy_store: GraphStore, tmp_path: Path) -> None:
+def test_errors_are_those_of_the_tables(alloy_store, tmp_path):
     untrained_ensemble(tmp_path, alloy_store)
     summary = json.loads((tmp_path / "ensemble" / "ensemble.json").read_text())
     best = summary["best_member"]
@@ -93,7 +86,7 @@ def test_errors_are_those_of_the_tables(alloy_store: GraphStore, tmp_path: Path)
     assert found["coverage"] == pytest.approx(inside.mean())
 
 
-def test_tables_have_the_members_numbers(alloy_store: GraphStore, tmp_path: Path) -> None:
+def test_tables_have_the_members_numbers(alloy_store, tmp_path):
     """Which have gaps where one was replaced."""
     untrained_ensemble(tmp_path, alloy_store, numbers=(1, 3))
     table = pd.read_parquet(tmp_path / "predictions" / "test.parquet")
@@ -103,9 +96,7 @@ def test_tables_have_the_members_numbers(alloy_store: GraphStore, tmp_path: Path
     np.testing.assert_allclose(found.graphs[members], table[members], rtol=1e-5)
 
 
-def test_the_best_member_has_the_smallest_criterion(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_the_best_member_has_the_smallest_criterion(alloy_store, tmp_path):
     """Of its validation predictions, whatever its training told."""
     untrained_ensemble(tmp_path, alloy_store, members=3)
     summary = json.loads((tmp_path / "ensemble" / "ensemble.json").read_text())
@@ -122,7 +113,7 @@ def test_the_best_member_has_the_smallest_criterion(
     assert summary["best_member"] == np.argmin(errors) != np.argmin(told)
 
 
-def test_a_split_of_its_own_calibrates_and_no_other_does(tmp_path: Path) -> None:
+def test_a_split_of_its_own_calibrates_and_no_other_does(tmp_path):
     data = DataConfig.model_validate(
         {
             "source": {"format": "emt_alloys", "structures": 30, "atoms": [8, 8]},

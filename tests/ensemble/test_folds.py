@@ -1,7 +1,5 @@
 """Structures that weigh and calibrate an ensemble, and their folds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -15,7 +13,7 @@ class _Store(dict[str, Any]):
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 9, 10, 24, 1001])
-def test_folds_are_ten_of_almost_equal_size_and_always_the_same(n: int) -> None:
+def test_folds_are_ten_of_almost_equal_size_and_always_the_same(n):
     found = folds(n)
     assert len(found) == n
     sizes = np.bincount(found, minlength=1)
@@ -24,7 +22,7 @@ def test_folds_are_ten_of_almost_equal_size_and_always_the_same(n: int) -> None:
     assert np.array_equal(found, folds(n))
 
 
-def test_validation_calibrates_where_there_is_no_split_for_it() -> None:
+def test_validation_calibrates_where_there_is_no_split_for_it():
     validation, own = [1, 2], [3]
     store = _Store(trainset=[0], valset=validation, testset=[4])
     assert calibration_split(store) is validation  # type: ignore[comparison-overlap, arg-type]

@@ -1,7 +1,5 @@
 """Extended XYZ of structures that have more than the format holds."""
 
-from __future__ import annotations
-
 from io import StringIO
 from typing import Any
 
@@ -29,12 +27,12 @@ LEFT_OUT: dict[str, Any] = {
 }
 
 
-def back(*structures: Atoms) -> list[Atoms]:
+def back(*structures):
     return ase.io.read(StringIO(extended_xyz(structures)), ":", format="extxyz")
 
 
 @pytest.mark.parametrize("name", [*KEPT, *LEFT_OUT])
-def test_columns_come_back_or_are_left_out(name: str) -> None:
+def test_columns_come_back_or_are_left_out(name):
     atoms = Atoms("Cu3", np.arange(9.0).reshape(3, 3))
     atoms.arrays[name] = {**KEPT, **LEFT_OUT}[name]
     first, second = back(atoms, atoms)
@@ -45,14 +43,14 @@ def test_columns_come_back_or_are_left_out(name: str) -> None:
     assert name in atoms.arrays, "the structure stays as it was"
 
 
-def test_remarks_of_several_lines_are_one() -> None:
+def test_remarks_of_several_lines_are_one():
     atoms = Atoms("Cu", info={"remark": "2\nCu 1 1 1\r\nmore", "n": 3})
     [one, _] = back(atoms, atoms)
     assert one.info == {"remark": "2 Cu 1 1 1 more", "n": 3}
     assert len(one) == 1 and atoms.info["remark"].count("\n") == 2
 
 
-def test_results_and_crystals_come_back() -> None:
+def test_results_and_crystals_come_back():
     atoms = crystal("Cu", [(0, 0, 0)], spacegroup=225, cellpar=[3.6, 3.6, 3.6, 90, 90, 90])
     atoms.calc = SinglePointCalculator(atoms, energy=1.5, forces=np.ones((4, 3)))
     [found] = back(atoms)

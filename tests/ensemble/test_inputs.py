@@ -1,11 +1,7 @@
 """What networks read of structures beside their atoms: charge and spin, encodings."""
 
-from __future__ import annotations
-
 import csv
 from io import BytesIO
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +12,7 @@ from ase.io import write
 from ensemble_cases import untrained_ensemble
 from segment_cases import network_with
 
-from hydragnn_flow import Ensemble, EnsembleCalculator, GraphStore
+from hydragnn_flow import Ensemble, EnsembleCalculator
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.sources.structures import graph_attr
@@ -34,7 +30,7 @@ NETWORK = network_with(
 )
 
 
-def molecules() -> list[Atoms]:
+def molecules():
     rng = np.random.default_rng(0)
     made = []
     for i in range(30):
@@ -48,7 +44,7 @@ def molecules() -> list[Atoms]:
 
 
 @pytest.fixture(scope="module")
-def section(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def section(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     # Not in the comment lines' own words for results.
     write(folder / "all.xyz", molecules(), write_results=False)
@@ -62,7 +58,7 @@ def section(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def store(section: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(section, tmp_path_factory):
     """Prepared as a campaign would: nobody says how many encodings but the network."""
     search = {"trials": 2, "space": {"Architecture.hidden_dim": {"int": [4, 8], "step": 4}}}
     ensemble = {"size": 2, "epochs": 6}
@@ -74,7 +70,7 @@ def store(section: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.fixture(scope="module")
-def ensemble(store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+def ensemble(store, tmp_path_factory):
     run = tmp_path_factory.mktemp("run")
     found = Ensemble.load(untrained_ensemble(run, store, network=NETWORK))
     torch.manual_seed(0)
@@ -85,13 +81,13 @@ def ensemble(store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ens
     return found
 
 
-def energies(ensemble: Ensemble, structures: Any) -> np.ndarray:
+def energies(ensemble, structures):
     graphs = ensemble.predict(structures).graphs
     assert graphs is not None
     return graphs["energy_mean"].to_numpy()
 
 
-def table(path: Path, structures: list[Atoms]) -> Path:
+def table(path, structures):
     rows = []
     for atoms in structures:
         text = BytesIO()
@@ -104,9 +100,7 @@ def table(path: Path, structures: list[Atoms]) -> Path:
     return path
 
 
-def test_new_structures_get_what_the_graphs_of_the_store_have(
-    ensemble: Ensemble, store: GraphStore, tmp_path: Path
-) -> None:
+def test_new_structures_get_what_the_graphs_of_the_store_have(ensemble, store, tmp_path):
     structures = molecules()
     of_structures = energies(ensemble, structures)
     assert np.isfinite(of_structures).all()
@@ -128,7 +122,7 @@ def test_new_structures_get_what_the_graphs_of_the_store_have(
     np.testing.assert_allclose(energies(ensemble, tmp_path / "new.db"), of_structures, atol=1e-4)
 
 
-def test_a_table_says_them_in_columns(tmp_path: Path) -> None:
+def test_a_table_says_them_in_columns(tmp_path):
     structures = molecules()[:4]
     files = Files(table(tmp_path / "new.csv", structures), "cell", inputs=("charge", "spin"))
     for record, atoms in zip(files.records(), structures, strict=True):
@@ -136,7 +130,7 @@ def test_a_table_says_them_in_columns(tmp_path: Path) -> None:
         assert found.tolist() == [[atoms.info["charge"], atoms.info["spin"]]]
 
 
-def test_charge_and_spin_change_what_is_predicted(ensemble: Ensemble) -> None:
+def test_charge_and_spin_change_what_is_predicted(ensemble):
     (one, *_) = molecules()
     other = one.copy()
     other.info["charge"] = 1
@@ -144,7 +138,7 @@ def test_charge_and_spin_change_what_is_predicted(ensemble: Ensemble) -> None:
     assert abs(first - second) > 1e-4
 
 
-def test_a_structure_that_lacks_one_says_which(ensemble: Ensemble) -> None:
+def test_a_structure_that_lacks_one_says_which(ensemble):
     one, other = molecules()[:2]
     del other.info["spin"]
     graphs = ensemble.predict([one, other]).graphs
@@ -156,7 +150,7 @@ def test_a_structure_that_lacks_one_says_which(ensemble: Ensemble) -> None:
     assert graphs is not None and graphs["energy_mean"].isna().all()
 
 
-def test_a_calculator_notices_another_charge(ensemble: Ensemble) -> None:
+def test_a_calculator_notices_another_charge(ensemble):
     atoms = molecules()[0]
     atoms.calc = EnsembleCalculator(ensemble)
     first = atoms.get_potential_energy()
@@ -167,9 +161,7 @@ def test_a_calculator_notices_another_charge(ensemble: Ensemble) -> None:
     assert atoms.get_potential_energy() == first
 
 
-def test_a_store_of_other_numbers_is_refused(
-    ensemble: Ensemble, section: dict[str, Any], tmp_path: Path
-) -> None:
+def test_a_store_of_other_numbers_is_refused(ensemble, section, tmp_path):
     other = {**section, "source": {**section["source"], "graph_attr": ["spin", "charge"]}}
     config = DataConfig.model_validate(other)
     found = prepare_store(config, CUTOFF, None, 0, tmp_path / "other", encodings=3)

@@ -1,7 +1,5 @@
 """Measures of predictions are those of other libraries, and of their definitions."""
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Callable
@@ -23,7 +21,7 @@ COVERAGES = (0.5, 0.8, 0.9, 0.95)
 IN_UNITS = ("mae", "rmse", "crps", "sharpness", "retention", *(f"width_{v}" for v in (50, 90)))
 
 
-def drawn(seed: int = 0, structures: int = 60, values: int = 5, ties: bool = False) -> Sample:
+def drawn(seed=0, structures=60, values=5, ties=False):
     """Predictions whose errors depend on the structure, and whose error bars are too narrow."""
     random = np.random.default_rng(seed)
     structure = np.repeat(np.arange(structures), values)
@@ -42,15 +40,15 @@ def drawn(seed: int = 0, structures: int = 60, values: int = 5, ties: bool = Fal
     return Sample(structure, reference, mean, std, intervals)
 
 
-def values(sample: Sample) -> dict[str, float]:
+def values(sample):
     """The measures without their intervals."""
     return {name: estimate.value for name, estimate in measure(sample).items()}
 
 
-def crps_by_integration(sample: Sample) -> float:
+def crps_by_integration(sample):
     """Mean integral of the squared difference of both distribution functions."""
 
-    def score(reference: float, mean: float, std: float) -> float:
+    def score(reference, mean, std):
         below = integrate.quad(lambda x: stats.norm.cdf(x, mean, std) ** 2, -np.inf, reference)
         above = integrate.quad(lambda x: stats.norm.sf(x, mean, std) ** 2, reference, np.inf)
         return float(below[0] + above[0])
@@ -59,7 +57,7 @@ def crps_by_integration(sample: Sample) -> float:
     return float(np.mean([score(*row) for row in rows]))
 
 
-def ence_by_definition(sample: Sample) -> float:
+def ence_by_definition(sample):
     """Levi et al.: equally filled bins of standard deviations, one after the other."""
     order = np.argsort(sample.std)
     bins = np.array_split(order, min(len(order) // 10, 10))
@@ -71,7 +69,7 @@ def ence_by_definition(sample: Sample) -> float:
     return float(np.mean(found))
 
 
-def retention_by_definition(sample: Sample) -> float:
+def retention_by_definition(sample):
     """Mean absolute error of the k least uncertain values, averaged over k."""
     error = np.abs(sample.mean - sample.reference)[np.argsort(sample.std)]
     return float(np.mean([error[:k].mean() for k in range(1, len(error) + 1)]))
@@ -94,14 +92,14 @@ OTHERS: dict[str, Callable[[Sample], float]] = {
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_a_measure_is_that_of_another_library(name: str) -> None:
+def test_a_measure_is_that_of_another_library(name):
     for seed in range(3):
         sample = drawn(seed)
         expected = OTHERS[name](sample)
         assert values(sample)[name] == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
 
-def test_intervals_are_judged_as_by_another_library() -> None:
+def test_intervals_are_judged_as_by_another_library():
     sample = drawn()
     found = values(sample)
     for c, (lo, hi) in sample.intervals.items():
@@ -112,7 +110,7 @@ def test_intervals_are_judged_as_by_another_library() -> None:
         assert found[f"width_{100 * c:g}"] == pytest.approx(width)
 
 
-def test_ties_count_as_in_another_library() -> None:
+def test_ties_count_as_in_another_library():
     """Standard deviations of a model are often equal: a floor, without spread between members."""
     sample = drawn(ties=True)
     found = values(sample)
@@ -120,14 +118,14 @@ def test_ties_count_as_in_another_library() -> None:
         assert found[name] == pytest.approx(OTHERS[name](sample), rel=1e-9), name
 
 
-def test_the_crps_is_the_integral_that_defines_it() -> None:
+def test_the_crps_is_the_integral_that_defines_it():
     sample = drawn(structures=10, values=1)
     assert values(sample)["crps"] == pytest.approx(crps_by_integration(sample), rel=1e-6)
     tiny = gaussian_crps(np.array([0.3]), np.array([1e-9]))
     assert gaussian_crps(np.array([0.3]), np.zeros(1)) == pytest.approx(tiny)
 
 
-def test_an_interval_is_that_of_copied_structures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interval_is_that_of_copied_structures(monkeypatch):
     """To count a structure twice is to have it twice, in every measure that has no bins."""
     monkeypatch.setattr(bootstrap, "_DRAWS", 12)
     level = stats.norm.cdf(stats.t.ppf(0.025, 19) * (20 / 19) ** 0.5)
@@ -151,9 +149,7 @@ def test_an_interval_is_that_of_copied_structures(monkeypatch: pytest.MonkeyPatc
 FIELDS = ("structure", "reference", "mean", "std")
 
 
-def test_draws_do_not_depend_on_how_many_are_computed_together(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_draws_do_not_depend_on_how_many_are_computed_together(monkeypatch):
     sample = drawn(structures=12)
     together = measure(sample)
     assert measure(sample) == together != measure(sample, seed=1)
@@ -163,7 +159,7 @@ def test_draws_do_not_depend_on_how_many_are_computed_together(
         assert apart[name] == pytest.approx(estimate, rel=1e-12), name
 
 
-def test_intervals_hold_the_truth_over_structures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_intervals_hold_the_truth_over_structures(monkeypatch):
     """Were the values of one structure drawn each by itself, intervals would be far too narrow."""
     monkeypatch.setattr(bootstrap, "_DRAWS", 200)
     monkeypatch.setattr(bootstrap, "_MOST_VALUES", 2000)
@@ -183,7 +179,7 @@ def test_intervals_hold_the_truth_over_structures(monkeypatch: pytest.MonkeyPatc
     assert min(held.values()) >= 0.83 * repeats, held
 
 
-def test_few_structures_have_wide_intervals_or_none() -> None:
+def test_few_structures_have_wide_intervals_or_none():
     """Plain percentiles of six structures hold a mean in 84 % of cases, these in 90 %."""
     for n in (1, 2, 4):
         few = measure(drawn(structures=n))
@@ -197,7 +193,7 @@ def test_few_structures_have_wide_intervals_or_none() -> None:
     assert held >= 0.88 * 300
 
 
-def test_perfect_error_bars_may_be_perfect(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_perfect_error_bars_may_be_perfect(monkeypatch):
     """The area of any sample is above zero; the interval says that this may be chance."""
     monkeypatch.setattr(bootstrap, "_DRAWS", 200)
     random = np.random.default_rng(3)
@@ -213,7 +209,7 @@ def test_perfect_error_bars_may_be_perfect(monkeypatch: pytest.MonkeyPatch) -> N
     assert measure(narrow)["miscalibration_area"].lo > 0.1
 
 
-def test_a_large_sample_has_the_interval_of_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_sample_has_the_interval_of_a_part_of_it(monkeypatch):
     sample = drawn(structures=400)
     whole = measure(sample)
     monkeypatch.setattr(bootstrap, "_MOST_VALUES", len(sample) // 2)
@@ -224,7 +220,7 @@ def test_a_large_sample_has_the_interval_of_a_part_of_it(monkeypatch: pytest.Mon
         assert widths[1] == pytest.approx(widths[0], rel=0.3), name
 
 
-def test_some_values_of_large_structures_stand_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_values_of_large_structures_stand_for_all(monkeypatch):
     """Of few structures none may be left out, however many values they have."""
     sample = drawn(structures=30, values=160)
     monkeypatch.setattr(bootstrap, "_DRAWS", 200)
@@ -237,7 +233,7 @@ def test_some_values_of_large_structures_stand_for_all(monkeypatch: pytest.Monke
         assert widths[0] != widths[1] == pytest.approx(widths[0], rel=0.3), name
 
 
-def test_where_all_draws_agree_the_rule_of_three_bounds() -> None:
+def test_where_all_draws_agree_the_rule_of_three_bounds():
     n = 30
     reference = np.linspace(0, 1, n)
     ends = (reference - 1, reference + 1)
@@ -249,7 +245,7 @@ def test_where_all_draws_agree_the_rule_of_three_bounds() -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 999), scale=st.floats(1e-3, 1e3), ties=st.booleans())
-def test_the_unit_and_the_order_change_nothing(seed: int, scale: float, ties: bool) -> None:
+def test_the_unit_and_the_order_change_nothing(seed, scale, ties):
     sample = drawn(seed, structures=25, values=2, ties=ties)
     found = values(sample)
     order = np.random.default_rng(seed).permutation(len(sample))
@@ -277,7 +273,7 @@ def test_the_unit_and_the_order_change_nothing(seed: int, scale: float, ties: bo
         assert scaled[name] == pytest.approx(value, rel=1e-6, abs=1e-9), name
 
 
-def test_a_perfect_prediction() -> None:
+def test_a_perfect_prediction():
     sample = drawn()
     exact = Sample(sample.structure, sample.reference, sample.reference, sample.std)
     found = values(exact)
@@ -287,27 +283,27 @@ def test_a_perfect_prediction() -> None:
     assert np.isnan(found["spearman"]), "there is nothing to rank"
 
 
-def test_without_uncertainty_an_interval_holds_what_is_exact() -> None:
+def test_without_uncertainty_an_interval_holds_what_is_exact():
     error, std = np.array([0.0, -1e-9, 0.3, 0.0]), np.array([0.0, 0.0, 0.3, 0.3])
     one_sigma = stats.norm.cdf(1) - stats.norm.cdf(-1)
     assert coverage_needed(error, std) == pytest.approx([0, 1, one_sigma, 0])
 
 
-def test_total_energies_far_from_zero() -> None:
+def test_total_energies_far_from_zero():
     """Those of large cells differ in the seventh digit; R² is that of the differences."""
     sample = drawn()
     away = dataclasses.replace(sample, reference=sample.reference - 1e8, mean=sample.mean - 1e8)
     assert measure(away)["r2"] == pytest.approx(measure(sample)["r2"], rel=1e-5)
 
 
-def ranked(sign: int) -> Sample:
+def ranked(sign):
     """Error bars that are the larger, or the smaller, the larger the error."""
     error = np.linspace(0.1, 1, 40)
     zeros = np.zeros(40)
     return Sample(np.arange(40), zeros, error, np.exp(sign * error))
 
 
-def test_error_bars_that_know_the_errors_keep_the_good_values() -> None:
+def test_error_bars_that_know_the_errors_keep_the_good_values():
     best, worst = values(ranked(1)), values(ranked(-1))
     assert best["spearman"] == pytest.approx(1) and worst["spearman"] == pytest.approx(-1)
     assert best["retention"] < best["mae"] < worst["retention"]
@@ -315,7 +311,7 @@ def test_error_bars_that_know_the_errors_keep_the_good_values() -> None:
     assert values(none)["retention"] == pytest.approx(best["mae"])
 
 
-def one(**changed: object) -> Sample:
+def one(**changed):
     sample = drawn(structures=6, values=4)
     fields = {key: getattr(sample, key) for key in (*FIELDS, "intervals")}
     return Sample(**{**fields, **changed})  # type: ignore[arg-type]
@@ -334,16 +330,13 @@ DEGENERATE: dict[str, tuple[Sample, set[str]]] = {
     "nothing": (one()[np.zeros(N, bool)], ALL),
     "no interval": (one(intervals={0.9: (NAN, NAN)}), {"width_90"}),
     "infinite": (one(intervals={0.9: (NAN - np.inf, NAN + np.inf)}), {"width_90"}),
-    "beyond squares": (
-        one(mean=np.full(N, 1e200)),
-        {"rmse", "r2", "nll", "ence", "spearman"},
-    ),
+    "beyond squares": (one(mean=np.full(N, 1e200)), {"rmse", "r2", "nll", "ence", "spearman"}),
     "one value": (one()[np.arange(N) == 3], {"r2", "spearman"}),
 }
 
 
 @pytest.mark.parametrize("name", DEGENERATE)
-def test_what_cannot_be_measured_is_nan_and_no_warning(name: str) -> None:
+def test_what_cannot_be_measured_is_nan_and_no_warning(name):
     sample, undefined = DEGENERATE[name]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -354,7 +347,7 @@ def test_what_cannot_be_measured_is_nan_and_no_warning(name: str) -> None:
         assert all(np.isnan(estimate.lo) for estimate in found.values())
 
 
-def test_values_that_are_not_known_do_not_count() -> None:
+def test_values_that_are_not_known_do_not_count():
     sample = drawn()
     gaps = sample.reference.copy()
     gaps[::3] = np.nan

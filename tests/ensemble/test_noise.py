@@ -1,11 +1,7 @@
 """Noise that heads predict, from the members' training to the table of predictions."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import ase
 import msgspec
@@ -21,12 +17,11 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
-from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, write_store
+from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
 from hydragnn_flow.ensemble.member_predictions import store_predictions
 from hydragnn_flow.ensemble.uncertainty import (
     Calibration,
-    Floats,
     combine,
     combine_noise,
     distribution,
@@ -56,7 +51,7 @@ WITH_NOISE = network_with(
 )
 
 
-def synthetic(seed: int, n: int, factor: float) -> tuple[Floats, Floats, Floats]:
+def synthetic(seed, n, factor):
     """Truth [n, 1], members, and noise that is too small by a factor, [3, n, 1]."""
     rng = np.random.default_rng(seed)
     noise = rng.lognormal(0.0, 1.0, size=(n, 1))
@@ -66,14 +61,14 @@ def synthetic(seed: int, n: int, factor: float) -> tuple[Floats, Floats, Floats]
     return truth, members, np.stack([noise * share / factor for share in (0.9, 1.0, 1.1)])
 
 
-def test_the_mean_of_variances_is_what_counts() -> None:
+def test_the_mean_of_variances_is_what_counts():
     noise = np.array([[[1.0]], [[2.0]], [[5.0]]])
     assert combine_noise(noise, EQUAL).item() == pytest.approx(np.sqrt(10))
     assert combine_noise(noise, np.array([0.0, 1.0, 0.0])).item() == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 3.0])
-def test_noise_that_is_too_small_or_large_is_scaled(factor: float) -> None:
+def test_noise_that_is_too_small_or_large_is_scaled(factor):
     truth, members, noise = synthetic(1, 20_000, factor)
     mean, spread = combine(members, EQUAL)
     found = calibrated(truth - mean, spread, noise=combine_noise(noise, EQUAL))
@@ -81,7 +76,7 @@ def test_noise_that_is_too_small_or_large_is_scaled(factor: float) -> None:
     assert found.scores[0][0].quantile(0.9) == pytest.approx(1.645, rel=0.03)
 
 
-def test_intervals_follow_the_noise() -> None:
+def test_intervals_follow_the_noise():
     """They hold their level among the certain and among the uncertain, as one width cannot."""
     truth, members, noise = synthetic(2, 8000, 1.0)
     half = slice(0, 4000), slice(4000, 8000)
@@ -104,16 +99,14 @@ def test_intervals_follow_the_noise() -> None:
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     """A finished ensemble of two members trained for three epochs on energies and forces."""
     directory = tmp_path_factory.mktemp("noise")
     finish(directory, alloy_store, WITH_NOISE, members=2)
     return directory
 
 
-def finish(
-    directory: Path, store: GraphStore, network: dict[str, Any], members: int, **config_keys: Any
-) -> None:
+def finish(directory, store, network, members, **config_keys):
     trained = []
     for k in range(members):
         folder = member_folder(directory / FOLDER, k)
@@ -125,7 +118,7 @@ def finish(
     finish_ensemble(directory, config, store, trained, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
 
 
-def test_members_keep_their_noise_beside_their_predictions(run: Path) -> None:
+def test_members_keep_their_noise_beside_their_predictions(run):
     folder = member_folder(run / FOLDER, 0)
     kept = predictions_in(load_checkpoint(folder / FILE), "valset")
     assert kept is not None
@@ -135,7 +128,7 @@ def test_members_keep_their_noise_beside_their_predictions(run: Path) -> None:
         assert (kept[f"{name}_aleatoric_std"] > 0).all()
 
 
-def test_the_table_has_both_parts_of_the_deviation(run: Path) -> None:
+def test_the_table_has_both_parts_of_the_deviation(run):
     graphs = pd.read_parquet(run / "predictions" / "test.parquet")
     nodes = pd.read_parquet(run / "predictions" / "test_nodes.parquet")
     for table, columns in ((graphs, ["energy"]), (nodes, [f"forces_{c}" for c in "xyz"])):
@@ -153,9 +146,7 @@ def test_the_table_has_both_parts_of_the_deviation(run: Path) -> None:
     assert told == pytest.approx(graphs["energy_aleatoric_std"].mean())
 
 
-def test_potentials_have_noise_of_energies_and_forces(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_potentials_have_noise_of_energies_and_forces(alloy_store, tmp_path):
     network = network_with(Training__loss_function_type="GaussianNLLLoss", Training__nll_beta=0.5)
     finish(tmp_path, alloy_store, network, members=2)
     ensemble = Ensemble.load(tmp_path)
@@ -178,7 +169,7 @@ def test_potentials_have_noise_of_energies_and_forces(
     assert atoms.calc.results["energy_std"] == pytest.approx(row["energy_std"], rel=1e-5)
 
 
-def test_a_loaded_ensemble_predicts_its_noise(run: Path, alloy_store: GraphStore) -> None:
+def test_a_loaded_ensemble_predicts_its_noise(run, alloy_store):
     ensemble = Ensemble.load(run)
     again = ensemble.predict(alloy_store, split="testset", members=True).graphs
     stored = pd.read_parquet(run / "predictions" / "test.parquet")
@@ -186,7 +177,7 @@ def test_a_loaded_ensemble_predicts_its_noise(run: Path, alloy_store: GraphStore
     pd.testing.assert_frame_equal(again, stored)
 
 
-def test_members_of_which_one_predicts_no_noise(run: Path, alloy_store: GraphStore) -> None:
+def test_members_of_which_one_predicts_no_noise(run, alloy_store):
     """Their predictions are combined as without, by a calibration as without."""
     ensemble = Ensemble.load(run)
     _, predicted, _ = store_predictions(ensemble, alloy_store, "testset")
@@ -202,7 +193,7 @@ def test_members_of_which_one_predicts_no_noise(run: Path, alloy_store: GraphSto
     assert table is not None and "energy_aleatoric_std" not in table
 
 
-def test_a_member_less_does_not_turn_an_error_into_a_factor_of_noise() -> None:
+def test_a_member_less_does_not_turn_an_error_into_a_factor_of_noise():
     """The calibration of members of which one predicts no noise has a floor in the data's units.
 
     Without that member the others have a noise, which is no size to multiply that floor by.
@@ -223,7 +214,7 @@ def test_a_member_less_does_not_turn_an_error_into_a_factor_of_noise() -> None:
     np.testing.assert_array_equal(given.std, without.std)
 
 
-def strained_copper(path: Path) -> GraphStore:
+def strained_copper(path):
     """Cells with their stresses, and in the test molecules, whose stress nobody knows."""
     graphs = []
     for k in range(24):
@@ -245,7 +236,7 @@ def strained_copper(path: Path) -> GraphStore:
     return write_store(path, splits, targets=targets, cutoff=4.0)
 
 
-def test_stress_reaches_the_table(tmp_path: Path) -> None:
+def test_stress_reaches_the_table(tmp_path):
     store = strained_copper(tmp_path / "store.gs")
     network = network_with(Architecture__stress_weight=1.0)
     targets = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å^3"}

@@ -1,20 +1,14 @@
 """A part of a prediction: it does not hang for ever."""
 
-from __future__ import annotations
-
 import faulthandler
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from typing import Any
-
-import pytest
 
 from hydragnn_flow.ensemble import part_files
 
 
-def chunks(seconds: float) -> Iterator[Any]:
+def chunks(seconds):
     yield "first"
     time.sleep(seconds)
     yield "second"
@@ -31,13 +25,13 @@ list(part_files.watched(chunks()))
 """
 
 
-def test_a_process_that_hangs_ends() -> None:
+def test_a_process_that_hangs_ends():
     """One of its own: a fork would wait for the thread by which pytest watches this one."""
     done = subprocess.run([sys.executable, "-c", HANGS], stderr=subprocess.PIPE, text=True)
     assert done.returncode == 1 and "in watched" in done.stderr
 
 
-def test_nobody_watches_what_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_watches_what_has_ended(monkeypatch):
     called: list[str] = []
     for name in ("dump_traceback_later", "cancel_dump_traceback_later"):
         monkeypatch.setattr(faulthandler, name, lambda *_, name=name, **__: called.append(name))

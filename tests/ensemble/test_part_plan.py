@@ -1,9 +1,6 @@
 """The plan of predictions in parts: whole, in order, and only for what it was made for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import ase.io
 import pytest
@@ -13,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import part_plan
 from hydragnn_flow.ensemble.part_plan import (
     CHUNK,
@@ -29,7 +25,7 @@ from hydragnn_flow.ensemble.structure_files import Files, Piece
 
 @settings(max_examples=50)
 @given(sizes=st.lists(st.none() | st.integers(0, 40), max_size=12), most=st.integers(1, 15))
-def test_parts_hold_everything_once_and_in_order(sizes: list[int | None], most: int) -> None:
+def test_parts_hold_everything_once_and_in_order(sizes, most):
     parts = divide(((f"f{i}", n) for i, n in enumerate(sizes)), most)
     rest = [piece for part in parts for piece in part.pieces]
     for i, n in enumerate(sizes):
@@ -55,7 +51,7 @@ def test_parts_hold_everything_once_and_in_order(sizes: list[int | None], most: 
 
 @settings(max_examples=50)
 @given(st.integers(0, 10**9), st.integers(1, 80_000))
-def test_parts_end_where_structures_are_batched_anew(structures: int, gcds: int) -> None:
+def test_parts_end_where_structures_are_batched_anew(structures, gcds):
     most = per_part(structures, gcds)
     assert most > 0 and most % CHUNK == 0 and most <= 64 * CHUNK
     if most > CHUNK:
@@ -63,18 +59,16 @@ def test_parts_end_where_structures_are_batched_anew(structures: int, gcds: int)
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
 @pytest.fixture(scope="module")
-def ensemble(run: Path) -> Ensemble:
+def ensemble(run):
     return Ensemble.load(run)
 
 
-def test_a_plan_stays_until_something_else_is_asked_for(
-    tmp_path: Path, run: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_stays_until_something_else_is_asked_for(tmp_path, run, ensemble, monkeypatch):
     monkeypatch.setattr(part_plan, "CHUNK", 2)
     data, folder = tmp_path / "data", tmp_path / ".out.csv.parts"
     data.mkdir(), folder.mkdir()
@@ -95,7 +89,7 @@ def test_a_plan_stays_until_something_else_is_asked_for(
         ensemble=digest_of_ensemble(run),
     )
 
-    def planned(asked: Asked, gcds: int = 1) -> dict[Path, part_plan.Part]:
+    def planned(asked, gcds=1):
         return plan(folder, asked, Files(data, None, [out]), ensemble, gcds)
 
     first = planned(replace(asked, members=True))

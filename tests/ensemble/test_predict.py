@@ -1,11 +1,7 @@
 """Predictions for structures and for stores, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,11 +14,10 @@ from calibration_cases import plain
 from ensemble_cases import untrained_ensemble
 from segment_cases import NETWORK
 from torch import Tensor, nn
-from torch_geometric.data import Batch
 
 from hydragnn_flow import Ensemble
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, Target, atoms_to_graph, prepare_store, write_store
+from hydragnn_flow.data import Target, atoms_to_graph, prepare_store, write_store
 from hydragnn_flow.ensemble import inputs
 from hydragnn_flow.ensemble.member_predictions import store_predictions
 from hydragnn_flow.ensemble.predicting import predict_chunks
@@ -36,26 +31,24 @@ CUTOFF = 4.0
 
 
 @pytest.fixture(scope="module")
-def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+def ensemble(alloy_store, tmp_path_factory):
     return Ensemble.load(untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store))
 
 
-def rattled(symbol: str = "Cu", seed: int = 0) -> Atoms:
+def rattled(symbol="Cu", seed=0):
     atoms = bulk(symbol, cubic=True)
     atoms.rattle(0.1, seed=seed)
     return atoms
 
 
-def test_a_single_structure_is_a_list_of_one(ensemble: Ensemble) -> None:
+def test_a_single_structure_is_a_list_of_one(ensemble):
     alone, listed = ensemble.predict(rattled()), ensemble.predict([rattled()])
     assert alone.graphs is not None and alone.nodes is not None
     assert len(alone.graphs) == 1 and len(alone.nodes) == 4
     assert alone.graphs.equals(listed.graphs)
 
 
-def test_a_store_is_predicted_whole_in_its_order(
-    ensemble: Ensemble, alloy_store: GraphStore
-) -> None:
+def test_a_store_is_predicted_whole_in_its_order(ensemble, alloy_store):
     graphs = ensemble.predict(alloy_store.path).graphs
     assert graphs is not None
     expected = [(name, int(i)) for name in alloy_store.splits for i in alloy_store[name].graph_id]
@@ -64,7 +57,7 @@ def test_a_store_is_predicted_whole_in_its_order(
     np.testing.assert_allclose(graphs["energy"], labels)
 
 
-def test_one_split_has_no_split_column(ensemble: Ensemble, alloy_store: GraphStore) -> None:
+def test_one_split_has_no_split_column(ensemble, alloy_store):
     whole = ensemble.predict(alloy_store.path, members=True)
     part = ensemble.predict(alloy_store.path, split="valset", members=True)
     for all_rows, rows in ((whole.graphs, part.graphs), (whole.nodes, part.nodes)):
@@ -75,7 +68,7 @@ def test_one_split_has_no_split_column(ensemble: Ensemble, alloy_store: GraphSto
         np.testing.assert_allclose(rows[numbers], same[numbers], rtol=1e-12)
 
 
-def test_a_store_without_labels(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_a_store_without_labels(ensemble, tmp_path):
     """Its predictions are those of the same structures in a list; empty splits are left out."""
     structures = [rattled("Cu"), rattled("Au", 1)]
     path = tmp_path / "new.gs"
@@ -103,9 +96,7 @@ def test_a_store_without_labels(ensemble: Ensemble, tmp_path: Path) -> None:
         ("Al", {}, r"manifest\.json: elements has Al, which .* do not have; make a store without"),
     ],
 )
-def test_a_store_that_does_not_fit_is_refused(
-    ensemble: Ensemble, tmp_path: Path, symbol: str, settings: dict[str, Any], says: str
-) -> None:
+def test_a_store_that_does_not_fit_is_refused(ensemble, tmp_path, symbol, settings, says):
     graphs = [atoms_to_graph(rattled(symbol), CUTOFF, None)]
     write_store(tmp_path / "other.gs", {"trainset": graphs}, **{"cutoff": CUTOFF, **settings})
     with pytest.raises(InputError, match=says):
@@ -120,9 +111,7 @@ def test_a_store_that_does_not_fit_is_refused(
         (Target(level="node", dim=1, unit="eV"), "1 per node in eV, but 1 per graph in eV"),
     ],
 )
-def test_labels_of_another_kind_are_not_put_beside_predictions(
-    ensemble: Ensemble, tmp_path: Path, target: Target, says: str | None
-) -> None:
+def test_labels_of_another_kind_are_not_put_beside_predictions(ensemble, tmp_path, target, says):
     atoms = rattled()
     label = np.array([1.5]) if target.level == "graph" else np.full((len(atoms), 1), 1.5)
     graph = atoms_to_graph(atoms, CUTOFF, None, targets={"energy": label})
@@ -136,9 +125,7 @@ def test_labels_of_another_kind_are_not_put_beside_predictions(
         ensemble.predict(path)
 
 
-def test_structures_are_refused_where_the_training_data_brought_edges(
-    ensemble: Ensemble, alloy_store: GraphStore
-) -> None:
+def test_structures_are_refused_where_the_training_data_brought_edges(ensemble, alloy_store):
     manifest = ensemble.manifest.model_copy(update={"provenance": {"own_edges": True}})
     other = replace(ensemble, manifest=manifest)
     with pytest.raises(InputError, match=r"brought edges .* give a GraphStore"):
@@ -156,9 +143,7 @@ def test_structures_are_refused_where_the_training_data_brought_edges(
         (["atomic_number", "charge"], [0]),
     ],
 )
-def test_structures_are_refused_where_their_elements_are_not_what_is_read(
-    ensemble: Ensemble, names: list[str], inputs: list[int]
-) -> None:
+def test_structures_are_refused_where_their_elements_are_not_what_is_read(ensemble, names, inputs):
     asked = {"input_node_features": inputs, "output_names": ["energy"], "type": ["graph"]}
     head = {
         "num_headlayers": 1,
@@ -194,7 +179,7 @@ def test_structures_are_refused_where_their_elements_are_not_what_is_read(
         other.predict(rattled())
 
 
-def test_elements_that_only_other_splits_have_are_not_predicted(ensemble: Ensemble) -> None:
+def test_elements_that_only_other_splits_have_are_not_predicted(ensemble):
     manifest = ensemble.manifest
     statistics = manifest.statistics
     energies = {z: e for z, e in statistics.element_energies.items() if z != 29}
@@ -207,8 +192,8 @@ def test_elements_that_only_other_splits_have_are_not_predicted(ensemble: Ensemb
 
 @pytest.mark.parametrize("cut_in_training", [False, True])
 def test_denser_structures_than_in_training_keep_all_neighbours(
-    ensemble: Ensemble, tmp_path: Path, cut_in_training: bool
-) -> None:
+    ensemble, tmp_path, cut_in_training
+):
     """Where no list was cut in training, a potential that gets cut ones has no forces."""
     manifest = ensemble.manifest
     assert manifest.truncation is not None and not manifest.truncation.atoms
@@ -234,7 +219,7 @@ def test_denser_structures_than_in_training_keep_all_neighbours(
         other.predict(store)
 
 
-def test_paths_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_paths_that_cannot_be_predicted_are_named(ensemble, tmp_path):
     file = tmp_path / "some.xyz"
     for path in (file, str(file)):
         with pytest.raises(InputError, match=r"some\.xyz: does not exist"):
@@ -256,18 +241,18 @@ def test_paths_that_cannot_be_predicted_are_named(ensemble: Ensemble, tmp_path: 
         ([], "there are no structures to predict"),
     ],
 )
-def test_what_is_no_structure_is_refused(ensemble: Ensemble, given: Any, says: str) -> None:
+def test_what_is_no_structure_is_refused(ensemble, given, says):
     with pytest.raises(InputError, match=says):
         ensemble.predict(given)
 
 
-def test_a_device_that_is_not_here_is_refused(ensemble: Ensemble) -> None:
+def test_a_device_that_is_not_here_is_refused(ensemble):
     for device in ("cuda:99", "toaster"):
         with pytest.raises(InputError, match=f"device {device}: cannot be used"):
             ensemble.predict(rattled(), device=device)
 
 
-def without_a_graph() -> dict[str, Atoms]:
+def without_a_graph():
     """Structures that cannot be predicted, by what is said of them."""
     nan, twice, flat = rattled(), rattled(), rattled()
     nan.positions[1, 2] = np.nan
@@ -284,7 +269,7 @@ def without_a_graph() -> dict[str, Atoms]:
     }
 
 
-def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble: Ensemble) -> None:
+def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble):
     bad = without_a_graph()
     structures = [rattled(seed=9), *bad.values(), rattled(seed=8)]
     tables = ensemble.predict(structures, members=True)
@@ -313,19 +298,17 @@ def test_a_structure_that_cannot_be_predicted_keeps_its_row(ensemble: Ensemble) 
 class WithoutEnergy(nn.Module):
     """A network that gives no finite energy for the first structure of a batch."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, batch):
         found: dict[str, Tensor] = self.model(batch)
         first = torch.arange(batch.num_graphs)[:, None] == 0
         return {**found, "energy": found["energy"].masked_fill(first, torch.nan)}
 
 
-def test_a_prediction_that_is_not_finite_is_flagged_and_counted(
-    ensemble: Ensemble, alloy_store: GraphStore
-) -> None:
+def test_a_prediction_that_is_not_finite_is_flagged_and_counted(ensemble, alloy_store):
     broken = replace(ensemble, models=tuple(map(WithoutEnergy, ensemble.models)))
     (of_structures,) = predict_chunks(broken, [rattled(), bulk("Cu")])
     graphs = of_structures.tables.graphs
@@ -339,7 +322,7 @@ def test_a_prediction_that_is_not_finite_is_flagged_and_counted(
     assert split_tables(broken, splits, found, ()).graphs["flagged"][lost].all()
 
 
-def test_labels_of_structures_become_references_and_errors(ensemble: Ensemble) -> None:
+def test_labels_of_structures_become_references_and_errors(ensemble):
     """Those of calculators, `info` and `arrays`; what is none is said, and what is old is not."""
     labelled, said, unlabelled, wrong, moved = (rattled(seed=seed) for seed in range(5))
     labelled.calc = EMT()
@@ -367,7 +350,7 @@ def test_labels_of_structures_become_references_and_errors(ensemble: Ensemble) -
     assert not {"energy", "energy_error", "forces_x"} & {*plain.graphs, *plain.nodes}
 
 
-def test_a_stress_needs_three_periodic_directions(ensemble: Ensemble) -> None:
+def test_a_stress_needs_three_periodic_directions(ensemble):
     """Its label may have six components where the training data have nine."""
     target = Target(level="graph", dim=9, unit="eV/Å^3")
     models = copy.deepcopy(ensemble.models)
@@ -395,7 +378,7 @@ def test_a_stress_needs_three_periodic_directions(ensemble: Ensemble) -> None:
     assert graphs["flagged"].tolist() == alone["flagged"].tolist()
 
 
-def test_the_ids_of_structures_are_kept(ensemble: Ensemble) -> None:
+def test_the_ids_of_structures_are_kept(ensemble):
     structures = [rattled() for _ in range(4)]
     structures[0].info["id"] = "mp-1"
     structures[2].info |= {"name": "fcc\ncopper", "id": 7}
@@ -406,12 +389,10 @@ def test_the_ids_of_structures_are_kept(ensemble: Ensemble) -> None:
     assert "id" not in ensemble.predict(rattled()).graphs
 
 
-def test_members_share_one_pass_over_the_data(
-    ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_members_share_one_pass_over_the_data(ensemble, monkeypatch):
     made: list[int] = []
 
-    def counted(atoms: Atoms, *rest: Any) -> Any:
+    def counted(atoms, *rest):
         made.append(len(atoms))
         return atoms_to_graph(atoms, *rest)
 
@@ -421,7 +402,7 @@ def test_members_share_one_pass_over_the_data(
     assert made == [4, 4, 4]
 
 
-def test_intervals_at_another_coverage(ensemble: Ensemble) -> None:
+def test_intervals_at_another_coverage(ensemble):
     usual, narrow = (found.predict(rattled()).graphs for found in (ensemble, ensemble.at(0.5)))
     assert narrow.attrs["coverage"] == 0.5
     assert (usual["energy_lo"] <= narrow["energy_lo"]).all()
@@ -437,8 +418,6 @@ def test_intervals_at_another_coverage(ensemble: Ensemble) -> None:
         (0.0, "coverage = 0: must lie between 0 and 1"),
     ],
 )
-def test_coverage_that_nothing_can_hold_is_refused(
-    ensemble: Ensemble, coverage: float, says: str
-) -> None:
+def test_coverage_that_nothing_can_hold_is_refused(ensemble, coverage, says):
     with pytest.raises(InputError, match=says):
         ensemble.at(coverage)

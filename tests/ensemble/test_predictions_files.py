@@ -1,12 +1,9 @@
 """Files of predictions: formats, columns, whole or not at all, and the same on every path."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import signal
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +18,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.ase_files import each_structure
-from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble import predicting, records, structure_files
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles, write_predictions
 from hydragnn_flow.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+def ensemble(alloy_store, tmp_path_factory):
     return Ensemble.load(untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store))
 
 
-def crystal(seed: int, **said: object) -> Atoms:
+def crystal(seed, **said):
     atoms = bulk("Cu", cubic=True) if seed % 2 else bulk("Au")
     atoms.rattle(0.1, seed=seed)
     atoms.info |= said
     return atoms
 
 
-def small_chunks(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def small_chunks(monkeypatch, size):
     monkeypatch.setattr(records, "CHUNK", size)
     monkeypatch.setattr(predicting, "CHUNK", size)
 
@@ -56,12 +51,8 @@ STRANGE = Atoms("Al"), Atoms(), Atoms("Cu2", [[0, 0, 0], [0, 0, np.nan]])
     labelled=st.booleans(),
 )
 def test_order_ids_and_numbers_survive_every_path(
-    ensemble: Ensemble,
-    tmp_path_factory: pytest.TempPathFactory,
-    kinds: list[int],
-    size: int,
-    labelled: bool,
-) -> None:
+    ensemble, tmp_path_factory, kinds, size, labelled
+):
     """A list, a file, a directory, and each format written, with structures of every kind."""
     folder = tmp_path_factory.mktemp("paths")
     structures = []
@@ -112,7 +103,7 @@ def test_order_ids_and_numbers_survive_every_path(
         assert atoms.arrays["forces_mean"].shape == (len(atoms), 3)
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path, ensemble: Ensemble) -> None:
+def test_a_failure_leaves_what_was_there(tmp_path, ensemble):
     out, xyz = tmp_path / "out.csv", tmp_path / "out.extxyz"
     out.write_text("old")
     tables = ensemble.predict(crystal(1))
@@ -123,9 +114,7 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path, ensemble: Ensemble) -> 
     assert out.read_text() == "old"
 
 
-def test_what_a_killed_process_left_is_cleared_by_the_next(
-    tmp_path: Path, ensemble: Ensemble
-) -> None:
+def test_what_a_killed_process_left_is_cleared_by_the_next(tmp_path, ensemble):
     outs = [tmp_path / "out.csv", tmp_path / "out.extxyz"]
     tables = ensemble.predict(crystal(1))
     killed = os.fork()
@@ -151,9 +140,7 @@ def test_what_a_killed_process_left_is_cleared_by_the_next(
     assert len(pd.read_csv(outs[0])) == len(ase.io.read(outs[1], ":")) == 1
 
 
-def test_structures_are_not_replaced_by_what_is_computed_for_them(
-    tmp_path: Path, ensemble: Ensemble
-) -> None:
+def test_structures_are_not_replaced_by_what_is_computed_for_them(tmp_path, ensemble):
     file = tmp_path / "a.extxyz"
     ase.io.write(file, crystal(1))
     (tmp_path / "same.extxyz").symlink_to(file)
@@ -169,13 +156,13 @@ def test_structures_are_not_replaced_by_what_is_computed_for_them(
     assert file.read_bytes() == content
 
 
-def test_files_that_cannot_be_written_are_refused_first(tmp_path: Path, ensemble: Ensemble) -> None:
+def test_files_that_cannot_be_written_are_refused_first(tmp_path, ensemble):
     for name, says in {"out.txt": "must end in .csv or", "none/out.csv": "no directory"}.items():
         with pytest.raises(InputError, match=rf"{name}: .*{says}"):
             write_predictions(ensemble, tmp_path / "none.xyz", [tmp_path / name])
 
 
-def test_a_table_of_atoms_takes_no_other_file(tmp_path: Path, ensemble: Ensemble) -> None:
+def test_a_table_of_atoms_takes_no_other_file(tmp_path, ensemble):
     outs = [tmp_path / "x.csv", tmp_path / "x_nodes.csv"]
     for paths in (outs, outs[::-1]):
         with pytest.raises(InputError, match=r"x_nodes\.csv: .*the table of atoms beside x\.csv"):
@@ -184,9 +171,7 @@ def test_a_table_of_atoms_takes_no_other_file(tmp_path: Path, ensemble: Ensemble
     write_predictions(ensemble, [crystal(1)], [outs[0], outs[1].with_suffix(".parquet")])
 
 
-def test_what_is_written_in_the_directory_of_the_input_is_not_read(
-    tmp_path: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_in_the_directory_of_the_input_is_not_read(tmp_path, ensemble, monkeypatch):
     ase.io.write(tmp_path / "a.xyz", crystal(1))
     monkeypatch.chdir(tmp_path)
     said: list[str] = []
@@ -196,25 +181,23 @@ def test_what_is_written_in_the_directory_of_the_input_is_not_read(
         assert done.structures == 1
     assert said == [
         "skipped, as predictions are written to it: predicted.csv, predicted.extxyz, "
-        "predicted_nodes.csv",
+        "predicted_nodes.csv"
     ]
 
 
-def test_structures_are_let_go_once_they_are_written(
-    tmp_path: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_structures_are_let_go_once_they_are_written(tmp_path, ensemble, monkeypatch):
     """Memory does not grow with their number."""
     small_chunks(monkeypatch, 4)
     ase.io.write(tmp_path / "many.extxyz", [crystal(seed) for seed in range(20)])
     seen: dict[str, list[weakref.ref[Any]]] = {"structures": [], "tables": []}
     most = dict.fromkeys(seen, 0)
 
-    def watched(file: Path, *piece: int | None) -> Iterator[Found]:
+    def watched(file, *piece):
         for found in each_structure(file, *piece):
             seen["structures"].append(weakref.ref(found.atoms))
             yield found
 
-    def added(files: PredictionFiles, *new: Any) -> None:
+    def added(files, *new):
         seen["tables"].append(weakref.ref(new[0].graphs))
         for what, things in seen.items():
             most[what] = max(most[what], sum(thing() is not None for thing in things))
@@ -230,12 +213,7 @@ def test_structures_are_let_go_once_they_are_written(
     assert len(pd.read_csv(outs[0])) == 20
 
 
-def test_the_workflow_writes_what_python_predicts(
-    alloy_store: GraphStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_workflow_writes_what_python_predicts(alloy_store, tmp_path, monkeypatch, capsys):
     run = untrained_ensemble(tmp_path / "run", alloy_store)
     ase.io.write(tmp_path / "some.extxyz", [crystal(0), Atoms("Al"), crystal(1)])
     out = tmp_path / "out.parquet"
@@ -253,9 +231,7 @@ def test_the_workflow_writes_what_python_predicts(
     assert capsys.readouterr().err.startswith("error: none.xyz: does not exist")
 
 
-def test_labels_that_come_late_have_their_column(
-    tmp_path: Path, ensemble: Ensemble, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_labels_that_come_late_have_their_column(tmp_path, ensemble, monkeypatch):
     small_chunks(monkeypatch, 2)
     structures = [crystal(0), crystal(1), crystal(2), crystal(3, energy=2.5)]
     write_predictions(ensemble, structures, [tmp_path / "out.csv"])
@@ -265,9 +241,7 @@ def test_labels_that_come_late_have_their_column(
     assert "forces_x" not in pd.read_csv(tmp_path / "out_nodes.csv")
 
 
-def test_a_store_is_written_as_it_is_predicted(
-    tmp_path: Path, ensemble: Ensemble, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_written_as_it_is_predicted(tmp_path, ensemble, alloy_store, monkeypatch):
     whole = ensemble.predict(alloy_store)
     small_chunks(monkeypatch, 4)
     write_predictions(ensemble, alloy_store, [tmp_path / "out.parquet"])
@@ -278,9 +252,7 @@ def test_a_store_is_written_as_it_is_predicted(
         write_predictions(ensemble, alloy_store, [tmp_path / "out.extxyz"])
 
 
-def test_extended_xyz_holds_structures_labels_and_predictions(
-    tmp_path: Path, ensemble: Ensemble
-) -> None:
+def test_extended_xyz_holds_structures_labels_and_predictions(tmp_path, ensemble):
     structure = crystal(1, energy=2.5, origin="relaxed")
     ase.io.write(tmp_path / "one.cif", crystal(3))
     ase.io.write(tmp_path / "two.extxyz", structure)

@@ -1,19 +1,15 @@
 """The predictions table: units, order, ids, round trips."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
-from calibration_cases import Floats, plain
+from calibration_cases import plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data import Target
-from hydragnn_flow.ensemble.predictions_table import Predictions, build_tables, component_names
-from hydragnn_flow.ensemble.uncertainty import Distribution, distribution
+from hydragnn_flow.ensemble.predictions_table import build_tables, component_names
+from hydragnn_flow.ensemble.uncertainty import distribution
 
 TARGETS = {
     "energy": Target(level="graph", dim=1, unit="eV"),
@@ -23,17 +19,11 @@ CALIBRATION = plain(1.2, 0.1, 1.7)
 PARTS = ("mean", "std", "spread", "epistemic_std", "lo", "hi")
 
 
-def predicted(members: Floats) -> Distribution:
+def predicted(members):
     return distribution(members, np.full(3, 1 / 3), CALIBRATION, None, coverage=0.9)
 
 
-def tables(
-    graph_id: list[int],
-    n_atoms: list[int],
-    targets: dict[str, Target] = TARGETS,
-    labelled: bool = True,
-    members: bool = False,
-) -> Predictions:
+def tables(graph_id, n_atoms, targets=TARGETS, labelled=True, members=False):
     """Tables of random predictions of three members."""
     rng = np.random.default_rng(len(graph_id))
     rows = {"graph": len(graph_id), "node": sum(n_atoms)}
@@ -49,7 +39,7 @@ def tables(
     )
 
 
-def graphs_and_nodes(predictions: Predictions) -> tuple[pd.DataFrame, pd.DataFrame]:
+def graphs_and_nodes(predictions):
     assert predictions.graphs is not None and predictions.nodes is not None
     return predictions.graphs, predictions.nodes
 
@@ -58,7 +48,7 @@ def graphs_and_nodes(predictions: Predictions) -> tuple[pd.DataFrame, pd.DataFra
 @given(
     structures=st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 5)), min_size=1, max_size=8)
 )
-def test_order_and_ids_are_those_of_the_input(structures: list[tuple[int, int]]) -> None:
+def test_order_and_ids_are_those_of_the_input(structures):
     ids, n_atoms = [i for i, _ in structures], [n for _, n in structures]
     graphs, nodes = graphs_and_nodes(tables(ids, n_atoms))
     assert graphs["graph_id"].tolist() == ids
@@ -66,7 +56,7 @@ def test_order_and_ids_are_those_of_the_input(structures: list[tuple[int, int]])
     assert list(zip(nodes["graph_id"], nodes["node_index"], strict=True)) == expected
 
 
-def test_columns_are_those_of_the_contract() -> None:
+def test_columns_are_those_of_the_contract():
     graphs, nodes = graphs_and_nodes(tables([4, 2], [2, 3]))
     columns = ["graph_id", "note", "flagged", "energy", *(f"energy_{part}" for part in PARTS)]
     columns.insert(4, "energy_error")
@@ -85,7 +75,7 @@ def test_columns_are_those_of_the_contract() -> None:
     assert set(graphs.drop(columns=["note", "flagged"]).dtypes.astype(str)) == {"int64", "float64"}
 
 
-def test_references_and_members_appear_where_known_and_wanted() -> None:
+def test_references_and_members_appear_where_known_and_wanted():
     graphs, _ = graphs_and_nodes(tables([0], [2], labelled=False))
     assert "energy" not in graphs and "energy_mean" in graphs
     graphs, nodes = graphs_and_nodes(tables([0, 1], [2, 1], members=True))
@@ -95,7 +85,7 @@ def test_references_and_members_appear_where_known_and_wanted() -> None:
     np.testing.assert_allclose(nodes["forces_y_mean"], mean)
 
 
-def test_structures_of_several_splits_say_which() -> None:
+def test_structures_of_several_splits_say_which():
     predictions = build_tables(
         {"split": ["trainset", "trainset", "testset"], "graph_id": [0, 1, 0]},
         np.array([1, 2, 1]),
@@ -110,7 +100,7 @@ def test_structures_of_several_splits_say_which() -> None:
     assert "split" not in predictions.nodes.attrs["units"]
 
 
-def test_a_level_without_targets_has_no_table() -> None:
+def test_a_level_without_targets_has_no_table():
     only = tables([0], [2], {"energy": TARGETS["energy"]})
     assert only.graphs is not None and only.nodes is None
     only = tables([0], [2], {"forces": TARGETS["forces"]})
@@ -120,11 +110,11 @@ def test_a_level_without_targets_has_no_table() -> None:
 @pytest.mark.parametrize(
     ("dim", "names"), [(1, ["q"]), (3, ["q_x", "q_y", "q_z"]), (2, ["q_0", "q_1"])]
 )
-def test_components_have_names(dim: int, names: list[str]) -> None:
+def test_components_have_names(dim, names):
     assert component_names("q", dim) == names
 
 
-def test_every_file_holds_the_table_and_parquet_its_units(tmp_path: Path) -> None:
+def test_every_file_holds_the_table_and_parquet_its_units(tmp_path):
     predictions = tables([7, 3, 5], [1, 4, 2], members=True)
     written = predictions.save(tmp_path / "test")
     assert sorted(path.name for path in written) == sorted(path.name for path in tmp_path.iterdir())
@@ -143,7 +133,7 @@ def test_every_file_holds_the_table_and_parquet_its_units(tmp_path: Path) -> Non
         pd.testing.assert_frame_equal(read, table, check_dtype=False)
 
 
-def test_saving_again_replaces(tmp_path: Path) -> None:
+def test_saving_again_replaces(tmp_path):
     tables([1, 2], [1, 1]).save(tmp_path / "out.v2", (".csv",))
     tables([3], [1]).save(tmp_path / "out.v2", (".csv",))
     assert {path.name for path in tmp_path.iterdir()} == {"out.v2.csv", "out.v2_nodes.csv"}

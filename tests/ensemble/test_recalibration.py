@@ -1,24 +1,17 @@
 """Calibration on a user's own labelled data: whole or not at all, and from then on what counts."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from ase import Atoms
 from ase.build import bulk
 from ase.calculators.emt import EMT
 from ase.io import write
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, InputError, cli
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import recalibrate
 from hydragnn_flow.ensemble.calibration_file import FILE
 from hydragnn_flow.ensemble.export import export_ensemble
@@ -26,18 +19,18 @@ from hydragnn_flow.report.model_card import model_card
 
 
 @pytest.fixture(scope="module")
-def finished(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def finished(alloy_store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("run"), alloy_store)
 
 
 @pytest.fixture
-def run(finished: Path, tmp_path: Path) -> Path:
+def run(finished, tmp_path):
     """A copy to calibrate."""
     return shutil.copytree(finished, tmp_path / "run")
 
 
 @pytest.fixture
-def structures() -> list[Atoms]:
+def structures():
     """Nine labelled structures."""
     found = []
     for seed in range(9):
@@ -49,7 +42,7 @@ def structures() -> list[Atoms]:
     return found
 
 
-def test_means_stay_and_intervals_hold_the_new_data(run: Path, structures: list[Atoms]) -> None:
+def test_means_stay_and_intervals_hold_the_new_data(run, structures):
     before = Ensemble.load(run)
     summary = (run / "ensemble" / "ensemble.json").read_bytes()
     assert recalibrate(run, structures) == {"energy": 9, "forces": 9}
@@ -71,7 +64,7 @@ def test_means_stay_and_intervals_hold_the_new_data(run: Path, structures: list[
     assert Ensemble.load(run).calibrations == before.calibrations
 
 
-def test_a_target_without_labels_keeps_its_calibration(run: Path, structures: list[Atoms]) -> None:
+def test_a_target_without_labels_keeps_its_calibration(run, structures):
     before = Ensemble.load(run)
     for atoms in structures:
         atoms.info["energy"] = atoms.get_potential_energy()
@@ -84,9 +77,7 @@ def test_a_target_without_labels_keeps_its_calibration(run: Path, structures: li
     assert any("forces" in line for line in said)
 
 
-def test_too_few_structures_are_refused_and_change_nothing(
-    run: Path, structures: list[Atoms]
-) -> None:
+def test_too_few_structures_are_refused_and_change_nothing(run, structures):
     with pytest.raises(InputError, match=r"3 structures: has 3 .* 80 % need at least 4; give more"):
         recalibrate(run, structures[:3])
     assert not (run / "ensemble" / FILE).exists()
@@ -103,9 +94,7 @@ def test_too_few_structures_are_refused_and_change_nothing(
     ],
     ids=["cut", "edited", "no mapping", "empty", "no content"],
 )
-def test_a_damaged_calibration_is_named(
-    run: Path, structures: list[Atoms], damage: Callable[[str], str]
-) -> None:
+def test_a_damaged_calibration_is_named(run, structures, damage):
     recalibrate(run, structures)
     file = run / "ensemble" / FILE
     file.write_text(damage(file.read_text()))
@@ -115,9 +104,7 @@ def test_a_damaged_calibration_is_named(
         model_card(run, "out")
 
 
-def test_another_ensemble_does_not_take_it_over(
-    run: Path, alloy_store: GraphStore, structures: list[Atoms], tmp_path: Path
-) -> None:
+def test_another_ensemble_does_not_take_it_over(run, alloy_store, structures, tmp_path):
     recalibrate(run, structures)
     file = run / "ensemble" / FILE
     kept = shutil.copyfile(file, tmp_path / FILE)
@@ -129,9 +116,7 @@ def test_another_ensemble_does_not_take_it_over(
         Ensemble.load(run)
 
 
-def test_an_export_has_it_and_can_be_calibrated_again(
-    run: Path, structures: list[Atoms], tmp_path: Path
-) -> None:
+def test_an_export_has_it_and_can_be_calibrated_again(run, structures, tmp_path):
     place = tmp_path / "private"
     place.mkdir()
     write(place / "mine.extxyz", structures)
@@ -144,14 +129,8 @@ def test_an_export_has_it_and_can_be_calibrated_again(
     assert Ensemble.load(tmp_path / "out").calibrations != Ensemble.load(run).calibrations
 
 
-def test_the_command(
-    run: Path,
-    structures: list[Atoms],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def call(*words: Any) -> tuple[int, str]:
+def test_the_command(run, structures, tmp_path, monkeypatch, capsys):
+    def call(*words):
         monkeypatch.setattr(sys, "argv", ["hydragnn-flow", *map(str, words)])
         with pytest.raises(SystemExit) as end:
             cli.main()
@@ -173,9 +152,7 @@ def test_the_command(
     assert "coverage = 0.99: needs 99 structures" in said
 
 
-def test_a_link_to_somebody_elses_ensemble_is_not_written_through(
-    run: Path, structures: list[Atoms], tmp_path: Path
-) -> None:
+def test_a_link_to_somebody_elses_ensemble_is_not_written_through(run, structures, tmp_path):
     mine = tmp_path / "mine"
     (run / "ensemble").rename(mine)
     (run / "ensemble").symlink_to(mine)

@@ -1,9 +1,5 @@
 """`hydragnn-flow select`: what it writes, and what it refuses."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import ase.io
 import numpy as np
 import pytest
@@ -12,17 +8,16 @@ from ase.build import bulk
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, cli
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import select_structures
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("select") / "run", alloy_store)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Two files of several structures with labels, some that cannot be predicted; and notes."""
     folder = tmp_path / "new"
     folder.mkdir()
@@ -41,9 +36,7 @@ def folder(tmp_path: Path) -> Path:
     return folder
 
 
-def flow(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: object
-) -> tuple[int, str]:
+def flow(monkeypatch, capsys, *words):
     monkeypatch.setattr("sys.argv", ["hydragnn-flow", "select", *map(str, words)])
     with pytest.raises(SystemExit) as end:
         cli.main()
@@ -53,12 +46,8 @@ def flow(
 
 
 def test_the_selected_are_written_in_order_with_where_they_come_from(
-    run: Path,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    run, folder, tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "out.extxyz"
     code, said = flow(monkeypatch, capsys, run, folder, "-n", 6, "-o", out)
     assert code == 0, said
@@ -81,12 +70,8 @@ def test_the_selected_are_written_in_order_with_where_they_come_from(
 
 
 def test_structures_of_a_store_are_those_it_was_made_of(
-    run: Path,
-    alloy_store: GraphStore,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    run, alloy_store, tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "out.extxyz"
     code, said = flow(monkeypatch, capsys, run, alloy_store.path, "-n", 5, "-o", out)
     assert code == 0 and "out.extxyz: 5 of 24 structures" in said, said
@@ -111,15 +96,7 @@ def test_structures_of_a_store_are_those_it_was_made_of(
         (["{folder}/Cu.extxyz", "-n", 1, "-o", "{folder}/Cu.extxyz"], "holds the structures"),
     ],
 )
-def test_what_it_refuses(
-    run: Path,
-    folder: Path,
-    alloy_store: GraphStore,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    words: list[object],
-    says: str,
-) -> None:
+def test_what_it_refuses(run, folder, alloy_store, monkeypatch, capsys, words, says):
     monkeypatch.chdir(folder.parent)
     filled = [str(word).format(folder=folder, store=alloy_store.path) for word in words]
     code, said = flow(monkeypatch, capsys, run, *filled)

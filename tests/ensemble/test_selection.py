@@ -1,7 +1,5 @@
 """Which trials become members: strategies as functions of candidates' errors."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
@@ -11,19 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config.run import Strategy
-from hydragnn_flow.ensemble.selection import (
-    Candidate,
-    Judged,
-    Selection,
-    select_members,
-)
+from hydragnn_flow.ensemble.selection import Candidate, Judged, select_members
 
 STRATEGIES: tuple[Strategy, ...] = ("greedy", "top", "best_of_each_type")
 
 
-def drawn(
-    seed: int, k: int, power: int = 1, n: int = 60, together: float = 0.5
-) -> tuple[list[Candidate], Judged]:
+def drawn(seed, k, power=1, n=60, together=0.5):
     """Candidates of several types whose errors have a part in common."""
     random = np.random.default_rng(seed)
     common = random.normal(size=n)
@@ -37,12 +28,12 @@ def drawn(
     ], judged
 
 
-def select(strategy: Strategy, size: int, candidates: list[Candidate], judged: Judged) -> Selection:
+def select(strategy, size, candidates, judged):
     residuals = {c.trial: row for c, row in zip(candidates, judged.residuals, strict=True)}
     return select_members(strategy, size, candidates, residuals, judged.shares, judged.power)
 
 
-def rows(selection: Selection, candidates: list[Candidate], judged: Judged) -> Judged:
+def rows(selection, candidates, judged):
     place = {candidate.trial: i for i, candidate in enumerate(candidates)}
     return judged.rows([place[choice.trial] for choice in selection.chosen])
 
@@ -55,9 +46,7 @@ def rows(selection: Selection, candidates: list[Candidate], judged: Judged) -> J
     strategy=st.sampled_from(STRATEGIES),
     power=st.sampled_from([1, 2]),
 )
-def test_every_strategy_holds_its_promises(
-    seed: int, k: int, size: int, strategy: Strategy, power: int
-) -> None:
+def test_every_strategy_holds_its_promises(seed, k, size, strategy, power):
     size = min(size, k)
     candidates, judged = drawn(seed, k, power)
     found = select(strategy, size, candidates, judged)
@@ -79,7 +68,7 @@ def test_every_strategy_holds_its_promises(
     assert again == found
 
 
-def test_greedy_beats_the_best_trials_where_seeds_err_alike() -> None:
+def test_greedy_beats_the_best_trials_where_seeds_err_alike():
     """New seeds of five trials; errors of seeds of one have the correlation 0.6, of two 0.4."""
     random = np.random.default_rng(0)
     means = dict.fromkeys(STRATEGIES, 0.0)
@@ -101,7 +90,7 @@ def test_greedy_beats_the_best_trials_where_seeds_err_alike() -> None:
     assert means["greedy"] < means["top"]
 
 
-def test_greedy_takes_what_complements_and_not_what_is_second_best() -> None:
+def test_greedy_takes_what_complements_and_not_what_is_second_best():
     """Trials 0 to 3 err alike; trial 4 is worse alone, and errs otherwise."""
     random = np.random.default_rng(0)
     common, other = random.normal(size=(2, 400))
@@ -115,7 +104,7 @@ def test_greedy_takes_what_complements_and_not_what_is_second_best() -> None:
     assert {choice.trial for choice in select("top", 2, candidates, judged).chosen} == {0, 1}
 
 
-def test_a_trial_far_ahead_of_the_others_gets_several_seeds() -> None:
+def test_a_trial_far_ahead_of_the_others_gets_several_seeds():
     random = np.random.default_rng(1)
     residuals = random.normal(size=(6, 200)) * np.array([1, 50, 50, 50, 50, 50])[:, None]
     judged = Judged(residuals, np.full(200, 1 / 200))
@@ -126,7 +115,7 @@ def test_a_trial_far_ahead_of_the_others_gets_several_seeds() -> None:
     assert "seed 2 of this trial" in found.chosen[1].reason
 
 
-def test_the_best_trial_is_first_once_where_its_predictions_are_lost() -> None:
+def test_the_best_trial_is_first_once_where_its_predictions_are_lost():
     candidates = [Candidate(i, 1.0 + i) for i in range(4)]
     residuals = {i: np.random.default_rng(i).normal(size=50) for i in (1, 2, 3)}
     found = select_members("greedy", 3, candidates, residuals, np.full(50, 0.02))
@@ -135,7 +124,7 @@ def test_the_best_trial_is_first_once_where_its_predictions_are_lost() -> None:
     assert ["the best trial" in reason for reason in reasons] == [True, False, False]
 
 
-def test_among_equals_another_type_is_preferred() -> None:
+def test_among_equals_another_type_is_preferred():
     random = np.random.default_rng(2)
     own = random.normal(size=(3, 20000))
     judged = Judged(own / np.abs(own).mean(axis=1, keepdims=True), np.full(20000, 1 / 20000))
@@ -145,7 +134,7 @@ def test_among_equals_another_type_is_preferred() -> None:
     assert [choice.trial for choice in chosen] == [0, 2]
 
 
-def test_best_of_each_type_goes_round_the_types() -> None:
+def test_best_of_each_type_goes_round_the_types():
     types = ["A", "A", "A", "B", "C", "B"]
     candidates = [Candidate(i, 1.0 + i, mpnn_type) for i, mpnn_type in enumerate(types)]
     judged = Judged(np.ones((6, 3)), np.ones(3))
@@ -154,7 +143,7 @@ def test_best_of_each_type_goes_round_the_types() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_what_broke_a_limit_or_has_no_predictions_comes_last(strategy: Strategy) -> None:
+def test_what_broke_a_limit_or_has_no_predictions_comes_last(strategy):
     candidates, judged = drawn(3, 5)
     best, *others = sorted(candidates, key=lambda candidate: candidate.value)
     place = candidates.index(best)

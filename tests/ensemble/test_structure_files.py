@@ -1,9 +1,5 @@
 """Predictions for files and directories of structures: order, names, and what is skipped."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,23 +10,22 @@ from ase.io import write
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, cli
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.file_names import find_files
 from hydragnn_flow.ensemble.member_predictions import structure_predictions
 from hydragnn_flow.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def run(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(alloy_store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("files") / "run", alloy_store)
 
 
 @pytest.fixture(scope="module")
-def ensemble(run: Path) -> Ensemble:
+def ensemble(run):
     return Ensemble.load(run)
 
 
-def crystal(seed: int) -> Atoms:
+def crystal(seed):
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=seed)
     atoms.symbols[0] = "Au"
@@ -38,7 +33,7 @@ def crystal(seed: int) -> Atoms:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Three CIFs, a file of two structures, and what else lies about in such a directory."""
     folder = tmp_path / "new"
     folder.mkdir()
@@ -60,9 +55,7 @@ FRAMES = [0, 0, 0, 0, 0, 1]
 FORMULAS = ["AuCu3", "AuCu3", "AuCu3", "AuCu3", "Cu", "Au"]
 
 
-def test_a_directory_is_predicted_in_the_order_of_training(
-    ensemble: Ensemble, folder: Path
-) -> None:
+def test_a_directory_is_predicted_in_the_order_of_training(ensemble, folder):
     said: list[str] = []
     tables = ensemble.predict(folder, members=True, say=said.append)
     assert tables.graphs is not None and tables.nodes is not None
@@ -84,7 +77,7 @@ def test_a_directory_is_predicted_in_the_order_of_training(
         np.testing.assert_allclose(tables.graphs[name][1:], listed[name], rtol=1e-4, atol=1e-5)
 
 
-def test_files_that_are_passed_over_are_named(ensemble: Ensemble, folder: Path) -> None:
+def test_files_that_are_passed_over_are_named(ensemble, folder):
     said: list[str] = []
     ensemble.predict(folder, say=said.append)
     strange, counted, *unreadable = said
@@ -94,13 +87,13 @@ def test_files_that_are_passed_over_are_named(ensemble: Ensemble, folder: Path) 
     assert "truncated.cif holds no structures" in truncated
 
 
-def test_a_disordered_structure_has_a_row_that_says_so(ensemble: Ensemble, folder: Path) -> None:
+def test_a_disordered_structure_has_a_row_that_says_so(ensemble, folder):
     graphs = ensemble.predict(folder).graphs
     assert graphs["note"][0].startswith("site 0 holds Au 0.5")
     assert graphs["energy_mean"].isna().tolist() == [True, *[False] * 5]
 
 
-def test_a_directory_with_nothing_to_predict_is_refused(ensemble: Ensemble, folder: Path) -> None:
+def test_a_directory_with_nothing_to_predict_is_refused(ensemble, folder):
     for file in folder.glob("*.*f*"):
         if not file.name.startswith((".", "trunc")):
             file.unlink()
@@ -113,9 +106,7 @@ def test_a_directory_with_nothing_to_predict_is_refused(ensemble: Ensemble, fold
     assert said == []
 
 
-def test_structures_that_cannot_be_predicted_keep_their_rows(
-    ensemble: Ensemble, folder: Path
-) -> None:
+def test_structures_that_cannot_be_predicted_keep_their_rows(ensemble, folder):
     """One of thousands is no reason to predict none, and not to be forgotten either."""
     write(folder / "run-3.cif", bulk("Al", cubic=True))
     write(folder / "twice.xyz", crystal(0) + Atoms("Cu", [crystal(0).positions[1]]))
@@ -138,9 +129,7 @@ def test_structures_that_cannot_be_predicted_keep_their_rows(
     assert (graphs["flagged"] == (graphs["note"] != "")).all()
 
 
-def test_a_file_that_breaks_off_keeps_what_came_before_in_a_directory_alone(
-    ensemble: Ensemble, folder: Path
-) -> None:
+def test_a_file_that_breaks_off_keeps_what_came_before_in_a_directory_alone(ensemble, folder):
     whole = (folder / "several.xyz").read_text()
     (folder / "torn.xyz").write_text(f"{whole}5\n\nCu 0 0 0\n")
     said: list[str] = []
@@ -151,7 +140,7 @@ def test_a_file_that_breaks_off_keeps_what_came_before_in_a_directory_alone(
         ensemble.predict(folder / "torn.xyz")
 
 
-def test_only_some_of_many_unreadable_files_are_named(ensemble: Ensemble, folder: Path) -> None:
+def test_only_some_of_many_unreadable_files_are_named(ensemble, folder):
     for number in range(25):
         (folder / f"bad-{number}.cif").write_text("data_x\n")
     said: list[str] = []
@@ -160,7 +149,7 @@ def test_only_some_of_many_unreadable_files_are_named(ensemble: Ensemble, folder
     assert "bad-19.cif" in said[-2] and said[-1] == "and 6 more"
 
 
-def test_errors_name_the_file(ensemble: Ensemble, folder: Path) -> None:
+def test_errors_name_the_file(ensemble, folder):
     with pytest.raises(InputError, match=r"labels\.csv is of no format ASE knows"):
         ensemble.predict(folder / "labels.csv")
     with pytest.raises(InputError, match=r"^structure 1: has the atoms 1 and 4 at one place"):
@@ -171,7 +160,7 @@ def test_errors_name_the_file(ensemble: Ensemble, folder: Path) -> None:
         structure_predictions(ensemble, [bulk("Al"), bulk("Al")], ["a", "b"])
 
 
-def test_a_database_keeps_its_ids(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_a_database_keeps_its_ids(ensemble, tmp_path):
     with connect(tmp_path / "some.db") as database:
         for seed in range(3):
             database.write(crystal(seed))
@@ -181,12 +170,8 @@ def test_a_database_keeps_its_ids(ensemble: Ensemble, tmp_path: Path) -> None:
 
 
 def test_the_command_writes_the_columns_and_says_what_it_skipped(
-    run: Path,
-    folder: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    run, folder, tmp_path, monkeypatch, capsys
+):
     out = tmp_path / "out.csv"
     words = ["hydragnn-flow", "predict", str(run), str(folder), "-o", str(out)]
     words += ["-o", str(out.with_suffix(".extxyz"))]

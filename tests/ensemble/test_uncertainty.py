@@ -1,7 +1,5 @@
 """Error bars that hold what they promise, on data whose truth is known."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple
 
@@ -12,20 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.uncertainty import (
-    combine,
-    distribution,
-    measured_coverage,
-)
+from hydragnn_flow.ensemble.uncertainty import combine, distribution, measured_coverage
 
 Floats = NDArray[np.float64]
 
 
-def equal(n: int) -> Floats:
+def equal(n):
     return np.full(n, 1 / n)
 
 
-def synthetic(seed: int, n: int, scale: float, floor: float) -> tuple[Floats, Floats]:
+def synthetic(seed, n, scale, floor):
     """Residuals ``[n, 1]`` with variance ``(scale * spread)² + floor²``, and the spread."""
     rng = np.random.default_rng(seed)
     spread = rng.lognormal(0.0, 1.0, size=(n, 1))
@@ -37,14 +31,14 @@ def synthetic(seed: int, n: int, scale: float, floor: float) -> tuple[Floats, Fl
     shape=st.tuples(st.integers(2, 6), st.integers(1, 5), st.integers(1, 3)),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_equal_weights_give_numpys_mean_and_deviation(shape: tuple[int, ...], seed: int) -> None:
+def test_equal_weights_give_numpys_mean_and_deviation(shape, seed):
     members = np.random.default_rng(seed).normal(1e3, 10.0, size=shape)
     mean, spread = combine(members, equal(len(members)))
     np.testing.assert_allclose(mean, members.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(spread, members.std(axis=0, ddof=1), rtol=1e-9)
 
 
-def test_a_member_of_no_weight_does_not_move_the_mean() -> None:
+def test_a_member_of_no_weight_does_not_move_the_mean():
     members = np.array([[[1.0]], [[3.0]], [[1000.0]]])
     mean, _ = combine(members, np.array([0.25, 0.75, 0.0]))
     assert mean.item() == pytest.approx(2.5)
@@ -53,7 +47,7 @@ def test_a_member_of_no_weight_does_not_move_the_mean() -> None:
 @pytest.mark.parametrize(
     ("scale", "floor"), [(1.0, 0.5), (3.0, 0.5), (0.3, 1.0), (1.0, 5.0), (5.0, 1.0)]
 )
-def test_scale_and_floor_are_found(scale: float, floor: float) -> None:
+def test_scale_and_floor_are_found(scale, floor):
     residuals, spread = synthetic(7, 20_000, scale, floor)
     found = calibrated(residuals, spread)
     [deviation] = found.deviations
@@ -63,7 +57,7 @@ def test_scale_and_floor_are_found(scale: float, floor: float) -> None:
     assert found.scores[0][0].quantile(0.9) == pytest.approx(1.645, rel=0.03)
 
 
-def test_scale_and_floor_are_found_per_atom() -> None:
+def test_scale_and_floor_are_found_per_atom():
     rng = np.random.default_rng(3)
     atoms = rng.integers(8, 64, size=(20_000, 1)).astype(float)
     spread = rng.lognormal(0.0, 1.0, size=atoms.shape) * atoms
@@ -85,13 +79,13 @@ def test_scale_and_floor_are_found_per_atom() -> None:
     n=st.integers(5, 80),
     per_atom=st.booleans(),
 )
-def test_units_do_not_matter(factor: float, seed: int, n: int, per_atom: bool) -> None:
+def test_units_do_not_matter(factor, seed, n, per_atom):
     rng = np.random.default_rng(seed)
     reference = rng.normal(size=(n, 1))
     members = reference + rng.normal(size=(3, n, 1))
     atoms = rng.integers(1, 9, size=(n, 1)).astype(float)
 
-    def predict(c: float) -> list[Floats]:
+    def predict(c):
         mean, spread = combine(c * members, equal(3))
         found = calibrated(c * reference - mean, spread, 0.8, per_atom, atoms)
         d = distribution(c * members, equal(3), found, atoms, coverage=0.8)
@@ -103,7 +97,7 @@ def test_units_do_not_matter(factor: float, seed: int, n: int, per_atom: bool) -
 
 
 @pytest.mark.parametrize("n_members", [2, 3])
-def test_members_that_agree_get_the_floor(n_members: int) -> None:
+def test_members_that_agree_get_the_floor(n_members):
     rng = np.random.default_rng(5)
     truth = rng.normal(size=(4000, 3))
     members = np.repeat(np.zeros((1, *truth.shape)), n_members, axis=0)
@@ -116,7 +110,7 @@ def test_members_that_agree_get_the_floor(n_members: int) -> None:
     assert measured_coverage(truth, d) == pytest.approx(0.9, abs=0.001)
 
 
-def test_two_members_are_enough() -> None:
+def test_two_members_are_enough():
     rng = np.random.default_rng(6)
     truth = rng.normal(size=(5000, 1))
     members = truth + rng.normal(size=(2, *truth.shape))
@@ -127,7 +121,7 @@ def test_two_members_are_enough() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.0, 1.0])
-def test_no_error_at_all_gives_finite_numbers(spread: float) -> None:
+def test_no_error_at_all_gives_finite_numbers(spread):
     zeros = np.zeros((10, 1))
     found = calibrated(zeros, zeros + spread)
     assert np.isfinite(astuple(found.deviations[0])[:2]).all()
@@ -142,9 +136,7 @@ def test_no_error_at_all_gives_finite_numbers(spread: float) -> None:
     floor=st.floats(1e-6, 10),
     quantile=st.floats(0, 10),
 )
-def test_intervals_contain_their_mean_and_grow_with_their_quantile(
-    seed: int, scale: float, floor: float, quantile: float
-) -> None:
+def test_intervals_contain_their_mean_and_grow_with_their_quantile(seed, scale, floor, quantile):
     members = np.random.default_rng(seed).normal(size=(3, 5, 2))
     d = distribution(members, equal(3), plain(scale, floor, quantile), None, coverage=0.9)
     assert (d.lo <= d.mean).all() and (d.mean <= d.hi).all()

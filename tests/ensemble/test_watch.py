@@ -1,8 +1,5 @@
 """The watch of a dynamics: what it records, where it stops, what it refuses."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import ase.io
@@ -17,23 +14,16 @@ from ase.mep import NEB
 from ase.optimize import FIRE
 from ensemble_cases import lively_ensemble
 
-from hydragnn_flow import (
-    Ensemble,
-    EnsembleCalculator,
-    InputError,
-    UncertaintyExceeded,
-    UncertaintyWatch,
-)
-from hydragnn_flow.data import GraphStore
+from hydragnn_flow import EnsembleCalculator, InputError, UncertaintyExceeded, UncertaintyWatch
 
 
 @pytest.fixture(scope="module")
-def ensemble(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Ensemble:
+def ensemble(alloy_store, tmp_path_factory):
     return lively_ensemble(tmp_path_factory.mktemp("run"), alloy_store, members=2)
 
 
 @pytest.fixture
-def dynamics(ensemble: Ensemble) -> VelocityVerlet:
+def dynamics(ensemble):
     """Of a cell that is not at rest, with a label of its own that is none of ours."""
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
@@ -43,7 +33,7 @@ def dynamics(ensemble: Ensemble) -> VelocityVerlet:
     return VelocityVerlet(atoms, 2 * units.fs)
 
 
-def deviations(ensemble: Ensemble, atoms: Atoms) -> tuple[float, float]:
+def deviations(ensemble, atoms):
     """Largest of the forces [eV/Å], and that of the energy [eV per atom], from the tables."""
     tables = ensemble.predict(atoms)
     assert tables.graphs is not None and tables.nodes is not None
@@ -55,9 +45,7 @@ def deviations(ensemble: Ensemble, atoms: Atoms) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("which", ["forces_std", "energy_std_per_atom"])
-def test_it_records_the_structures_beyond_the_threshold(
-    ensemble: Ensemble, dynamics: VelocityVerlet, tmp_path: Path, which: str
-) -> None:
+def test_it_records_the_structures_beyond_the_threshold(ensemble, dynamics, tmp_path, which):
     """Every second step is looked at; some of these pass the threshold and others do not."""
     file = tmp_path / "unsure.extxyz"
     passed = []
@@ -91,7 +79,7 @@ def test_it_records_the_structures_beyond_the_threshold(
 
 
 @pytest.mark.parametrize("threshold", ["forces_std", "energy_std_per_atom"])
-def test_it_stops_there(dynamics: VelocityVerlet, tmp_path: Path, threshold: str) -> None:
+def test_it_stops_there(dynamics, tmp_path, threshold):
     file = tmp_path / "unsure.extxyz"
     watch = UncertaintyWatch(dynamics, file=file, stop=True, **{threshold: 1e-6})
     dynamics.attach(watch, interval=3)
@@ -105,7 +93,7 @@ def test_it_stops_there(dynamics: VelocityVerlet, tmp_path: Path, threshold: str
     assert len(ase.io.read(file, ":")) == 1
 
 
-def test_below_the_thresholds_nothing_happens(dynamics: VelocityVerlet, tmp_path: Path) -> None:
+def test_below_the_thresholds_nothing_happens(dynamics, tmp_path):
     file = tmp_path / "unsure.extxyz"
     watch = UncertaintyWatch(
         dynamics, forces_std=1e6, energy_std_per_atom=1e6, file=file, stop=True
@@ -115,7 +103,7 @@ def test_below_the_thresholds_nothing_happens(dynamics: VelocityVerlet, tmp_path
     assert watch.steps == [] and not file.exists()
 
 
-def test_relaxations_of_the_cell_are_watched_too(ensemble: Ensemble, tmp_path: Path) -> None:
+def test_relaxations_of_the_cell_are_watched_too(ensemble, tmp_path):
     atoms = bulk("Cu", cubic=True)
     atoms.rattle(0.1, seed=0)
     atoms.calc = EnsembleCalculator(ensemble)
@@ -129,7 +117,7 @@ def test_relaxations_of_the_cell_are_watched_too(ensemble: Ensemble, tmp_path: P
     np.testing.assert_allclose(last.cell, atoms.cell, atol=1e-7)
 
 
-def test_a_structure_that_a_crash_cut_is_dropped(dynamics: VelocityVerlet, tmp_path: Path) -> None:
+def test_a_structure_that_a_crash_cut_is_dropped(dynamics, tmp_path):
     file = tmp_path / "unsure.extxyz"
     options: dict[str, Any] = {"forces_std": 1e-6, "file": file}
     watch = UncertaintyWatch(dynamics, **options)
@@ -146,9 +134,7 @@ def test_a_structure_that_a_crash_cut_is_dropped(dynamics: VelocityVerlet, tmp_p
     assert len(ase.io.read(file, ":")) == 3
 
 
-def test_what_extended_xyz_does_not_hold_ends_no_dynamics(
-    dynamics: VelocityVerlet, tmp_path: Path
-) -> None:
+def test_what_extended_xyz_does_not_hold_ends_no_dynamics(dynamics, tmp_path):
     file = tmp_path / "unsure.extxyz"
     dynamics.atoms.info["remark"] = "two\nlines"
     dynamics.atoms.arrays["tensors"] = np.zeros((4, 3, 3))
@@ -159,9 +145,7 @@ def test_what_extended_xyz_does_not_hold_ends_no_dynamics(
 
 
 @pytest.mark.parametrize("content", ["notes\n", "3\nhalf of someone's", "12"])
-def test_another_file_is_not_touched(
-    dynamics: VelocityVerlet, tmp_path: Path, content: str
-) -> None:
+def test_another_file_is_not_touched(dynamics, tmp_path, content):
     file = tmp_path / "notes.txt"
     file.write_text(content)
     with pytest.raises(InputError, match=r"notes\.txt: is no extended XYZ"):
@@ -169,16 +153,14 @@ def test_another_file_is_not_touched(
     assert file.read_text() == content
 
 
-def test_files_that_cannot_be_made_are_refused_at_once(
-    dynamics: VelocityVerlet, tmp_path: Path
-) -> None:
+def test_files_that_cannot_be_made_are_refused_at_once(dynamics, tmp_path):
     with pytest.raises(InputError, match=r"there is no directory .*nowhere"):
         UncertaintyWatch(dynamics, forces_std=0.1, file=tmp_path / "nowhere" / "unsure.extxyz")
     with pytest.raises(InputError, match="is a directory"):
         UncertaintyWatch(dynamics, forces_std=0.1, file=tmp_path)
 
 
-def test_what_cannot_be_watched_is_refused(ensemble: Ensemble, dynamics: VelocityVerlet) -> None:
+def test_what_cannot_be_watched_is_refused(ensemble, dynamics):
     with pytest.raises(InputError, match="nothing to watch; give forces_std"):
         UncertaintyWatch(dynamics, stop=True)
     with pytest.raises(InputError, match=r"nothing to do .* give file, stop or both"):

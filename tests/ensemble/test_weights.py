@@ -1,35 +1,30 @@
 """How much each member counts: what weights fitted on data can and cannot do."""
 
-from __future__ import annotations
-
-from typing import Literal
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.ensemble.folds import folds
 from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.uncertainty import combine, combine_noise
 from hydragnn_flow.ensemble.weights import combine_best
 
 
-def drawn(scales: list[float], seed: int, power: int = 1, n: int = 120) -> Judged:
+def drawn(scales, seed, power=1, n=120):
     random = np.random.default_rng(seed)
     residuals = np.array(scales)[:, None] * random.standard_t(3, size=(len(scales), n))
     return Judged(residuals, np.full(n, 1 / n), power)
 
 
-def loss(judged: Judged, weights: np.ndarray) -> float:
+def loss(judged, weights):
     return float(judged.criterion(weights @ judged.residuals))
 
 
 scales = st.lists(st.floats(0.1, 10), min_size=2, max_size=6)
 
 
-def test_independent_members_count_by_their_variance() -> None:
+def test_independent_members_count_by_their_variance():
     random = np.random.default_rng(3)
     residuals = random.normal(size=(2, 20000)) * np.array([[1.0], [2.0]])
     for power in (1, 2):
@@ -39,14 +34,14 @@ def test_independent_members_count_by_their_variance() -> None:
         np.testing.assert_allclose(found.weights, [0.8, 0.2], atol=0.02)
 
 
-def test_scale_of_the_data_does_not_matter() -> None:
+def test_scale_of_the_data_does_not_matter():
     judged = drawn([1.0, 1.5, 2.0], seed=1)
     tiny = Judged(1e-6 * judged.residuals, judged.shares)
     found = [combine_best(one, folds(120), "weighted", False).weights for one in (tiny, judged)]
     np.testing.assert_allclose(*found, atol=1e-4)
 
 
-def test_a_few_wild_atoms_do_not_decide() -> None:
+def test_a_few_wild_atoms_do_not_decide():
     """The quickstart's fault: 5 of 1,532 atoms silenced the member that was better on the rest."""
     random = np.random.default_rng(4)
     residuals = random.normal(size=(2, 1500)) * np.array([[1.0], [1.5]])
@@ -62,8 +57,8 @@ def test_a_few_wild_atoms_do_not_decide() -> None:
 @settings(deadline=None, max_examples=15)
 @given(scales, st.integers(0, 50), st.sampled_from([1, 2]), st.booleans())
 def test_the_ensemble_is_hardly_worse_than_the_best_member_on_what_chose_that_one(
-    s: list[float], seed: int, power: int, median: bool
-) -> None:
+    s, seed, power, median
+):
     judged = drawn(s, seed, power)
     found = combine_best(judged, folds(120), "auto", median)
     best = float(judged.criterion(judged.residuals).min())
@@ -75,7 +70,7 @@ def test_the_ensemble_is_hardly_worse_than_the_best_member_on_what_chose_that_on
     assert found.weights.sum() == pytest.approx(1) and found.weights.min() > 0
 
 
-def test_members_alike_all_count_although_one_is_the_best_of_few_structures() -> None:
+def test_members_alike_all_count_although_one_is_the_best_of_few_structures():
     """Si with 24 structures: four networks that err alike, and one that errs 4 % less there."""
     random = np.random.default_rng(5)
     common = random.normal(size=24)
@@ -85,7 +80,7 @@ def test_members_alike_all_count_although_one_is_the_best_of_few_structures() ->
     assert found.weights.min() > 0.1
 
 
-def test_what_is_asked_for_is_done() -> None:
+def test_what_is_asked_for_is_done():
     judged = drawn([0.01, 5.0, 5.0], seed=0)
     assert combine_best(judged, folds(120), "uniform", True).weights == pytest.approx(1 / 3)
     assert combine_best(judged, folds(120), "median", True).aggregation == "median"
@@ -98,9 +93,7 @@ def test_what_is_asked_for_is_done() -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("asked", ["auto", "weighted", "uniform"])
 @pytest.mark.parametrize("wild", [np.nan, np.inf])
-def test_a_member_without_a_finite_criterion_does_not_count(
-    wild: float, asked: Aggregation | Literal["auto"]
-) -> None:
+def test_a_member_without_a_finite_criterion_does_not_count(wild, asked):
     good = drawn([1.0, 1.2], seed=2)
     judged = Judged(np.vstack([good.residuals, np.full(120, wild)]), good.shares)
     found = combine_best(judged, folds(120), asked, median=True)
@@ -115,14 +108,14 @@ def test_a_member_without_a_finite_criterion_does_not_count(
 
 
 @pytest.mark.filterwarnings("error")
-def test_members_count_alike_if_no_criterion_is_finite() -> None:
+def test_members_count_alike_if_no_criterion_is_finite():
     judged = Judged(np.full((4, 30), np.nan), np.full(30, 1 / 30))
     found = combine_best(judged, folds(30), "auto", median=True)
     np.testing.assert_array_equal(found.weights, 0.25)
     np.testing.assert_array_equal(found.fold_weights, 0.25)
 
 
-def test_a_member_without_weight_does_not_spoil_the_others() -> None:
+def test_a_member_without_weight_does_not_spoil_the_others():
     members = np.array([[1.0, 2.0], [3.0, 2.0], [np.nan, np.inf]])
     found = combine(members, np.array([0.5, 0.5, 0.0]))
     np.testing.assert_allclose(found, combine(members[:2], np.array([0.5, 0.5])))

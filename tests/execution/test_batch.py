@@ -1,10 +1,7 @@
 """Executors as batch sites have them, on blocks of this machine."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from parsl.providers import LocalProvider
@@ -19,14 +16,14 @@ from hydragnn_flow.testing.sites import executors_of
 pytestmark = pytest.mark.xdist_group("processes")
 
 
-def test_parsls_logs_of_many_nodes_stay_there(tmp_path: Path) -> None:
+def test_parsls_logs_of_many_nodes_stay_there(tmp_path):
     few = executors_of(load_site("frontier", account="ABC123", nodes=64), tmp_path)["gcd"]
     many = executors_of(load_site("frontier", account="ABC123", nodes=65), tmp_path)["gcd"]
     assert few.worker_logdir_root is None
     assert many.worker_logdir_root.startswith("/tmp/")
 
 
-def test_the_newest_block_is_filled_first(tmp_path: Path) -> None:
+def test_the_newest_block_is_filled_first(tmp_path):
     node = replace(load_site("local").node, gcds=("0",))
     run = Options(nodes=2, blocks=2, heartbeat=3)
     executors = Executors(node, run, LocalProvider, lambda: "127.0.0.1")
@@ -37,9 +34,7 @@ def test_the_newest_block_is_filled_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("nodes", "seconds"), [(None, 30), (100, 32), (9408, 218)])
-def test_many_nodes_have_longer_to_reach_the_driver(
-    nodes: int | None, seconds: int, tmp_path: Path
-) -> None:
+def test_many_nodes_have_longer_to_reach_the_driver(nodes, seconds, tmp_path):
     """Parsl's 30 s are over before all nodes of a large job have had their answer."""
     run = Options(nodes=nodes)
     executors = Executors(load_site("local").node, run, LocalProvider, lambda: "127.0.0.1")

@@ -1,7 +1,5 @@
 """What a trainer process is bound to: its device, its cores, its network interface."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 
@@ -10,27 +8,26 @@ import pytest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node
 from hydragnn_flow.execution.binding import LOOPBACK, address_of, bound_to, cores_of, environment
-from hydragnn_flow.execution.site import Device
 from hydragnn_flow.placement import Gcd
 
 ALLOWED = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 needs_cores = pytest.mark.skipif(len(ALLOWED) < 2, reason="needs two cores and Linux to bind to")
 
 
-def node_of(device: Device, *gcds: str, cores: tuple[str, ...] = ()) -> Node:
+def node_of(device, *gcds, cores=()):
     gcd = Gcd(8, 1e10, 1e10, 1e-5, 0.5, 4)
     return Node(gcds=gcds or ("0", "1", "2"), gcd=gcd, cores_per_gcd=7, device=device, cores=cores)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_given(monkeypatch):
     for name in ("CUDA", "ROCR", "HIP"):
         monkeypatch.delenv(f"{name}_VISIBLE_DEVICES", raising=False)
     for name in ("ZE_AFFINITY_MASK", "NCCL_SOCKET_IFNAME"):
         monkeypatch.delenv(name, raising=False)
 
 
-def test_an_amd_gcd_is_chosen_by_rocr_alone() -> None:
+def test_an_amd_gcd_is_chosen_by_rocr_alone():
     variables = environment(node_of("hip"), 2)
     assert variables["ROCR_VISIBLE_DEVICES"] == "2"
     # Set, they would count among what ROCR_VISIBLE_DEVICES has left.
@@ -39,7 +36,7 @@ def test_an_amd_gcd_is_chosen_by_rocr_alone() -> None:
     assert variables["OMP_NUM_THREADS"] == "7"
 
 
-def test_an_nvidia_gpu_is_chosen_in_the_order_of_the_bus() -> None:
+def test_an_nvidia_gpu_is_chosen_in_the_order_of_the_bus():
     variables = environment(node_of("cuda"), 1)
     assert (variables["CUDA_VISIBLE_DEVICES"], variables["CUDA_DEVICE_ORDER"]) == (
         "1",
@@ -48,13 +45,13 @@ def test_an_nvidia_gpu_is_chosen_in_the_order_of_the_bus() -> None:
 
 
 @pytest.mark.parametrize(("name", "hierarchy"), [("3", "FLAT"), ("1.0", "COMPOSITE")])
-def test_an_intel_tile_is_named_in_either_hierarchy(name: str, hierarchy: str) -> None:
+def test_an_intel_tile_is_named_in_either_hierarchy(name, hierarchy):
     variables = environment(node_of("xpu", name), 0)
     assert variables["ZE_AFFINITY_MASK"] == name
     assert variables["ZE_FLAT_DEVICE_HIERARCHY"] == hierarchy
 
 
-def test_a_cpu_trainer_sees_no_device() -> None:
+def test_a_cpu_trainer_sees_no_device():
     assert environment(node_of("cpu"), 0)["CUDA_VISIBLE_DEVICES"] == ""
 
 
@@ -67,24 +64,20 @@ def test_a_cpu_trainer_sees_no_device() -> None:
         ("1,2,3", ["1", "2", "3"]),
     ],
 )
-def test_trainers_keep_to_the_devices_the_job_was_given(
-    monkeypatch: pytest.MonkeyPatch, given: str, devices: list[str]
-) -> None:
+def test_trainers_keep_to_the_devices_the_job_was_given(monkeypatch, given, devices):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
     node = node_of("cuda")
     found = [environment(node, position)["CUDA_VISIBLE_DEVICES"] for position in range(3)]
     assert found == devices
 
 
-def test_a_device_the_job_was_not_given_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_the_job_was_not_given_is_refused(monkeypatch):
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "4,5")
     with pytest.raises(InputError, match="only ROCR_VISIBLE_DEVICES=4,5; ask the scheduler"):
         environment(node_of("hip"), 2)
 
 
-def test_nccl_keeps_to_the_interface_unless_the_user_chose(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nccl_keeps_to_the_interface_unless_the_user_chose(monkeypatch):
     node = replace(node_of("hip"), interface="hsn0")
     assert environment(node, 0)["NCCL_SOCKET_IFNAME"] == "=hsn0"
     assert environment(node_of("hip"), 0)["NCCL_SOCKET_IFNAME"] == f"={LOOPBACK}"
@@ -93,7 +86,7 @@ def test_nccl_keeps_to_the_interface_unless_the_user_chose(
 
 
 @needs_cores
-def test_cores_are_those_of_the_gcd_that_the_process_may_use() -> None:
+def test_cores_are_those_of_the_gcd_that_the_process_may_use():
     first, last = ALLOWED[0], ALLOWED[-1]
     node = node_of("cpu", cores=(f"{first}", f"{last},100000-100007", "100000-100007"))
     assert [cores_of(node, position) for position in range(3)] == [{first}, {last}, set()]
@@ -101,13 +94,13 @@ def test_cores_are_those_of_the_gcd_that_the_process_may_use() -> None:
 
 
 @needs_cores
-def test_without_a_core_of_its_own_a_process_keeps_what_there_is() -> None:
+def test_without_a_core_of_its_own_a_process_keeps_what_there_is():
     node = node_of("cpu", cores=("0", "0", "100000"))
     with bound_to(cores_of(node, 2)):
         assert sorted(os.sched_getaffinity(0)) == ALLOWED
 
 
-def test_an_interface_that_is_not_there_is_named() -> None:
+def test_an_interface_that_is_not_there_is_named():
     assert address_of(LOOPBACK) == "127.0.0.1"
     with pytest.raises(InputError, match=rf"no network interface 'hsn7' .*\b{LOOPBACK}\b"):
         address_of("hsn7")

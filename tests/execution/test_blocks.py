@@ -1,19 +1,15 @@
 """How many blocks a pool needs, which it gives back, and what it believes of them."""
 
-from __future__ import annotations
-
 import time
 
-import pytest
-from block_cases import GCDS, NODES, Machine, have, listed
+from block_cases import GCDS, NODES, have, listed
 
 from hydragnn_flow.execution.pools import blocks as module
-from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.placement import Host
 
 
-def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool: Blocks, machine: Machine) -> None:
+def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool, machine):
     pool.demand = 9
     assert pool.needed == 2
     pool.request(1)
@@ -23,9 +19,7 @@ def test_a_pool_needs_as_many_blocks_as_its_work_fills(pool: Blocks, machine: Ma
     assert pool.needed == 0
 
 
-def test_a_node_that_did_not_come_is_made_up_for(
-    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_did_not_come_is_made_up_for(pool, machine, monkeypatch):
     have(pool, machine, 1)
     del machine.connected["node1-abc"]
     pool.refresh()
@@ -35,7 +29,7 @@ def test_a_node_that_did_not_come_is_made_up_for(
     assert pool.needed == 2
 
 
-def test_hosts_are_the_nodes_that_take_tasks(pool: Blocks, machine: Machine) -> None:
+def test_hosts_are_the_nodes_that_take_tasks(pool, machine):
     have(pool, machine, 2)
     everywhere = [Host(f"node{node}-abc", str(node // NODES)) for node in range(4)]
     assert (pool.workers, pool.hosts()) == (16, everywhere)
@@ -46,7 +40,7 @@ def test_hosts_are_the_nodes_that_take_tasks(pool: Blocks, machine: Machine) -> 
     assert (pool.workers, pool.hosts()) == (8, everywhere[1:3])
 
 
-def test_a_block_takes_no_more_tasks_when_its_end_is_near(pool: Blocks, machine: Machine) -> None:
+def test_a_block_takes_no_more_tasks_when_its_end_is_near(pool, machine):
     """By this host's clock: a node's own may be wrong."""
     have(pool, machine, 2)
     now = time.monotonic()
@@ -67,7 +61,7 @@ def test_a_block_takes_no_more_tasks_when_its_end_is_near(pool: Blocks, machine:
     assert pool.blocks[1].ends == now + 91.0
 
 
-def test_a_block_that_was_just_given_work_is_not_idle(pool: Blocks, machine: Machine) -> None:
+def test_a_block_that_was_just_given_work_is_not_idle(pool, machine):
     """Though the interchange does not know of it yet."""
     have(pool, machine, 1)
     machine.change(idle_seconds=1000.0)
@@ -78,7 +72,7 @@ def test_a_block_that_was_just_given_work_is_not_idle(pool: Blocks, machine: Mac
     assert pool.at_work == {"node1"}
 
 
-def test_blocks_that_do_least_are_given_back_first(pool: Blocks, machine: Machine) -> None:
+def test_blocks_that_do_least_are_given_back_first(pool, machine):
     have(pool, machine, 2, tasks=1)
     for name in ("node2-abc", "node3-abc"):
         machine.connected[name] = machine.connected[name]._replace(tasks=0)
@@ -92,9 +86,7 @@ def test_blocks_that_do_least_are_given_back_first(pool: Blocks, machine: Machin
     assert [block.job.number for block in pool.blocks] == ["100"]
 
 
-def test_a_block_that_is_not_needed_any_more_finishes_its_tasks_first(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_a_block_that_is_not_needed_any_more_finishes_its_tasks_first(pool, machine):
     have(pool, machine, 1, tasks=1)
     pool.shrink(1)
     assert not pool.blocks[0].leaving
@@ -105,7 +97,7 @@ def test_a_block_that_is_not_needed_any_more_finishes_its_tasks_first(
     assert (pool.workers, pool.standing, machine.cancelled) == (0, 0, ["100"])
 
 
-def test_workers_that_answer_know_better_than_a_queue(pool: Blocks, machine: Machine) -> None:
+def test_workers_that_answer_know_better_than_a_queue(pool, machine):
     have(pool, machine, 1)
     listed(pool, "ended")
     pool.refresh()
@@ -113,7 +105,7 @@ def test_workers_that_answer_know_better_than_a_queue(pool: Blocks, machine: Mac
     assert not machine.cancelled
 
 
-def test_one_answer_without_a_job_is_not_believed(pool: Blocks, machine: Machine) -> None:
+def test_one_answer_without_a_job_is_not_believed(pool, machine):
     pool.request(1)
     pool.collect()
     pool.record_states({"100": JobState("ended")})
@@ -125,7 +117,7 @@ def test_one_answer_without_a_job_is_not_believed(pool: Blocks, machine: Machine
     assert pool.standing == 0
 
 
-def test_a_job_whose_workers_are_gone_is_cancelled(pool: Blocks, machine: Machine) -> None:
+def test_a_job_whose_workers_are_gone_is_cancelled(pool, machine):
     have(pool, machine, 1)
     machine.connected.clear()
     pool.refresh()
@@ -135,7 +127,7 @@ def test_a_job_whose_workers_are_gone_is_cancelled(pool: Blocks, machine: Machin
     assert pool.total == 0
 
 
-def test_a_cancellation_that_was_not_heard_is_repeated(pool: Blocks, machine: Machine) -> None:
+def test_a_cancellation_that_was_not_heard_is_repeated(pool, machine):
     machine.takes_cancels = False
     pool.request(1)
     pool.collect()
@@ -148,9 +140,7 @@ def test_a_cancellation_that_was_not_heard_is_repeated(pool: Blocks, machine: Ma
     assert (machine.cancelled, pool.total) == (["100", "100"], 0)
 
 
-def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(pool, machine):
     machine.takes_cancels = False
     have(pool, machine, 1)
     machine.connected.clear()
@@ -163,9 +153,7 @@ def test_what_was_not_cancelled_when_it_was_given_up_is_cancelled_at_the_end(
     assert machine.cancelled == ["100", "100"]
 
 
-def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(pool, machine):
     """A job that is cancelled as it starts lives on for as long as the scheduler lets it."""
     pool.request(1)
     pool.collect()
@@ -181,8 +169,8 @@ def test_workers_that_come_after_their_job_was_cancelled_get_no_tasks(
 
 
 def test_blocks_that_wait_for_the_store_are_kept_though_some_of_their_nodes_did_not_come(
-    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    pool, machine, monkeypatch
+):
     have(pool, machine, 1)
     machine.connect(0, idle=1000.0)
     del machine.connected["node1-abc"]

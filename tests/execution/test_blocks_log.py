@@ -1,22 +1,18 @@
 """What is logged of blocks, and what their jobs said last."""
 
-from __future__ import annotations
-
 import logging
 import time
-from pathlib import Path
 
 import pytest
-from block_cases import Machine, have, started
+from block_cases import have, started
 
 from hydragnn_flow.execution.pools import blocks as module
-from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.parsl_executor import last_words
 from hydragnn_flow.execution.pools.scheduler import JobState
 from hydragnn_flow.log import NOTICE
 
 
-def test_last_words_are_the_jobs_own(tmp_path: Path) -> None:
+def test_last_words_are_the_jobs_own(tmp_path):
     assert last_words(tmp_path / "none") == "it left no word"
     errors = tmp_path / "errors"
     errors.write_text("0: ModuleNotFoundError: No module named 'parsl'\nsrun: error: task 0: bye\n")
@@ -25,9 +21,7 @@ def test_last_words_are_the_jobs_own(tmp_path: Path) -> None:
     assert "TIME LIMIT" in last_words(errors)
 
 
-def test_the_life_of_a_block_is_logged_with_its_reasons(
-    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_life_of_a_block_is_logged_with_its_reasons(pool, machine, caplog):
     caplog.set_level(logging.INFO, "hydragnn_flow")
     pool.demand = 9
     have(pool, machine, 1)
@@ -48,9 +42,7 @@ def test_the_life_of_a_block_is_logged_with_its_reasons(
     ]
 
 
-def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(
-    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(pool, machine, caplog):
     caplog.set_level(logging.INFO, "hydragnn_flow")
     started(pool, module.SECONDS_TO_START + 5)
     pool.request(1)
@@ -69,12 +61,7 @@ def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(
     ]
 
 
-def test_what_is_missing_of_a_block_is_told_once(
-    pool: Blocks,
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_what_is_missing_of_a_block_is_told_once(pool, machine, monkeypatch, caplog):
     caplog.set_level(NOTICE, "hydragnn_flow")
     pool.request(1)
     pool.collect()
@@ -99,9 +86,7 @@ def test_what_is_missing_of_a_block_is_told_once(
 
 
 @pytest.mark.parametrize("reason", ["", "suspended"])
-def test_a_block_is_lost_for_the_reason_that_the_scheduler_gives(
-    pool: Blocks, machine: Machine, reason: str
-) -> None:
+def test_a_block_is_lost_for_the_reason_that_the_scheduler_gives(pool, machine, reason):
     have(pool, machine, 1)
     pool.record_states({pool.blocks[0].job.number: JobState("running", reason)})
     pool.refresh()
@@ -112,9 +97,7 @@ def test_a_block_is_lost_for_the_reason_that_the_scheduler_gives(
     assert pool.events[0][1] == lost + said
 
 
-def test_a_block_that_ends_with_its_job_is_not_told_of(
-    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_block_that_ends_with_its_job_is_not_told_of(pool, machine, caplog):
     caplog.set_level(NOTICE, "hydragnn_flow")
     have(pool, machine, 1)
     pool.blocks[0].entered -= 3600
@@ -124,12 +107,7 @@ def test_a_block_that_ends_with_its_job_is_not_told_of(
     assert caplog.messages == []
 
 
-def test_a_job_that_cannot_be_cancelled_is_told(
-    pool: Blocks,
-    machine: Machine,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_a_job_that_cannot_be_cancelled_is_told(pool, machine, monkeypatch, caplog):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.0)
     have(pool, machine, 1)
     machine.takes_cancels = False
@@ -138,9 +116,7 @@ def test_a_job_that_cannot_be_cancelled_is_told(
     assert "did not cancel the jobs 100; cancel them yourself" in caplog.text
 
 
-def test_nodes_that_leave_as_their_job_ends_are_not_called_lost(
-    pool: Blocks, machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_nodes_that_leave_as_their_job_ends_are_not_called_lost(pool, machine, caplog):
     caplog.set_level(logging.INFO, "hydragnn_flow")
     have(pool, machine, 1)
     machine.connected["node0-abc"] = machine.connected["node0-abc"]._replace(tasks=1)

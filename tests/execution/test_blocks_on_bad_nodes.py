@@ -1,19 +1,14 @@
 """Blocks on nodes that are bad, lost or excluded."""
 
-from __future__ import annotations
-
 import pytest
-from block_cases import GCDS, Machine, have, spoil
+from block_cases import GCDS, have, spoil
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools import blocks as module
-from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 
 
-def test_a_bad_node_gets_no_more_tasks_where_there_are_others(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_a_bad_node_gets_no_more_tasks_where_there_are_others(pool, machine):
     health = NodeHealth()
     have(pool, machine, 1)
     spoil(health, "node0")
@@ -24,9 +19,7 @@ def test_a_bad_node_gets_no_more_tasks_where_there_are_others(
     assert pool.keep_off(health) == []  # it is all there is
 
 
-def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(pool, machine):
     health = NodeHealth()
     have(pool, machine, 1)
     for node in ("node0", "node1"):
@@ -36,7 +29,7 @@ def test_a_node_of_no_use_gets_no_tasks_even_if_it_is_all_there_is(
     assert pool.workers == 0
 
 
-def test_a_block_of_bad_nodes_is_given_back(pool: Blocks, machine: Machine) -> None:
+def test_a_block_of_bad_nodes_is_given_back(pool, machine):
     have(pool, machine, 2)
     health = NodeHealth()
     spoil(health, "node0", "node1")
@@ -45,9 +38,7 @@ def test_a_block_of_bad_nodes_is_given_back(pool: Blocks, machine: Machine) -> N
     assert machine.cancelled == ["100"]
 
 
-def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(pool, machine):
     """Where the scheduler cannot be told of bad nodes, it would give them again and again."""
     have(pool, machine, 1, tasks=1)
     health = NodeHealth()
@@ -66,9 +57,7 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(
     assert len(machine.launched) == 2
 
 
-def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(
-    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(pool, machine, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
     have(pool, machine, 1, tasks=1)
     del machine.connected["node1-abc"]
@@ -90,13 +79,11 @@ def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(
     assert len(machine.launched) == 2
 
 
-def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(
-    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(pool, machine, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
     pool.demand = 2 * GCDS
 
-    def come_with_one() -> None:
+    def come_with_one():
         pool.request(1)
         pool.collect()
         machine.connect(len(machine.launched) - 1, nodes=1)
@@ -113,7 +100,7 @@ def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(
         come_with_one()
 
 
-def test_exclusions_that_leave_too_few_nodes_are_dropped(pool: Blocks, machine: Machine) -> None:
+def test_exclusions_that_leave_too_few_nodes_are_dropped(pool, machine):
     pool.exclude(["node0"])
     assert machine.excluded == ["node0"]
     machine.refuses = "sbatch: error: Requested node configuration is not available"
@@ -125,7 +112,7 @@ def test_exclusions_that_leave_too_few_nodes_are_dropped(pool: Blocks, machine: 
         pool.collect()
 
 
-def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool: Blocks, machine: Machine) -> None:
+def test_the_loss_of_one_node_is_told_from_that_of_its_job(pool, machine):
     have(pool, machine, 2)
     del machine.connected["node0-abc"], machine.connected["node2-abc"]
     del machine.connected["node3-abc"]

@@ -1,11 +1,8 @@
 """A worker pool on each of many nodes takes a file descriptor of the interchange."""
 
-from __future__ import annotations
-
 import pickle
 import resource
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from interchange_cases import Interchange, until, worker_pools
@@ -17,7 +14,7 @@ from hydragnn_flow.execution.pools.pool import Pool
 SOFT, NODES = 64, 120
 
 
-def test_more_nodes_are_let_in_than_the_soft_limit_would(tmp_path: Path) -> None:
+def test_more_nodes_are_let_in_than_the_soft_limit_would(tmp_path):
     with (
         Interchange(tmp_path, descriptors=SOFT) as interchange,
         worker_pools(interchange.port, NODES) as pools,
@@ -30,8 +27,8 @@ def test_more_nodes_are_let_in_than_the_soft_limit_would(tmp_path: Path) -> None
 
 
 def test_more_nodes_than_the_hard_limit_allows_are_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))
     many = replace(site(), nodes=8192)
     with pytest.raises(InputError, match=r"site here: 8192 nodes take 8292 .* may have 4096"):

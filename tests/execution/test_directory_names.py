@@ -1,13 +1,10 @@
 """Run directories whose names would be others in Parsl's commands are refused, the rest work."""
 
-from __future__ import annotations
-
 import os
 import string
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -30,9 +27,7 @@ from hydragnn_flow.execution.pools.pool import Pool, _check_name
         ("two\nlines", r"'\\n'"),
     ],
 )
-def test_a_name_that_parsl_cannot_take_is_refused_before_anything_starts(
-    tmp_path: Path, name: str, character: str
-) -> None:
+def test_a_name_that_parsl_cannot_take_is_refused_before_anything_starts(tmp_path, name, character):
     run = tmp_path / name / "run"
     with pytest.raises(
         InputError, match=rf"takes no {character} in a path; choose a directory"
@@ -45,7 +40,7 @@ def test_a_name_that_parsl_cannot_take_is_refused_before_anything_starts(
 @pytest.mark.parametrize(
     ("scheduler", "refused"), [(None, ""), ("slurm", "%"), ("pbs", ":%")]
 )  # Slurm has patterns with %, PBS writes HOST:PATH
-def test_what_a_scheduler_reads_otherwise_is_refused_there(scheduler: Any, refused: str) -> None:
+def test_what_a_scheduler_reads_otherwise_is_refused_there(scheduler, refused):
     for character in ":%":
         directory = Path(f"/runs/12{character}30/parsl")
         if character in refused:
@@ -58,7 +53,7 @@ def test_what_a_scheduler_reads_otherwise_is_refused_there(scheduler: Any, refus
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1))
 @example("läufe/2026-01-01T12:00,lr=1e-3@50%+x_y~")
 @example("läufe/2026-01-01T12:00,lr=1e-3@50%+x_y")
-def test_a_name_that_is_taken_stands_for_itself_wherever_parsl_puts_it(name: str) -> None:
+def test_a_name_that_is_taken_stands_for_itself_wherever_parsl_puts_it(name):
     path = Path("/runs") / name.replace("\0", "0")
     try:
         _check_name(HERE, path)

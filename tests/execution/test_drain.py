@@ -1,7 +1,5 @@
 """When a node takes no more tasks."""
 
-from __future__ import annotations
-
 import pytest
 
 from hydragnn_flow.execution.pools.drain import in_time
@@ -21,14 +19,14 @@ NOW = 1_800_000_000.0
     ],
 )
 def test_a_pool_drains_before_the_end_of_its_job_however_late_it_starts(
-    given: str, seconds_left: int, drains_after: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    given, seconds_left, drains_after, monkeypatch
+):
     monkeypatch.setenv("HYDRAGNN_FLOW_JOB_END", str(int(NOW) + seconds_left))
     others = ["--hb_period=15", "-a", "10.0.0.1"]
     expected = [*others, f"--drain_period={drains_after}"]
     assert in_time([*others, f"--drain_period={given}"], NOW) == expected
 
 
-def test_a_job_without_an_end_drains_as_parsl_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_an_end_drains_as_parsl_says(monkeypatch):
     monkeypatch.delenv("HYDRAGNN_FLOW_JOB_END", raising=False)
     assert in_time(["--drain_period=60"], NOW) == ["--drain_period=60"]

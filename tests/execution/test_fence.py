@@ -1,7 +1,5 @@
 """One driver per run directory, and segments of one that another has replaced."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading
@@ -12,7 +10,6 @@ from segment_cases import make_spec
 from trainer_cases import LONG, Running, checkpoint, run_alone
 
 from hydragnn_flow import locks
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import DriverFile, Rank, fence, sole_driver
 from hydragnn_flow.execution.fence import DRIVER_FILE, LOCK_FILE, is_driven
@@ -21,14 +18,12 @@ from hydragnn_flow.execution.workers import worker
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
-def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_asked_about(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_asked_about(tmp_path, monkeypatch):
     """`hydragnn-flow status` takes the lock for an instant."""
     monkeypatch.setattr(fence, "SECONDS_TO_BECOME_DRIVER", 600.0)
     holding, answered = threading.Event(), threading.Event()
 
-    def ask() -> None:
+    def ask():
         with locks.locked(tmp_path / LOCK_FILE, 0.0):
             holding.set()
             answered.wait(0.1)
@@ -41,9 +36,7 @@ def test_a_driver_that_starts_is_not_taken_for_one_that_is_being_asked_about(
     watcher.join()
 
 
-def test_a_second_driver_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_second_driver_is_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setattr(fence, "SECONDS_TO_BECOME_DRIVER", 0.0)
     with (
         sole_driver(tmp_path),
@@ -53,10 +46,8 @@ def test_a_second_driver_is_refused_by_name(
         pass
 
 
-def test_a_file_system_without_locks_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def flock(*_: object) -> None:
+def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):
+    def flock(*_):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
     monkeypatch.setattr("fcntl.flock", flock)
@@ -67,7 +58,7 @@ def test_a_file_system_without_locks_is_refused(
         pass
 
 
-def test_a_driver_learns_that_another_has_replaced_it(tmp_path: Path) -> None:
+def test_a_driver_learns_that_another_has_replaced_it(tmp_path):
     watched = DriverFile(tmp_path)
     with sole_driver(tmp_path) as old:
         watched.check(old)
@@ -80,15 +71,13 @@ def test_a_driver_learns_that_another_has_replaced_it(tmp_path: Path) -> None:
                 watched.check(old)
 
 
-def test_a_driver_that_ended_is_not_replaced_by_itself(tmp_path: Path) -> None:
+def test_a_driver_that_ended_is_not_replaced_by_itself(tmp_path):
     with sole_driver(tmp_path) as token:
         pass
     DriverFile(tmp_path).check(token)
 
 
-def test_the_file_is_read_only_when_it_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_is_read_only_when_it_is_another(tmp_path, monkeypatch):
     """Each look is one call of a file system that thousands of nodes share."""
     read: list[Path] = []
     real = fence._driver
@@ -104,18 +93,14 @@ def test_the_file_is_read_only_when_it_is_another(
 
 
 @pytest.mark.parametrize("content", [None, b"", b'{"token": ', b"\xff\xfe"])
-def test_a_token_that_is_no_other_drivers_stops_nobody(
-    tmp_path: Path, content: bytes | None
-) -> None:
+def test_a_token_that_is_no_other_drivers_stops_nobody(tmp_path, content):
     if content is not None:
         (tmp_path / DRIVER_FILE).write_bytes(content)
     DriverFile(tmp_path).check("mine")
 
 
-def test_a_disk_that_does_not_answer_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def stat(*_: object, **__: object) -> os.stat_result:
+def test_a_disk_that_does_not_answer_says_nothing(tmp_path, monkeypatch):
+    def stat(*_, **__):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(Path, "stat", stat)
@@ -123,9 +108,7 @@ def test_a_disk_that_does_not_answer_says_nothing(
         DriverFile(tmp_path).check("mine")
 
 
-def test_an_orphan_gives_way_to_a_newer_driver(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_orphan_gives_way_to_a_newer_driver(tmp_path, alloy_store, monkeypatch):
     """A driver is killed, its node computes on; the next driver's segment takes over."""
     monkeypatch.setattr(worker, "_SECONDS_BETWEEN_LOOKS", 0.1)
     monkeypatch.setattr(worker, "_watch", [])  # of another run

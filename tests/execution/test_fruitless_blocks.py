@@ -1,12 +1,10 @@
 """Blocks that end without having done anything, and schedulers that refuse them."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 
 import pytest
-from block_cases import GCDS, NODES, AtOnce, Machine, have, listed, started
+from block_cases import GCDS, NODES, AtOnce, have, listed, started
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools import block as one_block
@@ -17,9 +15,7 @@ from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, Refused
 
 
 @pytest.mark.parametrize("work", ["none came", "a task was done", "it drained", "a checkpoint"])
-def test_only_blocks_that_were_for_nothing_count_against_a_site(
-    pool: Blocks, machine: Machine, work: str
-) -> None:
+def test_only_blocks_that_were_for_nothing_count_against_a_site(pool, machine, work):
     for number in range(2 * patience.MOST_FRUITLESS):
         pool.request(1)
         pool.collect()
@@ -38,10 +34,8 @@ def test_only_blocks_that_were_for_nothing_count_against_a_site(
     assert pool.total == 0
 
 
-def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
-    pool: Blocks, machine: Machine
-) -> None:
-    def lose_another() -> None:
+def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(pool, machine):
+    def lose_another():
         pool.request(1)
         pool.collect()
         machine.connect(len(machine.launched) - 1, tasks=1)
@@ -57,9 +51,7 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
         lose_another()
 
 
-def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(
-    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(pool, machine, monkeypatch):
     monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0, 0.0, 60.0))
     have(pool, machine, 1, tasks=1)
     for number in range(1, 5):
@@ -71,9 +63,7 @@ def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(
     assert len(machine.launched) == 5  # but ever more seldom
 
 
-def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
-    pool: Blocks, machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_that_was_at_work_for_long_was_not_for_nothing(pool, machine, monkeypatch):
     """Segments of hours end in no block whose job is preempted, and get on all the same."""
     monkeypatch.setattr(one_block, "SECONDS_OF_WORK", 0.0)
     for number in range(2 * patience.MOST_FRUITLESS):
@@ -88,9 +78,7 @@ def test_a_block_that_was_at_work_for_long_was_not_for_nothing(
     assert pool.total == 0
 
 
-def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(pool, machine):
     """Its environment is on a file system that hangs, say; its nodes would idle for hours."""
     started(pool, 10_000.0, running=False)
     started(pool, module.SECONDS_TO_START - 5)
@@ -104,9 +92,7 @@ def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(
 
 
 @pytest.mark.parametrize(("scheduler", "seconds"), [(False, 120.0), (True, 900.0)])
-def test_processes_of_this_host_are_waited_for_less_long(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch, scheduler: bool, seconds: float
-) -> None:
+def test_processes_of_this_host_are_waited_for_less_long(machine, monkeypatch, scheduler, seconds):
     monkeypatch.setattr(machine, "is_here", True)
     first: Any = "pending" if scheduler else "running"
     pool = Blocks("here", machine, AtOnce(), GCDS, first)
@@ -116,9 +102,7 @@ def test_processes_of_this_host_are_waited_for_less_long(
     assert machine.cancelled == ["101"]
 
 
-def test_large_blocks_are_given_more_time(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_blocks_are_given_more_time(machine, monkeypatch):
     """A thousand nodes are started, and let in by Parsl's interchange, one after another."""
     monkeypatch.setattr(machine, "nodes_per_block", 4096)
     pool = Blocks("here", machine, AtOnce(), GCDS, "pending")
@@ -133,7 +117,7 @@ def test_large_blocks_are_given_more_time(
         assert pool.needed == needed
 
 
-def test_refusals_beside_a_job_that_waits_are_put_up_with(pool: Blocks, machine: Machine) -> None:
+def test_refusals_beside_a_job_that_waits_are_put_up_with(pool, machine):
     """A queue may let a user have one job at a time, and that may wait for days."""
     pool.request(1)
     pool.collect()
@@ -146,9 +130,7 @@ def test_refusals_beside_a_job_that_waits_are_put_up_with(pool: Blocks, machine:
     assert "QOSMaxSubmitJobPerUserLimit" in pool.patience.trouble
 
 
-def test_a_scheduler_that_does_not_answer_is_waited_for_before_the_first_job(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_a_scheduler_that_does_not_answer_is_waited_for_before_the_first_job(pool, machine):
     pool.exclude(["node7"])  # bad nodes that are remembered are no reason for silence
     machine.refuses, machine.refusal = "Unable to contact slurm controller", NoAnswer
     for _ in patience.SECONDS_AFTER_REFUSAL:
@@ -164,9 +146,7 @@ def test_a_scheduler_that_does_not_answer_is_waited_for_before_the_first_job(
         pool.collect()
 
 
-def test_a_scheduler_that_answers_at_last_with_a_refusal_ends_the_campaign(
-    pool: Blocks, machine: Machine
-) -> None:
+def test_a_scheduler_that_answers_at_last_with_a_refusal_ends_the_campaign(pool, machine):
     for refusal in (NoAnswer, Refused):
         machine.refuses, machine.refusal = "sbatch: error: Invalid account", refusal
         pool.patience._not_before = 0.0

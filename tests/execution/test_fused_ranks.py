@@ -1,16 +1,12 @@
 """Segments that are trained fused in one trainer process: each has a result of its own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from segment_cases import make_spec, network_with
 from trainer_cases import LONG, NODE, Running, checkpoint, until
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, run_ranks
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.segment import SegmentSpec
@@ -29,7 +25,7 @@ CHEAP: dict[str, Any] = {
 }
 
 
-def rank_of(folder: Path, store: GraphStore, epochs: int) -> Rank:
+def rank_of(folder, store, epochs):
     network = network_with(**CHEAP)
     specs: list[SegmentSpec] = []
     for number in range(8):
@@ -40,9 +36,7 @@ def rank_of(folder: Path, store: GraphStore, epochs: int) -> Rank:
     return Rank(specs[0], gcd=0, fused=tuple(specs[1:]))
 
 
-def test_each_has_a_result_and_a_checkpoint_of_its_own(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_each_has_a_result_and_a_checkpoint_of_its_own(tmp_path, alloy_store):
     rank = rank_of(tmp_path, alloy_store, 4)
     results = run_ranks(NODE, [rank])
     assert [result.number for result in results] == [*range(8)]
@@ -55,9 +49,7 @@ def test_each_has_a_result_and_a_checkpoint_of_its_own(
         assert result.checkpoint == spec.checkpoint.name and state["seed"] == spec.seed
 
 
-def test_they_stop_together_when_asked_and_die_with_their_process(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_they_stop_together_when_asked_and_die_with_their_process(tmp_path, alloy_store):
     rank = rank_of(tmp_path, alloy_store, LONG)
     running = Running([rank])
     checkpoint(rank.specs[-1].folder)

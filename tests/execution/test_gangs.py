@@ -1,7 +1,5 @@
 """Gangs: workers that run the ranks of one segment together, killed, stopped and left out."""
 
-from __future__ import annotations
-
 import json
 import os
 import select
@@ -12,11 +10,9 @@ import sys
 import tempfile
 import threading
 import uuid
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -25,13 +21,12 @@ from driver_cases import command_of
 from segment_cases import make_spec
 from trainer_cases import LONG, PATIENCE, checkpoint, trainers_below
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.binding import LOOPBACK
 from hydragnn_flow.execution.workers import rendezvous as rendezvous_module
 from hydragnn_flow.execution.workers.rendezvous import RanksMissing
-from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 from hydragnn_flow.training.monitor import SPARE_SECONDS
 from hydragnn_flow.training.runner import run_segment
 
@@ -49,7 +44,7 @@ class Worker:
         Words before its command: those of a node with a network of its own.
     """
 
-    def __init__(self, prefix: Sequence[str]) -> None:
+    def __init__(self, prefix):
         self.prefix = prefix
         self.interface = "hsn0" if prefix else LOOPBACK
         self.process = subprocess.Popen(
@@ -59,28 +54,28 @@ class Worker:
             text=True,
         )
 
-    def send(self, spec: SegmentSpec, interface: str | None = "", **rank: Any) -> None:
+    def send(self, spec, interface="", **rank):
         asked = {"spec": spec.to_dict(), "rank": {"gcd": 0, "nodes": 2} | rank}
         self._say(asked | {"interface": self.interface if interface == "" else interface})
 
-    def call_off(self, spec: SegmentSpec, reason: str) -> None:
+    def call_off(self, spec, reason):
         self._say({"call off": [spec.attempt, reason]})
 
-    def _say(self, message: dict[str, Any]) -> None:
+    def _say(self, message):
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(message) + "\n")
         self.process.stdin.flush()
 
-    def result(self) -> SegmentResult:
+    def result(self):
         assert self.process.stdout is not None
         assert select.select([self.process.stdout], [], [], PATIENCE)[0], "it was left waiting"
         return SegmentResult(**json.loads(self.process.stdout.readline()))
 
     @property
-    def trainers(self) -> list[psutil.Process]:
+    def trainers(self):
         return trainers_below(psutil.Process(self.process.pid))
 
-    def end(self) -> None:
+    def end(self):
         if self.process.poll() is not None:
             return
         trainers = self.trainers
@@ -92,7 +87,7 @@ class Worker:
 
 
 @pytest.fixture(scope="module")
-def nodes() -> Iterator[list[list[str]]]:
+def nodes():
     """Commands that run a program on one of two machines joined by a cable, `hsn0` to `hsn0`.
 
     Each is a network namespace of its own, without a name server and without any other network.
@@ -128,19 +123,19 @@ def nodes() -> Iterator[list[list[str]]]:
             subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
-def ip(*arguments: str) -> None:
+def ip(*arguments):
     subprocess.run(["ip", *arguments], check=True)
 
 
 @pytest.fixture
-def apart(nodes: list[list[str]]) -> list[list[str]]:
+def apart(nodes):
     if not nodes:
         pytest.skip("needs root and iproute2, for network namespaces")
     return nodes
 
 
 @pytest.fixture(scope="module")
-def two_workers(nodes: list[list[str]]) -> Iterator[list[Worker]]:
+def two_workers(nodes):
     workers = [Worker(node) for node in nodes or [[], []]]
     yield workers
     for worker in workers:
@@ -148,7 +143,7 @@ def two_workers(nodes: list[list[str]]) -> Iterator[list[Worker]]:
 
 
 @pytest.fixture
-def workers(two_workers: list[Worker]) -> list[Worker]:
+def workers(two_workers):
     """Workers on two nodes, or here; one that a test has killed is replaced."""
     for number, worker in enumerate(two_workers):
         if worker.process.poll() is not None:
@@ -156,20 +151,18 @@ def workers(two_workers: list[Worker]) -> list[Worker]:
     return two_workers
 
 
-def gang(folder: Path, store: GraphStore, epochs: int, **changes: Any) -> SegmentSpec:
+def gang(folder, store, epochs, **changes):
     """A segment as a driver sends it."""
     return make_spec(folder, store, epochs, attempt=uuid.uuid4().hex, **changes)
 
 
-def send(workers: list[Worker], spec: SegmentSpec, **group: Any) -> None:
+def send(workers, spec, **group):
     """One rank to each of some workers."""
     for rank, worker in enumerate(workers):
         worker.send(spec, number=rank, **{"world": len(workers), **group})
 
 
-def test_a_gang_of_two_workers_equals_one_process(
-    tmp_path: Path, alloy_store: GraphStore, nodes: list[list[str]], workers: list[Worker]
-) -> None:
+def test_a_gang_of_two_workers_equals_one_process(tmp_path, alloy_store, nodes, workers):
     spec = gang(tmp_path / "gang", alloy_store, 3, kind="member")
     spec.folder.rmdir()  # a driver leaves it to the first who needs it
     send(workers, spec)
@@ -185,9 +178,7 @@ def test_a_gang_of_two_workers_equals_one_process(
     assert group_results[0].history == group_results[1].history
 
 
-def test_a_gang_saves_before_its_deadline(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
+def test_a_gang_saves_before_its_deadline(tmp_path, alloy_store, workers):
     warm = gang(tmp_path / "warm", alloy_store, 1)
     send(workers, warm)
     assert merged([worker.result() for worker in workers]).status == "ok"
@@ -207,8 +198,8 @@ def test_a_gang_saves_before_its_deadline(
 
 
 def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
+    tmp_path, alloy_store, workers
+):
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
     checkpoint(spec.folder)
@@ -225,9 +216,7 @@ def test_a_killed_rank_ends_every_group_and_the_next_sending_goes_on(
     assert resumed.from_epoch + resumed.from_step > 0
 
 
-def test_a_gang_without_one_of_its_groups_is_lost(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
+def test_a_gang_without_one_of_its_groups_is_lost(tmp_path, alloy_store, workers):
     spec = gang(tmp_path / "gang", alloy_store, 1)
     workers[1].send(spec, number=1, world=2, seconds_to_meet=3.0)
     group_result = workers[1].result()
@@ -236,9 +225,7 @@ def test_a_gang_without_one_of_its_groups_is_lost(
 
 
 @pytest.mark.slow  # gangs are called off above, and test_hanging has a rank that hangs
-def test_a_gang_that_hangs_is_called_off(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
+def test_a_gang_that_hangs_is_called_off(tmp_path, alloy_store, workers):
     """A node that freezes breaks no connection; the driver learns of it and calls the gang off."""
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
@@ -251,9 +238,7 @@ def test_a_gang_that_hangs_is_called_off(
         assert group_result.reason == "another rank of the gang ended: node n2 does not answer"
 
 
-def test_a_group_that_comes_after_it_was_called_off_ends_at_once(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
+def test_a_group_that_comes_after_it_was_called_off_ends_at_once(tmp_path, alloy_store, workers):
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     workers[0].call_off(spec, "node n2 does not answer")
     workers[0].send(spec, world=2)
@@ -265,8 +250,8 @@ def test_a_group_that_comes_after_it_was_called_off_ends_at_once(
 
 
 def test_a_gang_that_was_taken_for_lost_spoils_nothing_of_the_next_sending(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
+    tmp_path, alloy_store, workers
+):
     """Both train at the same time, until the nodes of the first notice that nobody listens."""
     send(workers, gang(tmp_path / "warm", alloy_store, 1), gcd=1)
     assert merged([worker.result() for worker in workers]).status == "ok"
@@ -285,9 +270,7 @@ def test_a_gang_that_was_taken_for_lost_spoils_nothing_of_the_next_sending(
     assert kept.read_bytes() == content
 
 
-def test_a_lost_worker_ends_the_other_group(
-    tmp_path: Path, alloy_store: GraphStore, workers: list[Worker]
-) -> None:
+def test_a_lost_worker_ends_the_other_group(tmp_path, alloy_store, workers):
     """As where a node dies: the worker and its trainer processes are gone at once."""
     spec = gang(tmp_path / "gang", alloy_store, LONG)
     send(workers, spec)
@@ -303,9 +286,7 @@ def test_a_lost_worker_ends_the_other_group(
     assert merged([left, gone]).reason == gone.reason
 
 
-def group_result(
-    status: Status, reason: str = "", node: str = "n1", **values: Any
-) -> SegmentResult:
+def group_result(status, reason="", node="n1", **values):
     outcome = {"to_epoch": 5, "status": status, "reason": reason}
     return SegmentResult(kind="member", number=0, rung=0, node=node, **outcome, **values)
 
@@ -335,13 +316,13 @@ ENDED = group_result("interrupted", "another rank of the gang ended: somehow", "
         ),
     ],
 )
-def test_a_gang_ends_for_its_cause(cause: SegmentResult, consequences: list[SegmentResult]) -> None:
+def test_a_gang_ends_for_its_cause(cause, consequences):
     for group_results in ([cause, *consequences], [*consequences, cause]):
         result = merged(group_results)
         assert (result.status, result.reason) == (cause.status, cause.reason)
 
 
-def test_a_gang_has_the_gcds_and_costs_of_all_its_groups() -> None:
+def test_a_gang_has_the_gcds_and_costs_of_all_its_groups():
     result = merged(
         [
             group_result("ok", gcds=["0", "1"], cpu_seconds=1.0, peak_memory_gib=3.0),
@@ -362,26 +343,24 @@ def test_a_gang_has_the_gcds_and_costs_of_all_its_groups() -> None:
         ([0.0, 0.0], 0.0),
     ],
 )
-def test_a_gang_has_the_energy_of_all_its_groups(
-    joules: list[float | None], expected: float | None
-) -> None:
+def test_a_gang_has_the_energy_of_all_its_groups(joules, expected):
     group_results = [group_result("ok", joules=value) for value in joules]
     assert merged(group_results).joules == expected
 
 
-def test_of_a_gang_that_ended_badly_what_is_known_of_its_energy_counts() -> None:
+def test_of_a_gang_that_ended_badly_what_is_known_of_its_energy_counts():
     lost = group_result("lost", joules=None)
     ended = group_result("interrupted", joules=100.0)
     assert merged([ended, lost]).joules == 100.0
     assert merged([lost]).joules is None
 
 
-def test_a_group_of_a_gang_needs_an_attempt(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_group_of_a_gang_needs_an_attempt(tmp_path, alloy_store):
     with pytest.raises(ValueError, match="attempt"):
         Rank(make_spec(tmp_path / "t", alloy_store, 1), world=2)
 
 
-def meet(folder: Path, rank: int, patience: float = 60.0, **changes: Any) -> Any:
+def meet(folder, rank, patience=60.0, **changes):
     """A rank that looks for the others in a folder; nobody asks it to stop."""
     here = tempfile.mkdtemp(dir=folder)
     given = {"here": here, "interface": None, "leads": True, "rank": rank, "size": 2} | changes
@@ -392,20 +371,11 @@ def meet(folder: Path, rank: int, patience: float = 60.0, **changes: Any) -> Any
 
 @pytest.mark.parametrize(
     ("steps", "network", "net"),
-    [
-        (("7.0", "7.0"), "", None),
-        (("7.0", "7.1"), "", "Socket"),
-        (("7.0", "7.1"), "another", None),
-    ],
+    [(("7.0", "7.0"), "", None), (("7.0", "7.1"), "", "Socket"), (("7.0", "7.1"), "another", None)],
 )
 def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    steps: tuple[str, str],
-    network: str,
-    net: str | None,
-) -> None:
+    tmp_path, monkeypatch, capsys, steps, network, net
+):
     """It connects processes of one step, and RCCL would wait for the others."""
     monkeypatch.setattr(rendezvous_module, "_SLINGSHOT", tmp_path / network)
     monkeypatch.delenv("NCCL_NET", raising=False)
@@ -414,7 +384,7 @@ def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
     monkeypatch.setattr(rendezvous_module, "_step", lambda: of_threads.step)
     met = threading.Barrier(2, timeout=60)
 
-    def run(rank: int) -> None:
+    def run(rank):
         of_threads.step = steps[rank]
         with meet(tmp_path, rank):
             met.wait()
@@ -433,14 +403,7 @@ def test_ranks_of_several_job_steps_use_sockets_on_slingshot(
         (1, "hsn9", InputError, "no network interface 'hsn9'"),
     ],
 )
-def test_ranks_that_cannot_meet_say_why(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    rank: int,
-    interface: str | None,
-    error: type[Exception],
-    said: str,
-) -> None:
+def test_ranks_that_cannot_meet_say_why(tmp_path, monkeypatch, rank, interface, error, said):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", LOOPBACK)
     if rank:  # rank 0 is on another node
         place = {"key": "key", "node": "another", "address": "10.0.0.1", "port": 1}
@@ -450,9 +413,7 @@ def test_ranks_that_cannot_meet_say_why(
 
 
 @pytest.mark.slow  # where its ranks listen; that they meet and learn the same is tested below
-def test_ranks_on_two_nodes_meet_on_their_interface_alone(
-    tmp_path: Path, alloy_store: GraphStore, apart: list[list[str]]
-) -> None:
+def test_ranks_on_two_nodes_meet_on_their_interface_alone(tmp_path, alloy_store, apart):
     """Two ranks on each: their sums, weights and losses, and where they listened meanwhile."""
     spec = gang(tmp_path / "gang", alloy_store, 2)
     rendezvous = {"folder": spec.directory, "key": "k", "interface": "hsn0", "patience": 200.0}

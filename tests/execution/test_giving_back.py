@@ -1,7 +1,5 @@
 """A driver gives back its batch jobs whatever ends it, and only its own; Slurm is faked."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 import time
@@ -22,11 +20,7 @@ from hydragnn_flow.execution.pools.block import Block
 from hydragnn_flow.execution.pools.parsl_executor import BatchJob
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.scheduler import JobState
-from hydragnn_flow.execution.pools.workers_file import (
-    WORKERS_FILE,
-    read_workers,
-    remembered_nodes,
-)
+from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE, read_workers, remembered_nodes
 from hydragnn_flow.files import write_json
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -35,14 +29,12 @@ SLURM = replace(site(), scheduler="slurm")
 
 
 @pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def quiet(monkeypatch):
     """Nothing of Parsl's is started."""
     monkeypatch.setattr(our_executor.ParslExecutor, "start", lambda *_: None)
 
 
-def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
-    tmp_path: Path, install: Install
-) -> None:
+def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(tmp_path, install):
     """Guards of a login node do so, and `kill`."""
     install("sbatch", "echo Submitted batch job 77")
     install("squeue", "echo '77|PENDING|Priority|1:00|/somewhere/else'")
@@ -50,10 +42,7 @@ def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
     install("sacct", f"touch {tmp_path}/asked; sleep 600")  # a database that hangs; nobody needs it
     node: Any = {"gcds": 2, "device": "cpu", "memory_gib": 4}
     slurm = load_site("slurm", node=node, interface="lo")
-    with (
-        pytest.raises(SystemExit) as left,
-        Pool(slurm, tmp_path / "run" / "parsl") as pools,
-    ):
+    with pytest.raises(SystemExit) as left, Pool(slurm, tmp_path / "run" / "parsl") as pools:
         update_until(pools, lambda: pools._blocks.blocks, 1)
         send(signal.SIGTERM)
         time.sleep(60)
@@ -63,9 +52,7 @@ def test_a_job_in_the_queue_is_cancelled_when_its_driver_is_told_to_end(
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_job_whose_submission_was_cut_short_is_cancelled_at_the_end(
-    tmp_path: Path, install: Install
-) -> None:
+def test_a_job_whose_submission_was_cut_short_is_cancelled_at_the_end(tmp_path, install):
     """What ends a whole session ends its sbatch too, which then has no answer any more."""
     install("sbatch", f"echo $1 > {tmp_path}/taken; kill -KILL $$")
     install(
@@ -83,13 +70,11 @@ def test_a_job_whose_submission_was_cut_short_is_cancelled_at_the_end(
 
 
 @pytest.mark.parametrize("fails", ["start", "managers"])
-def test_signals_that_come_together_leave_no_job(
-    tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
+def test_signals_that_come_together_leave_no_job(tmp_path, quiet, monkeypatch, fails):
     """systemd ends a session by SIGTERM and SIGHUP at once; here during a start, or at work."""
     cancelled: list[str] = []
 
-    def both(*_: object) -> None:
+    def both(*_):
         together(signal.SIGTERM, signal.SIGHUP)
 
     monkeypatch.setattr(our_executor.ParslExecutor, fails, both)
@@ -103,7 +88,7 @@ def test_signals_that_come_together_leave_no_job(
     assert read_workers(tmp_path / "run")
 
 
-def left_behind(run: Path, start: str = "000") -> str:
+def left_behind(run, start="000"):
     """The script of a job that a driver left in the queue."""
     script = run / "parsl" / start / "submit_scripts" / "parsl.gcd.block-0.1795300124.82"
     script.parent.mkdir(parents=True, exist_ok=True)
@@ -112,10 +97,10 @@ def left_behind(run: Path, start: str = "000") -> str:
 
 
 @pytest.fixture
-def cancelled(tmp_path: Path, install: Install, quiet: None) -> Callable[..., list[str]]:
+def cancelled(tmp_path, install, quiet):
     """Starts and ends the pools of a run while Slurm lists such jobs; returns those cancelled."""
 
-    def start(run: Path, *listed: str) -> list[str]:
+    def start(run, *listed):
         (tmp_path / "listed").write_text("".join(f"{line}\n" for line in listed))
         (tmp_path / "cancelled").write_text("")
         install("squeue", f"cat {tmp_path}/listed")
@@ -129,9 +114,7 @@ def cancelled(tmp_path: Path, install: Install, quiet: None) -> Callable[..., li
     return start
 
 
-def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(
-    tmp_path: Path, cancelled: Callable[..., list[str]]
-) -> None:
+def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(tmp_path, cancelled):
     listed = [
         f"101|RUNNING|None|1:00|{left_behind(tmp_path / 'run')}",
         "102|PENDING|Priority|1:00|/usr/bin/somebodys.sh",
@@ -143,8 +126,8 @@ def test_jobs_that_a_killed_driver_left_are_cancelled_and_no_others(
 
 
 def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
-    tmp_path: Path, quiet: None, install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, quiet, install, monkeypatch
+):
     """The first time the scheduler may not have heard it."""
     install("scancel", f"echo $* >> {tmp_path}/cancelled")
     monkeypatch.setattr(our_executor.ParslExecutor, "submitted", lambda _: ["101", "102"])
@@ -160,24 +143,18 @@ def test_a_job_that_was_given_up_is_cancelled_until_it_is_gone(
         assert (tmp_path / "cancelled").read_text().split() == ["101"]
 
 
-def test_a_copy_of_a_run_directory_cancels_none_of_the_originals_jobs(
-    tmp_path: Path, cancelled: Callable[..., list[str]]
-) -> None:
+def test_a_copy_of_a_run_directory_cancels_none_of_the_originals_jobs(tmp_path, cancelled):
     job = f"101|RUNNING|None|1:00|{left_behind(tmp_path / 'run')}"
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     assert cancelled(tmp_path / "copy", job) == []
 
 
-def test_a_driver_that_was_replaced_cancels_none_of_its_successors_jobs(
-    tmp_path: Path, cancelled: Callable[..., list[str]]
-) -> None:
+def test_a_driver_that_was_replaced_cancels_none_of_its_successors_jobs(tmp_path, cancelled):
     script = tmp_path / "run" / "parsl" / "007" / "submit_scripts" / "parsl.gcd.block-0.1"
     assert cancelled(tmp_path / "run", f"101|RUNNING|None|1:00|{script}") == []
 
 
-def test_a_disk_that_is_away_is_no_reason_to_stop(
-    tmp_path: Path, quiet: None, install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_is_away_is_no_reason_to_stop(tmp_path, quiet, install, monkeypatch):
     """The states of jobs are asked for every few seconds."""
     install("squeue", "true")
     with Pool(SLURM, tmp_path / "run" / "parsl") as pools:
@@ -187,13 +164,11 @@ def test_a_disk_that_is_away_is_no_reason_to_stop(
         assert pools._states.result(PATIENCE) == {"101": JobState("ended")}
 
 
-def _away(*_: object, **__: object) -> None:
+def _away(*_, **__):
     raise OSError(116, "Stale file handle")
 
 
-def test_bad_nodes_are_remembered_by_the_next_driver(
-    tmp_path: Path, quiet: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_nodes_are_remembered_by_the_next_driver(tmp_path, quiet, monkeypatch):
     run = tmp_path / "run"
     excluded: list[str] = []
     monkeypatch.setattr(
@@ -214,18 +189,14 @@ def test_bad_nodes_are_remembered_by_the_next_driver(
 
 
 @pytest.mark.parametrize("content", [{}, {"bad_nodes": ["as of an earlier version"]}])
-def test_a_file_that_remembers_nothing_does_no_harm(
-    tmp_path: Path, content: dict[str, Any]
-) -> None:
+def test_a_file_that_remembers_nothing_does_no_harm(tmp_path, content):
     write_json(tmp_path / WORKERS_FILE, content)
     assert remembered_nodes(tmp_path) == {}
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_results_that_nobody_receives_any_more_stop_the_campaign(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def deserialize(*_: object) -> None:
+def test_results_that_nobody_receives_any_more_stop_the_campaign(tmp_path, monkeypatch):
+    def deserialize(*_):
         raise MemoryError("ulimit -v of a login node")
 
     with Pool(site(gcds=1), tmp_path / "läufe,12:30=a+b@50%" / "parsl") as pools:

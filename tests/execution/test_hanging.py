@@ -1,7 +1,5 @@
 """A segment that hangs is noticed, and what only takes its time is not taken for hanging."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import shlex
@@ -9,17 +7,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow import processes
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Rank, merged, run_ranks
 from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers import rank as rank_module
@@ -36,12 +32,12 @@ Scripted = Callable[[str], TrainerProcess]
 
 
 @pytest.fixture
-def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scripted]:
+def scripted(tmp_path, monkeypatch):
     """Trainer processes whose processes run a few lines of shell; `say` prints a message."""
     trainers: list[TrainerProcess] = []
     monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 0.02)
 
-    def start(lines: str) -> TrainerProcess:
+    def start(lines):
         script = tmp_path / f"trainer process{len(trainers)}"
         script.write_text(f'#!/bin/sh\nsay() {{ echo "$1"; }}\nread request\n{lines}\n')
         script.chmod(0o755)
@@ -56,18 +52,18 @@ def scripted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script
         trainer.kill()
 
 
-def say(*messages: str) -> str:
+def say(*messages):
     return "\n".join(f"say {shlex.quote(message)}" for message in messages)
 
 
-def alive(step: float) -> str:
+def alive(step):
     return say(f'{{"alive": {step}}}')
 
 
 @pytest.mark.parametrize("before", ["", alive(0)])
 def test_a_process_that_says_nothing_before_its_first_step_is_waited_for_long(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, before: str
-) -> None:
+    scripted, monkeypatch, before
+):
     """It reads a store, or compiles kernels."""
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
     assert scripted(f"{before}\nsleep 0.4\n{say('{}')}").call({}, seconds=60.0) == {}
@@ -78,7 +74,7 @@ def test_a_process_that_says_nothing_before_its_first_step_is_waited_for_long(
     assert trainer._process.returncode == -signal.SIGKILL
 
 
-def test_signs_of_life_keep_a_process(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_of_life_keep_a_process(scripted, monkeypatch):
     """Ten seconds pass before each of them."""
     trainer = scripted("sleep 60")
     messages: list[dict[str, Any] | None] = []
@@ -91,9 +87,7 @@ def test_signs_of_life_keep_a_process(scripted: Scripted, monkeypatch: pytest.Mo
     assert trainer.call({}, seconds=15.0) == {}
 
 
-def test_a_job_that_was_suspended_does_not_hang(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_was_suspended_does_not_hang(scripted, monkeypatch):
     """Hours have passed when Slurm lets its processes go on, and none of them could give a sign."""
     trainer = scripted(f"{alive(0.01)}\nsleep 0.3\n{say('{}')}")
     hours = itertools.count()
@@ -101,9 +95,7 @@ def test_a_job_that_was_suspended_does_not_hang(
     assert trainer.call({}, seconds=60.0) == {}
 
 
-def test_a_process_that_has_answered_and_does_not_end_keeps_nobody_waiting(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_has_answered_and_does_not_end_keeps_nobody_waiting(scripted, monkeypatch):
     """Its GPU's driver takes for ever to give back memory."""
     monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.1)
     trainer = scripted(say('{"last": true, "status": "ok"}') + "\nsleep 20")
@@ -111,16 +103,14 @@ def test_a_process_that_has_answered_and_does_not_end_keeps_nobody_waiting(
     assert trainer.was_killed
 
 
-def test_a_process_that_stops_giving_signs_is_killed(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_stops_giving_signs_is_killed(scripted, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.2)
     trainer = scripted(f"{alive(0.004)}\nsleep 60")
     with pytest.raises(Hung, match=r"the longest of its steps took 0\.0 s"):
         trainer.call({}, seconds=60.0)
 
 
-def test_long_steps_give_more_time(scripted: Scripted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_steps_give_more_time(scripted, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.1)
     steps = f"{alive(2.0)}\n{alive(0.001)}\nsleep 0.3"
     assert scripted(f"{steps}\n{say('{}')}").call({}, seconds=60.0) == {}
@@ -128,23 +118,19 @@ def test_long_steps_give_more_time(scripted: Scripted, monkeypatch: pytest.Monke
         scripted(f"{alive(0.01)}\n{alive(0.06)}\nsleep 60").call({}, seconds=60.0)
 
 
-def test_what_trains_nothing_may_take_any_time(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_trains_nothing_may_take_any_time(scripted, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.0)
     assert scripted(f"sleep 0.3\n{say('{}')}").call({module.CALL: "module:function"}) == {}
 
 
-def test_answers_come_whole_however_they_are_cut(scripted: Scripted) -> None:
+def test_answers_come_whole_however_they_are_cut(scripted):
     lines = """
     printf '{"alive": 1}\\n{"al'; sleep 0.1; printf 'ive": 2}\\n{"a": "'
     head -c 300000 /dev/zero | tr '\\0' x; echo '"}'"""
     assert scripted(lines).call({}) == {"a": "x" * 300_000}
 
 
-def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(scripted, monkeypatch):
     """It is in the middle of reading from a disk that does not answer."""
     monkeypatch.setattr(processes, "SECONDS_TO_DIE", 0.1)
     trainer = scripted("sleep 60")
@@ -162,9 +148,7 @@ def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(
         each._process.kill()
 
 
-def test_a_process_whose_children_are_killed_for_long_says_how_it_ended(
-    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_whose_children_are_killed_for_long_says_how_it_ended(scripted, monkeypatch):
     monkeypatch.setattr(processes, "kill_below", lambda pid: time.sleep(0.5))
     monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 0.05)
     trainer = scripted("sleep 60")
@@ -176,17 +160,15 @@ def test_a_process_whose_children_are_killed_for_long_says_how_it_ended(
 class Scripts:
     """Trainer processes of a node, one for each rank."""
 
-    def __init__(self, *trainers: TrainerProcess) -> None:
+    def __init__(self, *trainers):
         self._trainers = trainers
 
     @contextmanager
-    def lend(self, gcd: int, memory_gib: float) -> Iterator[tuple[TrainerProcess, int]]:
+    def lend(self, gcd, memory_gib):
         yield self._trainers[gcd], gcd
 
 
-def test_a_gang_whose_rank_hangs_ends_and_says_which(
-    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gang_whose_rank_hangs_ends_and_says_which(tmp_path, scripted, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.3)
     spec = make_spec(tmp_path / "m", None, 1, attempt="1")
     # A pipe that is full of signs: one is there whenever somebody looks.
@@ -203,8 +185,8 @@ def test_a_gang_whose_rank_hangs_ends_and_says_which(
 
 
 def test_a_segment_whose_time_is_up_ends_though_its_process_does_not_answer(
-    tmp_path: Path, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, scripted, monkeypatch
+):
     monkeypatch.setattr(rank_module, "SECONDS_TO_ANSWER", 0.0)
     scripts = Scripts(scripted(f"while true; do {alive(0.001)}; done"))
     monkeypatch.setattr(worker, "trainers_of", lambda node: scripts)
@@ -213,8 +195,8 @@ def test_a_segment_whose_time_is_up_ends_though_its_process_does_not_answer(
 
 
 def test_a_training_says_that_it_is_alive_at_every_step_and_every_batch_it_judges(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+    tmp_path, alloy_store
+):
     told: list[float] = []
     network = network_with(Training__batch_size=2)
     spec = make_spec(tmp_path / "t", alloy_store, 2, network=network)
@@ -225,7 +207,7 @@ def test_a_training_says_that_it_is_alive_at_every_step_and_every_batch_it_judge
     assert max(told) > 0
 
 
-def test_signs_of_life_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_signs_of_life_are_seldom(monkeypatch):
     sent: list[object] = []
     now = [100.0]
     monkeypatch.setattr(answers.time, "monotonic", lambda: now[0])
@@ -236,8 +218,8 @@ def test_signs_of_life_are_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sent == [{"alive": step} for step in range(0, 50, 8)]
 
 
-def test_a_worker_that_is_gone_does_not_end_a_step() -> None:
-    def send(message: object) -> None:
+def test_a_worker_that_is_gone_does_not_end_a_step():
+    def send(message):
         raise BrokenPipeError
 
     answers._signs(send)(0.1)
@@ -246,14 +228,14 @@ def test_a_worker_that_is_gone_does_not_end_a_step() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("own_trainers")
 def test_a_segment_that_hangs_is_killed_and_goes_on_when_sent_again(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, alloy_store, monkeypatch
+):
     """There is no deadline and no other rank: on a laptop it would hang for ever."""
     spec = make_spec(tmp_path / "t", alloy_store, 100_000)
     seen = threading.Event()
     receive = TrainerProcess.receive
 
-    def received(self: TrainerProcess, seconds: float | None = None) -> object:
+    def received(self, seconds=None):
         found = receive(self, seconds)
         if found is not None and found.get("alive"):
             if not seen.is_set():

@@ -1,7 +1,5 @@
 """The interchange with many worker pools: nobody counts as lost who lives, and nothing is slow."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle
@@ -9,11 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Collection
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -48,14 +44,14 @@ THRESHOLD, BEAT = 5.0, 0.5
 class Registered:
     """Worker pools that are registered."""
 
-    def __init__(self, interchange: Interchange, sockets: dict[str, Any]) -> None:
+    def __init__(self, interchange, sockets):
         self.sockets = sockets
         self._beat = 0.0
         for name, socket in sockets.items():
             socket.send(registration(name))
         assert until(lambda: len(interchange.managers()) == len(sockets))
 
-    def live(self, silent: Collection[str] = ()) -> None:
+    def live(self, silent=()):
         """Say so, once in a while."""
         if time.monotonic() - self._beat > BEAT:
             self._beat = time.monotonic()
@@ -63,14 +59,12 @@ class Registered:
                 self.sockets[name].send(HEARTBEAT)
 
 
-def given_work(interchange: Interchange, tasks: int) -> None:
+def given_work(interchange, tasks):
     for number in range(tasks):
         interchange.tasks.put({"task_id": number, "context": {}, "buffer": b""})
 
 
-def test_a_worker_pool_is_answered_though_its_first_connection_has_not_ended(
-    tmp_path: Path,
-) -> None:
+def test_a_worker_pool_is_answered_though_its_first_connection_has_not_ended(tmp_path):
     """It tries the address by one, and comes by another at once, under the same name."""
     with Interchange(tmp_path) as interchange, zmq.Context() as context:
         port, sockets = interchange.port, []
@@ -89,7 +83,7 @@ def test_a_worker_pool_is_answered_though_its_first_connection_has_not_ended(
             socket.close()
 
 
-def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path: Path) -> None:
+def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path):
     """As on a login node that had no time for the interchange."""
     with (
         Interchange(tmp_path, THRESHOLD) as interchange,
@@ -103,7 +97,7 @@ def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path:
         flush(sockets)
         interchange.process.send_signal(signal.SIGCONT)
 
-        def some_lost() -> bool:
+        def some_lost():
             pools.live(silent)
             return len(interchange.managers()) < NODES
 
@@ -112,7 +106,7 @@ def test_signs_of_life_that_wait_are_read_before_anyone_counts_as_lost(tmp_path:
 
 
 @pytest.mark.parametrize("step", [600.0, -600.0])
-def test_nobody_is_lost_or_kept_by_a_step_of_the_wall_clock(tmp_path: Path, step: float) -> None:
+def test_nobody_is_lost_or_kept_by_a_step_of_the_wall_clock(tmp_path, step):
     """As by a time server, or an operator."""
     clock = tmp_path / "clock"
     clock.write_text("0")
@@ -135,7 +129,7 @@ def test_nobody_is_lost_or_kept_by_a_step_of_the_wall_clock(tmp_path: Path, step
         assert not sockets[new].poll(0)
 
 
-def test_a_silent_worker_pool_is_lost_though_the_wall_clock_was_set_back(tmp_path: Path) -> None:
+def test_a_silent_worker_pool_is_lost_though_the_wall_clock_was_set_back(tmp_path):
     clock = tmp_path / "clock"
     clock.write_text("0")
     with (
@@ -147,7 +141,7 @@ def test_a_silent_worker_pool_is_lost_though_the_wall_clock_was_set_back(tmp_pat
         assert until(lambda: not interchange.managers())
 
 
-def replace(clock: Path, seconds: float) -> None:
+def replace(clock, seconds):
     """Set a wall clock."""
     new = clock.with_suffix(".new")
     new.write_text(str(seconds))
@@ -163,7 +157,7 @@ time.sleep(600)
 """
 
 
-def test_an_interchange_ends_with_a_driver_that_is_killed_while_it_imports(tmp_path: Path) -> None:
+def test_an_interchange_ends_with_a_driver_that_is_killed_while_it_imports(tmp_path):
     """Its parent is another process then, which may live for ever."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -179,7 +173,7 @@ def test_an_interchange_ends_with_a_driver_that_is_killed_while_it_imports(tmp_p
                 interchange.kill()
 
 
-def test_tasks_of_lost_worker_pools_come_back(tmp_path: Path) -> None:
+def test_tasks_of_lost_worker_pools_come_back(tmp_path):
     with (
         Interchange(tmp_path, THRESHOLD) as interchange,
         worker_pools(interchange.port, NODES) as sockets,
@@ -189,7 +183,7 @@ def test_tasks_of_lost_worker_pools_come_back(tmp_path: Path) -> None:
         given_work(interchange, len(tasks))
         sent: dict[str, list[int]] = {name: [] for name in sockets}
 
-        def all_sent() -> bool:
+        def all_sent():
             pools.live()
             for name, pool in sockets.items():
                 for message in map(pickle.loads, received(pool)):
@@ -204,7 +198,7 @@ def test_tasks_of_lost_worker_pools_come_back(tmp_path: Path) -> None:
         sockets[first].send(pickle.dumps({"type": "result", "task_id": done}))
         back: list[int] = []
 
-        def all_back() -> bool:
+        def all_back():
             while message := interchange.results.get(timeout_ms=10):
                 back.append(pickle.loads(message)["task_id"])
             return len(back) == len(tasks)
@@ -215,12 +209,9 @@ def test_tasks_of_lost_worker_pools_come_back(tmp_path: Path) -> None:
         assert not interchange.managers()
 
 
-def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path: Path) -> None:
+def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path):
     """And to nobody else, though all are free; where that is gone it comes back."""
-    with (
-        Interchange(tmp_path) as interchange,
-        worker_pools(interchange.port, NODES) as sockets,
-    ):
+    with Interchange(tmp_path) as interchange, worker_pools(interchange.port, NODES) as sockets:
         Registered(interchange, sockets)
         chosen = list(sockets)[7::13]
         for number, name in enumerate([*chosen, "node9999-abc", *chosen]):
@@ -228,7 +219,7 @@ def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path: Path) -> None:
             interchange.tasks.put({"task_id": number, "context": context, "buffer": b""})
         came: dict[str, list[int]] = {}
 
-        def all_came() -> bool:
+        def all_came():
             for name, pool in sockets.items():
                 for message in map(pickle.loads, received(pool)):
                     came.setdefault(name, []).extend(task["task_id"] for task in message)
@@ -253,11 +244,8 @@ def test_a_task_goes_to_the_worker_pool_that_it_is_for(tmp_path: Path) -> None:
         assert until(lambda: bool(sockets[chosen[0]].poll(0))), "but hears what it is to end"
 
 
-def test_one_command_holds_many(tmp_path: Path) -> None:
-    with (
-        Interchange(tmp_path) as interchange,
-        worker_pools(interchange.port, NODES) as sockets,
-    ):
+def test_one_command_holds_many(tmp_path):
+    with Interchange(tmp_path) as interchange, worker_pools(interchange.port, NODES) as sockets:
         Registered(interchange, sockets)
         held = list(sockets)[::2]
         assert interchange.ask((HOLD, [*held, "a stranger"])) is None
@@ -268,11 +256,8 @@ def test_one_command_holds_many(tmp_path: Path) -> None:
         assert not any(sockets[name].poll(0) for name in held)
 
 
-def test_worker_pools_whose_job_ends_are_told_to(tmp_path: Path) -> None:
-    with (
-        Interchange(tmp_path) as interchange,
-        worker_pools(interchange.port, 2) as sockets,
-    ):
+def test_worker_pools_whose_job_ends_are_told_to(tmp_path):
+    with Interchange(tmp_path) as interchange, worker_pools(interchange.port, 2) as sockets:
         early, late = sockets.values()
         early.send(registration("node0", drain_time=time.time() + 0.1))
         late.send(registration("node1", drain_time=time.time() + 600))
@@ -281,12 +266,12 @@ def test_worker_pools_whose_job_ends_are_told_to(tmp_path: Path) -> None:
         assert not late.poll(0)
 
 
-def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path: Path) -> None:
+def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
     with Interchange(tmp_path, threshold=2.0) as interchange:
         with worker_pools(interchange.port, 2) as sockets:
             Registered(interchange, sockets)
 
-            def told(number: int, joules: int) -> dict[str, int]:
+            def told(number, joules):
                 used = json.dumps([joules, 1.5, "RAPL"]).encode()
                 for socket in [*sockets.values()][:number]:
                     socket.send_multipart([HEARTBEAT, used])

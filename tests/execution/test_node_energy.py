@@ -1,9 +1,6 @@
 """Energy of nodes: from the counters of real agents to the run directory."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 from counter_trees import PmCounters
@@ -21,16 +18,14 @@ from hydragnn_flow.execution.pools.pool import Pool
 
 
 @pytest.mark.xdist_group("processes")
-def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path / "sys"))
     monkeypatch.setattr(pool, "SECONDS_BETWEEN_READINGS", 0.5)
     node = PmCounters(tmp_path / "sys", {"energy": 1_000_000})
     run = tmp_path / "run"
     run.mkdir()
 
-    def used() -> NodeEnergy:
+    def used():
         return read_node_energy(run) or NodeEnergy()
 
     with node.running({}):  # they are refreshed, and count what this test says
@@ -54,7 +49,7 @@ def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(
     assert used().node_seconds > first.node_seconds
 
 
-def test_the_last_reading_of_each_agent_counts(tmp_path: Path) -> None:
+def test_the_last_reading_of_each_agent_counts(tmp_path):
     file = EnergyFile(tmp_path)
     file.record([])
     assert read_node_energy(tmp_path) is None

@@ -1,7 +1,5 @@
 """Which nodes are held for bad, and which are only unlucky."""
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import random
@@ -15,12 +13,12 @@ from hydragnn_flow.execution.pools.node_health import MOST_BAD_ENDS, MOST_REFUSI
 MOST_TRIES = 3
 
 
-def failed(health: NodeHealth, node: str, *work: object) -> None:
+def failed(health, node, *work):
     for each in work:
         health.record(node, each, False)
 
 
-def test_a_node_is_bad_where_one_thing_after_the_other_fails() -> None:
+def test_a_node_is_bad_where_one_thing_after_the_other_fails():
     health = NodeHealth()
     failed(health, "node1", 1, 2, 3)
     assert not health.is_suspect("node1")
@@ -29,7 +27,7 @@ def test_a_node_is_bad_where_one_thing_after_the_other_fails() -> None:
     assert not health.is_suspect("node2")
 
 
-def test_work_that_goes_well_clears_a_node() -> None:
+def test_work_that_goes_well_clears_a_node():
     health = NodeHealth()
     failed(health, "node1", 1, 2, 3)
     health.record("node1", 4, True)
@@ -37,13 +35,13 @@ def test_work_that_goes_well_clears_a_node() -> None:
     assert not health.is_suspect("node1")
 
 
-def test_what_fails_again_counts_once() -> None:
+def test_what_fails_again_counts_once():
     health = NodeHealth()
     failed(health, "node1", *[1] * 20)
     assert not health.is_suspect("node1")
 
 
-def test_what_fails_on_a_second_node_excuses_the_first() -> None:
+def test_what_fails_on_a_second_node_excuses_the_first():
     health = NodeHealth()
     failed(health, "node1", 1, 2, 3)
     failed(health, "node2", 1)
@@ -51,7 +49,7 @@ def test_what_fails_on_a_second_node_excuses_the_first() -> None:
     assert not health.is_suspect("node1") and not health.is_suspect("node2")
 
 
-def test_two_bad_nodes_do_not_excuse_each_other_for_long() -> None:
+def test_two_bad_nodes_do_not_excuse_each_other_for_long():
     health = NodeHealth()
     for work in range(4 * int(MOST_BAD_ENDS)):
         assert not health.is_suspect("node1")
@@ -60,7 +58,7 @@ def test_two_bad_nodes_do_not_excuse_each_other_for_long() -> None:
     assert health.is_suspect("node1") and health.is_suspect("node2")
 
 
-def test_a_node_that_loses_its_workers_twice_is_bad() -> None:
+def test_a_node_that_loses_its_workers_twice_is_bad():
     health = NodeHealth()
     health.record_loss("node1")
     assert not health.is_suspect("node1")
@@ -68,7 +66,7 @@ def test_a_node_that_loses_its_workers_twice_is_bad() -> None:
     assert health.is_suspect("node1")
 
 
-def test_nodes_that_refuse_while_others_work_are_to_blame() -> None:
+def test_nodes_that_refuse_while_others_work_are_to_blame():
     health = NodeHealth()
     for node in ("node1", "node2", "node3", "node4"):
         assert health.condemn(node, f"{node} has no GPU")
@@ -79,7 +77,7 @@ def test_nodes_that_refuse_while_others_work_are_to_blame() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 8])
-def test_nodes_that_refuse_one_after_the_other_are_not(nodes: int) -> None:
+def test_nodes_that_refuse_one_after_the_other_are_not(nodes):
     health = NodeHealth()
     for node in range(min(nodes, MOST_REFUSING)):
         health.check(nodes, set())
@@ -90,9 +88,7 @@ def test_nodes_that_refuse_one_after_the_other_are_not(nodes: int) -> None:
         health.check(nodes, {"node0"})
 
 
-def campaign(
-    nodes: int, faulty: float, bad: set[str], seed: int = 3
-) -> tuple[set[str], Counter[str], int]:
+def campaign(nodes, faulty, bad, seed=3):
     """Five thousand trials of ten minutes or so on nodes of eight GCDs, as the driver sends them.
 
     On a bad node all fail within seconds, and elsewhere the share of faulty ones.
@@ -135,14 +131,14 @@ def campaign(
 
 
 @pytest.mark.parametrize(("faulty", "most"), [(0.01, 0), (0.05, 0), (0.1, 2)])
-def test_faulty_trials_cost_hardly_a_good_node(faulty: float, most: int) -> None:
+def test_faulty_trials_cost_hardly_a_good_node(faulty, most):
     held, failures, _ = campaign(128, faulty, set())
     assert failures.total() > 2 * 5_000 * faulty
     assert len(held) <= most
 
 
 @pytest.mark.parametrize("number", [1, 8])
-def test_bad_nodes_are_held_before_they_spoil_much(number: int) -> None:
+def test_bad_nodes_are_held_before_they_spoil_much(number):
     """What has begun on their other GCDs is spoilt as well, by then."""
     bad = {f"node{each}" for each in range(number)}
     held, failures, victims = campaign(128, 0.05, bad)
@@ -151,7 +147,7 @@ def test_bad_nodes_are_held_before_they_spoil_much(number: int) -> None:
     assert victims == 0
 
 
-def test_why_a_node_is_suspect_can_be_said() -> None:
+def test_why_a_node_is_suspect_can_be_said():
     health = NodeHealth()
     for number in (12, 3):
         health.record("bad", ("trial", number, 0), worked=False)

@@ -1,17 +1,12 @@
 """Pool on real workers: blocks come and go as the work needs them."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -22,7 +17,6 @@ from parsl.launchers.base import Launcher
 from pool_cases import PATIENCE, Quick, site, update_until
 from segment_cases import make_spec
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Rank, Site, load_site
 from hydragnn_flow.execution.pools import blocks, patience, pool, workers_file
@@ -30,7 +24,6 @@ from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.execution.pools.node_energy import read_node_energy
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.pools.workers_file import read_workers
-from hydragnn_flow.placement import Host
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -38,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("processes")
 class Refusing(Quick):
     """A scheduler that takes no job, as one does that does not know the account."""
 
-    def submit(self, *_: object, **__: object) -> str:
+    def submit(self, *_, **__):
         raise ParslError("submission failed\nsbatch: error: Invalid account\n")
 
 
@@ -47,7 +40,7 @@ class Moody(Quick):
 
     submitted = 0
 
-    def submit(self, *arguments: Any, **options: Any) -> str:
+    def submit(self, *arguments, **options):
         Moody.submitted += 1
         if Moody.submitted == 2:
             raise ParslError("sbatch: error: Slurm controller is in maintenance")
@@ -63,7 +56,7 @@ class Troubled(Quick):
 
     was_asked = False
 
-    def cancel(self, job_ids: list[str]) -> list[bool]:
+    def cancel(self, job_ids):
         if not self.was_asked:
             self.was_asked = True
             os.kill(os.getpid(), signal.SIGINT)
@@ -76,29 +69,29 @@ class Troubled(Quick):
 class TwoNodes(Launcher):
     """Starts two worker pools, as two nodes would."""
 
-    def __call__(self, command: str, *_: object) -> str:
+    def __call__(self, command, *_):
         return f"({command}) & ({command}) & wait"
 
 
-def jobs(run_directory: Path) -> list[int]:
+def jobs(run_directory):
     """Process groups of the blocks that are not ended, as the run directory has them."""
     blocks = read_workers(run_directory).get("blocks", [])
     found = [block for block in blocks if block["state"] != "ended"]
     return [os.getpgid(int(block["job"])) for block in found]
 
 
-def group_of(pools: Pool, host: Host) -> int:
+def group_of(pools, host):
     """Process group of the block that a node belongs to."""
     (job,) = [each.job for each in pools._blocks.blocks if each.job.block == host.block]
     return os.getpgid(int(job.number))
 
 
-def waiting_for(gate: Path) -> tuple[Any, ...]:
+def waiting_for(gate):
     """A task that takes until a file is there."""
     return subprocess.call, ["sh", "-c", f"while [ ! -e {gate} ]; do sleep 0.05; done"]
 
 
-def has_ended(group: int) -> bool:
+def has_ended(group):
     """Whether no process of a group is left, as everybody's who waited for it."""
     groups = set()
     for process in psutil.process_iter():
@@ -110,15 +103,15 @@ def has_ended(group: int) -> bool:
     return group not in groups
 
 
-def test_a_pool_that_is_not_there_is_named_before_anything_starts(tmp_path: Path) -> None:
-    def parsl_config(directory: Path) -> Config:
+def test_a_pool_that_is_not_there_is_named_before_anything_starts(tmp_path):
+    def parsl_config(directory):
         return Config(executors=[Threads(label="gcd")], run_dir=str(directory))
 
     with pytest.raises(InputError, match="it needs 'gcd', a HighThroughputExecutor"):
         Pool(Site("threads", 1, load_site("local").node, parsl_config), tmp_path / "parsl")
 
 
-def test_a_scheduler_that_refuses_jobs_is_quoted(tmp_path: Path) -> None:
+def test_a_scheduler_that_refuses_jobs_is_quoted(tmp_path):
     with Pool(site(Refusing), tmp_path / "parsl") as pools:
         pools.submit(abs, -1)
         with pytest.raises(InputError, match="workers: sbatch: error: Invalid account; see"):
@@ -126,12 +119,12 @@ def test_a_scheduler_that_refuses_jobs_is_quoted(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("run")
 
 
 @pytest.fixture(scope="module")
-def pools(folder: Path) -> Iterator[Pool]:
+def pools(folder):
     """Blocks of two nodes, on which nothing counts energy; begun by a user who shares all files."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOST_SYS", str(folder / "no counters"))
@@ -147,22 +140,20 @@ def pools(folder: Path) -> Iterator[Pool]:
 
 
 @pytest.fixture
-def nodes(pools: Pool) -> list[Host]:
+def nodes(pools):
     """Both nodes of a block that is whole."""
     update_until(pools, lambda: pools.workers() == 4, 4)
     return pools.hosts()
 
 
-def test_nobody_else_can_read_the_keys_of_a_run(folder: Path, pools: Pool) -> None:
+def test_nobody_else_can_read_the_keys_of_a_run(folder, pools):
     keys = [*folder.rglob("*.key*")]
     assert len(keys) == 4 and all(path.read_text() for path in keys)
     assert {path.stat().st_mode & 0o777 for path in keys} == {0o600}
     assert {path.parent.stat().st_mode & 0o777 for path in keys} == {0o700}
 
 
-def test_blocks_follow_the_work(
-    folder: Path, pools: Pool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_follow_the_work(folder, pools, tmp_path, monkeypatch):
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
     assert not read_workers(folder)["blocks"], "nothing is asked for in advance"
     update_until(pools, lambda: pools.workers() == 4, 4)
@@ -186,13 +177,8 @@ def test_blocks_follow_the_work(
 
 
 def test_segments_at_work_are_listed_where_they_are(
-    folder: Path,
-    pools: Pool,
-    nodes: list[Host],
-    tmp_path: Path,
-    alloy_store: GraphStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    folder, pools, nodes, tmp_path, alloy_store, monkeypatch
+):
     """As their lines of the ledger will name it."""
     monkeypatch.setattr(workers_file, "SECONDS_BETWEEN_WRITES", 0.0)
     monkeypatch.setattr(pool, "SECONDS_BETWEEN_CHECKS", 0.0)
@@ -208,9 +194,7 @@ def test_segments_at_work_are_listed_where_they_are(
     update_until(pools, lambda: not read_workers(folder)["segments"], 4)
 
 
-def test_a_node_runs_as_many_tasks_as_the_driver_sends_it(
-    folder: Path, pools: Pool, nodes: list[Host], tmp_path: Path
-) -> None:
+def test_a_node_runs_as_many_tasks_as_the_driver_sends_it(folder, pools, nodes, tmp_path):
     """In its agent, side by side; an error in one is told and harms no other."""
     name = nodes[0].name
     gates = [tmp_path / f"gate{number}" for number in range(4)]
@@ -227,9 +211,7 @@ def test_a_node_runs_as_many_tasks_as_the_driver_sends_it(
     assert read_node_energy(folder) is None, "nothing counts here"
 
 
-def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
-    pools: Pool, nodes: list[Host], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(pools, nodes, monkeypatch):
     """A segment over two nodes would otherwise wait until the block's time is up."""
     monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
     assert pools.submit(abs, -1).result(PATIENCE) == 1
@@ -244,12 +226,8 @@ def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(
 
 @pytest.mark.parametrize("got_further", [True, False])
 def test_a_block_that_dies_is_replaced_and_was_not_for_nothing_if_it_left_a_checkpoint(
-    pools: Pool,
-    nodes: list[Host],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    got_further: bool,
-) -> None:
+    pools, nodes, tmp_path, monkeypatch, got_further
+):
     monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 1.0)
     before = {*pools._blocks.events}
     spec = make_spec(tmp_path / "0", None, 1, attempt="first")
@@ -267,7 +245,7 @@ def test_a_block_that_dies_is_replaced_and_was_not_for_nothing_if_it_left_a_chec
         assert pools.submit(abs, -2).result(PATIENCE) == 2
 
 
-def test_tasks_go_to_the_node_that_is_chosen(pools: Pool, nodes: list[Host]) -> None:
+def test_tasks_go_to_the_node_that_is_chosen(pools, nodes):
     first, second = nodes
     assert first.block == second.block and first.name != second.name
     asked = [second, second, first, second, first]
@@ -287,8 +265,8 @@ def test_tasks_go_to_the_node_that_is_chosen(pools: Pool, nodes: list[Host]) -> 
 
 
 def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.5, 0.5))
     broken = site(worker_init="echo 'bash: module: command not found' >&2; exit 1")
     with (
@@ -300,9 +278,7 @@ def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
     assert len(read_workers(tmp_path)["blocks"]) == 3
 
 
-def test_a_run_that_had_workers_is_patient_with_its_scheduler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_had_workers_is_patient_with_its_scheduler(tmp_path, monkeypatch):
     monkeypatch.setattr(patience, "SECONDS_AFTER_REFUSAL", (0.5,))
     monkeypatch.setattr(Moody, "submitted", 0)
     with Pool(site(Moody, blocks=2), tmp_path / "parsl") as pools:
@@ -311,12 +287,10 @@ def test_a_run_that_had_workers_is_patient_with_its_scheduler(
     assert Moody.submitted == 3
 
 
-def test_signals_leave_the_interchange_and_without_it_the_campaign_stops_at_once(
-    tmp_path: Path,
-) -> None:
+def test_signals_leave_the_interchange_and_without_it_the_campaign_stops_at_once(tmp_path):
     """Ctrl-C in a terminal and its loss, while the interchange begins and later."""
 
-    def tell() -> None:
+    def tell():
         give_up = time.monotonic() + PATIENCE
         while time.monotonic() < give_up:
             time.sleep(0.01)
@@ -351,7 +325,7 @@ def test_signals_leave_the_interchange_and_without_it_the_campaign_stops_at_once
 
 
 @pytest.mark.parametrize("state", ["starting", "working"])
-def test_ctrl_c_does_not_keep_blocks_from_being_cancelled(tmp_path: Path, state: str) -> None:
+def test_ctrl_c_does_not_keep_blocks_from_being_cancelled(tmp_path, state):
     """A second one while they start, or the first one while they are given back."""
     # A shell starts what it puts in the background with interrupts ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -371,12 +345,12 @@ def test_ctrl_c_does_not_keep_blocks_from_being_cancelled(tmp_path: Path, state:
     assert read_workers(tmp_path)["blocks"][0]["state"] == "ended"
 
 
-def _command(process: psutil.Process) -> str:
+def _command(process):
     # Parsl gives its interchange a title.
     return " ".join(process.cmdline())
 
 
-def _agents(group: int) -> list[psutil.Process]:
+def _agents(group):
     """The agents of a block's nodes."""
     module = ["-m", "hydragnn_flow.execution.pools.agent"]
     return [
@@ -386,7 +360,7 @@ def _agents(group: int) -> list[psutil.Process]:
     ]
 
 
-def _wait_until_ended(group: int) -> None:
+def _wait_until_ended(group):
     deadline = time.monotonic() + PATIENCE
     while not has_ended(group):
         assert time.monotonic() < deadline

@@ -1,22 +1,17 @@
 """Segments whose time is up, what their processes print, and energy that several share."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
 import socket
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from segment_cases import make_spec, network_with
 from trainer_cases import NODE, run_alone, trainer_of
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged, run_ranks
-from hydragnn_flow.execution.options import Device
 from hydragnn_flow.execution.workers import rank as rank_module
 from hydragnn_flow.execution.workers import trainers as trainers_module
 from hydragnn_flow.execution.workers import worker as worker_module
@@ -30,9 +25,7 @@ pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to 
 
 
 @pytest.mark.parametrize("world", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
-    tmp_path: Path, alloy_store: GraphStore, world: int
-) -> None:
+def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(tmp_path, alloy_store, world):
     spec = make_spec(tmp_path / "t", alloy_store, 1, attempt="of-too-little-time")
     for gcd in range(world):
         run_alone(Rank(make_spec(tmp_path / "warm", alloy_store, 1), gcd=gcd))
@@ -58,11 +51,8 @@ def test_a_segment_whose_time_is_up_before_it_begins_is_not_charged(
     ],
 )
 def test_the_end_of_the_batch_job_is_known_to_the_job_or_the_driver(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    variables: dict[str, str],
-    seconds: float | None,
-) -> None:
+    tmp_path, monkeypatch, variables, seconds
+):
     monkeypatch.setattr(rank_module.time, "time", lambda: 1500.0)
     for name in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):
         monkeypatch.delenv(name, raising=False)
@@ -74,9 +64,7 @@ def test_the_end_of_the_batch_job_is_known_to_the_job_or_the_driver(
     assert rank_module._seconds_left(Rank(spec, seconds=12.5)) == 12.5
 
 
-def test_what_a_process_prints_is_in_the_log_of_its_trial(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_what_a_process_prints_is_in_the_log_of_its_trial(tmp_path, alloy_store):
     """And of no other: one that says nothing has none."""
     network = network_with(Architecture__radius=9.0)
     bad = run_alone(Rank(make_spec(tmp_path / "bad", alloy_store, 1, network=network)))
@@ -90,13 +78,13 @@ def test_what_a_process_prints_is_in_the_log_of_its_trial(
 class Counting:
     """A trainer process whose GCD uses 12 J while it has anything to do."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *_):
         self.alive, self.told = True, list[float]()
 
-    def share(self, fraction: float) -> None:
+    def share(self, fraction):
         self.told.append(fraction)
 
-    def kill(self) -> None:
+    def kill(self):
         self.alive = False
 
 
@@ -110,9 +98,7 @@ class Counting:
         ("hip", [1, 1, 0, 1], [1 / 3, 1 / 3, 1.0, 1 / 3]),
     ],
 )
-def test_what_sees_several_is_shared_out(
-    device: Device, gcds: list[int], shares: list[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_sees_several_is_shared_out(device, gcds, shares, monkeypatch):
     """As long as there are so many: who is left has all of it."""
     monkeypatch.setattr(trainers_module, "TrainerProcess", Counting)
     trainers = Trainers(replace(NODE, device=device))
@@ -126,9 +112,7 @@ def test_what_sees_several_is_shared_out(
     assert found[0].told[-1] == alone
 
 
-def test_idle_processes_make_room_for_what_needs_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_idle_processes_make_room_for_what_needs_the_memory(monkeypatch):
     """Each keeps its device's libraries there, half a GiB of eight."""
     monkeypatch.setattr(trainers_module, "TrainerProcess", Counting)
     trainers = Trainers(NODE)
@@ -145,17 +129,15 @@ def test_idle_processes_make_room_for_what_needs_the_memory(
         assert not trainers.idle(0)
 
 
-def test_what_may_run_anywhere_runs_where_the_fewest_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_may_run_anywhere_runs_where_the_fewest_are(monkeypatch):
     monkeypatch.setattr(trainers_module, "TrainerProcess", Counting)
     trainers = Trainers(NODE)
     with trainers.lend(0), trainers.lend() as (_, second), trainers.lend() as (_, third):
         assert (second, third) == (1, 0)
 
 
-def test_a_node_without_room_for_where_ranks_meet_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: Any, **options: Any) -> None:
+def test_a_node_without_room_for_where_ranks_meet_is_named(tmp_path, monkeypatch):
+    def full(*arguments, **options):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(worker_module.tempfile, "TemporaryDirectory", full)

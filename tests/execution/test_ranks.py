@@ -1,13 +1,10 @@
 """Ranks of a node: they train as one, end as one, and the cause is named."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
 import socket
 from dataclasses import replace
-from pathlib import Path
 
 import psutil
 import pytest
@@ -33,7 +30,7 @@ from hydragnn_flow.training.checkpoint import checkpoints
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
-def test_ddp_members_on_two_gcds(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_ddp_members_on_two_gcds(tmp_path, alloy_store):
     """Two waves reuse the same processes, and each is a torch.distributed job of its own."""
     for epochs in (1, 2):
         spec = make_spec(tmp_path / "member", alloy_store, epochs, kind="member")
@@ -41,7 +38,7 @@ def test_ddp_members_on_two_gcds(tmp_path: Path, alloy_store: GraphStore) -> Non
         assert (result.status, result.to_epoch, result.gcds) == ("ok", epochs, ["0", "1"])
 
 
-def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_dead_rank_ends_its_job(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
     run_on_two(spec)
     victim = trainer_of(1)._process
@@ -57,9 +54,7 @@ def test_a_dead_rank_ends_its_job(tmp_path: Path, alloy_store: GraphStore) -> No
     assert (resumed.status, resumed.to_epoch) == ("ok", epochs)
 
 
-def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(tmp_path, alloy_store):
     warm = make_spec(tmp_path / "warm", alloy_store, 1, kind="member")
     run_on_two(warm)
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
@@ -70,9 +65,7 @@ def test_the_rank_that_fails_is_blamed_and_not_those_ended_for_it(
     assert "NotADirectoryError" in result.reason
 
 
-def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(tmp_path, alloy_store):
     """It answers at once, where NCCL would have it wait for the others, and its process ends."""
     spec = make_spec(tmp_path / "member", alloy_store, 1, kind="member")
     run_on_two(spec)
@@ -91,7 +84,7 @@ def test_a_rank_without_memory_is_told_from_those_that_wait_for_it(
 
 
 @pytest.fixture
-def damaged_store(tmp_path: Path, alloy_store: GraphStore) -> GraphStore:
+def damaged_store(tmp_path, alloy_store):
     """It opens, and its data are not those that were written."""
     path = tmp_path / "damaged.gs"
     shutil.copytree(alloy_store.path, path)
@@ -100,7 +93,7 @@ def damaged_store(tmp_path: Path, alloy_store: GraphStore) -> GraphStore:
     return GraphStore.open(path)
 
 
-def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: GraphStore) -> None:
+def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path, damaged_store):
     spec = make_spec(tmp_path / "t", damaged_store, 1, mode="random")
     result = run_alone(Rank(spec))
     assert result.status == "refused"
@@ -108,19 +101,17 @@ def test_a_damaged_store_is_no_fault_of_a_trial(tmp_path: Path, damaged_store: G
 
 
 @pytest.mark.slow  # of one rank above; that all end for the fault of one, too
-def test_a_damaged_store_ends_all_ranks(tmp_path: Path, damaged_store: GraphStore) -> None:
+def test_a_damaged_store_ends_all_ranks(tmp_path, damaged_store):
     spec = make_spec(tmp_path / "t", damaged_store, 1, kind="member", mode="random")
     result = run_on_two(spec)
     assert result.status == "refused"
     assert "data.0 has changed since it was written" in result.reason
 
 
-def test_a_node_without_room_is_named(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_without_room_is_named(tmp_path, alloy_store, monkeypatch):
     """Or it would spoil segment after segment, as a lost worker that nobody knows the node of."""
 
-    def start(*_: object) -> None:
+    def start(*_):
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr(Trainers, "_take", start)
@@ -131,15 +122,11 @@ def test_a_node_without_room_is_named(
 
 @pytest.mark.parametrize(("ranks", "status"), [(1, "interrupted"), (2, "lost")])
 def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
-    tmp_path: Path,
-    alloy_store: GraphStore,
-    monkeypatch: pytest.MonkeyPatch,
-    ranks: int,
-    status: str,
-) -> None:
+    tmp_path, alloy_store, monkeypatch, ranks, status
+):
     """A group that is `interrupted` is taken to end together with all others."""
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(answers, "run_segment", full)
@@ -157,7 +144,7 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 
-def test_forces_alone_can_be_trained_by_ddp(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_forces_alone_can_be_trained_by_ddp(tmp_path, alloy_store):
     network = network_with(Architecture__energy_peratom_weight=0.0)
     spec = make_spec(tmp_path / "member", alloy_store, 1, network=network)
     result = run_on_two(spec)

@@ -1,24 +1,18 @@
 """Segments that are asked to stop at a checkpoint, so that they can be placed anew."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from segment_cases import make_spec
 from trainer_cases import LONG, NODE, Running, checkpoint, run_alone, trainer_of, two_ranks
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.workers.worker import release
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
-def test_a_released_segment_ends_with_a_checkpoint_and_its_process_goes_on(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_released_segment_ends_with_a_checkpoint_and_its_process_goes_on(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, LONG, attempt="first")
     running = Running([Rank(spec, gcd=0)])
     checkpoint(spec.folder)
@@ -36,7 +30,7 @@ def test_a_released_segment_ends_with_a_checkpoint_and_its_process_goes_on(
     assert trainer_of(0)._process.pid == process
 
 
-def test_the_ranks_of_a_released_gang_end_as_one(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_the_ranks_of_a_released_gang_end_as_one(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, LONG)
     ranks = two_ranks(spec)
     running = Running(ranks)
@@ -48,9 +42,7 @@ def test_the_ranks_of_a_released_gang_end_as_one(tmp_path: Path, alloy_store: Gr
     assert NODE.gcds == ("0", "1")
 
 
-def test_a_segment_that_is_released_before_it_comes_stops_at_once(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_segment_that_is_released_before_it_comes_stops_at_once(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, LONG, attempt="to come")
     release("to come")
     result = run_alone(Rank(spec, gcd=0))

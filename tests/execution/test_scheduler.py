@@ -1,12 +1,9 @@
 """What Slurm and PBS say of jobs, from their commands' real output."""
 
-from __future__ import annotations
-
 import json
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,12 +20,7 @@ from hydragnn_flow.execution.pools.scheduler import (
     scheduler_named,
     seconds_of,
 )
-from hydragnn_flow.execution.pools.workers_file import (
-    WORKERS_FILE,
-    elapsed,
-    in_queue,
-    read_workers,
-)
+from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE, elapsed, in_queue, read_workers
 
 Install = Callable[[str, str], None]
 
@@ -66,15 +58,13 @@ JOBS = {
 }
 
 
-def printing(tmp_path: Path, text: str) -> str:
+def printing(tmp_path, text):
     file = tmp_path / "printed"
     file.write_text(text)
     return f"cat {file}"
 
 
-def test_slurm_says_what_waits_what_runs_and_what_has_ended(
-    tmp_path: Path, install: Install
-) -> None:
+def test_slurm_says_what_waits_what_runs_and_what_has_ended(tmp_path, install):
     install("squeue", printing(tmp_path, QUEUE))
     jobs = Slurm().jobs()
     assert jobs is not None
@@ -99,18 +89,18 @@ def test_slurm_says_what_waits_what_runs_and_what_has_ended(
         ("", None),
     ],
 )
-def test_times_as_schedulers_write_them(clock: str, seconds: float | None) -> None:
+def test_times_as_schedulers_write_them(clock, seconds):
     assert seconds_of(clock) == seconds
 
 
-def test_names_that_are_no_utf8_do_no_harm(install: Install) -> None:
+def test_names_that_are_no_utf8_do_no_harm(install):
     install("squeue", r"printf '101|PENDING|Priority|1:00|na\351ve\n'")
     jobs = Slurm().jobs()
     assert jobs is not None
     assert jobs["101"].reason == "Priority"
 
 
-def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, install: Install) -> None:
+def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path, install):
     install("qselect", "echo 201.polaris-pbs-01; echo 202.polaris-pbs-01; echo 203.polaris-pbs-01")
     # One has ended between the two questions, which makes qstat end with an error.
     install("qstat", f"{printing(tmp_path, json.dumps(JOBS))}; exit 153")
@@ -129,7 +119,7 @@ def test_pbs_says_what_waits_what_runs_and_what_has_ended(tmp_path: Path, instal
     assert number_of("201.polaris-pbs-01.hsn.cm.polaris.alcf.anl.gov") == "201"
 
 
-def test_raw_line_breaks_in_what_qstat_prints_do_no_harm(tmp_path: Path, install: Install) -> None:
+def test_raw_line_breaks_in_what_qstat_prints_do_no_harm(tmp_path, install):
     install("qselect", "echo 201.polaris-pbs-01")
     install("qstat", printing(tmp_path, json.dumps(JOBS).replace(r"\n\t", "\n\t")))
     jobs = Pbs().jobs()
@@ -137,7 +127,7 @@ def test_raw_line_breaks_in_what_qstat_prints_do_no_harm(tmp_path: Path, install
     assert jobs["201"].state == "pending"
 
 
-def test_an_empty_pbs_queue_has_no_jobs(install: Install) -> None:
+def test_an_empty_pbs_queue_has_no_jobs(install):
     install("qselect", "true")
     assert Pbs().jobs() == {}
 
@@ -149,13 +139,7 @@ SILENCE = ["exit 1", "exec sleep 60", None]
     ("name", "script"),
     [*(("slurm", each) for each in SILENCE), *(("pbs", each) for each in [*SILENCE, "echo no"])],
 )
-def test_silence_is_not_taken_for_an_answer(
-    tmp_path: Path,
-    install: Install,
-    monkeypatch: pytest.MonkeyPatch,
-    name: Any,
-    script: str | None,
-) -> None:
+def test_silence_is_not_taken_for_an_answer(tmp_path, install, monkeypatch, name, script):
     monkeypatch.setattr(module, "SECONDS_TO_ANSWER", 0.5)
     if script is None:
         monkeypatch.setenv("PATH", str(tmp_path))
@@ -169,9 +153,7 @@ def test_silence_is_not_taken_for_an_answer(
 
 
 @pytest.mark.parametrize(("system", "command"), [(Slurm(), "scancel"), (Pbs(), "qdel")])
-def test_jobs_are_cancelled_in_one_go(
-    tmp_path: Path, install: Install, system: Slurm | Pbs, command: str
-) -> None:
+def test_jobs_are_cancelled_in_one_go(tmp_path, install, system, command):
     install(command, f"echo $* >> {tmp_path}/cancelled")
     system.cancel([])
     system.cancel(["101", "102"])
@@ -217,8 +199,8 @@ REFUSED = [
     [*((*case, NoAnswer) for case in AWAY), *((*case, Refused) for case in REFUSED)],
 )
 def test_a_scheduler_that_is_away_is_told_from_one_that_refuses(
-    tmp_path: Path, install: Install, site: str, words: str | None, refusal: type[Refused]
-) -> None:
+    tmp_path, install, site, words, refusal
+):
     """By the words of its commands; by none, where a command hangs or is killed."""
     begins = "sbatch: error: Batch job submission failed: " if site == "slurm" else "qsub: "
     (tmp_path / "words").write_text(f"{begins}{words}\n" if words else "")
@@ -239,13 +221,13 @@ def test_a_scheduler_that_is_away_is_told_from_one_that_refuses(
     assert words is None or last in str(refused.value)
 
 
-def test_a_damaged_workers_file_is_like_none(tmp_path: Path) -> None:
+def test_a_damaged_workers_file_is_like_none(tmp_path):
     assert read_workers(tmp_path) == {}
     (tmp_path / WORKERS_FILE).write_text('{"pools": ')
     assert read_workers(tmp_path) == {}
 
 
-def test_waiting_is_put_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_is_put_in_words(monkeypatch):
     monkeypatch.setattr("time.time", lambda: 100_000.0)
     assert in_queue(1, 99_280.0, "Priority") == "1 block in the queue since 12 min (Priority)"
     assert in_queue(3, 99_990.0, "") == "3 blocks in the queue since 10 s"

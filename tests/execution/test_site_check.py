@@ -1,15 +1,11 @@
 """`hydragnn-flow site check`: what real workers find, and what is said when it is wrong."""
 
-from __future__ import annotations
-
 import os
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -42,9 +38,7 @@ NODE = Node(
 )
 
 
-def test_every_gcd_says_what_it_has(
-    alloy_store: GraphStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_gcd_says_what_it_has(alloy_store, tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     PmCounters(tmp_path, {"energy": 5, "accel0_energy": 1})
     request = {"device": "cpu", "store": str(alloy_store.path), "interface": "lo"}
@@ -74,28 +68,28 @@ def test_every_gcd_says_what_it_has(
         ({"device": "cuda"}, "sees 0 devices"),
     ],
 )
-def test_what_a_gcd_cannot_do_is_its_fault(request_: dict[str, Any], says: str) -> None:
+def test_what_a_gcd_cannot_do_is_its_fault(request_, says):
     request = {"device": "cpu", "store": None, "interface": None} | request_
     found = faults(site(NODE), run_probe(NODE, request), [])
     assert [fault.partition(" of ")[0] for fault in found] == ["GCD 0", "GCD 1"]
     assert all(says in fault for fault in found)
 
 
-def site(node: Node, nodes: int = 1) -> Site:
+def site(node, nodes=1):
     return Site("mine", nodes, node, lambda directory: None)
 
 
 GPUS = Node(("0", "1"), guessed_gcd("cuda", 36), 8, "cuda", cores=("0-7", "8-15"))
 
 
-def gpu(host: str, gcd: str, **found: Any) -> dict[str, Any]:
+def gpu(host, gcd, **found):
     """What a GPU that is as it should be reports."""
     cores = list(range(16))
     usual = {"host": host, "gcd": gcd, "identity": gcd, "memory_gib": 39.4, "cores": cores}
     return usual | found
 
 
-def test_nodes_as_the_site_says_have_no_fault() -> None:
+def test_nodes_as_the_site_says_have_no_fault():
     reports = [gpu(host, gcd) for host in ("a", "b") for gcd in ("0", "1")]
     assert faults(site(GPUS, nodes=2), reports, []) == []
 
@@ -109,18 +103,18 @@ def test_nodes_as_the_site_says_have_no_fault() -> None:
         ({"host": "a", "gcd": "1", "fault": "exit code 1"}, "GCD 1 of a: exit code 1"),
     ],
 )
-def test_a_gcd_that_is_not_as_the_site_says_is_named(second: dict[str, Any], says: str) -> None:
+def test_a_gcd_that_is_not_as_the_site_says_is_named(second, says):
     found = faults(site(GPUS), [gpu("a", "0"), second], [])
     assert found[-1].startswith(says)
 
 
-def test_a_node_that_did_not_answer_is_missed() -> None:
+def test_a_node_that_did_not_answer_is_missed():
     lost = {"host": "a node", "gcd": "", "fault": "ManagerLost: gone"}
     found = faults(site(GPUS, nodes=2), [gpu("a", "0"), gpu("a", "1"), lost], [])
     assert found == ["only 1 of the block's 2 nodes answered", "a node: ManagerLost: gone"]
 
 
-def test_ranks_that_cannot_exchange_data_well_are_named() -> None:
+def test_ranks_that_cannot_exchange_data_well_are_named():
     right = {"between": "two GCDs of a node", "gb_per_s": 90.0, "missing": ""}
     slow = {"between": "two nodes", "gb_per_s": 1.0, "missing": "librccl-net.so"}
     silent = {"between": "two nodes", "fault": "only 1 of 2 ranks met in 120 s"}
@@ -132,13 +126,13 @@ def test_ranks_that_cannot_exchange_data_well_are_named() -> None:
     assert found == "two nodes: exchange no data (only 1 of 2 ranks met in 120 s)"
 
 
-def test_a_plugin_is_looked_for_where_the_loader_does(tmp_path: Path) -> None:
+def test_a_plugin_is_looked_for_where_the_loader_does(tmp_path):
     assert not has_plugin(["", str(tmp_path)])
     (tmp_path / "librccl-net.so").touch()
     assert has_plugin(["/no/such/folder", str(tmp_path)])
 
 
-def test_two_gcds_exchange_data(tmp_path: Path) -> None:
+def test_two_gcds_exchange_data(tmp_path):
     request = {"device": "cpu", "folder": str(tmp_path), "key": "", "interface": None}
     with ThreadPoolExecutor(2) as pool:
         ranks = [
@@ -149,7 +143,7 @@ def test_two_gcds_exchange_data(tmp_path: Path) -> None:
         assert rank.result()["missing"] == ""
 
 
-def test_a_gcd_is_calibrated_by_segments() -> None:
+def test_a_gcd_is_calibrated_by_segments():
     """After the time there is, no other network is begun; the first is trained in any case."""
     (network,) = run_calibration(NODE, {"device": "cpu", "threads": 1, "seconds": 0.0})["networks"]
     taken = network["taken"]
@@ -157,7 +151,7 @@ def test_a_gcd_is_calibrated_by_segments() -> None:
     assert 0 < taken["steps"] * taken["step_seconds"] < taken["seconds"]
 
 
-def test_a_gcd_that_cannot_be_calibrated_says_why() -> None:
+def test_a_gcd_that_cannot_be_calibrated_says_why():
     answer = run_calibration(NODE, {"device": "cuda", "threads": 1, "seconds": 0.0})
     assert "fault" in answer
     failed = {"kind": "MACE", "hidden": 512, "reason": "out_of_memory: 40 GiB"}
@@ -167,7 +161,7 @@ def test_a_gcd_that_cannot_be_calibrated_says_why() -> None:
 
 
 @pytest.fixture
-def one_core() -> Iterator[None]:
+def one_core():
     """This machine as one with a single core, so that a check starts a single trainer process."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {int(CORE)})
@@ -177,9 +171,7 @@ def one_core() -> Iterator[None]:
 
 @pytest.mark.slow  # one that finds a fault follows
 @pytest.mark.usefixtures("one_core")
-def test_check_starts_workers_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_starts_workers_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(check, "SECONDS", 0.0)
     ran = CliRunner().invoke(app, ["site", "check", "local", "--calibrate"])
@@ -191,9 +183,7 @@ def test_check_starts_workers_and_leaves_nothing(
 
 
 @pytest.mark.usefixtures("one_core")
-def test_check_of_a_wrong_site_fails_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_check_of_a_wrong_site_fails_and_says_why(tmp_path, monkeypatch):
     """The store is on a file system that this process has and the nodes have not."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(GraphStore, "open", lambda path: nullcontext())

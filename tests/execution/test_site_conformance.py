@@ -1,17 +1,12 @@
 """The sites that ship, and one from outside the package, by the suite for users' own."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Site, load_site, shipped_sites
+from hydragnn_flow.execution import load_site, shipped_sites
 from hydragnn_flow.execution.site import about_site
 from hydragnn_flow.execution.sites import Executors
 from hydragnn_flow.testing.sites import SiteSuite, example_options
@@ -32,7 +27,7 @@ def site(options: Options) -> Site:
 
 
 @pytest.fixture
-def toy(tmp_path: Path) -> Path:
+def toy(tmp_path):
     path = tmp_path / "toy.py"
     path.write_text(TOY)
     return path
@@ -40,10 +35,10 @@ def toy(tmp_path: Path) -> Path:
 
 class TestShippedSites(SiteSuite):
     @pytest.fixture(params=sorted(shipped_sites()))
-    def site(self, request: pytest.FixtureRequest, in_a_slurm_job: None) -> Site:
+    def site(self, request, in_a_slurm_job):
         return load_site(request.param, **example_options(request.param))
 
-    def test_parsl_neither_scales_nor_repeats(self, site: Site, tmp_path: Path) -> None:
+    def test_parsl_neither_scales_nor_repeats(self, site, tmp_path):
         assert isinstance(site.parsl_config, Executors)
         config = site.parsl_config.config(tmp_path, "127.0.0.1")
         assert (config.strategy, config.retries) == ("none", 0)
@@ -53,12 +48,12 @@ class TestToy(SiteSuite):
     options = {"nodes": 2}  # noqa: RUF012 -- as a user writes it; the file's example has others
 
     @pytest.fixture(autouse=True)
-    def here(self, toy: Path) -> None:
+    def here(self, toy):
         self.name = toy
 
 
 @pytest.mark.parametrize("name", sorted(shipped_sites()))
-def test_a_shipped_site_says_what_it_is_and_needs(name: str, in_a_slurm_job: None) -> None:
+def test_a_shipped_site_says_what_it_is_and_needs(name, in_a_slurm_job):
     about, example = about_site(name)
     assert len(about) > 10
     needs = sorted(example.model_fields_set)
@@ -67,11 +62,11 @@ def test_a_shipped_site_says_what_it_is_and_needs(name: str, in_a_slurm_job: Non
             load_site(name)
 
 
-def other_executors(site: Site, **changes: Any) -> Site:
+def other_executors(site, **changes):
     """The site with executors of which something was changed."""
     make = site.parsl_config
 
-    def parsl_config(directory: Path) -> Any:
+    def parsl_config(directory):
         config = make.config(directory, "127.0.0.1")
         for executor in config.executors:
             for name, value in changes.items():
@@ -81,7 +76,7 @@ def other_executors(site: Site, **changes: Any) -> Site:
     return replace(site, parsl_config=parsl_config)
 
 
-def other_node(site: Site, **changes: Any) -> Site:
+def other_node(site, **changes):
     return replace(site, node=replace(site.node, **changes))
 
 
@@ -116,9 +111,7 @@ def other_node(site: Site, **changes: Any) -> Site:
         ),
     ],
 )
-def test_the_suite_finds_what_is_wrong(
-    fails: str, spoil: Callable[[Site], Site], toy: Path, tmp_path: Path
-) -> None:
+def test_the_suite_finds_what_is_wrong(fails, spoil, toy, tmp_path):
     site = load_site(toy, **example_options(toy))
     test = getattr(SiteSuite(), fails)
     arguments = {"site": site, "tmp_path": tmp_path}

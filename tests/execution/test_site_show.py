@@ -1,7 +1,5 @@
 """`hydragnn-flow site show`: the scripts a site would submit, on a machine without a scheduler."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 
@@ -23,7 +21,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-def test_the_scripts_are_sound_and_start_the_worker_pool(name: str, tmp_path: Path) -> None:
+def test_the_scripts_are_sound_and_start_the_worker_pool(name, tmp_path):
     shown = preview(load_site(name, **OPTIONS[name]))
     script = tmp_path / "script"
     script.write_text(shown.block.script)
@@ -32,7 +30,7 @@ def test_the_scripts_are_sound_and_start_the_worker_pool(name: str, tmp_path: Pa
     assert "-m hydragnn_flow.execution.pools.agent " in shown.block.script
 
 
-def test_frontiers_script_asks_for_what_olcf_says() -> None:
+def test_frontiers_script_asks_for_what_olcf_says():
     shown = preview(load_site("frontier", **OPTIONS["frontier"]))
     command, script = shown.block
     assert command.startswith("sbatch ")
@@ -48,14 +46,14 @@ def test_frontiers_script_asks_for_what_olcf_says() -> None:
     assert "--max_workers_per_node=8 " in script
 
 
-def test_polaris_is_asked_by_qsub() -> None:
+def test_polaris_is_asked_by_qsub():
     command, script = preview(load_site("polaris", **OPTIONS["polaris"])).block
     assert command.split()[:5] == ["qsub", "-q", "debug", "-A", "ABC123"]
     assert "#PBS -l select=1:ncpus=64:ngpus=4\n" in script
     assert "mpiexec --cpu-bind none --ppn 1 -n $WORKERCOUNT" in script
 
 
-def test_a_network_that_this_host_lacks_is_no_hindrance() -> None:
+def test_a_network_that_this_host_lacks_is_no_hindrance():
     site = load_site("frontier", account="ABC123", interface="hsn9")
     with pytest.raises(InputError, match="hsn9"):
         site.parsl_config(Path())
@@ -64,7 +62,7 @@ def test_a_network_that_this_host_lacks_is_no_hindrance() -> None:
     assert " -a ADDRESS " in shown.block.script
 
 
-def test_show_prints_facts_scripts_and_configuration() -> None:
+def test_show_prints_facts_scripts_and_configuration():
     ran = CliRunner().invoke(app, ["site", "show", "frontier", "-A", "ABC123", "-N", "8"])
     assert ran.exit_code == 0, ran.output
     for part in ("49-55  57-63", "#SBATCH --nodes=8", "Config(", "drain_period=7110"):

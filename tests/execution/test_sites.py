@@ -1,7 +1,5 @@
 """Site files: what ships, and what a user's own may get wrong."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -9,7 +7,6 @@ import textwrap
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("in_a_slurm_job")
 
 
 @pytest.mark.parametrize("name", ["aurora", "frontier", "perlmutter", "polaris"])
-def test_a_site_that_charges_asks_for_the_account(name: str) -> None:
+def test_a_site_that_charges_asks_for_the_account(name):
     with pytest.raises(InputError, match="needs `account`; give --account, or account in a site"):
         load_site(name)
 
@@ -39,11 +36,7 @@ def test_a_site_that_charges_asks_for_the_account(name: str) -> None:
         ("frontier", {"walltime": "02:01:00"}, "`batch` gives a job of 1 node at most 2 h;"),
         ("frontier", {"nodes": 92, "walltime": "06:01:00"}, "92 nodes at most 6 h;"),
         ("frontier", {"nodes": 184, "blocks": 2, "walltime": "07:00:00"}, "at most 6 h;"),
-        (
-            "frontier",
-            {"nodes": 65, "partition": "extended"},
-            "jobs of 1 to 64 nodes, not of 65",
-        ),
+        ("frontier", {"nodes": 65, "partition": "extended"}, "jobs of 1 to 64 nodes, not of 65"),
         ("frontier", {"node": NODE}, "takes no option `node`"),
         ("polaris", {"partition": "prod"}, "`prod` takes jobs of 10 to 496 nodes, not of 1;"),
         ("aurora", {"partition": None}, "needs `partition`"),
@@ -71,9 +64,7 @@ def test_a_site_that_charges_asks_for_the_account(name: str) -> None:
         ("allocation", {"walltime": "01:00:00"}, "takes no option `walltime`"),
     ],
 )
-def test_what_a_site_cannot_do_is_said_in_a_sentence(
-    name: str, options: dict[str, Any], says: str
-) -> None:
+def test_what_a_site_cannot_do_is_said_in_a_sentence(name, options, says):
     with pytest.raises(InputError, match=says) as error:
         load_site(name, **{**example_options(name), **options})
     assert "\n" not in str(error.value)
@@ -88,16 +79,14 @@ def test_what_a_site_cannot_do_is_said_in_a_sentence(
         ({"nodes": 64, "walltime": "24:00:00", "partition": "extended"}, 64),
     ],
 )
-def test_frontier_takes_what_its_queues_take(
-    options: dict[str, Any], nodes_per_job: int, tmp_path: Path
-) -> None:
+def test_frontier_takes_what_its_queues_take(options, nodes_per_job, tmp_path):
     site = load_site("frontier", account="ABC123", **options)
     provider = executors_of(site, tmp_path)["gcd"].provider
     assert provider.nodes_per_block == nodes_per_job
     assert "#SBATCH --account=ABC123\n#SBATCH --constraint=nvme\n" in provider.scheduler_options
 
 
-def test_jobs_find_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jobs_find_the_users_modules(tmp_path, monkeypatch):
     """A PBS job does not inherit the driver's variables."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", f".:{tmp_path}/mine")
@@ -106,7 +95,7 @@ def test_jobs_find_the_users_modules(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert f"export PYTHONPATH={tmp_path}:{tmp_path}/mine${{PYTHONPATH:+" in provider.worker_init
 
 
-def test_an_allocation_is_one_block_until_it_ends(tmp_path: Path) -> None:
+def test_an_allocation_is_one_block_until_it_ends(tmp_path):
     """On Slingshot, ranks in two steps of a job do not reach each other."""
     site = load_site("allocation", node=NODE)
     assert (site.nodes, site.blocks, site.scheduler) == (6, 1, None)
@@ -119,15 +108,15 @@ def test_an_allocation_is_one_block_until_it_ends(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("nodes", "heartbeat"), [(64, 15), (9_408, 19)])
 def test_many_nodes_say_less_often_that_they_live_and_are_missed_within_90_s(
-    nodes: int, heartbeat: int, tmp_path: Path
-) -> None:
+    nodes, heartbeat, tmp_path
+):
     site = load_site("slurm", node=NODE, interface="lo", nodes=nodes)
     executor = executors_of(site, tmp_path)["gcd"]
     assert executor.heartbeat_period == heartbeat
     assert executor.heartbeat_threshold <= 90
 
 
-def test_an_allocation_is_refused_from_within_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_allocation_is_refused_from_within_a_step(monkeypatch):
     monkeypatch.setenv("SLURM_STEP_ID", "0")
     with pytest.raises(InputError, match="started by srun"):
         load_site("allocation", node=NODE)
@@ -135,7 +124,7 @@ def test_an_allocation_is_refused_from_within_a_step(monkeypatch: pytest.MonkeyP
     assert load_site("allocation", node=NODE).nodes == 6
 
 
-def test_a_site_yaml_gives_options_that_keywords_override(tmp_path: Path) -> None:
+def test_a_site_yaml_gives_options_that_keywords_override(tmp_path):
     yaml = tmp_path / "site.yaml"
     yaml.write_text(
         "site: slurm\naccount: '12'\nnodes: 8\nblocks: 2\nwalltime: 12:00:00\n"
@@ -148,7 +137,7 @@ def test_a_site_yaml_gives_options_that_keywords_override(tmp_path: Path) -> Non
     assert "#SBATCH --gpus-per-node=2\n" in provider.scheduler_options
 
 
-def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path: Path) -> None:
+def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path):
     (tmp_path / "mine.py").write_text(shipped_sites()["local"].read_text())
     (tmp_path / "site.yaml").write_text("site: mine.py\nheartbeat: 7\n")
     site = load_site(tmp_path / "site.yaml")
@@ -169,7 +158,7 @@ def test_a_site_yaml_may_name_a_site_file_beside_it(tmp_path: Path) -> None:
         ("site: site.yaml\n", "site.yaml is no site file; name a Python file or"),
     ],
 )
-def test_a_wrong_site_yaml_is_named(tmp_path: Path, content: str, says: str) -> None:
+def test_a_wrong_site_yaml_is_named(tmp_path, content, says):
     yaml = tmp_path / "site.yaml"
     yaml.write_text(content)
     with pytest.raises(InputError, match=says) as error:
@@ -177,25 +166,25 @@ def test_a_wrong_site_yaml_is_named(tmp_path: Path, content: str, says: str) -> 
     assert str(error.value).startswith(str(yaml))
 
 
-def test_a_project_of_digits_is_text_where_it_begins_with_zero(tmp_path: Path) -> None:
+def test_a_project_of_digits_is_text_where_it_begins_with_zero(tmp_path):
     yaml = tmp_path / "site.yaml"
     yaml.write_text("site: slurm\naccount: 0987\nnode: {gcds: 2, device: cpu, memory_gib: 4}\n")
     assert read_site_yaml(yaml)[1]["account"] == "0987"
 
 
-def test_a_site_yaml_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_site_yaml_that_is_not_there_is_named(tmp_path):
     with pytest.raises(InputError, match=r"site\.yaml: cannot be read .No such file"):
         load_site(tmp_path / "site.yaml")
 
 
-def test_a_site_yaml_that_the_system_refuses_is_named(tmp_path: Path) -> None:
+def test_a_site_yaml_that_the_system_refuses_is_named(tmp_path):
     (tmp_path / "site.yaml").mkdir()
     refusal = r"site\.yaml: cannot be read \(is no regular file\); check the path"
     with pytest.raises(InputError, match=refusal):
         load_site(tmp_path / "site.yaml")
 
 
-def test_a_copied_site_file_works(tmp_path: Path) -> None:
+def test_a_copied_site_file_works(tmp_path):
     mine = tmp_path / "mine.py"
     copied = shipped_sites()["slurm"].read_text()
     facts = 'NodeOptions(gcds=4, device="cuda", memory_gib=36, cores_per_gcd=16)'
@@ -212,7 +201,7 @@ def test_a_copied_site_file_works(tmp_path: Path) -> None:
         ("import no_such_module", "no_such_module"),
     ],
 )
-def test_a_wrong_site_file_is_named(tmp_path: Path, content: str, says: str) -> None:
+def test_a_wrong_site_file_is_named(tmp_path, content, says):
     mine = tmp_path / "mine.py"
     mine.write_text(content)
     with pytest.raises(InputError, match=says) as error:
@@ -230,7 +219,7 @@ OF_CUDA = {
 }
 
 
-def site_file(folder: Path, monkeypatch: pytest.MonkeyPatch, **site: Any) -> Path:
+def site_file(folder, monkeypatch, **site):
     """A user's site file, which builds its node without `described_node`."""
     node = Node(**{**OF_CUDA, **site.pop("node", {})})
     made = Site(**{"name": "mine", "nodes": 4, "node": node, "parsl_config": dict, **site})
@@ -269,9 +258,7 @@ def site_file(folder: Path, monkeypatch: pytest.MonkeyPatch, **site: Any) -> Pat
         ({"node": {"cores": ("0-1", "1-2")}}, "'0-1' and '1-2' both name core 1; give each GCD"),
     ],
 )
-def test_contradictory_facts_of_a_site_file_are_refused(
-    site: dict[str, Any], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_contradictory_facts_of_a_site_file_are_refused(site, says, tmp_path, monkeypatch):
     mine = site_file(tmp_path, monkeypatch, **site)
     with pytest.raises(InputError, match=re.escape(says)) as error:
         load_site(mine)
@@ -279,7 +266,7 @@ def test_contradictory_facts_of_a_site_file_are_refused(
     assert "\n" not in str(error.value)
 
 
-def test_a_fact_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fact_of_another_kind_is_refused(tmp_path, monkeypatch):
     mine = site_file(tmp_path, monkeypatch, node={"cores_per_gcd": "two"})
     with pytest.raises(InputError, match=r"mine\.py: cannot be loaded \(TypeError"):
         load_site(mine)
@@ -291,9 +278,7 @@ def test_a_fact_of_another_kind_is_refused(tmp_path: Path, monkeypatch: pytest.M
     threads=st.sampled_from((1, 2, 4)),
     data=st.data(),
 )
-def test_cores_are_refused_exactly_where_they_are_there_twice(
-    gcds: int, each: int, threads: int, data: st.DataObject
-) -> None:
+def test_cores_are_refused_exactly_where_they_are_there_twice(gcds, each, threads, data):
     size = each * threads
     slots = st.tuples(st.integers(0, 30), st.sampled_from((0, 0, 0, 1)))
     drawn = data.draw(st.lists(slots, min_size=gcds, max_size=gcds, unique=True))
@@ -314,9 +299,7 @@ def test_cores_are_refused_exactly_where_they_are_there_twice(
         ({"memory_gib": 0.5}, "node.memory_gib: 0.5 GiB leave nothing beside the 0.6 GiB"),
     ],
 )
-def test_contradictory_facts_of_a_site_yaml_are_named_as_they_stand_there(
-    change: dict[str, Any], says: str, tmp_path: Path
-) -> None:
+def test_contradictory_facts_of_a_site_yaml_are_named_as_they_stand_there(change, says, tmp_path):
     yaml = tmp_path / "site.yaml"
     yaml.write_text(json.dumps({"site": "slurm", "node": {**NODE, **change}}))
     with pytest.raises(InputError) as error:
@@ -325,12 +308,12 @@ def test_contradictory_facts_of_a_site_yaml_are_named_as_they_stand_there(
 
 
 @pytest.mark.parametrize("name", sorted(shipped_sites()))
-def test_the_facts_of_shipped_sites_agree(name: str) -> None:
+def test_the_facts_of_shipped_sites_agree(name):
     assert load_site(name, **example_options(name)).name == name
 
 
 @pytest.mark.parametrize("name", ["aurora", "frontier", "perlmutter", "polaris"])
-def test_sites_of_named_machines_say_how_many_cores_a_node_has(name: str) -> None:
+def test_sites_of_named_machines_say_how_many_cores_a_node_has(name):
     node = load_site(name, **example_options(name)).node
     assert node.cores_of_a_node is not None
     with pytest.raises(InputError, match="and a node has"):
@@ -338,18 +321,18 @@ def test_sites_of_named_machines_say_how_many_cores_a_node_has(name: str) -> Non
         check_site(Site(name, 1, beyond, dict), name)
 
 
-def test_an_unknown_site_is_told_the_known_ones() -> None:
+def test_an_unknown_site_is_told_the_known_ones():
     with pytest.raises(InputError, match="local"):
         load_site("frontire")
 
 
-def test_a_host_that_is_not_on_the_network_says_which_it_has() -> None:
+def test_a_host_that_is_not_on_the_network_says_which_it_has():
     site = load_site("slurm", node=NODE, interface="hsn9")
     with pytest.raises(InputError, match="no network interface 'hsn9'"):
         site.parsl_config(Path())
 
 
-def examples(language: str) -> list[str]:
+def examples(language):
     """Those of the documentation."""
     page = (Path(__file__).parents[2] / "docs" / "sites.md").read_text(encoding="utf-8")
     found = re.findall(rf"^ *```{language}\n(.*?)^ *```", page, flags=re.DOTALL | re.MULTILINE)
@@ -357,7 +340,7 @@ def examples(language: str) -> list[str]:
 
 
 @pytest.mark.parametrize("content", examples("yaml"))
-def test_the_site_yamls_of_the_documentation_work(content: str, tmp_path: Path) -> None:
+def test_the_site_yamls_of_the_documentation_work(content, tmp_path):
     yaml = tmp_path / "site.yaml"
     yaml.write_text(content)
     site = load_site(yaml)
@@ -365,7 +348,7 @@ def test_the_site_yamls_of_the_documentation_work(content: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("content", [each for each in examples("python") if "def site(" in each])
-def test_the_site_files_of_the_documentation_work(content: str, tmp_path: Path) -> None:
+def test_the_site_files_of_the_documentation_work(content, tmp_path):
     mine = tmp_path / "mine.py"
     mine.write_text(content)
     executor = executors_of(load_site(mine, account="ABC123", nodes=2), tmp_path)["gcd"]
@@ -373,18 +356,18 @@ def test_the_site_files_of_the_documentation_work(content: str, tmp_path: Path) 
     assert "#SBATCH --gres=gpu:a100:4\n" in executor.provider.scheduler_options
 
 
-def test_the_site_yaml_to_copy_works() -> None:
+def test_the_site_yaml_to_copy_works():
     copied = shipped_sites()["frontier"].with_name("site.yaml")
     assert (load_site(copied).nodes, load_site(copied).blocks) == (16, 4)
 
 
-def test_nodes_may_have_another_interface_than_the_login_node() -> None:
+def test_nodes_may_have_another_interface_than_the_login_node():
     node = {**NODE, "interface": "ib0"}
     assert load_site("slurm", node=node, interface="lo").node.interface == "ib0"
     assert load_site("slurm", node=NODE, interface="lo").node.interface == "lo"
 
 
-def test_one_driver_per_run(tmp_path: Path) -> None:
+def test_one_driver_per_run(tmp_path):
     with (
         sole_driver(tmp_path),
         pytest.raises(InputError, match="is being worked on"),

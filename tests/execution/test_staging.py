@@ -1,13 +1,10 @@
 """The environment on a node's own disk: packed, verified and unpacked by the real programs."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,7 +15,7 @@ from hydragnn_flow.execution.sites.staging import ARCHIVE, SCRIPT, pack_environm
 
 
 @pytest.fixture
-def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def shared(tmp_path, monkeypatch):
     """A small environment, which this process is made to believe it runs in."""
     prefix = tmp_path / "shared"
     packages = prefix / "lib"
@@ -30,7 +27,7 @@ def shared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prefix
 
 
-def start(run: Path, shared: Path) -> tuple[str, str]:
+def start(run, shared):
     """Start workers as a node does; returns the Python they start with, and what is said."""
     ran = subprocess.run(
         ["sh", "-c", f". {run / SCRIPT}; command -v python"],
@@ -42,7 +39,7 @@ def start(run: Path, shared: Path) -> tuple[str, str]:
     return ran.stdout.strip(), ran.stderr
 
 
-def test_workers_start_from_the_nodes_own_copy(tmp_path: Path, shared: Path) -> None:
+def test_workers_start_from_the_nodes_own_copy(tmp_path, shared):
     run, node = tmp_path / "run", tmp_path / "node"
     pack_environment(run, node)
     python, said = start(run, shared)
@@ -53,7 +50,7 @@ def test_workers_start_from_the_nodes_own_copy(tmp_path: Path, shared: Path) -> 
     assert start(run, shared) == (python, ""), "the copy was not used again"
 
 
-def test_workers_that_start_together_unpack_it_once(tmp_path: Path, shared: Path) -> None:
+def test_workers_that_start_together_unpack_it_once(tmp_path, shared):
     run, node = tmp_path / "run", tmp_path / "node"
     pack_environment(run, node)
     with ThreadPoolExecutor(4) as pool:
@@ -63,7 +60,7 @@ def test_workers_that_start_together_unpack_it_once(tmp_path: Path, shared: Path
     assert said == ""
 
 
-def test_a_damaged_archive_is_not_unpacked(tmp_path: Path, shared: Path) -> None:
+def test_a_damaged_archive_is_not_unpacked(tmp_path, shared):
     run, node = tmp_path / "run", tmp_path / "node"
     pack_environment(run, node)
     with (run / ARCHIVE).open("r+b") as file:
@@ -76,7 +73,7 @@ def test_a_damaged_archive_is_not_unpacked(tmp_path: Path, shared: Path) -> None
     assert [path.suffix for path in node.iterdir()] == [".lock"]
 
 
-def test_an_unpacking_that_was_killed_is_done_anew(tmp_path: Path, shared: Path) -> None:
+def test_an_unpacking_that_was_killed_is_done_anew(tmp_path, shared):
     run, node = tmp_path / "run", tmp_path / "node"
     pack_environment(run, node)
     copy = Path(start(run, shared)[0]).parents[1]
@@ -86,7 +83,7 @@ def test_an_unpacking_that_was_killed_is_done_anew(tmp_path: Path, shared: Path)
     assert (Path(python).parents[1], said) == (copy, "")
 
 
-def test_a_node_without_room_uses_the_shared_environment(tmp_path: Path, shared: Path) -> None:
+def test_a_node_without_room_uses_the_shared_environment(tmp_path, shared):
     run, node = tmp_path / "run", tmp_path / "node"
     node.write_text("where the directory should be")
     pack_environment(run, node)
@@ -95,7 +92,7 @@ def test_a_node_without_room_uses_the_shared_environment(tmp_path: Path, shared:
     assert "has no copy of the environment" in said
 
 
-def test_a_copy_that_was_broadcast_is_used_and_deleted(tmp_path: Path, shared: Path) -> None:
+def test_a_copy_that_was_broadcast_is_used_and_deleted(tmp_path, shared):
     run, node = tmp_path / "run", tmp_path / "node"
     pack_environment(run, node)
     copy = Path(start(run, shared)[0]).parents[1]
@@ -107,9 +104,7 @@ def test_a_copy_that_was_broadcast_is_used_and_deleted(tmp_path: Path, shared: P
     assert not sent.exists()
 
 
-def test_it_is_packed_again_only_for_other_packages(
-    tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_is_packed_again_only_for_other_packages(tmp_path, shared, capsys):
     run, node = tmp_path / "run", tmp_path / "node"
     said = []
     for _ in range(2):
@@ -121,9 +116,7 @@ def test_it_is_packed_again_only_for_other_packages(
     assert [bool(line) for line in said] == [True, False, True]
 
 
-def test_a_python_of_the_system_is_not_packed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_python_of_the_system_is_not_packed(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     with pytest.raises(InputError, match="is the system's Python"):
         pack_environment(tmp_path, tmp_path)
@@ -133,7 +126,7 @@ def test_a_python_of_the_system_is_not_packed(
     ("environment", "scratch", "says"),
     [("stage", None, "have no scratch"), ("relative", "/nvme", "an absolute path")],
 )
-def test_a_copy_needs_a_place(environment: str, scratch: str | None, says: str) -> None:
+def test_a_copy_needs_a_place(environment, scratch, says):
     with pytest.raises(InputError, match=says):
         place_of(environment, scratch, "mine")
 
@@ -147,9 +140,7 @@ def test_a_copy_needs_a_place(environment: str, scratch: str | None, says: str) 
         ({"nodes": 1, "environment": "stage"}, True, False),
     ],
 )
-def test_many_nodes_start_from_their_own_disks(
-    options: dict[str, Any], is_staged: bool, sends: bool, tmp_path: Path
-) -> None:
+def test_many_nodes_start_from_their_own_disks(options, is_staged, sends, tmp_path):
     site = load_site("frontier", account="ABC123", **options)
     assert site.sends_store is sends
     assert isinstance(site.parsl_config, Executors)
@@ -159,8 +150,8 @@ def test_many_nodes_start_from_their_own_disks(
 
 
 def test_where_nobody_asked_for_it_an_environment_that_cannot_be_packed_stays_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+    tmp_path, monkeypatch, caplog
+):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     caplog.set_level("INFO", "hydragnn_flow")
     for environment in (None, "stage"):
@@ -176,7 +167,7 @@ def test_where_nobody_asked_for_it_an_environment_that_cannot_be_packed_stays_wh
                 executors(tmp_path)
 
 
-def test_blocks_of_a_staged_site_unpack_before_they_start_workers(tmp_path: Path) -> None:
+def test_blocks_of_a_staged_site_unpack_before_they_start_workers(tmp_path):
     site = load_site("frontier", account="ABC123", environment="stage")
     assert isinstance(site.parsl_config, Executors)
     executor = site.parsl_config.config(tmp_path, "127.0.0.1").executors[0]

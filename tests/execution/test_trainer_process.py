@@ -1,7 +1,5 @@
 """Trainer processes and what a worker does with them: real processes, killed for real."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import json
@@ -12,11 +10,9 @@ import subprocess
 import sys
 import termios
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -37,7 +33,7 @@ from trainer_cases import (
 )
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
@@ -47,7 +43,7 @@ from hydragnn_flow.execution.workers.worker import run_function
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
 
-def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_segments_share_a_gcd(tmp_path, alloy_store):
     warm = [make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)]
     run_together(warm)
     specs = [make_spec(tmp_path / str(i), alloy_store, 20, number=i) for i in range(2)]
@@ -63,13 +59,13 @@ def test_segments_share_a_gcd(tmp_path: Path, alloy_store: GraphStore) -> None:
     assert trainer_pids() == before, "a warm trainer process was not used again"
 
 
-def own_memory_mib(pid: int) -> float:
+def own_memory_mib(pid):
     """What a process keeps for itself, pages of files not counted [MiB]."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
 
 
-def own_memory_when_idle(pid: int) -> float:
+def own_memory_when_idle(pid):
     """What it keeps when it has answered a further request, having cleared up after the last."""
     assert run_function(NODE, "builtins:dict", {}, gcd=0).status == "ok"
     assert trainer_of(0)._process.pid == pid
@@ -77,9 +73,7 @@ def own_memory_when_idle(pid: int) -> float:
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="Linux says what it is")
-def test_an_idle_trainer_keeps_no_memory_of_its_last_segment(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_an_idle_trainer_keeps_no_memory_of_its_last_segment(tmp_path, alloy_store):
     """Others share its GCD, and count on what it has left."""
     run_together([make_spec(tmp_path / "w", alloy_store, 1)])
     pid = trainer_of(0)._process.pid
@@ -92,9 +86,7 @@ def test_an_idle_trainer_keeps_no_memory_of_its_last_segment(
     assert left <= 0.2 * used, f"{left:.0f} of {used:.0f} MiB"
 
 
-def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(tmp_path, alloy_store):
     run_together([make_spec(tmp_path / f"w{i}", alloy_store, 1) for i in range(2)])
     spec = make_spec(tmp_path / "0", alloy_store, LONG)
     other = make_spec(tmp_path / "1", alloy_store, 100, number=1)
@@ -114,19 +106,17 @@ def test_a_killed_segment_is_a_result_and_its_neighbour_goes_on(
     assert (again.status, again.to_epoch) == ("ok", epochs)
 
 
-def test_a_trainer_that_cannot_come_back_costs_no_result(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trainer_that_cannot_come_back_costs_no_result(tmp_path, alloy_store, monkeypatch):
     (warm,) = run_together([make_spec(tmp_path / "w", alloy_store, 1)])
     asked: list[object] = []
 
-    def start(*place: object) -> TrainerProcess:
+    def start(*place):
         asked.append(place)
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     call = TrainerProcess.call
 
-    def last(self: TrainerProcess, *request: Any) -> dict[str, Any]:
+    def last(self, *request):
         answer = call(self, *request)
         self.kill()
         return answer
@@ -162,7 +152,7 @@ time.sleep(600)
 """
 
 
-def test_a_node_without_a_users_module_is_named(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_node_without_a_users_module_is_named(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, 1).to_dict()
     spec["network"]["Architecture"]["mpnn_type"] = "not_on_this_node:Mine"
     request = {"spec": spec, "rank": 0, "world": 1, "device": "cpu"}
@@ -171,7 +161,7 @@ def test_a_node_without_a_users_module_is_named(tmp_path: Path, alloy_store: Gra
     assert "not_on_this_node" in outcome["reason"]
 
 
-def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
+def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path):
     """Its worker ends, as at the end of every campaign, and the node has its memory back."""
     data = DataConfig.model_validate(
         {
@@ -199,7 +189,7 @@ def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow  # that a trainer process which has not come to its first request ends as well
-def test_trainers_end_with_their_worker() -> None:
+def test_trainers_end_with_their_worker():
     parent = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     trainer = psutil.Process(int(parent.stdout.readline()))
@@ -208,7 +198,7 @@ def test_trainers_end_with_their_worker() -> None:
     trainer.wait(timeout=PATIENCE)
 
 
-def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_terminated_trainer_saves_and_makes_room(tmp_path, alloy_store):
     run_together([make_spec(tmp_path / "w", alloy_store, 1)])
     trainer = trainer_of(0)._process
     running = Running([Rank(make_spec(tmp_path / "t", alloy_store, LONG), gcd=0)])
@@ -224,7 +214,7 @@ def test_a_terminated_trainer_saves_and_makes_room(tmp_path: Path, alloy_store: 
     assert idle.wait(timeout=PATIENCE) == 0
 
 
-def unread(trainer: TrainerProcess) -> int:
+def unread(trainer):
     """Bytes that a trainer process was sent and has not read."""
     assert trainer._process.stdin is not None
     return int.from_bytes(
@@ -232,7 +222,7 @@ def unread(trainer: TrainerProcess) -> int:
     )
 
 
-def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preparation_that_fails_names_its_node(monkeypatch):
     with worker.trainers_of(NODE).lend(0) as (trainer, _):
         until(lambda: not unread(trainer))
     trainer._process.send_signal(signal.SIGSTOP)
@@ -251,7 +241,7 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def hanging(tmp_path: Path) -> Iterator[Any]:
+def hanging(tmp_path):
     """A call that never returns: its end, and the program that it waits for."""
     argument = {"attempt": str(tmp_path), "told": str(tmp_path / "told")}
     with ThreadPoolExecutor() as pool:
@@ -261,9 +251,7 @@ def hanging(tmp_path: Path) -> Iterator[Any]:
         yield end, int((tmp_path / "told").read_text())
 
 
-def test_a_function_that_is_called_off_ends_with_all_that_it_started(
-    tmp_path: Path, hanging: Any
-) -> None:
+def test_a_function_that_is_called_off_ends_with_all_that_it_started(tmp_path, hanging):
     end, sleeper = hanging
     worker.call_off(str(tmp_path), "it hung")
     assert end.result(60) == (socket.gethostname(), "failed", "it hung")
@@ -272,7 +260,7 @@ def test_a_function_that_is_called_off_ends_with_all_that_it_started(
     assert "KeyError" in again.reason, "its GCD takes no more work"
 
 
-def test_what_a_function_started_ends_with_its_agent(hanging: Any) -> None:
+def test_what_a_function_started_ends_with_its_agent(hanging):
     end, sleeper = hanging
     (lent,) = worker.trainers_of(NODE)._lent[0]
     lent.trainer._requests.close()
@@ -283,10 +271,8 @@ def test_what_a_function_started_ends_with_its_agent(hanging: Any) -> None:
 @pytest.mark.parametrize(
     ("number", "status"), [(errno.ENOSPC, "refused"), (errno.EAGAIN, "failed")]
 )
-def test_a_node_without_room_for_a_function_is_at_fault(
-    monkeypatch: pytest.MonkeyPatch, number: int, status: str
-) -> None:
-    def start(*_: object) -> None:
+def test_a_node_without_room_for_a_function_is_at_fault(monkeypatch, number, status):
+    def start(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Trainers, "_take", start)

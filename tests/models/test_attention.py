@@ -1,7 +1,5 @@
 """Attention over all atoms of a graph, and positional encodings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -11,9 +9,7 @@ import pytest
 import torch
 from geometry_cases import clusters
 from torch.utils.flop_counter import FlopCounterMode
-from torch_geometric.data import Batch
 
-from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
 from hydragnn_flow.models.attention import (
@@ -37,11 +33,11 @@ GPS: dict[str, Any] = {"global_attn_engine": "GPS", "global_attn_heads": 3}
 
 
 @pytest.fixture(params=["multihead", "performer"])
-def gps(request: pytest.FixtureRequest) -> dict[str, Any]:
+def gps(request):
     return GPS | {"global_attn_type": request.param}
 
 
-def test_batch_mates_do_not_matter(make: Make, gps: dict[str, Any]) -> None:
+def test_batch_mates_do_not_matter(make, gps):
     """In HydraGNN's attention they do."""
     structures = [alloy(0), alloy(1).repeat((2, 2, 1)), alloy(2, spacing=3.5)]
     model = lively(make("PNA", **gps))
@@ -51,7 +47,7 @@ def test_batch_mates_do_not_matter(make: Make, gps: dict[str, Any]) -> None:
     np.testing.assert_allclose(forces, np.concatenate([f for _, f in alone]), atol=1e-11)
 
 
-def test_supercell_has_eight_times_the_energy(make: Make, gps: dict[str, Any]) -> None:
+def test_supercell_has_eight_times_the_energy(make, gps):
     model = lively(make("SchNet", **gps))
     cell, forces = energy_and_forces(model, alloy())
     supercell, all_forces = energy_and_forces(model, alloy().repeat(2))
@@ -59,7 +55,7 @@ def test_supercell_has_eight_times_the_energy(make: Make, gps: dict[str, Any]) -
     np.testing.assert_allclose(all_forces, np.tile(forces, (8, 1)), atol=1e-10)
 
 
-def test_atom_order_does_not_matter(make: Make, gps: dict[str, Any]) -> None:
+def test_atom_order_does_not_matter(make, gps):
     atoms = alloy().repeat((2, 1, 1))
     order = np.random.default_rng(1).permutation(len(atoms))
     model = lively(make("SchNet", **gps))
@@ -69,7 +65,7 @@ def test_atom_order_does_not_matter(make: Make, gps: dict[str, Any]) -> None:
     np.testing.assert_allclose(permuted_forces, forces[order], atol=1e-11)
 
 
-def test_forces_are_the_gradient_of_the_energy(make: Make, gps: dict[str, Any]) -> None:
+def test_forces_are_the_gradient_of_the_energy(make, gps):
     model = lively(make("SchNet", **gps))
     batch = as_batch(alloy())
     batch.pos = batch.pos.double()
@@ -82,8 +78,8 @@ def test_forces_are_the_gradient_of_the_energy(make: Make, gps: dict[str, Any]) 
     assert (energies[1] - energies[0]) / 2e-5 == pytest.approx(force, rel=1e-6)
 
 
-def test_atoms_out_of_reach_are_seen(make: Make, gps: dict[str, Any]) -> None:
-    def charge_of_first(model: HydraModel, other: str) -> float:
+def test_atoms_out_of_reach_are_seen(make, gps):
+    def charge_of_first(model, other):
         atoms = ase.Atoms(f"Cu{other}", [[0, 0, 0], [3 * CUTOFF, 0, 0]])
         return float(outputs(model, atoms)["charge"][0, 0])
 
@@ -93,9 +89,7 @@ def test_atoms_out_of_reach_are_seen(make: Make, gps: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
-def test_gradient_reaches_every_parameter(
-    make: Make, gps: dict[str, Any], potential_mode: bool
-) -> None:
+def test_gradient_reaches_every_parameter(make, gps, potential_mode):
     model = make("CGCNN", potential=potential_mode, **gps)
     values = model(as_batch(alloy(0), alloy(1))).values()
     torch.stack([value.float().square().sum() for value in values]).sum().backward()
@@ -104,7 +98,7 @@ def test_gradient_reaches_every_parameter(
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
-def test_precisions(make: Make, gps: dict[str, Any], precision: torch.dtype) -> None:
+def test_precisions(make, gps, precision):
     model, batch = make("CGCNN", **gps).eval(), as_batch(alloy(0), alloy(1))
     expected = model(batch)["forces"].double()
     if precision == torch.float64:
@@ -116,14 +110,14 @@ def test_precisions(make: Make, gps: dict[str, Any], precision: torch.dtype) -> 
         assert (found - expected).norm() < 0.1 * expected.norm()
 
 
-def test_dropout_is_of_training_alone(make: Make, gps: dict[str, Any]) -> None:
+def test_dropout_is_of_training_alone(make, gps):
     model, batch = make("CGCNN", potential=False, dropout=0.5, **gps), as_batch(alloy())
     assert not torch.equal(model(batch)["gap"], model(batch)["gap"])
     model.eval()
     assert torch.equal(model(batch)["gap"], model(batch)["gap"])
 
 
-def test_performer_estimates_attention() -> None:
+def test_performer_estimates_attention():
     geometry = clusters()
     torch.manual_seed(0)
     nodes = torch.randn(geometry.n_atoms, 16).double()
@@ -141,7 +135,7 @@ def test_performer_estimates_attention() -> None:
     assert errors[1] < errors[0] / 2
 
 
-def test_large_features_do_not_overflow(gps: dict[str, Any]) -> None:
+def test_large_features_do_not_overflow(gps):
     geometry = clusters()
     torch.manual_seed(0)
     kind = PerformerAttention if gps["global_attn_type"] == "performer" else GlobalAttention
@@ -151,7 +145,7 @@ def test_large_features_do_not_overflow(gps: dict[str, Any]) -> None:
     assert attention.isfinite().all() and gradient.isfinite().all()
 
 
-def test_directions_belong_to_the_state(make: Make) -> None:
+def test_directions_belong_to_the_state(make):
     """Drawn anew, a network that was trained would be another one."""
     performer = GPS | {"global_attn_type": "performer"}
     first, second = (make("CGCNN", potential=False, **performer) for _ in range(2))
@@ -162,7 +156,7 @@ def test_directions_belong_to_the_state(make: Make) -> None:
         assert torch.equal(value, second.state_dict()[name])
 
 
-def test_padding_goes_there_and_back() -> None:
+def test_padding_goes_there_and_back():
     graph = torch.tensor([0, 0, 0, 1, 2, 2])
     places = padding(graph, 3, 3)
     rows = torch.arange(1.0, 13.0).view(6, 2)
@@ -173,14 +167,14 @@ def test_padding_goes_there_and_back() -> None:
     assert places.present.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
 
 
-def test_a_batch_may_say_how_large_its_graphs_are() -> None:
+def test_a_batch_may_say_how_large_its_graphs_are():
     batch = as_batch(alloy(), alloy().repeat((2, 1, 1)))
     assert largest_graph(batch) == 8
     batch.largest_graph = 9
     assert largest_graph(batch.to("cpu")) == 9
 
 
-def test_cost_is_that_of_a_real_step(make: Make, gps: dict[str, Any]) -> None:
+def test_cost_is_that_of_a_real_step(make, gps):
     model = make("CGCNN", potential=False, **gps)
     batch = as_batch(alloy(0), alloy(1))
     cost = network_cost(model, batch.num_nodes, batch.num_edges, 2)
@@ -189,7 +183,7 @@ def test_cost_is_that_of_a_real_step(make: Make, gps: dict[str, Any]) -> None:
     assert cost.flops - 12 * cost.parameters == counter.get_total_flops()
 
 
-def _encoded(manifest: Manifest, *keys: str) -> Manifest:
+def _encoded(manifest, *keys):
     described = manifest.keys["x"]
     new = {
         "pe": described.model_copy(update={"shape": (2,)}),
@@ -198,14 +192,14 @@ def _encoded(manifest: Manifest, *keys: str) -> Manifest:
     return manifest.model_copy(update={"keys": manifest.keys | {key: new[key] for key in keys}})
 
 
-def _encoded_batch() -> Batch:
+def _encoded_batch():
     batch = as_batch(alloy(0), alloy(1))
     batch.pe, batch.rel_pe = torch.randn(batch.num_nodes, 2), torch.randn(batch.num_edges, 2)
     return batch
 
 
 @pytest.mark.parametrize("mpnn_type", ["PNA", "SchNet", "GAT", "CGCNN", "EGNN"])
-def test_positional_encodings_matter(mpnn_type: str, manifest: Manifest) -> None:
+def test_positional_encodings_matter(mpnn_type, manifest):
     torch.manual_seed(0)
     section = network(mpnn_type, potential=False, pe_dim=2, **GPS)
     model, batch = build_model(section, _encoded(manifest, "pe", "rel_pe")), _encoded_batch()
@@ -221,7 +215,7 @@ def test_positional_encodings_matter(mpnn_type: str, manifest: Manifest) -> None
         model(batch)
 
 
-def test_types_without_edge_features_need_none_of_edges(manifest: Manifest) -> None:
+def test_types_without_edge_features_need_none_of_edges(manifest):
     section = network("GIN", potential=False, pe_dim=2, **GPS)
     model, batch = build_model(section, _encoded(manifest, "pe")), _encoded_batch()
     del batch.rel_pe
@@ -229,15 +223,13 @@ def test_types_without_edge_features_need_none_of_edges(manifest: Manifest) -> N
 
 
 @pytest.mark.parametrize(("keys", "missing"), [((), "pe"), (("pe",), "rel_pe")])
-def test_missing_encodings_are_refused(
-    keys: tuple[str, ...], missing: str, manifest: Manifest
-) -> None:
+def test_missing_encodings_are_refused(keys, missing, manifest):
     section = network("PNA", pe_dim=2, **GPS)
     with pytest.raises(InputError, match=f"pe_dim = 2 needs the key '{missing}' .* set pe_dim to"):
         build_model(section, _encoded(manifest, *keys))
 
 
-def test_without_attention_encodings_are_not_read(make: Make) -> None:
+def test_without_attention_encodings_are_not_read(make):
     """HydraGNN's files often set `pe_dim` where it is not used."""
     model = make("PNA", potential=False, pe_dim=2)
     assert model.encoder.inputs.encodings == 0

@@ -1,21 +1,16 @@
 """CGCNN beside PyG's."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 from geometry_cases import clusters
 from torch_geometric.nn import CGConv
 
-from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.mpnn.cgcnn import CGConvolution
 
 
 @pytest.mark.parametrize("features", [0, 3])
-def test_as_pygs(features: int) -> None:
+def test_as_pygs(features):
     geometry = clusters()
     torch.manual_seed(0)
     ours = CGConvolution(6, features, 1.0, fades=False).double()
@@ -36,7 +31,7 @@ def test_as_pygs(features: int) -> None:
     torch.testing.assert_close(ours(nodes, functions, geometry), expected)
 
 
-def test_is_as_wide_as_asked(make: Callable[..., HydraModel]) -> None:
+def test_is_as_wide_as_asked(make):
     """HydraGNN makes it as wide as its input, here one column."""
     layer = make("CGCNN", potential=False, hidden_dim=20).encoder.layers.layers[0].convolution
     assert layer.sender.in_features == 20

@@ -1,16 +1,11 @@
 """Features of whole graphs, and layers that are not trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch_geometric.data import Batch
 
-from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
 from hydragnn_flow.testing.networks import alloy, as_batch, network
@@ -20,13 +15,13 @@ Make = Callable[..., HydraModel]
 
 
 @pytest.fixture
-def conditioned(manifest: Manifest) -> Manifest:
+def conditioned(manifest):
     """Of a store whose graphs have three features."""
     key = manifest.keys["x"].model_copy(update={"shape": (), "node": False, "rows": 3})
     return manifest.model_copy(update={"keys": manifest.keys | {"graph_attr": key}})
 
 
-def _model(manifest: Manifest, mode: str, **options: Any) -> HydraModel:
+def _model(manifest, mode, **options):
     torch.manual_seed(0)
     section = network(
         options.pop("mpnn_type", "PNA"),
@@ -37,14 +32,14 @@ def _model(manifest: Manifest, mode: str, **options: Any) -> HydraModel:
     return build_model(section, manifest).double().eval()
 
 
-def _batch(*features: list[float]) -> Batch:
+def _batch(*features):
     batch = as_batch(*(alloy(number) for number in range(len(features))))
     batch.graph_attr = torch.tensor(features).flatten()
     return batch
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_features_act_on_their_own_graph(mode: str, conditioned: Manifest) -> None:
+def test_features_act_on_their_own_graph(mode, conditioned):
     model = _model(conditioned, mode, potential=False)
     before = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.0]))
     after = model(_batch([1.0, 2.0, 3.0], [0.0, 1.0, 0.5]))
@@ -55,7 +50,7 @@ def test_features_act_on_their_own_graph(mode: str, conditioned: Manifest) -> No
     assert torch.equal(after["charge"], before["charge"]) == (mode == "fuse_pool")
 
 
-def test_one_row_for_each_graph_is_the_same(conditioned: Manifest) -> None:
+def test_one_row_for_each_graph_is_the_same(conditioned):
     """HydraGNN takes either shape."""
     key = conditioned.keys["graph_attr"].model_copy(update={"shape": (3,), "rows": 1})
     keys = conditioned.keys | {"graph_attr": key}
@@ -68,9 +63,7 @@ def test_one_row_for_each_graph_is_the_same(conditioned: Manifest) -> None:
 
 @pytest.mark.parametrize("head", ["node", "graph"])
 @pytest.mark.parametrize("mode", MODES)
-def test_a_potential_stays_proportional_to_its_cell(
-    mode: str, head: str, conditioned: Manifest
-) -> None:
+def test_a_potential_stays_proportional_to_its_cell(mode, head, conditioned):
     pooling = {"graph_pooling": "add"} if head == "graph" else {}
     model = _model(conditioned, mode, mpnn_type="SchNet", head=head, **pooling)
     cell, supercell = as_batch(alloy()), as_batch(alloy().repeat(2))
@@ -85,9 +78,7 @@ def test_a_potential_stays_proportional_to_its_cell(
 
 @pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
 @pytest.mark.parametrize("mode", MODES)
-def test_gradient_reaches_every_parameter(
-    mode: str, potential_mode: bool, conditioned: Manifest
-) -> None:
+def test_gradient_reaches_every_parameter(mode, potential_mode, conditioned):
     """HydraGNN makes these layers after the optimiser, which then never trains them."""
     model = _model(conditioned, mode, potential=potential_mode).train()
     of_fewer = _model(conditioned, mode, potential=potential_mode, mpnn_type="PNA")
@@ -99,12 +90,12 @@ def test_gradient_reaches_every_parameter(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_cost_can_be_counted(mode: str, conditioned: Manifest) -> None:
+def test_cost_can_be_counted(mode, conditioned):
     model = _model(conditioned, mode)
     assert network_cost(model, 8, 100, 2).flops > 0
 
 
-def test_missing_features_are_refused(manifest: Manifest, conditioned: Manifest) -> None:
+def test_missing_features_are_refused(manifest, conditioned):
     with pytest.raises(InputError, match="use_graph_attr_conditioning needs the key 'graph_attr'"):
         _model(manifest, "film")
     key = conditioned.keys["graph_attr"].model_copy(update={"rows": None})
@@ -115,7 +106,7 @@ def test_missing_features_are_refused(manifest: Manifest, conditioned: Manifest)
         _model(conditioned, "film")(as_batch(alloy()))
 
 
-def test_fusion_needs_something_pooled(conditioned: Manifest) -> None:
+def test_fusion_needs_something_pooled(conditioned):
     section = network(
         "PNA",
         potential=False,
@@ -129,9 +120,7 @@ def test_fusion_needs_something_pooled(conditioned: Manifest) -> None:
 
 @pytest.mark.parametrize("mode", [None, "fuse_pool", "film"])
 @pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
-def test_frozen_layers_stay_as_they_are(
-    potential_mode: bool, mode: str | None, make: Make, conditioned: Manifest
-) -> None:
+def test_frozen_layers_stay_as_they_are(potential_mode, mode, make, conditioned):
     if mode is None:
         model = make("PNA", potential=potential_mode, freeze_conv_layers=True)
     else:

@@ -1,9 +1,6 @@
 """DimeNet's basis, its edges in rows, and its angles without triplets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import ase
 import numpy as np
@@ -21,7 +18,7 @@ from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch
 Make = Callable[..., HydraModel]
 
 
-def test_radial_functions_are_orthonormal_and_end_at_the_cutoff() -> None:
+def test_radial_functions_are_orthonormal_and_end_at_the_cutoff():
     lengths = np.linspace(0.0, CUTOFF, 4001)
     values = spherical_bessel(lengths.tolist(), CUTOFF, 7, 6)
     assert values.shape == (7, 4001, 6)
@@ -38,7 +35,7 @@ def test_radial_functions_are_orthonormal_and_end_at_the_cutoff() -> None:
 
 @pytest.mark.parametrize("countable", [True, False])
 @pytest.mark.parametrize("degrees", [[3, 0, 30, 12, 13], [0, 0], [24], [20, 18], [20, 0], [1, 1]])
-def test_rows_hold_every_edge_once(degrees: list[int], countable: bool) -> None:
+def test_rows_hold_every_edge_once(degrees, countable):
     generator = torch.Generator().manual_seed(0)
     atoms = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees))
     atoms = atoms[torch.randperm(len(atoms), generator=generator)]
@@ -54,7 +51,7 @@ def test_rows_hold_every_edge_once(degrees: list[int], countable: bool) -> None:
 
 
 @pytest.mark.parametrize("alike", [True, False])
-def test_messages_are_those_of_all_triplets(make: Make, alike: bool) -> None:
+def test_messages_are_those_of_all_triplets(make, alike):
     """Against the sum over pairs of edges, with Legendre polynomials of the angle between them."""
     model = make("DimeNet", num_spherical=4).double()
     stack = model.encoder.layers
@@ -82,8 +79,8 @@ def test_messages_are_those_of_all_triplets(make: Make, alike: bool) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
-def test_parameters_of_the_network_are_honoured(make: Make) -> None:
-    def size(**options: Any) -> int:
+def test_parameters_of_the_network_are_honoured(make):
+    def size(**options):
         return sum(weight.numel() for weight in make("DimeNet", **options).parameters())
 
     base = size()
@@ -95,7 +92,7 @@ def test_parameters_of_the_network_are_honoured(make: Make) -> None:
     assert size(num_after_skip=1) - size(num_after_skip=0) == 2 * block
 
 
-def test_a_larger_exponent_keeps_messages_stronger(make: Make) -> None:
+def test_a_larger_exponent_keeps_messages_stronger(make):
     batch = as_batch(alloy())
     strengths = []
     for exponent in (2, 8):

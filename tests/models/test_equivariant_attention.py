@@ -1,7 +1,5 @@
 """HydraGNN's engine EquivariantTransformer; the conformance suites run over it as well."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -37,13 +35,13 @@ ENGINE: dict[str, Any] = {
 WIDTH, HEADS, RADIAL = 4, 2, 5
 
 
-def cluster(seed: int = 0) -> ase.Atoms:
+def cluster(seed=0):
     atoms = alloy(seed)
     atoms.pbc = False
     return atoms
 
 
-def graphs(positions: Tensor, *sizes: int, finite: bool = True) -> Geometry:
+def graphs(positions, *sizes, finite=True):
     """Graphs of some sizes without edges."""
     graph = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
     none = torch.zeros(0, dtype=torch.int64)
@@ -59,20 +57,20 @@ def graphs(positions: Tensor, *sizes: int, finite: bool = True) -> Geometry:
     )
 
 
-def layer_of(reads: int, harmonics: int, chunk: int | None = None) -> EquivariantTransformerLayer:
+def layer_of(reads, harmonics, chunk=None):
     """The attention and the perceptron beside a message passing that does nothing."""
     attention = EquivariantAttention(WIDTH, reads, reads, HEADS, harmonics, RADIAL, chunk)
     perceptron = Perceptron(reads, WIDTH, 2)
     return EquivariantTransformerLayer(nn.Identity(), attention, perceptron, sequential=False)
 
 
-def applied(layer: EquivariantTransformerLayer, nodes: Tensor, geometry: Geometry) -> Tensor:
+def applied(layer, nodes, geometry):
     nodes = nodes + layer.attention(layer.attention_norm(nodes), geometry)
     return nodes + layer.perceptron(layer.norm(nodes))
 
 
 @pytest.fixture
-def theirs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+def theirs(request, monkeypatch):
     """HydraGNN's layer. The rest of the package, which needs MPI, is not imported."""
     checkout: Path | None = request.config.getoption("--hydragnn")
     if checkout is None:
@@ -90,10 +88,10 @@ def theirs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
 
 
 @torch.no_grad()
-def copy_weights(theirs: Any, ours: EquivariantTransformerLayer, reads: int) -> None:
+def copy_weights(theirs, ours, reads):
     """From HydraGNN's layer to ours, whose sums have their factors in the weights."""
 
-    def by_degree(linear: Any, inputs: int, outputs: int) -> list[list[Tensor]]:
+    def by_degree(linear, inputs, outputs):
         """Weights of an e3nn map for each degree, those of the heads one after the other."""
         found: list[list[Tensor]] = [[] for _ in range(reads + 1)]
         start = 0
@@ -139,9 +137,7 @@ def copy_weights(theirs: Any, ours: EquivariantTransformerLayer, reads: int) -> 
 @pytest.mark.parametrize(
     ("reads", "harmonics"), [(0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2), (3, 3)]
 )
-def test_with_hydragnns_weights_it_gives_hydragnns_numbers(
-    reads: int, harmonics: int, theirs: Any
-) -> None:
+def test_with_hydragnns_weights_it_gives_hydragnns_numbers(reads, harmonics, theirs):
     torch.manual_seed(0)
     irreps = " + ".join(f"{WIDTH}x{degree}{'eo'[degree % 2]}" for degree in range(reads + 1))
     theirs = theirs(
@@ -172,7 +168,7 @@ def test_with_hydragnns_weights_it_gives_hydragnns_numbers(
     torch.testing.assert_close(slopes[0], slopes[1], rtol=1e-5, atol=1e-5)
 
 
-def test_a_crystal_is_the_limit_of_its_pieces() -> None:
+def test_a_crystal_is_the_limit_of_its_pieces():
     """Seen from the atom in the middle; HydraGNN refuses crystals."""
     torch.manual_seed(0)
     attention = EquivariantAttention(WIDTH, 1, 1, HEADS, 1, RADIAL, None).double()
@@ -180,7 +176,7 @@ def test_a_crystal_is_the_limit_of_its_pieces() -> None:
     with torch.no_grad():
         crystal = attention(kinds, graphs(torch.zeros(2, 3).double(), 2, finite=False))[0]
 
-    def error(atoms_a_side: int, spacing: float) -> float:
+    def error(atoms_a_side, spacing):
         axis = np.arange(atoms_a_side) - atoms_a_side // 2
         places = np.stack(np.meshgrid(axis, axis, axis), axis=-1).reshape(-1, 3)
         # As rock salt, with the middle first.
@@ -196,7 +192,7 @@ def test_a_crystal_is_the_limit_of_its_pieces() -> None:
 
 
 @pytest.mark.parametrize("mode", ["parallel", "sequential"])
-def test_chunks_change_nothing_but_memory(make: Make, mode: str) -> None:
+def test_chunks_change_nothing_but_memory(make, mode):
     batch = as_batch(cluster(0), cluster(1).repeat((2, 1, 1)), alloy(2))
     gradients = []
     for chunk in (None, 512, 3, 1):
@@ -211,7 +207,7 @@ def test_chunks_change_nothing_but_memory(make: Make, mode: str) -> None:
 
 
 @pytest.mark.parametrize("potential", [False, True])
-def test_chunks_bound_what_pairs_hold(potential: bool, make: Make) -> None:
+def test_chunks_bound_what_pairs_hold(potential, make):
     """With second derivatives too, where torch's own way of computing anew does not."""
     chunked, whole = (
         network_cost(
@@ -225,7 +221,7 @@ def test_chunks_bound_what_pairs_hold(potential: bool, make: Make) -> None:
 
 @pytest.mark.parametrize("mpnn_type", WITH_EQUIVARIANT_ATTENTION)
 @pytest.mark.parametrize("depth", [1, 3])
-def test_features_have_the_degrees_a_type_says(mpnn_type: str, depth: int, make: Make) -> None:
+def test_features_have_the_degrees_a_type_says(mpnn_type, depth, make):
     wide = {"num_conv_layers": depth, "node_max_ell": 2}
     for options in ({}, ENGINE):
         model, batch = make(mpnn_type, **wide, **options), as_batch(cluster())
@@ -239,10 +235,10 @@ def test_features_have_the_degrees_a_type_says(mpnn_type: str, depth: int, make:
         assert [(degree + 1) ** 2 - 1 for degree in stack.degrees] == [*sizes, 0]
 
 
-def test_atoms_out_of_reach_are_seen_and_where_they_are(make: Make) -> None:
+def test_atoms_out_of_reach_are_seen_and_where_they_are(make):
     model = lively(make("PAINN", **ENGINE))
 
-    def force(distance: float) -> float:
+    def force(distance):
         atoms = ase.Atoms("CuAu", [[0, 0, 0], [distance, 0, 0]])
         assert as_batch(atoms).num_edges == 0
         return float(outputs(model, atoms)["forces"][0, 0])
@@ -252,7 +248,7 @@ def test_atoms_out_of_reach_are_seen_and_where_they_are(make: Make) -> None:
     assert abs(far) < 1e-3 * abs(near)
 
 
-def test_a_lone_atom_attends_to_nothing() -> None:
+def test_a_lone_atom_attends_to_nothing():
     attention = EquivariantAttention(WIDTH, 1, 1, HEADS, 1, RADIAL, None)
     nodes, lone = torch.randn(3, 4, WIDTH), graphs(torch.zeros(3, 3), 1, 1, 1)
     assert not attention(nodes, lone).any()
@@ -260,7 +256,7 @@ def test_a_lone_atom_attends_to_nothing() -> None:
 
 
 @pytest.mark.parametrize("mpnn_type", WITH_EQUIVARIANT_ATTENTION)
-def test_coinciding_atoms_of_a_cluster_train(mpnn_type: str, make: Make) -> None:
+def test_coinciding_atoms_of_a_cluster_train(mpnn_type, make):
     model, batch = make(mpnn_type, **ENGINE), as_batch(cluster(), ase.Atoms("Cu"))
     batch.pos[1] = batch.pos[0]
     found = model(batch)
@@ -272,7 +268,7 @@ def test_coinciding_atoms_of_a_cluster_train(mpnn_type: str, make: Make) -> None
 
 @pytest.mark.parametrize("structure", [alloy, cluster])
 @pytest.mark.parametrize("mpnn_type", ["PAINN", "SchNet"])
-def test_precisions(mpnn_type: str, structure: Callable[[int], ase.Atoms], make: Make) -> None:
+def test_precisions(mpnn_type, structure, make):
     batch, forces = as_batch(structure(0), structure(1)), []
     for chunk in (None, 2):
         model = make(mpnn_type, **ENGINE, equivariant_attn_chunk_size=chunk).eval()
@@ -288,7 +284,7 @@ def test_precisions(mpnn_type: str, structure: Callable[[int], ase.Atoms], make:
 
 @pytest.mark.parametrize("finite", [True, False])
 @pytest.mark.parametrize("mpnn_type", ["PAINN", "SchNet"])
-def test_cost_is_that_of_a_real_step(mpnn_type: str, finite: bool, make: Make) -> None:
+def test_cost_is_that_of_a_real_step(mpnn_type, finite, make):
     model = make(mpnn_type, potential=False, **ENGINE)
     structure = cluster if finite else alloy
     batch = as_batch(structure(0), structure(1))
@@ -298,7 +294,7 @@ def test_cost_is_that_of_a_real_step(mpnn_type: str, finite: bool, make: Make) -
     assert cost.flops - 12 * cost.parameters == counter.get_total_flops()
 
 
-def test_periodic_graphs_are_found() -> None:
+def test_periodic_graphs_are_found():
     slab = alloy()
     slab.pbc = (True, True, False)
     batch = as_batch(alloy(), cluster(), slab, ase.Atoms("Cu"))

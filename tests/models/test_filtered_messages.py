@@ -1,10 +1,7 @@
 """Sums of filtered messages: against torch's own operations, and their derivatives."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 from hydragnn_flow.models.geometry import Geometry
@@ -16,7 +13,7 @@ ATOMS, WIDTH, CUTOFF = 4, 2, 5.0
 
 
 @pytest.fixture
-def geometry() -> Geometry:
+def geometry():
     """Edges in no order; atom 3 receives none."""
     torch.manual_seed(0)
     return Geometry(
@@ -30,21 +27,21 @@ def geometry() -> Geometry:
 
 
 @pytest.fixture
-def operands(geometry: Geometry) -> list[Tensor]:
+def operands(geometry):
     """Of receivers, senders, two functions at knots, and the lengths."""
     shapes = [(ATOMS, WIDTH), (ATOMS, WIDTH), (9, WIDTH), (9, WIDTH)]
     values = [*(torch.randn(shape).double() for shape in shapes), geometry.lengths]
     return [value.requires_grad_() for value in values]
 
 
-def fused(geometry: Geometry, *operands: Tensor) -> Tensor:
+def fused(geometry, *operands):
     receiver, sender, shift, filters, lengths = operands
     read = Knots(6, CUTOFF).double()(lengths, torch.cos(lengths))
     slices = slices_of(geometry, read)
     return filtered_message_sum(receiver, sender, shift, filters, read.weights, slices)
 
 
-def plain(geometry: Geometry, *operands: Tensor) -> Tensor:
+def plain(geometry, *operands):
     receiver, sender, shift, filters, lengths = operands
     read = Knots(6, CUTOFF).double()(lengths, torch.cos(lengths))
     x = geometry.of_receiver(receiver) + geometry.of_sender(sender) + read(shift)
@@ -53,12 +50,8 @@ def plain(geometry: Geometry, *operands: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("at_a_time", "longest"), [(3, None), (100, None), (100, 2)])
 def test_equals_the_plain_sum_with_two_derivatives(
-    geometry: Geometry,
-    operands: list[Tensor],
-    monkeypatch: pytest.MonkeyPatch,
-    at_a_time: int,
-    longest: int | None,
-) -> None:
+    geometry, operands, monkeypatch, at_a_time, longest
+):
     monkeypatch.setattr(multilinear, "EDGES_AT_A_TIME", at_a_time)
     monkeypatch.setattr(spline, "longest_bag", lambda device: longest)
     torch.testing.assert_close(fused(geometry, *operands), plain(geometry, *operands))
@@ -66,7 +59,7 @@ def test_equals_the_plain_sum_with_two_derivatives(
     assert torch.autograd.gradgradcheck(lambda *x: fused(geometry, *x), operands)
 
 
-def test_forces_train_what_they_depend_on(geometry: Geometry, operands: list[Tensor]) -> None:
+def test_forces_train_what_they_depend_on(geometry, operands):
     """Where some gradients are asked for, as in a potential, and not all as in the check above."""
     gradients = []
     for total in (fused, plain):
@@ -77,7 +70,7 @@ def test_forces_train_what_they_depend_on(geometry: Geometry, operands: list[Ten
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
-def test_without_edges(geometry: Geometry, operands: list[Tensor]) -> None:
+def test_without_edges(geometry, operands):
     none = torch.empty(0, dtype=torch.int64)
     empty = Geometry(none, none, torch.empty(0, 3).double(), CUTOFF, geometry.graph, 1)
     total = fused(empty, *operands[:4], empty.lengths)

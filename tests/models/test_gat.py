@@ -1,23 +1,17 @@
 """GAT beside PyG's, and the sums over neighbours it is made of."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 from geometry_cases import clusters
-from torch import Tensor
 from torch_geometric.nn import GATv2Conv
 
-from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 from hydragnn_flow.models.mpnn.gat import HEADS, NEGATIVE_SLOPE, GATConvolution, GATEdges
 from hydragnn_flow.testing.networks import alloy, as_batch
 
 
-def test_as_pygs() -> None:
+def test_as_pygs():
     geometry = clusters()
     torch.manual_seed(0)
     ours = GATConvolution(5, 0, 0.0, fades=False).double()
@@ -35,7 +29,7 @@ def test_as_pygs() -> None:
     torch.testing.assert_close(ours(nodes, features, geometry), ours.join(theirs(nodes, edges)))
 
 
-def test_large_attentions_do_not_overflow() -> None:
+def test_large_attentions_do_not_overflow():
     geometry = clusters()
     torch.manual_seed(0)
     layer = GATConvolution(5, 0, 0.0, fades=True).double()
@@ -46,7 +40,7 @@ def test_large_attentions_do_not_overflow() -> None:
     assert layer(nodes, features, geometry).isfinite().all()
 
 
-def test_dropout_is_of_training_alone(make: Callable[..., HydraModel]) -> None:
+def test_dropout_is_of_training_alone(make):
     model, batch = make("GAT", potential=False, dropout=0.5), as_batch(alloy())
     assert not torch.equal(model(batch)["gap"], model(batch)["gap"])
     model.eval()
@@ -54,7 +48,7 @@ def test_dropout_is_of_training_alone(make: Callable[..., HydraModel]) -> None:
 
 
 @pytest.mark.parametrize("heads", [1, 3])
-def test_sums_over_neighbours_and_their_derivatives(heads: int) -> None:
+def test_sums_over_neighbours_and_their_derivatives(heads):
     geometry = clusters()
     generator = torch.Generator().manual_seed(0)
     shuffled = torch.randperm(len(geometry.sender), generator=generator)[:40]
@@ -70,7 +64,7 @@ def test_sums_over_neighbours_and_their_derivatives(heads: int) -> None:
     values = torch.randn(some.n_atoms, heads, 2, generator=generator).double().requires_grad_()
     weights = torch.randn(40, heads, generator=generator).double().requires_grad_()
 
-    def plain(values: Tensor, weights: Tensor) -> Tensor:
+    def plain(values, weights):
         return some.sum_at_receiver(some.of_sender(values) * weights[:, :, None])
 
     torch.testing.assert_close(bags.weighted_sum(values, weights), plain(values, weights))

@@ -1,7 +1,5 @@
 """GIN beside PyG's."""
 
-from __future__ import annotations
-
 import torch
 from geometry_cases import clusters
 from torch_geometric.nn import GINConv
@@ -10,7 +8,7 @@ from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 from hydragnn_flow.models.mpnn.gin import GINConvolution
 
 
-def test_as_pygs() -> None:
+def test_as_pygs():
     geometry = clusters()
     torch.manual_seed(0)
     ours = GINConvolution(6, "relu", 1.0).double()
@@ -24,7 +22,7 @@ def test_as_pygs() -> None:
     )
 
 
-def test_sums_are_scaled_to_the_usual_number_of_neighbours() -> None:
+def test_sums_are_scaled_to_the_usual_number_of_neighbours():
     """Those of a dense crystal would otherwise drown the atom's own features."""
     geometry = clusters()
     torch.manual_seed(0)

@@ -1,17 +1,12 @@
 """Heads of every kind, their branches, and the noise they predict."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from torch_geometric.data import Batch
 
-from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX, HydraModel, build_model, network_cost
 from hydragnn_flow.testing.networks import COPPER, GOLD, alloy, as_batch, network
@@ -21,10 +16,10 @@ GRAPH_HEAD = {"num_sharedlayers": 1, "dim_sharedlayers": 8, "num_headlayers": 1}
 GRAPH_HEAD |= {"dim_headlayers": [8]}
 
 
-def heads(kind: str, branches: int = 1, widths: tuple[int, ...] = (8, 8)) -> dict[str, Any]:
+def heads(kind, branches=1, widths=(8, 8)):
     """`output_heads` with node heads of a kind; those of the second branch are wider."""
 
-    def level(head: dict[str, Any]) -> Any:
+    def level(head):
         if branches == 1:
             return head
         return [
@@ -41,7 +36,7 @@ def heads(kind: str, branches: int = 1, widths: tuple[int, ...] = (8, 8)) -> dic
 
 
 @pytest.fixture
-def of_four(manifest: Manifest) -> Manifest:
+def of_four(manifest):
     """A store whose graphs all have four atoms, and the number of a branch."""
     x = manifest.keys["x"]
     number = x.model_copy(update={"node": False, "rows": 1, "dtype": "int64", "shape": (1,)})
@@ -49,15 +44,13 @@ def of_four(manifest: Manifest) -> Manifest:
     return manifest.model_copy(update={"keys": keys})
 
 
-def built(
-    manifest: Manifest, output_heads: dict[str, Any], *, potential: bool = False, **options: Any
-) -> HydraModel:
+def built(manifest, output_heads, *, potential=False, **options):
     torch.manual_seed(0)
     values = network("SchNet", potential=potential, **options, output_heads=output_heads)
     return build_model(values, manifest)
 
 
-def branched(*numbers: int) -> Batch:
+def branched(*numbers):
     """A cell for each number of a branch."""
     batch = as_batch(*(alloy(seed) for seed in range(len(numbers))))
     batch.dataset_name = torch.tensor(numbers)[:, None]
@@ -67,9 +60,7 @@ def branched(*numbers: int) -> Batch:
 @pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
 @pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
 @pytest.mark.parametrize("branches", [1, 3])
-def test_every_kind_trains_whole(
-    of_four: Manifest, kind: str, potential: bool, branches: int
-) -> None:
+def test_every_kind_trains_whole(of_four, kind, potential, branches):
     """All parameters get a gradient, also of a branch that no graph of the batch belongs to."""
     model = built(of_four, heads(kind, branches), potential=potential)
     outputs = model(branched(0, branches - 1))
@@ -81,7 +72,7 @@ def test_every_kind_trains_whole(
     assert bool(silent) == (branches == 3)
 
 
-def test_a_convolution_head_sees_neighbours(of_four: Manifest) -> None:
+def test_a_convolution_head_sees_neighbours(of_four):
     """With one layer of message passing, atoms two edges away matter through the head alone."""
     import ase
 
@@ -94,7 +85,7 @@ def test_a_convolution_head_sees_neighbours(of_four: Manifest) -> None:
 
 
 @pytest.mark.parametrize("mpnn_type", ["SchNet", "EGNN", "PNA"])
-def test_convolution_heads_of_other_widths(of_four: Manifest, mpnn_type: str) -> None:
+def test_convolution_heads_of_other_widths(of_four, mpnn_type):
     values = network(mpnn_type, potential=False, output_heads=heads("conv", widths=(8, 8, 6)))
     model = build_model(values, of_four).double()
     one, both = model(as_batch(alloy(0))), model(as_batch(alloy(0), alloy(1)))
@@ -104,7 +95,7 @@ def test_convolution_heads_of_other_widths(of_four: Manifest, mpnn_type: str) ->
     torch.testing.assert_close(permuted["charge"], one["charge"][order], rtol=1e-10, atol=1e-10)
 
 
-def test_each_place_has_its_own_perceptron(of_four: Manifest) -> None:
+def test_each_place_has_its_own_perceptron(of_four):
     """Equal to perceptrons applied one by one."""
     model = built(of_four, heads("mlp_per_node")).double()
     batch = as_batch(alloy(0), alloy(1))
@@ -123,7 +114,7 @@ def test_each_place_has_its_own_perceptron(of_four: Manifest) -> None:
     torch.testing.assert_close(model(batch)["charge"], expected * 0.02 + 0.1)
 
 
-def test_places_need_graphs_of_one_size(manifest: Manifest, of_four: Manifest) -> None:
+def test_places_need_graphs_of_one_size(manifest, of_four):
     with pytest.raises(InputError, match=r"mlp_per_node.*write 'mlp'"):
         built(manifest, heads("mlp_per_node"))
     model = built(of_four, heads("mlp_per_node"))
@@ -135,9 +126,7 @@ def test_places_need_graphs_of_one_size(manifest: Manifest, of_four: Manifest) -
 
 @pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
 @pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
-def test_a_graph_gets_the_heads_of_its_branch(
-    of_four: Manifest, kind: str, potential: bool
-) -> None:
+def test_a_graph_gets_the_heads_of_its_branch(of_four, kind, potential):
     """Each as if it were alone in the batch, and otherwise than another branch would have it."""
     model = built(of_four, heads(kind, 2), potential=potential).double().eval()
     mixed = model(branched(1, 0, 1))
@@ -149,7 +138,7 @@ def test_a_graph_gets_the_heads_of_its_branch(
         assert not torch.allclose(same, other)
 
 
-def test_branches_are_never_guessed(manifest: Manifest, of_four: Manifest) -> None:
+def test_branches_are_never_guessed(manifest, of_four):
     with pytest.raises(InputError, match="2 branches, but the store's graphs have no key"):
         built(manifest, heads("mlp", 2))
     model = built(of_four, heads("mlp", 2))
@@ -164,7 +153,7 @@ def test_branches_are_never_guessed(manifest: Manifest, of_four: Manifest) -> No
 
 @pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
 @pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
-def test_costs_of_heads_are_counted(of_four: Manifest, kind: str, potential: bool) -> None:
+def test_costs_of_heads_are_counted(of_four, kind, potential):
     """On batches of average size too, which are not whole graphs."""
     one, two = (
         network_cost(built(of_four, heads(kind, n), potential=potential), 101, 2000, 26)
@@ -174,7 +163,7 @@ def test_costs_of_heads_are_counted(of_four: Manifest, kind: str, potential: boo
 
 
 @pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
-def test_flops_of_heads_are_those_of_a_real_step(of_four: Manifest, kind: str) -> None:
+def test_flops_of_heads_are_those_of_a_real_step(of_four, kind):
     batch, model = branched(0, 1, 1), built(of_four, heads(kind, 2))
     exact = network_cost(model, batch.num_nodes, batch.num_edges, 3)
     with FlopCounterMode(display=False) as counter:
@@ -182,7 +171,7 @@ def test_flops_of_heads_are_those_of_a_real_step(of_four: Manifest, kind: str) -
     assert exact.flops - 12 * exact.parameters == counter.get_total_flops()
 
 
-def test_initial_bias_is_in_units_of_the_spread(of_four: Manifest) -> None:
+def test_initial_bias_is_in_units_of_the_spread(of_four):
     """A head that says nothing else predicts mean + bias * spread, in every branch."""
     for loss in ("mse", "GaussianNLLLoss"):
         values = network("SchNet", potential=False, output_heads=heads("mlp", 2), initial_bias=2.0)
@@ -197,7 +186,7 @@ def test_initial_bias_is_in_units_of_the_spread(of_four: Manifest) -> None:
         torch.testing.assert_close(outputs["charge"], torch.full((8, 1), 0.1))
 
 
-def test_initial_bias_of_a_potential(manifest: Manifest) -> None:
+def test_initial_bias_of_a_potential(manifest):
     pooling = {"graph_pooling": "add"}
     plain, raised = (
         build_model(network("SchNet", head="graph", initial_bias=bias, **pooling), manifest)
@@ -215,7 +204,7 @@ def test_initial_bias_of_a_potential(manifest: Manifest) -> None:
         build_model(network("SchNet", initial_bias=1.0), manifest)
 
 
-def noisy(manifest: Manifest, **options: Any) -> HydraModel:
+def noisy(manifest, **options):
     values = network("SchNet", potential=False, **options)
     values["Training"]["loss_function_type"] = "GaussianNLLLoss"
     torch.manual_seed(0)
@@ -224,7 +213,7 @@ def noisy(manifest: Manifest, **options: Any) -> HydraModel:
 
 @pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
 @pytest.mark.parametrize("branches", [1, 2])
-def test_noise_comes_beside_every_target(of_four: Manifest, kind: str, branches: int) -> None:
+def test_noise_comes_beside_every_target(of_four, kind, branches):
     model = noisy(of_four, output_heads=heads(kind, branches))
     outputs = model(branched(0, branches - 1))
     assert set(outputs) == {n + s for n in ("gap", "charge") for s in ("", NOISE_SUFFIX)}
@@ -234,7 +223,7 @@ def test_noise_comes_beside_every_target(of_four: Manifest, kind: str, branches:
         assert (noise > 0).all() and noise.requires_grad
 
 
-def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four: Manifest) -> None:
+def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four):
     """Fresh heads are as unsure as the targets vary; sure ones keep a thousandth of that."""
     model = noisy(of_four)
     fresh = model(branched(0))["gap" + NOISE_SUFFIX].detach() / torch.tensor([0.5, 3.0])
@@ -246,7 +235,7 @@ def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four: Manifest) ->
     torch.testing.assert_close(sure, torch.tensor([[5e-4, 3e-3]]).double())
 
 
-def test_mixed_precision_keeps_the_mean(of_four: Manifest) -> None:
+def test_mixed_precision_keeps_the_mean(of_four):
     """In bfloat16, a mean of -2 with a spread of 3 would have a spacing of 0.02."""
     model, batch = noisy(of_four), branched(0, 0)
     expected = model(batch)
@@ -257,7 +246,7 @@ def test_mixed_precision_keeps_the_mean(of_four: Manifest) -> None:
         torch.testing.assert_close(found[name], values, rtol=0.05, atol=0.1)
 
 
-def test_noise_that_depends_on_the_structure_is_found(of_four: Manifest) -> None:
+def test_noise_that_depends_on_the_structure_is_found(of_four):
     """Labels whose noise grows with the share of gold: the predicted noise follows the true one.
 
     The likelihood is that of a Gaussian (Nix and Weigend, doi:10.1109/ICNN.1994.374138).

@@ -1,10 +1,6 @@
 """HydraGNN checkpoints are read by its engine, also into networks of a checkout."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,7 +34,7 @@ SECTION: dict[str, Any] = {
 class Parts(nn.Module):
     """Modules with HydraGNN's names."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.graph_convs = nn.ModuleList([nn.Linear(1, 4)])
         self.heads_NN = nn.ModuleList([nn.Linear(4, 1)])
@@ -47,12 +43,12 @@ class Parts(nn.Module):
 class Wrapper(nn.Module):
     """HydraGNN puts one around potentials."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.model = Parts()
 
 
-def saved(folder: Path, model: nn.Module, section: dict[str, Any], prefix: str = "module.") -> Path:
+def saved(folder, model, section, prefix="module."):
     """A checkpoint as HydraGNN writes it, by DDP, and its configuration."""
     state = {f"{prefix}{name}": value for name, value in model.state_dict().items()}
     file = folder / "trained.pk"
@@ -62,7 +58,7 @@ def saved(folder: Path, model: nn.Module, section: dict[str, Any], prefix: str =
 
 
 @pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.module."])
-def test_names_are_those_of_the_network(prefix: str, tmp_path: Path) -> None:
+def test_names_are_those_of_the_network(prefix, tmp_path):
     trained, network = Wrapper(), HydragnnNetwork(Wrapper(), SECTION)
     network.load_state_dict(network.read_weights(saved(tmp_path, trained, SECTION, prefix)))
     for name, value in trained.state_dict().items():
@@ -70,7 +66,7 @@ def test_names_are_those_of_the_network(prefix: str, tmp_path: Path) -> None:
     assert network.head_names == ("model.model.heads_NN",)
 
 
-def _key(section: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
+def _key(section, place, value):
     outer, _, key = place.partition(".")
     return {**section, outer: {**section[outer], key: value}}
 
@@ -85,32 +81,30 @@ def _key(section: dict[str, Any], place: str, value: Any) -> dict[str, Any]:
         ("Variables_of_interest.denormalize_output", True, "trained with denormalize_output"),
     ],
 )
-def test_what_computes_otherwise_is_refused(
-    place: str, value: Any, words: str, tmp_path: Path
-) -> None:
+def test_what_computes_otherwise_is_refused(place, value, words, tmp_path):
     file = saved(tmp_path, Wrapper(), _key(SECTION, place, value))
     with pytest.raises(InputError, match=words):
         HydragnnNetwork(Wrapper(), SECTION).read_weights(file)
 
 
-def test_how_it_was_trained_does_not_matter(tmp_path: Path) -> None:
+def test_how_it_was_trained_does_not_matter(tmp_path):
     file = saved(tmp_path, Wrapper(), _key(SECTION, "Architecture.force_weight", 50.0))
     HydragnnNetwork(Wrapper(), SECTION).read_weights(file)
 
 
-def _no_network(file: Path) -> None:
+def _no_network(file):
     file.with_name("config.json").unlink()
 
 
-def _no_section(file: Path) -> None:
+def _no_section(file):
     file.with_name("config.json").write_text('{"NeuralNetwork": {}}')
 
 
-def _torn(file: Path) -> None:
+def _torn(file):
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def _no_weights(file: Path) -> None:
+def _no_weights(file):
     torch.save({"weights": {}}, file)
 
 
@@ -123,9 +117,7 @@ def _no_weights(file: Path) -> None:
         (_no_weights, r"no readable HydraGNN checkpoint \(KeyError: 'model_state_dict'"),
     ],
 )
-def test_a_damaged_checkpoint_is_refused(
-    damage: Callable[[Path], None], words: str, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_is_refused(damage, words, tmp_path):
     file = saved(tmp_path, Wrapper(), SECTION)
     damage(file)
     with pytest.raises(InputError, match=words):
@@ -133,7 +125,7 @@ def test_a_damaged_checkpoint_is_refused(
 
 
 @pytest.fixture(scope="session")
-def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+def engine(request):
     """HydraGNN of the checkout that is named on the command line."""
     checkout = request.config.getoption("--hydragnn")
     if checkout is None:
@@ -159,7 +151,7 @@ KEYS: dict[str, Any] = {
 POTENTIALS = {"SchNet", "EGNN", "PAINN", "PNAPlus", "PNAEq", "DimeNet", "MACE"}
 
 
-def hydragnn(engine: str, name: str, potential: bool) -> EngineModel:
+def hydragnn(engine, name, potential):
     """A network of HydraGNN's of a type, with random weights."""
     node = {**HEAD, "type": "mlp"}
     graph = {**HEAD, "num_sharedlayers": 2, "dim_sharedlayers": 7}
@@ -190,9 +182,7 @@ def hydragnn(engine: str, name: str, potential: bool) -> EngineModel:
     ("name", "potential"),
     [(name, False) for name in MPNN_TYPES] + [(name, True) for name in sorted(POTENTIALS)],
 )
-def test_outputs_are_those_of_hydragnn(
-    name: str, potential: bool, engine: str, tmp_path: Path
-) -> None:
+def test_outputs_are_those_of_hydragnn(name, potential, engine, tmp_path):
     """In the data's units, with the weights that HydraGNN has saved; new heads leave out theirs."""
     torch.manual_seed(1)
     trained = hydragnn(engine, name, potential)

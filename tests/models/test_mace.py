@@ -1,7 +1,5 @@
 """MACE's algebra against e3nn's, and what its parameters ask for."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import product
@@ -12,7 +10,6 @@ import torch
 from e3nn import o3
 from torch import Tensor
 
-from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry
@@ -25,11 +22,11 @@ from hydragnn_flow.testing.networks import alloy, as_batch
 Make = Callable[..., HydraModel]
 
 
-def _random(*shape: int) -> Tensor:
+def _random(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
-def _turned(highest: int, rotation: Tensor, mirror: int) -> Tensor:
+def _turned(highest, rotation, mirror):
     """How components of degree 0 to the highest turn with ``mirror * rotation``."""
     irreps = o3.Irreps([(1, (degree, (-1) ** degree)) for degree in range(highest + 1)])
     usual = torch.get_default_dtype()
@@ -42,14 +39,14 @@ def _turned(highest: int, rotation: Tensor, mirror: int) -> Tensor:
 
 
 @pytest.fixture
-def rotation() -> Tensor:
+def rotation():
     frame, _ = torch.linalg.qr(_random(3, 3))
     turned: Tensor = frame * torch.linalg.det(frame).sign()
     return turned
 
 
 @pytest.mark.parametrize("highest", [1, 2, 3, 4])
-def test_harmonics_are_those_of_e3nn(highest: int) -> None:
+def test_harmonics_are_those_of_e3nn(highest):
     directions = torch.nn.functional.normalize(_random(20, 3), dim=1)
     expected = o3.spherical_harmonics(
         list(range(highest + 1)), directions, normalize=True, normalization="component"
@@ -57,7 +54,7 @@ def test_harmonics_are_those_of_e3nn(highest: int) -> None:
     torch.testing.assert_close(SphericalHarmonics(highest)(directions), expected)
 
 
-def test_harmonics_of_no_direction_are_zero_and_smooth() -> None:
+def test_harmonics_of_no_direction_are_zero_and_smooth():
     directions = torch.zeros(1, 3, dtype=torch.float64, requires_grad=True)
     harmonics = SphericalHarmonics(3)(directions)
     assert harmonics[0, 0] == 1 and not harmonics[0, 1:].any()
@@ -66,7 +63,7 @@ def test_harmonics_of_no_direction_are_zero_and_smooth() -> None:
     assert second.isfinite().all()
 
 
-def _every_coupling(factors: Tensor, highest: int, order: int, degree: int) -> Tensor:
+def _every_coupling(factors, highest, order, degree):
     """Products of ``order`` factors [n, components], coupled by e3nn in every order and way.
 
     Returns [n_couplings, n * (2 degree + 1)].
@@ -111,7 +108,7 @@ def _every_coupling(factors: Tensor, highest: int, order: int, degree: int) -> T
         (3, 3, 1),
     ],
 )
-def test_products_are_all_that_there_are(highest: int, order: int, degree: int) -> None:
+def test_products_are_all_that_there_are(highest, order, degree):
     """They span what e3nn's couplings span, and none is a sum of the others."""
     factors = _random(60, (highest + 1) ** 2)
     monomials, coefficients = symmetric_basis(highest, order, degree)
@@ -127,7 +124,7 @@ def test_products_are_all_that_there_are(highest: int, order: int, degree: int) 
 
 
 @pytest.mark.parametrize("order", [1, 2, 3])
-def test_contraction_weighs_the_products_by_element(order: int) -> None:
+def test_contraction_weighs_the_products_by_element(order):
     torch.manual_seed(0)
     highest, outputs, elements = 2, (0, 1, 2), torch.tensor([1, 0, 2, 1, 0])
     contraction = SymmetricContraction(highest, outputs, order, 2, 3).double()
@@ -149,7 +146,7 @@ def test_contraction_weighs_the_products_by_element(order: int) -> None:
         torch.testing.assert_close(found, expected)
 
 
-def _geometry(vectors: Tensor, n_atoms: int = 4) -> Geometry:
+def _geometry(vectors, n_atoms=4):
     """Every atom with every other, along the given vectors."""
     pairs = [pair for pair in product(range(n_atoms), repeat=2) if pair[0] != pair[1]]
     sender, receiver = torch.tensor(pairs).T
@@ -163,9 +160,7 @@ def _geometry(vectors: Tensor, n_atoms: int = 4) -> Geometry:
     ("max_ell", "node_max_ell", "correlation"),
     [(1, 1, 1), (1, 1, 2), (1, 2, 3), (2, 1, 2), (2, 2, 3), (3, 1, 3), (3, 3, 2)],
 )
-def test_features_turn_with_the_frame(
-    make: Make, rotation: Tensor, max_ell: int, node_max_ell: int, correlation: int, mirror: int
-) -> None:
+def test_features_turn_with_the_frame(make, rotation, max_ell, node_max_ell, correlation, mirror):
     stack = (
         make("MACE", max_ell=max_ell, node_max_ell=node_max_ell, correlation=correlation)
         .double()
@@ -197,9 +192,7 @@ def test_features_turn_with_the_frame(
     [(1, 1, (2, 1, 1)), (1, 3, (3, 2, 1)), (2, 1, (1, 1, 3)), (1, 2, (1, 1, 1)), (2, 0, (2, 2, 2))],
 )
 @pytest.mark.parametrize("potential", [True, False], ids=["potential", "properties"])
-def test_no_parameter_is_idle(
-    make: Make, potential: bool, max_ell: int, node_max_ell: int, correlation: tuple[int, ...]
-) -> None:
+def test_no_parameter_is_idle(make, potential, max_ell, node_max_ell, correlation):
     """Whatever degrees can arise in a layer, it has parameters only for those that matter."""
     degrees = {"max_ell": max_ell, "node_max_ell": node_max_ell, "correlation": correlation}
     model = make("MACE", potential=potential, num_conv_layers=3, **degrees)
@@ -212,7 +205,7 @@ def test_no_parameter_is_idle(
         assert by_element.abs().sum() > 0 and not (by_element == 0).all(dim=0).any(), name
 
 
-def test_plan_of_degrees() -> None:
+def test_plan_of_degrees():
     assert plan(1, 1, [2, 2]) == [Degrees(0, 1, 1, 1, 1), Degrees(1, 1, 1, 0, 0)]
     # A last layer that multiplies nothing reads only what has a scalar product with the edges.
     assert plan(1, 3, [3, 1]) == [Degrees(0, 1, 1, 1, 1), Degrees(1, 1, 0, 0, 0)]
@@ -222,9 +215,7 @@ def test_plan_of_degrees() -> None:
 
 @pytest.mark.parametrize("transform", [None, "Agnesi", "Soft"])
 @pytest.mark.parametrize("kind", ["bessel", "gaussian", "chebyshev"])
-def test_radial_features_matter_and_are_smooth(
-    make: Make, kind: str, transform: str | None
-) -> None:
+def test_radial_features_matter_and_are_smooth(make, kind, transform):
     options = {"radial_type": kind, "distance_transform": transform, "num_radial": 5}
     model = make("MACE", potential=False, **options)
     stack = model.encoder.layers
@@ -240,7 +231,7 @@ def test_radial_features_matter_and_are_smooth(
     assert (slope[2:-1, 0].abs() > 1e-6).all()
 
 
-def test_bases_and_transforms_are_those_of_the_literature() -> None:
+def test_bases_and_transforms_are_those_of_the_literature():
     lengths = torch.linspace(0.5, 4.0, 8, dtype=torch.float64)[:, None]
     numpys = np.polynomial.chebyshev.chebvander(lengths[:, 0].numpy() / 2 - 1, 4)[:, 1:]
     np.testing.assert_allclose(ChebyshevBasis(4, 4.0)(lengths).numpy(), numpys)
@@ -253,7 +244,7 @@ def test_bases_and_transforms_are_those_of_the_literature() -> None:
     torch.testing.assert_close(SoftTransform(4.0)(lengths, radii), soft)
 
 
-def test_an_element_that_was_never_seen_has_an_energy(make: Make) -> None:
+def test_an_element_that_was_never_seen_has_an_energy(make):
     model = make("MACE").eval()
     strange = alloy()
     strange.numbers[0] = 47
@@ -261,7 +252,7 @@ def test_an_element_that_was_never_seen_has_an_energy(make: Make) -> None:
     assert energies.isfinite().all() and energies[0] != energies[1]
 
 
-def test_tables_keep_their_precision(make: Make) -> None:
+def test_tables_keep_their_precision(make):
     stack = make("MACE", max_ell=2).double().encoder.layers
     assert isinstance(stack, MACE)
     harmonics = stack.harmonics(torch.tensor([[0.0, 1.0, 0.0]], dtype=torch.float64))
@@ -269,7 +260,7 @@ def test_tables_keep_their_precision(make: Make) -> None:
     assert harmonics[0, 6] == pytest.approx(math.sqrt(5.0), abs=1e-15)
 
 
-def test_bf16_autocast_trains(make: Make) -> None:
+def test_bf16_autocast_trains(make):
     model = make("MACE", max_ell=2)
     batch = as_batch(alloy(0), alloy(1))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -281,12 +272,12 @@ def test_bf16_autocast_trains(make: Make) -> None:
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_one_gaussian_is_refused(make: Make) -> None:
+def test_one_gaussian_is_refused(make):
     with pytest.raises(InputError, match=r"Architecture\.num_radial"):
         make("MACE", radial_type="gaussian", num_radial=1)
 
 
-def test_transform_needs_elements(make: Make, manifest: Manifest) -> None:
+def test_transform_needs_elements(make, manifest):
     manifest.node_features[:] = ["coordination", "magnetic_moment"]
     with pytest.raises(InputError, match="distance_transform"):
         make("MACE", potential=False, distance_transform="Soft")

@@ -1,20 +1,15 @@
 """MFC beside PyG's, and how atoms are sorted by degree."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import pytest
 import torch
 from geometry_cases import clusters
 from torch_geometric.nn import MFConv
 
-from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 from hydragnn_flow.models.mpnn.mfc import BLOCK, MFC, MFCEdges, MFConvolution, degree_classes
 
 
-def test_as_pygs() -> None:
+def test_as_pygs():
     geometry = clusters()
     torch.manual_seed(0)
     degrees = neighbour_sums(geometry).degrees
@@ -35,7 +30,7 @@ def test_as_pygs() -> None:
 
 
 @pytest.mark.parametrize("n_atoms", [0, 1, BLOCK, 10 * BLOCK + 3])
-def test_blocks_hold_one_class_each(n_atoms: int) -> None:
+def test_blocks_hold_one_class_each(n_atoms):
     degrees = torch.randint(0, 9, (n_atoms,), generator=torch.Generator().manual_seed(0))
     classes = degree_classes(degrees, 2, 6)
     assert torch.equal(classes.of_atom, degrees.clamp(2, 6) - 2)
@@ -43,14 +38,14 @@ def test_blocks_hold_one_class_each(n_atoms: int) -> None:
     assert torch.equal(classes.of_block[classes.places // BLOCK], classes.of_atom)
 
 
-def test_as_many_blocks_whatever_the_degrees() -> None:
+def test_as_many_blocks_whatever_the_degrees():
     """Shapes that depended on them would make the host wait for an accelerator."""
     same, different = torch.full((100,), 3), torch.arange(100) % 9
     sizes = {degree_classes(degrees, 0, 8).of_block.shape for degrees in (same, different)}
     assert len(sizes) == 1
 
 
-def test_classes_are_the_degrees_of_the_training_split(make: Callable[..., HydraModel]) -> None:
+def test_classes_are_the_degrees_of_the_training_split(make):
     stack = make("MFC", potential=False).encoder.layers
     assert isinstance(stack, MFC)
     assert (stack.smallest, stack.largest) == (12, 16)

@@ -1,17 +1,13 @@
 """Under autocast: what is summed, and what layers hand on, stays in single precision."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
 from geometry_cases import clusters
 from torch import Tensor
 
-from hydragnn_flow.data import Manifest
 from hydragnn_flow.models import HydraModel, build_model
 from hydragnn_flow.models.geometry import sum_by
 from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
@@ -23,11 +19,11 @@ HALF = torch.bfloat16
 
 
 @contextmanager
-def types_of(model: HydraModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[set[torch.dtype]]:
+def types_of(model, monkeypatch):
     """Data types of what layers hand on and of what edges are added up in."""
     seen: set[torch.dtype] = set()
 
-    def handed_on(layer: Any, given: Any, state: Any) -> None:
+    def handed_on(layer, given, state):
         assert isinstance(state, NodeState)
         seen.update(part.dtype for part in state if part is not None)
 
@@ -37,7 +33,7 @@ def types_of(model: HydraModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[set
         for name in ("index_add", "index_add_"):
             add = getattr(Tensor, name)
 
-            def counted(self: Tensor, *given: Any, _add: Any = add, **named: Any) -> Tensor:
+            def counted(self, *given, _add=add, **named):
                 seen.add(self.dtype)
                 total: Tensor = _add(self, *given, **named)
                 return total
@@ -46,7 +42,7 @@ def types_of(model: HydraModel, monkeypatch: pytest.MonkeyPatch) -> Iterator[set
         yield seen
 
 
-def assert_sums_are_precise(model: HydraModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_sums_are_precise(model, monkeypatch):
     batch = as_batch(alloy(0), alloy(1))
     batch.graph_attr = torch.ones(2, 3)
     with types_of(model, monkeypatch) as seen, torch.autocast("cpu", HALF):
@@ -55,25 +51,17 @@ def assert_sums_are_precise(model: HydraModel, monkeypatch: pytest.MonkeyPatch) 
     assert seen and HALF not in seen
 
 
-def test_sums_of_a_property(mpnn: str, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_of_a_property(mpnn, make, monkeypatch):
     assert_sums_are_precise(make(mpnn, potential=False), monkeypatch)
 
 
-def test_sums_of_a_potential(
-    potential_type: str, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sums_of_a_potential(potential_type, make, monkeypatch):
     assert_sums_are_precise(make(potential_type), monkeypatch)
 
 
 @pytest.mark.parametrize("mode", ["concat_node", "film", "fuse_pool"])
 @pytest.mark.parametrize("mpnn_type", ["SchNet", "PAINN"])
-def test_sums_of_a_conditioned_network(
-    mpnn_type: str,
-    mode: str,
-    make: Make,
-    manifest: Manifest,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sums_of_a_conditioned_network(mpnn_type, mode, make, manifest, monkeypatch):
     described = manifest.keys["x"].model_copy(update={"shape": (3,), "node": False, "rows": 1})
     keys = {**manifest.keys, "graph_attr": described}
     conditioned = {"use_graph_attr_conditioning": True, "graph_attr_conditioning_mode": mode}
@@ -83,7 +71,7 @@ def test_sums_of_a_conditioned_network(
         assert_sums_are_precise(model, monkeypatch)
 
 
-def test_long_sums_of_half_precision_lose_nothing() -> None:
+def test_long_sums_of_half_precision_lose_nothing():
     """Rounded at each addition, a sum of 4096 ones would end at 256."""
     ones = torch.ones(4096, 3, dtype=HALF)
     total = sum_by(ones, torch.zeros(4096, dtype=torch.int64), 1)
@@ -91,7 +79,7 @@ def test_long_sums_of_half_precision_lose_nothing() -> None:
     assert sum_by(torch.ones(3, dtype=torch.int64), torch.zeros(3).long(), 1).tolist() == [3]
 
 
-def test_sums_over_edges_of_half_precision() -> None:
+def test_sums_over_edges_of_half_precision():
     torch.manual_seed(0)
     geometry = clusters()
     n_edges = len(geometry.sender)

@@ -1,18 +1,14 @@
 """What comes out of build_model: units, precision, modes, and errors that name the key."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from hydragnn_flow.config.network import HydraNetwork
-from hydragnn_flow.data import Manifest, Target, atoms_to_graph, write_store
+from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, PotentialModel, PropertyModel, build_model
@@ -21,7 +17,7 @@ from hydragnn_flow.testing.networks import COPPER, CUTOFF, GOLD, alloy, as_batch
 Make = Callable[..., HydraModel]
 
 
-def test_targets_come_in_the_datas_units(mpnn: str, make: Make) -> None:
+def test_targets_come_in_the_datas_units(mpnn, make):
     """A head that says nothing predicts the training mean; its scale is the training deviation."""
     model = make(mpnn, potential=False)
     assert isinstance(model, PropertyModel)
@@ -42,7 +38,7 @@ def test_targets_come_in_the_datas_units(mpnn: str, make: Make) -> None:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "add", "sum", "max"])
-def test_pooling(make: Make, pooling: str) -> None:
+def test_pooling(make, pooling):
     """Twice the same cell changes a sum only, and no pooling mixes graphs."""
     model = make("SchNet", potential=False, graph_pooling=pooling).double().eval()
     one, two, both = alloy(0), alloy(0).repeat((2, 1, 1)), as_batch(alloy(0), alloy(1))
@@ -52,12 +48,12 @@ def test_pooling(make: Make, pooling: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["relu", "prelu", "selu", "lrelu_01", "gelu", "tanh", "sigmoid"])
-def test_activations(mpnn: str, make: Make, name: str) -> None:
+def test_activations(mpnn, make, name):
     model = make(mpnn, potential=False, activation_function=name)
     assert model(as_batch(alloy()))["charge"].std() > 0
 
 
-def test_potential_needs_no_caller_gradient(potential: HydraModel) -> None:
+def test_potential_needs_no_caller_gradient(potential):
     batch = as_batch(alloy())
     with torch.no_grad():
         quiet = potential(batch)
@@ -71,7 +67,7 @@ def test_potential_needs_no_caller_gradient(potential: HydraModel) -> None:
     torch.testing.assert_close(training["forces"].detach(), loud["forces"])
 
 
-def test_large_references_cost_no_precision(potential_type: str, manifest: Manifest) -> None:
+def test_large_references_cost_no_precision(potential_type, manifest):
     """In float32 a molecule's -9391 eV has a spacing of 1 meV; the output must not."""
     energies = {COPPER: -9391.123456789, GOLD: -1234.5}
     statistics = manifest.statistics.model_copy(update={"element_energies": energies})
@@ -91,7 +87,7 @@ def test_large_references_cost_no_precision(potential_type: str, manifest: Manif
     torch.testing.assert_close(model.float().references(batch), references, rtol=0, atol=0)
 
 
-def test_state_passes_between_models(potential_type: str, make: Make, manifest: Manifest) -> None:
+def test_state_passes_between_models(potential_type, make, manifest):
     batch = as_batch(alloy())
     first = make(potential_type).eval()
     second = build_model(network(potential_type), manifest).eval()
@@ -100,7 +96,7 @@ def test_state_passes_between_models(potential_type: str, make: Make, manifest: 
     assert torch.equal(first(batch)["energy"], second(batch)["energy"])
 
 
-def test_shorter_radius_than_the_stores(potential_type: str, make: Make) -> None:
+def test_shorter_radius_than_the_stores(potential_type, make):
     """Edges beyond the network's radius say nothing."""
     model = make(potential_type, radius=3.0).double().eval()
     batch = as_batch(alloy())
@@ -110,7 +106,7 @@ def test_shorter_radius_than_the_stores(potential_type: str, make: Make) -> None
     torch.testing.assert_close(model(batch)["forces"], model(near)["forces"])
 
 
-def test_other_node_features(mpnn: str, manifest: Manifest) -> None:
+def test_other_node_features(mpnn, manifest):
     values = network(mpnn, potential=False)
     for columns in ([0, 1], [1]):
         values["Variables_of_interest"]["input_node_features"] = columns
@@ -121,7 +117,7 @@ def test_other_node_features(mpnn: str, manifest: Manifest) -> None:
         assert not torch.equal(model(batch)["charge"], before)
 
 
-def _with(section: str, **values: Any) -> Callable[[dict[str, Any]], None]:
+def _with(section, **values):
     return lambda network: network[section].update(values)
 
 
@@ -145,18 +141,14 @@ _VARIABLES = "Variables_of_interest"
         (True, _with(_VARIABLES, output_dim=[7]), r"output_dim is \[7\].*write \[1\]"),
     ],
 )
-def test_what_the_store_does_not_have(
-    manifest: Manifest, potential: bool, change: Callable[[dict[str, Any]], None], key: str
-) -> None:
+def test_what_the_store_does_not_have(manifest, potential, change, key):
     values = network("PNA", potential=potential)
     change(values)
     with pytest.raises(InputError, match=key):
         build_model(values, manifest)
 
 
-def test_a_potential_learns_the_energy_whatever_its_output_is_called(
-    potential_type: str, manifest: Manifest
-) -> None:
+def test_a_potential_learns_the_energy_whatever_its_output_is_called(potential_type, manifest):
     """HydraGNN's own files call it graph_energy, and HydraGNN takes the energy all the same."""
     values = network(potential_type)
     values["Variables_of_interest"]["output_names"] = ["graph_energy"]
@@ -167,7 +159,7 @@ def test_a_potential_learns_the_energy_whatever_its_output_is_called(
     assert torch.equal(named["energy"], plain["energy"])
 
 
-def test_the_stores_number_of_neighbours(manifest: Manifest) -> None:
+def test_the_stores_number_of_neighbours(manifest):
     kept = manifest.model_copy(update={"max_neighbours": 20})
     for asked in (None, 20):
         assert build_model(network("PNA", max_neighbours=asked), kept)
@@ -198,9 +190,7 @@ CUT = Truncation(atoms=3, of_atoms=9, edges=12, of_edges=90, most=31, nearest=3.
         ({"cutoff": None}, {}, None),
     ],
 )
-def test_a_potential_needs_whole_neighbour_lists(
-    manifest: Manifest, found: dict[str, Any], asked: dict[str, Any], said: str | None
-) -> None:
+def test_a_potential_needs_whole_neighbour_lists(manifest, found, asked, said):
     store = manifest.model_copy(update=found)
     assert build_model(network("EGNN", potential=False, **asked), store)
     assert build_model(network("EGNN", truncated_neighbours="allow", **asked), store)
@@ -219,15 +209,13 @@ def test_a_potential_needs_whole_neighbour_lists(
         ({"cutoff": None}, "Architecture.radius"),
     ],
 )
-def test_stores_a_potential_cannot_use(
-    manifest: Manifest, change: dict[str, Any], key: str
-) -> None:
+def test_stores_a_potential_cannot_use(manifest, change, key):
     values = network("PNA", radius=None)
     with pytest.raises(InputError, match=key):
         build_model(values, manifest.model_copy(update=change))
 
 
-def test_forces_need_a_target(manifest: Manifest) -> None:
+def test_forces_need_a_target(manifest):
     targets = {name: target for name, target in manifest.targets.items() if name != "forces"}
     store = manifest.model_copy(update={"targets": targets})
     with pytest.raises(InputError, match="force_weight"):
@@ -235,17 +223,17 @@ def test_forces_need_a_target(manifest: Manifest) -> None:
     assert build_model(network("EGNN", force_weight=0.0), store)
 
 
-def test_connections_cannot_be_shortened(manifest: Manifest) -> None:
+def test_connections_cannot_be_shortened(manifest):
     with pytest.raises(InputError, match="edge_features"):
         build_model(network("PNA", potential=False, radius=3.0), manifest)
 
 
-def test_a_checked_configuration_will_do(manifest: Manifest) -> None:
+def test_a_checked_configuration_will_do(manifest):
     config = HydraNetwork.model_validate(network("SchNet"))
     assert isinstance(build_model(config, manifest), PotentialModel)
 
 
-def test_a_store_will_do(tmp_path: Path) -> None:
+def test_a_store_will_do(tmp_path):
     """A network for a store's targets predicts its batches in their shapes."""
     labels = {"energy": np.array([-13.5]), "forces": np.full((4, 3), 0.1)}
     splits = {
@@ -270,7 +258,7 @@ def test_a_store_will_do(tmp_path: Path) -> None:
     assert outputs["forces"].shape == batch.forces.shape
 
 
-def test_of_every_pair_of_relu_units_one_is_on(manifest: Manifest) -> None:
+def test_of_every_pair_of_relu_units_one_is_on(manifest):
     """Or a narrow layer whose inputs hardly differ may begin with all of its units off."""
     for seed in range(20):
         torch.manual_seed(seed)

@@ -1,7 +1,5 @@
 """Layers that move the atoms: what the conformance suite does not know of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import ase
@@ -16,7 +14,7 @@ Make = Callable[..., HydraModel]
 
 
 @pytest.fixture(params=READ_BY["equivariance"])
-def moving(request: pytest.FixtureRequest, make: Make) -> HydraModel:
+def moving(request, make):
     """In float64, with weights large enough for displacements to show."""
     model = make(request.param, equivariance=True, num_conv_layers=3).double().eval()
     with torch.no_grad():
@@ -25,7 +23,7 @@ def moving(request: pytest.FixtureRequest, make: Make) -> HydraModel:
     return model
 
 
-def test_all_layers_but_the_last_move_the_atoms(moving: HydraModel) -> None:
+def test_all_layers_but_the_last_move_the_atoms(moving):
     """Nothing reads the positions after the last layer, so it has no parameters for it."""
     energy, _ = energy_and_forces(moving, alloy())
     movers = [module for name, module in moving.named_modules() if name.endswith(".displacement")]
@@ -35,10 +33,8 @@ def test_all_layers_but_the_last_move_the_atoms(moving: HydraModel) -> None:
     assert abs(energy_and_forces(moving, alloy())[0] - energy)[0] > 1e-5
 
 
-def test_energy_is_continuous_where_layers_have_pulled_a_pair_into_the_cutoff(
-    moving: HydraModel,
-) -> None:
-    def pair(distance: float) -> ase.Atoms:
+def test_energy_is_continuous_where_layers_have_pulled_a_pair_into_the_cutoff(moving):
+    def pair(distance):
         return ase.Atoms("CuAuCu", [[0, 0, 0], [distance, 0, 0], [0, 2.5, 0]])
 
     jumps = []

@@ -1,16 +1,13 @@
 """Every message-passing type that ships passes the suites of `hydragnn_flow.testing`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import ase
 import pytest
 
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.config.network.architecture import WITH_EQUIVARIANT_ATTENTION
-from hydragnn_flow.config.network.mpnn_types import READ_BY, Properties, properties_of
+from hydragnn_flow.config.network.mpnn_types import READ_BY, properties_of
 from hydragnn_flow.testing import message_passing
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
 from hydragnn_flow.testing.networks import alloy
@@ -20,13 +17,13 @@ POTENTIALS = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengt
 
 class TestTypes(PropertySuite):
     @pytest.fixture(params=sorted(MPNN_TYPES))
-    def mpnn_type(self, request: pytest.FixtureRequest) -> str:
+    def mpnn_type(self, request):
         return str(request.param)
 
 
 class TestPotentials(PotentialSuite):
     @pytest.fixture(params=sorted(POTENTIALS))
-    def mpnn_type(self, request: pytest.FixtureRequest) -> str:
+    def mpnn_type(self, request):
         return str(request.param)
 
 
@@ -34,7 +31,7 @@ class _Moving:
     architecture: ClassVar = {"equivariance": True, "num_conv_layers": 3}
 
     @pytest.fixture(params=READ_BY["equivariance"])
-    def mpnn_type(self, request: pytest.FixtureRequest) -> str:
+    def mpnn_type(self, request):
         return str(request.param)
 
 
@@ -57,11 +54,11 @@ class _Attending:
     }
 
     @pytest.fixture(params=WITH_EQUIVARIANT_ATTENTION)
-    def mpnn_type(self, request: pytest.FixtureRequest) -> str:
+    def mpnn_type(self, request):
         return str(request.param)
 
     @pytest.fixture
-    def properties(self, mpnn_type: str) -> Properties:
+    def properties(self, mpnn_type):
         """Every type sees angles then."""
         return replace(properties_of(mpnn_type), sees_angles=True)
 
@@ -71,13 +68,13 @@ class _Attending:
 
 class TestAttention(_Attending, PropertySuite):
     @pytest.fixture(params=("PAINN", "SchNet"))
-    def mpnn_type(self, request: pytest.FixtureRequest) -> str:
+    def mpnn_type(self, request):
         return str(request.param)
 
 
 class TestAttentionOfPotentials(_Attending, PotentialSuite):
     @pytest.fixture(params=("PAINN", "MACE", "SchNet"))
-    def mpnn_type(self, request: pytest.FixtureRequest) -> str:
+    def mpnn_type(self, request):
         return str(request.param)
 
 
@@ -85,7 +82,7 @@ class _Finite(_Attending):
     """Clusters, whose atoms also see where the others are."""
 
     @pytest.fixture(autouse=True)
-    def _clusters(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _clusters(self, monkeypatch):
         monkeypatch.setattr(message_passing, "alloy", cluster)
 
     # They have no periodic images.
@@ -111,11 +108,11 @@ class TestAttentionOfClustersToHigherDegrees(_Finite, PotentialSuite):
     test_costs_the_same_without_numbers = None
 
     @pytest.fixture
-    def mpnn_type(self) -> str:
+    def mpnn_type(self):
         return "MACE"
 
 
-def cluster(*given: Any, **named: Any) -> ase.Atoms:
+def cluster(*given, **named):
     """The alloy's atoms without their periodic images."""
     atoms = alloy(*given, **named)
     atoms.pbc = False

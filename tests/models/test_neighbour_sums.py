@@ -1,7 +1,5 @@
 """Sums over neighbours: whatever the order of the edges, and nothing computed for no one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -12,7 +10,7 @@ from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-def test_the_order_of_the_edges_is_nothing_to_the_sums(heads: int) -> None:
+def test_the_order_of_the_edges_is_nothing_to_the_sums(heads):
     geometry = clusters()
     generator = torch.Generator().manual_seed(0)
     n = len(geometry.sender)
@@ -29,7 +27,7 @@ def test_the_order_of_the_edges_is_nothing_to_the_sums(heads: int) -> None:
     torch.testing.assert_close(*found)
 
 
-def test_a_prediction_makes_nothing_that_only_gradients_read() -> None:
+def test_a_prediction_makes_nothing_that_only_gradients_read():
     """Finding the receivers of each atom is a third of the time of a small network."""
     geometry = clusters()
     nodes = torch.randn(geometry.n_atoms, 3, requires_grad=True)

@@ -1,10 +1,7 @@
 """The cost of a step, counted without computing, against a step that was run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import accumulate
-from typing import Any
 
 import pytest
 import torch
@@ -24,7 +21,7 @@ class _TorchsOwnCount(TorchDispatchMode):
 
     flops = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket in flop_registry:
             self.flops += flop_registry[func.overloadpacket](
@@ -34,7 +31,7 @@ class _TorchsOwnCount(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("potential_mode", [True, False], ids=["potential", "properties"])
-def test_flops_are_those_of_a_real_step(mpnn: str, make: Make, potential_mode: bool) -> None:
+def test_flops_are_those_of_a_real_step(mpnn, make, potential_mode):
     if potential_mode and MPNN_TYPES[mpnn].properties.lengths == "never":
         pytest.skip(f"{mpnn} sees no lengths, so it cannot be a potential")
     model = make(mpnn, potential=potential_mode)
@@ -54,7 +51,7 @@ def test_flops_are_those_of_a_real_step(mpnn: str, make: Make, potential_mode: b
         assert counted == counter.flops
 
 
-def test_counting_changes_nothing(mpnn: str, make: Make) -> None:
+def test_counting_changes_nothing(mpnn, make):
     model = make(mpnn, potential=False).eval()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     network_cost(model, 10, 100, 1)
@@ -64,7 +61,7 @@ def test_counting_changes_nothing(mpnn: str, make: Make) -> None:
 
 
 @pytest.mark.parametrize("potential_type", ["SchNet", "PNA", "PAINN", "MACE"])
-def test_cost_grows_with_what_it_should(potential_type: str, make: Make) -> None:
+def test_cost_grows_with_what_it_should(potential_type, make):
     model = make(potential_type)
     small, more_edges = (network_cost(model, 100, edges, 4) for edges in (2000, 4000))
     assert more_edges.launches == small.launches
@@ -79,9 +76,7 @@ def test_cost_grows_with_what_it_should(potential_type: str, make: Make) -> None
 
 @pytest.mark.parametrize("checkpointing", [False, True])
 @pytest.mark.parametrize("some_type", ["SchNet", "PAINN", "GAT", "MACE"])
-def test_memory_is_what_torch_allocates_in_a_real_step(
-    some_type: str, make: Make, checkpointing: bool
-) -> None:
+def test_memory_is_what_torch_allocates_in_a_real_step(some_type, make, checkpointing):
     """As its profiler sees it: what is saved, what the backward pass makes, and gradients."""
     model = make(some_type, hidden_dim=32)
     model.encoder.layers.checkpointing = checkpointing
@@ -97,7 +92,7 @@ def test_memory_is_what_torch_allocates_in_a_real_step(
     assert 0.8 * counted < peak < 1.05 * counted
 
 
-def test_layers_that_are_computed_again_hold_less(make: Make) -> None:
+def test_layers_that_are_computed_again_hold_less(make):
     model = make("SchNet", hidden_dim=32, num_conv_layers=4)
     whole = network_cost(model, 100, 2000, 4)
     model.encoder.layers.checkpointing = True
@@ -106,7 +101,7 @@ def test_layers_that_are_computed_again_hold_less(make: Make) -> None:
     assert again.launches > whole.launches
 
 
-def test_double_precision_costs_twice_the_memory(make: Make) -> None:
+def test_double_precision_costs_twice_the_memory(make):
     single = network_cost(make("SchNet"), 100, 2000, 4)
     double = network_cost(make("SchNet").double(), 100, 2000, 4)
     assert double.peak_bytes == pytest.approx(2 * single.peak_bytes, rel=0.1)

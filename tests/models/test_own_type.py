@@ -1,13 +1,9 @@
 """A message-passing type from outside the package: the one of docs/models.md."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +14,6 @@ from page_cases import REPOSITORY
 from segment_cases import NETWORK, make_spec, network_with
 
 from hydragnn_flow.config import load_network, resolve_config
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.models import build_model
@@ -37,7 +32,7 @@ EXAMPLE = re.search(
 
 
 @pytest.fixture(scope="module", autouse=True)
-def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def package(tmp_path_factory):
     """A folder with the user's package, where Python finds it."""
     assert EXAMPLE is not None
     folder = tmp_path_factory.mktemp("user")
@@ -85,13 +80,13 @@ class Misspelt(MessagePassing): properties = Properties(lengths="never", keys=("
 
 class TestMyType(PropertySuite):
     @pytest.fixture
-    def mpnn_type(self) -> str:
+    def mpnn_type(self):
         return NAME
 
 
 class TestMyPotential(PotentialSuite):
     @pytest.fixture
-    def mpnn_type(self) -> str:
+    def mpnn_type(self):
         return NAME
 
 
@@ -110,7 +105,7 @@ class TestMyPotential(PotentialSuite):
         (":", "cannot be imported"),
     ],
 )
-def test_a_wrong_name_is_told_in_one_sentence(name: str, said: str) -> None:
+def test_a_wrong_name_is_told_in_one_sentence(name, said):
     with pytest.raises(InputError, match=f"Architecture.*: .*{said}") as error:
         load_network(network_with(Architecture__mpnn_type=name))
     assert "\n" not in str(error.value)
@@ -127,7 +122,7 @@ def test_a_wrong_name_is_told_in_one_sentence(name: str, said: str) -> None:
         ("OtherArguments", r"cannot be constructed \(TypeError: .*\); correct its __init__"),
     ],
 )
-def test_a_class_that_cannot_be_used_is_told_in_one_sentence(name: str, said: str) -> None:
+def test_a_class_that_cannot_be_used_is_told_in_one_sentence(name, said):
     section = network(f"my_package.others:{name}", potential=False)
     with pytest.raises(InputError, match=f"Architecture.mpnn_type = .*{name}' {said}") as error:
         build_model(section, manifest())
@@ -135,7 +130,7 @@ def test_a_class_that_cannot_be_used_is_told_in_one_sentence(name: str, said: st
 
 
 @pytest.mark.parametrize(("name", "kind"), [("Huge", RuntimeError), ("OnABrokenDisk", OSError)])
-def test_lack_of_memory_and_failing_disks_keep_their_names(name: str, kind: type) -> None:
+def test_lack_of_memory_and_failing_disks_keep_their_names(name, kind):
     """The trainer makes `out_of_memory` and `interrupted` of them."""
     with pytest.raises(kind) as error:
         build_model(network(f"my_package.others:{name}", potential=False), manifest())
@@ -149,17 +144,17 @@ def test_lack_of_memory_and_failing_disks_keep_their_names(name: str, kind: type
         ({"slope": -1.0}, "mpnn_options: slope: must be greater than 0, got -1.0"),
     ],
 )
-def test_wrong_options_are_told_in_one_sentence(options: dict[str, Any], said: str) -> None:
+def test_wrong_options_are_told_in_one_sentence(options, said):
     with pytest.raises(InputError, match=said):
         load_network(network_with(Architecture__mpnn_type=NAME, Architecture__mpnn_options=options))
 
 
-def _searched(folder: Path, space: dict[str, Any]) -> Any:
+def _searched(folder, space):
     search = CONFIG["search"] | {"space": space}
     return resolve_config({**CONFIG, "search": search}, folder / "small.yaml")
 
 
-def test_it_may_be_searched_with_its_options(tmp_path: Path) -> None:
+def test_it_may_be_searched_with_its_options(tmp_path):
     types = {"Architecture.mpnn_type": {"choices": ["SchNet", NAME]}}
     slope: dict[str, Any] = {"float": [0.5, 2.0]}
     config = _searched(
@@ -175,7 +170,7 @@ def test_it_may_be_searched_with_its_options(tmp_path: Path) -> None:
         _searched(tmp_path, {"Architecture.mpnn_type": {"choices": ["SchNet", "mine:Type"]}})
 
 
-def test_its_version_is_recorded(tmp_path: Path) -> None:
+def test_its_version_is_recorded(tmp_path):
     """No package that is installed has its module, which is known by its hash then."""
     config = _searched(tmp_path, {"Architecture.mpnn_type": {"choices": ["SchNet", NAME]}})
     directory = RunDirectory(tmp_path / "run")
@@ -184,7 +179,7 @@ def test_its_version_is_recorded(tmp_path: Path) -> None:
     assert recorded["versions"]["my_package.my_module"].startswith("sha256 ")
 
 
-def test_options_change_the_network(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_options_change_the_network(tmp_path, alloy_store):
     losses = []
     for number, slope in enumerate((0.5, 2.0)):
         network = network_with(
@@ -199,7 +194,7 @@ def test_options_change_the_network(tmp_path: Path, alloy_store: GraphStore) -> 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
-def test_a_campaign_searches_trains_and_predicts_with_it(package: Path, tmp_path: Path) -> None:
+def test_a_campaign_searches_trains_and_predicts_with_it(package, tmp_path):
     network = NETWORK | {"Architecture": NETWORK["Architecture"] | {"mpnn_type": NAME}}
     search = {"trials": 2, "min_epochs": 1, "space": {SLOPE: {"float": [0.5, 2.0]}}}
     training = NETWORK["Training"] | {"num_epoch": 2}

@@ -1,12 +1,9 @@
 """The sums PaiNN is made of, and its training in reduced precision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
 from hydragnn_flow.models import HydraModel
@@ -20,7 +17,7 @@ WIDTH = 3
 
 
 @pytest.fixture
-def geometry(monkeypatch: pytest.MonkeyPatch) -> Geometry:
+def geometry(monkeypatch):
     """Of four atoms, whose edges are taken in several slices, the last a small one."""
     batch = as_batch(alloy())
     # As many as a test of second derivatives has time for.
@@ -34,38 +31,38 @@ def geometry(monkeypatch: pytest.MonkeyPatch) -> Geometry:
     return Geometry(sender, receiver, vectors, 4.0, batch.batch, 1)
 
 
-def _random(*shape: int) -> Tensor:
+def _random(*shape):
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(*shape, dtype=torch.float64, generator=generator).requires_grad_()
 
 
 @pytest.mark.parametrize("k", [1, 3])
-def test_filtered_sum(geometry: Geometry, k: int) -> None:
+def test_filtered_sum(geometry, k):
     nodes, filters = _random(geometry.n_atoms, k, WIDTH), _random(len(geometry.sender), WIDTH)
     direct = geometry.sum_at_receiver(geometry.of_sender(nodes) * filters[:, None])
     torch.testing.assert_close(filtered_sum(nodes, filters, geometry), direct)
 
-    def function(nodes: Tensor, filters: Tensor) -> Tensor:
+    def function(nodes, filters):
         return filtered_sum(nodes, filters, geometry)
 
     assert gradcheck(function, (nodes, filters))
     assert gradgradcheck(function, (nodes, filters))
 
 
-def test_outer_sum(geometry: Geometry) -> None:
+def test_outer_sum(geometry):
     features = _random(len(geometry.sender), WIDTH)
     vectors = geometry.vectors.clone().requires_grad_()
     direct = geometry.sum_at_receiver(vectors[:, :, None] * features[:, None])
     torch.testing.assert_close(outer_sum(vectors, features, geometry), direct)
 
-    def function(vectors: Tensor, features: Tensor) -> Tensor:
+    def function(vectors, features):
         return outer_sum(vectors, features, geometry)
 
     assert gradcheck(function, (vectors, features))
     assert gradgradcheck(function, (vectors, features))
 
 
-def test_sums_of_no_edges() -> None:
+def test_sums_of_no_edges():
     none = torch.zeros(0, dtype=torch.int64)
     empty = Geometry(none, none, torch.zeros(0, 3), 4.0, torch.zeros(2, dtype=torch.int64), 1)
     zeros = torch.zeros(2, 3, WIDTH)
@@ -75,7 +72,7 @@ def test_sums_of_no_edges() -> None:
 
 
 @pytest.mark.parametrize("mpnn_type", ["PAINN", "PNAEq", "DimeNet"])
-def test_bf16_autocast_trains(make: Make, mpnn_type: str) -> None:
+def test_bf16_autocast_trains(make, mpnn_type):
     """Operands of a sum then differ in precision."""
     model, batch = make(mpnn_type), as_batch(alloy(0), alloy(1))
     with torch.autocast("cpu", dtype=torch.bfloat16):

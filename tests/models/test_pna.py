@@ -1,7 +1,5 @@
 """PNA: its extremes, and where it is continuous."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import ase
@@ -17,7 +15,7 @@ Make = Callable[..., HydraModel]
 
 
 @pytest.fixture
-def star() -> Geometry:
+def star():
     """Four edges to atom 0, one to atom 1, none to atom 2."""
     return Geometry(
         sender=torch.tensor([1, 2, 1, 2, 0]),
@@ -29,7 +27,7 @@ def star() -> Geometry:
     )
 
 
-def test_extremes_and_their_gradients(star: Geometry) -> None:
+def test_extremes_and_their_gradients(star):
     """Those that tie share the gradient; the atom's own zero has none."""
     messages = torch.tensor([[2.0], [3.0], [3.0], [1.0], [-5.0]], requires_grad=True)
     found = {}
@@ -46,22 +44,22 @@ def test_extremes_and_their_gradients(star: Geometry) -> None:
     }
 
 
-def test_extremes_have_a_second_derivative(star: Geometry) -> None:
+def test_extremes_have_a_second_derivative(star):
     torch.manual_seed(0)
     messages = torch.randn(5, 2, dtype=torch.float64, requires_grad=True)
 
-    def squared(messages: torch.Tensor) -> torch.Tensor:
+    def squared(messages):
         return extreme(messages.square(), star, "amax", own_zero=True).square()
 
     assert torch.autograd.gradgradcheck(squared, messages)
 
 
 @pytest.mark.parametrize("mpnn_type", ["PNA", "PNAPlus"])
-def test_energy_closes_at_the_cutoff(make: Make, mpnn_type: str) -> None:
+def test_energy_closes_at_the_cutoff(make, mpnn_type):
     """The difference across the cutoff shrinks with the distance to it."""
     model = make(mpnn_type).double().eval()
 
-    def trimer(distance: float) -> ase.Atoms:
+    def trimer(distance):
         return ase.Atoms("CuAuCu", [[0, 0, 0], [distance, 0, 0], [0, 2.5, 0]])
 
     jumps = []

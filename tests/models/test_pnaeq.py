@@ -1,14 +1,12 @@
 """How PNAEq aggregates messages."""
 
-from __future__ import annotations
-
 import torch
 
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.pnaeq import N_SCALERS, Aggregation
 
 
-def test_aggregates_are_scaled_five_ways() -> None:
+def test_aggregates_are_scaled_five_ways():
     """One atom with two messages; an atom counts as one neighbour that says zero."""
     receiver = torch.tensor([0, 0])
     geometry = Geometry(receiver, receiver, torch.zeros(2, 3), 4.0, torch.tensor([0]), 1)
@@ -24,7 +22,7 @@ def test_aggregates_are_scaled_five_ways() -> None:
     torch.testing.assert_close(found, 0.5 * expected * N_SCALERS**-0.5)
 
 
-def test_a_faded_message_changes_nothing() -> None:
+def test_a_faded_message_changes_nothing():
     messages = torch.tensor([[0.5], [-1.0], [0.0]])
     receiver = torch.zeros(3, dtype=torch.int64)
     both = Geometry(receiver, receiver, torch.zeros(3, 3), 4.0, torch.tensor([0]), 1)

@@ -1,7 +1,5 @@
 """PNAPlus: its radial functions, and ties among its messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import ase
@@ -15,13 +13,13 @@ Make = Callable[..., HydraModel]
 
 
 @pytest.mark.parametrize("option", [{"num_radial": 12}, {"envelope_exponent": 9}])
-def test_radial_options_are_read(make: Make, option: dict[str, int]) -> None:
+def test_radial_options_are_read(make, option):
     batch = as_batch(alloy())
     usual, other = make("PNAPlus").eval()(batch), make("PNAPlus", **option).eval()(batch)
     assert abs(usual["energy"] - other["energy"]).item() > 1e-6
 
 
-def test_ties_keep_symmetric_forces_symmetric(make: Make) -> None:
+def test_ties_keep_symmetric_forces_symmetric(make):
     """The atoms around a centre send it equal messages; each is the largest.
 
     In a second layer they would differ in the last digit.

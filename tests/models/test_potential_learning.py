@@ -1,19 +1,17 @@
 """Each type can learn energies and forces."""
 
-from __future__ import annotations
-
 import ase.build
 import numpy as np
 import pytest
 import torch
 from ase.calculators.emt import EMT
 
-from hydragnn_flow.data import Manifest, atoms_to_graph, batch_graphs
+from hydragnn_flow.data import atoms_to_graph, batch_graphs
 from hydragnn_flow.models import build_model
 from hydragnn_flow.testing.networks import CUTOFF, network
 
 
-def _rattled(seed: int) -> ase.Atoms:
+def _rattled(seed):
     rng = np.random.default_rng(seed)
     atoms = ase.build.bulk("Cu", "fcc", a=3.75 + 0.1 * rng.random(), cubic=True).repeat((2, 1, 1))
     atoms.numbers[rng.permutation(8)[: seed % 8]] = 79
@@ -22,7 +20,7 @@ def _rattled(seed: int) -> ase.Atoms:
     return atoms
 
 
-def test_overfits_four_structures(potential_type: str, manifest: Manifest) -> None:
+def test_overfits_four_structures(potential_type, manifest):
     structures = [_rattled(number) for number in range(1, 5)]
     graphs = [atoms_to_graph(atoms, CUTOFF, None) for atoms in structures]
     batch = batch_graphs(graphs)

@@ -1,9 +1,5 @@
 """Noise of potentials: deviations of energies and forces from the features of atoms."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -11,8 +7,7 @@ from scipy.spatial.transform import Rotation
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import MPNN_TYPES
-from hydragnn_flow.data import Manifest
-from hydragnn_flow.models import NOISE_SUFFIX, HydraModel, PotentialModel, build_model
+from hydragnn_flow.models import NOISE_SUFFIX, PotentialModel, build_model
 from hydragnn_flow.testing.networks import GOLD, alloy, as_batch, lively, network, outputs
 from hydragnn_flow.training.losses import Counts, Loss, gaussian_nll
 
@@ -20,14 +15,14 @@ ENERGY, FORCES = "energy" + NOISE_SUFFIX, "forces" + NOISE_SUFFIX
 POTENTIALS = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengths != "never"]
 
 
-def noisy(mpnn_type: str = "SchNet", *, beta: float = 0.0, **options: Any) -> dict[str, Any]:
+def noisy(mpnn_type="SchNet", *, beta=0.0, **options):
     """A network that learns the noise too."""
     values = network(mpnn_type, **options)
     values["Training"] |= {"loss_function_type": "GaussianNLLLoss", "nll_beta": beta}
     return values
 
 
-def built(manifest: Manifest, values: dict[str, Any]) -> PotentialModel:
+def built(manifest, values):
     torch.manual_seed(0)
     model = build_model(values, manifest)
     assert isinstance(model, PotentialModel)
@@ -35,11 +30,11 @@ def built(manifest: Manifest, values: dict[str, Any]) -> PotentialModel:
 
 
 @pytest.fixture(params=sorted(POTENTIALS))
-def model(request: pytest.FixtureRequest, manifest: Manifest) -> HydraModel:
+def model(request, manifest):
     return lively(built(manifest, noisy(request.param)))
 
 
-def test_every_type_has_noise_that_no_frame_order_or_repetition_changes(model: HydraModel) -> None:
+def test_every_type_has_noise_that_no_frame_order_or_repetition_changes(model):
     atoms = alloy()
     found = outputs(model, atoms)
     assert found[ENERGY].shape == (1, 1) and found[FORCES].shape == (4, 3)
@@ -62,7 +57,7 @@ def test_every_type_has_noise_that_no_frame_order_or_repetition_changes(model: H
 
 
 @pytest.mark.parametrize("head", ["node", "graph"])
-def test_energies_and_forces_are_those_without_noise(manifest: Manifest, head: str) -> None:
+def test_energies_and_forces_are_those_without_noise(manifest, head):
     with_noise = built(manifest, noisy(head=head, graph_pooling="add")).eval()
     plain = built(manifest, network("SchNet", head=head, graph_pooling="add")).eval()
     plain.load_state_dict({k: v for k, v in with_noise.state_dict().items() if "noise" not in k})
@@ -74,7 +69,7 @@ def test_energies_and_forces_are_those_without_noise(manifest: Manifest, head: s
     assert not any(values.requires_grad for values in found.values())
 
 
-def test_noise_leaves_the_features_alone(manifest: Manifest) -> None:
+def test_noise_leaves_the_features_alone(manifest):
     """Its gradient reaches its heads only, and with the others' every parameter, as DDP needs."""
     values = noisy("PAINN")
     model = built(manifest, values).train()
@@ -90,7 +85,7 @@ def test_noise_leaves_the_features_alone(manifest: Manifest) -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
-def test_what_is_not_trained_on_has_no_noise(manifest: Manifest) -> None:
+def test_what_is_not_trained_on_has_no_noise(manifest):
     batch = as_batch(alloy())
     for weight, has, has_not in (
         ("energy_peratom_weight", FORCES, ENERGY),
@@ -101,9 +96,7 @@ def test_what_is_not_trained_on_has_no_noise(manifest: Manifest) -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_the_loss_of_an_energy_per_atom_takes_the_noise_per_atom(
-    manifest: Manifest, beta: float
-) -> None:
+def test_the_loss_of_an_energy_per_atom_takes_the_noise_per_atom(manifest, beta):
     loss = Loss(load_network(noisy(beta=beta)), manifest)
     batch = as_batch(alloy(), alloy() * (2, 1, 1))
     batch["energy"], batch["forces"] = torch.zeros(2), torch.zeros(12, 3)
@@ -124,7 +117,7 @@ def test_the_loss_of_an_energy_per_atom_takes_the_noise_per_atom(
         assert float(mean) == pytest.approx(float(values.mean()), rel=1e-6)
 
 
-def test_noise_that_depends_on_the_element_is_found(manifest: Manifest) -> None:
+def test_noise_that_depends_on_the_element_is_found(manifest):
     """Forces on gold are noisier than on copper, and so are energies of gold-rich cells."""
     rng = np.random.default_rng(0)
     structures = [alloy(seed) for seed in range(60)]
@@ -156,7 +149,7 @@ def test_noise_that_depends_on_the_element_is_found(manifest: Manifest) -> None:
     assert np.corrcoef(found[ENERGY][:, 0], true_energy)[0, 1] > 0.8
 
 
-def test_mixed_precision_keeps_the_noise(manifest: Manifest) -> None:
+def test_mixed_precision_keeps_the_noise(manifest):
     model, batch = built(manifest, noisy()).eval(), as_batch(alloy())
     expected = model(batch)
     with torch.autocast("cpu", torch.bfloat16):

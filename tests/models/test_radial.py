@@ -1,7 +1,5 @@
 """Radial functions and their envelope."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -12,7 +10,7 @@ from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
 CUTOFF = 5.0
 
 
-def test_bessel_functions() -> None:
+def test_bessel_functions():
     lengths = torch.linspace(0.1, CUTOFF, 50).double()[:, None]
     values = BesselBasis(4, CUTOFF)(lengths)
     third = math.sqrt(2 / CUTOFF) * torch.sin(3 * math.pi * lengths / CUTOFF) / lengths
@@ -20,7 +18,7 @@ def test_bessel_functions() -> None:
     torch.testing.assert_close(values[-1], torch.zeros(4).double(), rtol=0, atol=1e-6)
 
 
-def test_bessel_functions_are_finite_at_zero() -> None:
+def test_bessel_functions_are_finite_at_zero():
     length = torch.zeros(1, 1, requires_grad=True)
     values = BesselBasis(4, CUTOFF)(length)
     (slope,) = torch.autograd.grad(values.sum(), length, create_graph=True)
@@ -32,7 +30,7 @@ def test_bessel_functions_are_finite_at_zero() -> None:
 
 
 @pytest.mark.parametrize("exponent", [2, 5, 6])
-def test_envelope(exponent: int) -> None:
+def test_envelope(exponent):
     lengths = torch.tensor([0.0, 2.5, CUTOFF - 1e-9, 6.0], dtype=torch.float64, requires_grad=True)
     values = polynomial_envelope(lengths, CUTOFF, exponent)
     (slopes,) = torch.autograd.grad(values.sum(), lengths, create_graph=True)

@@ -1,17 +1,11 @@
 """SAGE beside PyG's."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 import torch
 from geometry_cases import clusters
 from torch_geometric.nn import SAGEConv
 
-from hydragnn_flow.models import HydraModel
 
-
-def test_as_pygs(make: Callable[..., HydraModel]) -> None:
+def test_as_pygs(make):
     geometry = clusters()
     stack = make("SAGE", potential=False).double().encoder.layers
     ours = stack.layers[0].convolution

@@ -1,7 +1,5 @@
 """Functions of the length, read from splines."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,12 +12,12 @@ CUTOFF = 5.0
 
 
 @pytest.fixture
-def lengths() -> torch.Tensor:
+def lengths():
     """Of edges in no order; several in one interval, none in many, none at a knot."""
     return torch.tensor([[0.01], [0.3], [4.99], [2.26], [2.31], [2.27], [0.02]]).double()
 
 
-def test_lines_are_exact_and_values_are_multiplied(lengths: torch.Tensor) -> None:
+def test_lines_are_exact_and_values_are_multiplied(lengths):
     knots = Knots(20, CUTOFF).double()
     ends = torch.cat([lengths, torch.tensor([[0.0], [CUTOFF]])])
     lines = torch.cat([torch.ones_like(knots.lengths), 2.0 * knots.lengths - 1.0], dim=1)
@@ -28,35 +26,33 @@ def test_lines_are_exact_and_values_are_multiplied(lengths: torch.Tensor) -> Non
     torch.testing.assert_close(knots(ends, ends)(lines), expected * ends)
 
 
-def test_follows_a_curve(lengths: torch.Tensor) -> None:
+def test_follows_a_curve(lengths):
     knots = Knots(200, CUTOFF).double()
     error = knots(lengths)(torch.sin(2.0 * knots.lengths)) - torch.sin(2.0 * lengths)
     assert error.abs().max() < 1e-3
 
 
-def test_stays_constant_beyond_the_cutoff() -> None:
+def test_stays_constant_beyond_the_cutoff():
     knots = Knots(20, CUTOFF).double()
     at_and_beyond = torch.tensor([[CUTOFF], [CUTOFF + 3.0]]).double()
     at, beyond = knots(at_and_beyond)(torch.cos(knots.lengths))
     torch.testing.assert_close(at, beyond)
 
 
-def test_a_length_that_is_no_number_spoils_no_other() -> None:
+def test_a_length_that_is_no_number_spoils_no_other():
     values = Knots(20, 4.0)(torch.tensor([[1.0], [torch.nan], [2.0]]))(torch.randn(23, 3))
     assert values.isnan().all(dim=1).tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("longest", [None, 1, 2])
-def test_two_derivatives(
-    lengths: torch.Tensor, longest: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_derivatives(lengths, longest, monkeypatch):
     """With bags as a CPU has them, and cut as for an accelerator."""
     monkeypatch.setattr(spline, "longest_bag", lambda device: longest)
     knots = Knots(20, CUTOFF).double()
     torch.manual_seed(0)
     coefficients = torch.randn(23, 3).double().requires_grad_()
 
-    def read(lengths: torch.Tensor, coefficients: torch.Tensor) -> torch.Tensor:
+    def read(lengths, coefficients):
         values: torch.Tensor = knots(lengths, torch.cos(lengths))(coefficients)
         return values
 
@@ -67,12 +63,9 @@ def test_two_derivatives(
 
 @settings(deadline=None, max_examples=50)
 @given(
-    starts=st.lists(st.integers(0, 6), max_size=60),
-    longest=st.sampled_from([None, 1, 3, 7, 100]),
+    starts=st.lists(st.integers(0, 6), max_size=60), longest=st.sampled_from([None, 1, 3, 7, 100])
 )
-def test_every_edge_adds_to_the_coefficients_it_reads(
-    starts: list[int], longest: int | None
-) -> None:
+def test_every_edge_adds_to_the_coefficients_it_reads(starts, longest):
     """However many lie in one interval; all at the last, or none at all."""
     edges, intervals = len(starts), 7
     rows = KnotRows(torch.tensor(starts, dtype=torch.int64), intervals)
@@ -92,12 +85,10 @@ def test_every_edge_adds_to_the_coefficients_it_reads(
         assert all(0 <= length <= longest for length in lengths)
 
 
-def test_forces_compute_no_gradient_of_the_coefficients(
-    lengths: torch.Tensor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_forces_compute_no_gradient_of_the_coefficients(lengths, monkeypatch):
     """The pass that makes the forces asks for that of the lengths alone."""
 
-    def spread(*operands: object) -> None:
+    def spread(*operands):
         raise AssertionError("nobody has asked for this gradient")
 
     knots = Knots(20, CUTOFF).double()
@@ -110,7 +101,7 @@ def test_forces_compute_no_gradient_of_the_coefficients(
         values.sum().backward()
 
 
-def test_derivatives_are_continuous_at_knots() -> None:
+def test_derivatives_are_continuous_at_knots():
     knots = Knots(20, CUTOFF).double()
     knot = knots.lengths[9].item()
     both = torch.tensor([[knot - 1e-9], [knot + 1e-9]]).double().requires_grad_()

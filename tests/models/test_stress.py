@@ -1,11 +1,6 @@
 """Stress: what the energy says of strained cells, in ASE's order and sign."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import ase
 import ase.build
@@ -17,12 +12,11 @@ from ase.calculators.calculator import Calculator, all_changes
 from ase.calculators.emt import EMT
 from ase.calculators.fd import calculate_numerical_stress
 from ase.stress import full_3x3_to_voigt_6_stress
-from torch_geometric.data import Batch
 
 from hydragnn_flow.config import DataConfig, load_network
-from hydragnn_flow.data import GraphStore, Manifest, Target, prepare_store
+from hydragnn_flow.data import Target, prepare_store
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models import HydraModel, build_model, network_cost
+from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, network
 from hydragnn_flow.training.losses import Counts, Loss, reference
 
@@ -30,7 +24,7 @@ VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 
 
 @pytest.fixture
-def stressed(manifest: Manifest) -> Manifest:
+def stressed(manifest):
     """The store, with stresses."""
     key = manifest.keys["x"].model_copy(update={"node": False, "rows": 3, "shape": (3,)})
     statistics = manifest.statistics.model_copy(deep=True)
@@ -46,12 +40,12 @@ def stressed(manifest: Manifest) -> Manifest:
     )
 
 
-def potential_of(manifest: Manifest, mpnn_type: str = "SchNet", **options: Any) -> HydraModel:
+def potential_of(manifest, mpnn_type="SchNet", **options):
     torch.manual_seed(0)
     return lively(build_model(network(mpnn_type, **options), manifest))
 
 
-def strained(batch: Batch, strain: np.ndarray) -> Batch:
+def strained(batch, strain):
     """All graphs of a batch under a strain, in float64."""
     change = torch.from_numpy(np.eye(3) + strain)
     after = batch.clone()
@@ -60,9 +54,7 @@ def strained(batch: Batch, strain: np.ndarray) -> Batch:
     return after
 
 
-def test_stress_is_the_slope_of_the_energy_under_strain(
-    potential_type: str, stressed: Manifest
-) -> None:
+def test_stress_is_the_slope_of_the_energy_under_strain(potential_type, stressed):
     model = potential_of(stressed, potential_type)
     structures = [alloy(0), alloy(1).repeat((2, 1, 1))]
     batch = strained(as_batch(*structures), np.zeros((3, 3)))
@@ -77,10 +69,7 @@ def test_stress_is_the_slope_of_the_energy_under_strain(
             up, down = model(strained(batch, strain)), model(strained(batch, -strain))
             slope = (up["energy"] - down["energy"])[:, 0] / (2 * step)
             torch.testing.assert_close(
-                found[:, component],
-                slope / volumes,
-                rtol=0,
-                atol=1e-6 * float(found.abs().max()),
+                found[:, component], slope / volumes, rtol=0, atol=1e-6 * float(found.abs().max())
             )
 
 
@@ -89,16 +78,16 @@ class _AsCalculator(Calculator):
 
     implemented_properties = ("energy",)
 
-    def __init__(self, model: HydraModel) -> None:
+    def __init__(self, model):
         super().__init__()
         self.model = model
 
-    def calculate(self, atoms: Any = None, properties: Any = None, changes: Any = all_changes):
+    def calculate(self, atoms=None, properties=None, changes=all_changes):
         super().calculate(atoms, properties, changes)
         self.results = {"energy": float(self.model(as_batch(atoms))["energy"])}
 
 
-def test_ase_means_the_same_by_it(stressed: Manifest) -> None:
+def test_ase_means_the_same_by_it(stressed):
     """Order, sign and unit are those of ASE's own numerical stress."""
     model = potential_of(stressed)
     atoms = alloy()
@@ -110,7 +99,7 @@ def test_ase_means_the_same_by_it(stressed: Manifest) -> None:
     assert np.ptp(expected) > 0.1 * np.abs(expected).max()
 
 
-def in_units(manifest: Manifest, **units: str) -> Manifest:
+def in_units(manifest, **units):
     """The manifest with units of its targets."""
     targets = {
         name: target.model_copy(update={"unit": units.get(name, target.unit)})
@@ -119,7 +108,7 @@ def in_units(manifest: Manifest, **units: str) -> Manifest:
     return manifest.model_copy(update={"targets": targets})
 
 
-def test_labels_in_other_units_are_not_compared_with(stressed: Manifest) -> None:
+def test_labels_in_other_units_are_not_compared_with(stressed):
     eV = {"energy": "eV", "forces": "eV/Å"}
     batch = as_batch(alloy())
     assert "stress" in potential_of(in_units(stressed, **eV, stress="eV/Å^3"))(batch)
@@ -132,7 +121,7 @@ def test_labels_in_other_units_are_not_compared_with(stressed: Manifest) -> None
         potential_of(atomic)
 
 
-def test_stress_turns_with_the_frame(stressed: Manifest) -> None:
+def test_stress_turns_with_the_frame(stressed):
     model = potential_of(stressed)
     atoms, turned = alloy(), alloy()
     frame, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))
@@ -146,7 +135,7 @@ def test_stress_turns_with_the_frame(stressed: Manifest) -> None:
     np.testing.assert_allclose(rotated, expected, rtol=1e-4, atol=1e-5 * np.abs(stress).max())
 
 
-def test_a_cell_of_no_volume_has_none(stressed: Manifest) -> None:
+def test_a_cell_of_no_volume_has_none(stressed):
     """Molecules and slabs have NaN, whatever else is in the batch, and spoil no gradient."""
     molecule, slab = ase.Atoms("CuAu", [[0, 0, 0], [2.5, 0, 0]]), alloy(1)
     slab.pbc = (True, True, False)
@@ -163,7 +152,7 @@ def test_a_cell_of_no_volume_has_none(stressed: Manifest) -> None:
             assert parameter.grad.isfinite().all(), name
 
 
-def test_forces_are_the_same_with_stress(manifest: Manifest, stressed: Manifest) -> None:
+def test_forces_are_the_same_with_stress(manifest, stressed):
     with_stress, without = potential_of(stressed), potential_of(manifest)
     first, second = with_stress(as_batch(alloy())), without(as_batch(alloy()))
     assert set(first) - set(second) == {"stress"}
@@ -172,7 +161,7 @@ def test_forces_are_the_same_with_stress(manifest: Manifest, stressed: Manifest)
     assert not first["stress"].requires_grad
 
 
-def test_its_cost_is_small(manifest: Manifest, stressed: Manifest) -> None:
+def test_its_cost_is_small(manifest, stressed):
     plain, more = (
         network_cost(build_model(network("SchNet"), store), 100, 2000, 4)
         for store in (manifest, stressed)
@@ -180,7 +169,7 @@ def test_its_cost_is_small(manifest: Manifest, stressed: Manifest) -> None:
     assert plain.bytes < more.bytes < 1.2 * plain.bytes and plain.flops == more.flops
 
 
-def test_stress_needs_labels_and_cells(manifest: Manifest, stressed: Manifest) -> None:
+def test_stress_needs_labels_and_cells(manifest, stressed):
     values = network("SchNet", stress_weight=1.0)
     assert build_model(values, stressed)
     no_cell = {key: value for key, value in stressed.keys.items() if key != "cell"}
@@ -192,7 +181,7 @@ def test_stress_needs_labels_and_cells(manifest: Manifest, stressed: Manifest) -
         assert "stress" not in build_model(network("SchNet"), store)(as_batch(alloy()))
 
 
-def rattled(seed: int) -> ase.Atoms:
+def rattled(seed):
     """Copper under EMT, at 90 to 110 % of its lattice constant."""
     rng = np.random.default_rng(seed)
     atoms = ase.build.bulk("Cu", "fcc", a=3.6 * rng.uniform(0.95, 1.07), cubic=True)
@@ -203,12 +192,12 @@ def rattled(seed: int) -> ase.Atoms:
     return atoms
 
 
-def _as_xyz(folder: Path, structures: list[ase.Atoms]) -> dict[str, Any]:
+def _as_xyz(folder, structures):
     ase.io.write(folder / "all.xyz", structures)
     return {"format": "ase", "train": "all.xyz"}
 
 
-def _as_json(folder: Path, structures: list[ase.Atoms]) -> dict[str, Any]:
+def _as_json(folder, structures):
     records = [
         {
             "structure": {
@@ -228,11 +217,7 @@ def _as_json(folder: Path, structures: list[ase.Atoms]) -> dict[str, Any]:
     return {"format": "json", "train": "all.json"}
 
 
-def _stored(
-    folder: Path,
-    write: Callable[[Path, list[ase.Atoms]], dict[str, Any]],
-    structures: list[ase.Atoms],
-) -> GraphStore:
+def _stored(folder, write, structures):
     targets = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å^3"}
     source = write(folder, structures) | {"targets": targets}
     data = DataConfig.model_validate(
@@ -242,9 +227,7 @@ def _stored(
 
 
 @pytest.mark.parametrize("write", [_as_xyz, _as_json], ids=["6 of extended xyz", "3x3 of JSON"])
-def test_labels_of_a_source_reach_the_loss(
-    write: Callable[[Path, list[ase.Atoms]], dict[str, Any]], tmp_path: Path
-) -> None:
+def test_labels_of_a_source_reach_the_loss(write, tmp_path):
     """Six numbers in Voigt's order with ASE's sign, as EMT gave them."""
     structures = [rattled(seed) for seed in range(10)]
     store = _stored(tmp_path, write, structures)
@@ -255,7 +238,7 @@ def test_labels_of_a_source_reach_the_loss(
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-8)
 
 
-def test_stresses_are_learnt(tmp_path: Path) -> None:
+def test_stresses_are_learnt(tmp_path):
     """A store of labelled structures trains; what is learnt has EMT's sign and size."""
     store = _stored(tmp_path, _as_json, [rattled(seed) for seed in range(20)])
     values = network("SchNet", stress_weight=1.0, hidden_dim=24)

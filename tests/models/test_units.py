@@ -1,7 +1,5 @@
 """Units that forces and stresses of a potential may have."""
 
-from __future__ import annotations
-
 import pytest
 
 from hydragnn_flow.models.units import energy_unit, is_slope
@@ -29,24 +27,24 @@ from hydragnn_flow.models.units import energy_unit, is_slope
         ("eV/tick", "eV"),
     ],
 )
-def test_forces_by_length(unit: str, energy: str) -> None:
+def test_forces_by_length(unit, energy):
     assert is_slope(unit, energy)
 
 
 @pytest.mark.parametrize(
     "unit", ["meV/Å", "Hartree/Bohr", "eV/Bohr", "eV/a0", "eV/nm", "eV/Å³", "GPa"]
 )
-def test_what_forces_are_not(unit: str) -> None:
+def test_what_forces_are_not(unit):
     assert not is_slope(unit, "eV")
 
 
 @pytest.mark.parametrize("unit", ["eV/Å³", "eV/Å^3", "eV/A**3", "eV/(Å^3)", "eV/Ang3", ""])
-def test_stress_by_volume(unit: str) -> None:
+def test_stress_by_volume(unit):
     assert is_slope(unit, "eV", by_volume=True)
 
 
 @pytest.mark.parametrize("unit", ["GPa", "kbar", "eV/Å", "eV/Ang", "meV/Å³", "Hartree/Bohr^3"])
-def test_what_a_stress_is_not(unit: str) -> None:
+def test_what_a_stress_is_not(unit):
     assert not is_slope(unit, "eV", by_volume=True)
 
 
@@ -64,5 +62,5 @@ def test_what_a_stress_is_not(unit: str) -> None:
         ("ticks", None),
     ],
 )
-def test_units_of_energy(text: str, name: str | None) -> None:
+def test_units_of_energy(text, name):
     assert energy_unit(text) == name

@@ -1,10 +1,7 @@
 """Seconds and memory from the network alone, then from experience."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -42,12 +39,12 @@ STEPS = 10_000
 """So many that what a first step takes longer does not count."""
 
 
-def seconds(model: CostModel, work: Work, kind: str = "PNA", **given: Any) -> float:
+def seconds(model, work, kind="PNA", **given):
     """Of a step."""
     return model.estimate(kind, work, STEPS, **given).seconds / STEPS
 
 
-def taken(step: float, work: Work = SECOND, beside: float = 1e-4, **changes: Any) -> Taken:
+def taken(step, work=SECOND, beside=1e-4, **changes):
     """A segment of steps of so many seconds, and something beside them."""
     total = STEPS * step * (1 + beside)
     return Taken(work, STEPS, step, total, epochs=1, evaluated=0.0, **changes)
@@ -61,14 +58,14 @@ def taken(step: float, work: Work = SECOND, beside: float = 1e-4, **changes: Any
         (Work(1e12, 1e11, 700_000, 0, 0), 7.0),  # launches
     ],
 )
-def test_a_step_lasts_as_long_as_what_takes_longest(work: Work, expected: float) -> None:
+def test_a_step_lasts_as_long_as_what_takes_longest(work, expected):
     estimate = CostModel(GCD).estimate("PNA", work, STEPS)
     assert estimate.seconds == pytest.approx(STEPS * expected, rel=2e-4)
     computing = work.flops / GCD.flops + work.bytes / GCD.bandwidth
     assert estimate.busy == pytest.approx(computing / expected, rel=2e-4)
 
 
-def test_a_cpu_slot_is_always_busy() -> None:
+def test_a_cpu_slot_is_always_busy():
     """The core that computes is the one that launches."""
     work = Work(1e12, 1, 700_000, 0, 0)
     assert CostModel(GCD).estimate("PNA", work, steps=1).busy < 1
@@ -80,14 +77,14 @@ def test_a_cpu_slot_is_always_busy() -> None:
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, float("nan"), float("inf")])
 @pytest.mark.parametrize("key", ["step_seconds", "seconds"])
-def test_what_is_no_measurement_teaches_nothing(key: str, wrong: float) -> None:
+def test_what_is_no_measurement_teaches_nothing(key, wrong):
     model = CostModel(GCD)
     before = model.estimate("PNA", SECOND, 1)
     model.observe("PNA", replace(taken(3.0), **{key: wrong}))
     assert model.estimate("PNA", SECOND, 1) == before
 
 
-def test_memory_is_that_of_process_step_and_copies_of_the_weights() -> None:
+def test_memory_is_that_of_process_step_and_copies_of_the_weights():
     work = Work(1, 1, 1, activation_bytes=2 * 2**30, parameter_bytes=0.5 * 2**30)
     model = CostModel(GCD, gcds_per_node=4)
     estimate = model.estimate("PNA", work, steps=1)
@@ -111,13 +108,7 @@ def test_memory_is_that_of_process_step_and_copies_of_the_weights() -> None:
     ),
     launches=st.booleans(),
 )
-def test_estimates_make_sense(
-    work: Work,
-    steps: int,
-    width: int,
-    seen: list[tuple[str, Work, float]],
-    launches: bool,
-) -> None:
+def test_estimates_make_sense(work, steps, width, seen, launches):
     gcd = replace(GCD, launches=launches)
     model = CostModel(gcd, gcds_per_node=8)
     for kind, other, step in seen:
@@ -140,7 +131,7 @@ def test_estimates_make_sense(
 @settings(deadline=None)
 @given(work=works, factor=st.floats(0.1, 10))
 @example(Work(4907544405.0, 0.0, 511, 0.0, 0.0), 0.5)  # as long in computing as in launching
-def test_a_constant_factor_is_learned_at_once(work: Work, factor: float) -> None:
+def test_a_constant_factor_is_learned_at_once(work, factor):
     """Of all types: it lies in the machine, until one is seen to differ."""
     model = CostModel(GCD)
     before = seconds(model, work)
@@ -159,9 +150,7 @@ def test_a_constant_factor_is_learned_at_once(work: Work, factor: float) -> None
     ),
     kind=st.sampled_from(["PNA", "EGNN", "SchNet"]),
 )
-def test_what_is_learned_is_within_what_was_seen(
-    factors: list[tuple[str, float]], kind: str
-) -> None:
+def test_what_is_learned_is_within_what_was_seen(factors, kind):
     """Or guessed."""
     model = CostModel(GCD)
     before = seconds(model, SECOND, kind)
@@ -172,7 +161,7 @@ def test_what_is_learned_is_within_what_was_seen(
     assert min(values) * 0.999 <= learned <= max(values) * 1.001
 
 
-def test_a_type_that_differs_gets_its_own_factor_as_it_is_seen_to() -> None:
+def test_a_type_that_differs_gets_its_own_factor_as_it_is_seen_to():
     model = CostModel(GCD)
     for _ in range(12):
         model.observe("PNA", taken(2.0))
@@ -186,7 +175,7 @@ def test_a_type_that_differs_gets_its_own_factor_as_it_is_seen_to() -> None:
     assert 2.0 < seconds(model, SECOND, "SchNet") < learned[-1]
 
 
-def test_rates_are_learned_apart() -> None:
+def test_rates_are_learned_apart():
     """Where arithmetic is faster than guessed and launching slower, on a core that does both."""
     model = CostModel(CORE)
     launching = Work(1.0, 1.0, 100_000, 0, 0)
@@ -201,7 +190,7 @@ def test_rates_are_learned_apart() -> None:
     assert seconds(model, mixed) == pytest.approx(2.1, rel=0.04), "never seen"
 
 
-def test_a_change_is_followed() -> None:
+def test_a_change_is_followed():
     model = CostModel(GCD)
     for factor, times in ((1.0, 200), (3.0, 60)):
         for _ in range(times):
@@ -209,13 +198,13 @@ def test_a_change_is_followed() -> None:
     assert seconds(model, SECOND) == pytest.approx(3.0, rel=0.02)
 
 
-def spread(model: CostModel, kind: str = "PNA", **given: Any) -> float:
+def spread(model, kind="PNA", **given):
     estimate = model.estimate(kind, SECOND, STEPS, **given)
     assert estimate.high / estimate.seconds == pytest.approx(estimate.seconds / estimate.low)
     return estimate.high / estimate.low
 
 
-def test_intervals_narrow_with_what_is_known() -> None:
+def test_intervals_narrow_with_what_is_known():
     """Wide before anything was seen, narrow once a trial's own steps are; errors widen them."""
     model = CostModel(GCD)
     guessed = spread(model)
@@ -236,7 +225,7 @@ def test_intervals_narrow_with_what_is_known() -> None:
     assert spread(model, own=own) > 2 * before
 
 
-def test_nine_of_ten_are_within_their_intervals() -> None:
+def test_nine_of_ten_are_within_their_intervals():
     """Types and trials that differ as much as the model believes, or half, or twice as much."""
     for scale in (0.5, 1.0, 2.0):
         chance, held = np.random.default_rng(1), []
@@ -253,10 +242,10 @@ def test_nine_of_ten_are_within_their_intervals() -> None:
         assert 0.85 < np.mean(held) < 0.97
 
 
-def test_start_validation_and_checkpoints_have_terms_of_their_own() -> None:
+def test_start_validation_and_checkpoints_have_terms_of_their_own():
     """Short segments and long ones are both right, which one factor for all cannot be."""
 
-    def truth(steps: int, step: float, epochs: int) -> float:
+    def truth(steps, step, epochs):
         return 4.0 + 3 * step + epochs * (0.5 * step * 2 + 0.05) + steps * step
 
     model, chance = CostModel(guessed_gcd("cpu", 8.0)), np.random.default_rng(0)
@@ -272,7 +261,7 @@ def test_start_validation_and_checkpoints_have_terms_of_their_own() -> None:
         assert found == pytest.approx(truth(steps, step, epochs), rel=0.3)
 
 
-def test_a_trials_own_steps_rule() -> None:
+def test_a_trials_own_steps_rule():
     """Whatever others of its type took; what lies beside the steps stays common."""
     model = CostModel(GCD)
     for _ in range(8):
@@ -289,7 +278,7 @@ def test_a_trials_own_steps_rule() -> None:
 
 
 @pytest.mark.parametrize("own", [None, taken(1.5, together=4)], ids=["type", "own"])
-def test_what_shares_a_gcd_is_not_taken_for_slow(own: Taken | None) -> None:
+def test_what_shares_a_gcd_is_not_taken_for_slow(own):
     """Four together take half as long again each; alone, as long as the network says."""
     model = CostModel(GCD)
     for kind in ("PNA", "EGNN", "MACE"):
@@ -299,12 +288,12 @@ def test_what_shares_a_gcd_is_not_taken_for_slow(own: Taken | None) -> None:
     assert seconds(model, SECOND, own=own) == pytest.approx(1.0, rel=0.06)
 
 
-def test_gcds_divide_the_computing_alone() -> None:
+def test_gcds_divide_the_computing_alone():
     """Each launches all operations; gradients go around a ring, between nodes more slowly."""
     model = CostModel(CORE, gcds_per_node=4)
     work = Work(8e12, 1.0, 100_000, 0, parameter_bytes=1e9)
 
-    def step(width: int) -> float:
+    def step(width):
         return seconds(model, work, width=width) / width
 
     assert step(1) == pytest.approx(8 + 1, rel=2e-4)
@@ -322,12 +311,12 @@ def test_gcds_divide_the_computing_alone() -> None:
         (4, 2, 8, 3 * 3 / 4 + 2 * 1 / 2 / 4),  # and the sum over two groups, of parts
     ],
 )
-def test_bytes_that_a_gcd_sends(parts: int, gathers: int, width: int, times: float) -> None:
+def test_bytes_that_a_gcd_sends(parts, gathers, width, times):
     work = Work(1, 1, 1, 0, parameter_bytes=8.0, parts=parts, gathers=gathers)
     assert work.exchanged_bytes(width) == pytest.approx(times * 8.0)
 
 
-def test_what_several_gcds_lose_is_learned() -> None:
+def test_what_several_gcds_lose_is_learned():
     """Two take 1.2 times their time together, and four that once more."""
     model = CostModel(GCD, gcds_per_node=4)
     for kind in ("PNA", "EGNN", "MACE"):
@@ -343,7 +332,7 @@ def test_what_several_gcds_lose_is_learned() -> None:
     assert seconds(model, SECOND, width=1, own=own) == pytest.approx(2.0, rel=0.08)
 
 
-def test_gcds_are_never_expected_to_gain_more_than_their_number() -> None:
+def test_gcds_are_never_expected_to_gain_more_than_their_number():
     """Whatever was measured: twice as fast for each doubling would make any width free."""
     model = CostModel(GCD, gcds_per_node=4)
     for _ in range(8):
@@ -354,14 +343,14 @@ def test_gcds_are_never_expected_to_gain_more_than_their_number() -> None:
 
 @settings(deadline=None)
 @given(graphs=st.floats(0.1, 1000), sizes=st.lists(st.integers(1, 10**6), min_size=1, max_size=20))
-def test_the_largest_batch_is_no_smaller_than_the_mean_one(graphs: float, sizes: list[int]) -> None:
+def test_the_largest_batch_is_no_smaller_than_the_mean_one(graphs, sizes):
     factor = Sizes.of(np.array(sizes)).largest_batch(graphs)
     assert 1 <= factor <= max(sizes) / np.mean(sizes) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("graphs", [8, 32, 128])
 @pytest.mark.parametrize("sigma", [0.1, 0.6])
-def test_the_largest_batch_is_that_of_many_draws(graphs: int, sigma: float) -> None:
+def test_the_largest_batch_is_that_of_many_draws(graphs, sigma):
     """Of 1,500 batches of graphs of log-normal sizes, in 40 epochs."""
     found = []
     for seed in range(40):

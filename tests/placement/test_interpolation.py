@@ -1,11 +1,8 @@
 """Networks are counted until others like them can be interpolated."""
 
-from __future__ import annotations
-
 import math
 import random
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +11,7 @@ from hydragnn_flow.placement import Work, WorkInterpolation
 from hydragnn_flow.placement.interpolation import FEWEST
 
 
-def sizes(chance: random.Random) -> dict[str, Any]:
+def sizes(chance):
     return {
         "type": chance.choice(["SchNet", "PAINN"]),
         "width": chance.randint(30, 900),
@@ -25,7 +22,7 @@ def sizes(chance: random.Random) -> dict[str, Any]:
     }
 
 
-def work(shape: dict[str, Any]) -> Work:
+def work(shape):
     """Sums of products, as those of real networks are."""
     width, depth, heads = shape["width"], shape["depth"], shape["heads"]
     atoms, edges = shape["batch"]["atoms"], shape["batch"]["edges"]
@@ -36,11 +33,11 @@ def work(shape: dict[str, Any]) -> Work:
     return Work(flops, 4.0 * values, 90 * depth + 20 * len(heads), 3.0 * values, 4.0 * weights)
 
 
-def test_most_networks_are_not_counted_and_none_is_far_off() -> None:
+def test_most_networks_are_not_counted_and_none_is_far_off():
     chance, works, counted = random.Random(0), WorkInterpolation(), 0
     errors = []
 
-    def count() -> Work:
+    def count():
         nonlocal counted
         counted += 1
         return work(shape)
@@ -61,7 +58,7 @@ def test_most_networks_are_not_counted_and_none_is_far_off() -> None:
     assert np.quantile(late, 0.95, axis=0).max() < 0.25
 
 
-def test_the_first_of_a_family_and_all_beyond_it_are_counted() -> None:
+def test_the_first_of_a_family_and_all_beyond_it_are_counted():
     chance, works = random.Random(1), WorkInterpolation()
     exact = Work(1.0, 2.0, 3, 4.0, 5.0)
     for _ in range(300):
@@ -73,7 +70,7 @@ def test_the_first_of_a_family_and_all_beyond_it_are_counted() -> None:
     assert again == works.work(shape, lambda: pytest.fail("known already"))
 
 
-def test_what_cannot_be_interpolated_is_always_counted() -> None:
+def test_what_cannot_be_interpolated_is_always_counted():
     chance, works = random.Random(2), WorkInterpolation()
     for number in range(5 * FEWEST):
         true = Work(math.exp(chance.uniform(0, 20)), 1.0, 1, 1.0, 1.0)

@@ -6,11 +6,8 @@ seconds of a training step (the least of two measurements, which differ by 2.6 %
 that torch had allocated at a time, for a batch that was `atoms` times the mean one.
 """
 
-from __future__ import annotations
-
 import csv
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
 from hydragnn_flow.execution.site import guessed_gcd
-from hydragnn_flow.placement import CostModel, Estimate, Taken, Work
+from hydragnn_flow.placement import CostModel, Taken, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS
 
 Array = NDArray[np.float64]
@@ -40,7 +37,7 @@ class Network:
     """Measured over counted."""
 
 
-def read() -> list[Network]:
+def read():
     networks = []
     with Path(__file__).with_name("steps.csv").open() as file:
         for row in csv.DictReader(file):
@@ -70,18 +67,18 @@ KINDS = sorted({network.kind for network in NETWORKS})
 SECONDS = np.array([network.seconds for network in NETWORKS])
 
 
-def estimates(model: CostModel) -> list[Estimate]:
+def estimates(model):
     return [model.estimate(n.kind, n.work, STEPS) for n in NETWORKS]
 
 
-def predicted(model: CostModel) -> Array:
+def predicted(model):
     return np.array([estimate.seconds for estimate in estimates(model)]) / STEPS
 
 
 BEFORE = predicted(CostModel(GCD))
 
 
-def taken(i: int, together: int = 1, power: float = 0.5) -> Taken:
+def taken(i, together=1, power=0.5):
     """A segment; those that share a GCD take a power of their number as long."""
     network = NETWORKS[i]
     step = SECONDS[i] * together**power
@@ -90,7 +87,7 @@ def taken(i: int, together: int = 1, power: float = 0.5) -> Taken:
     )
 
 
-def learned_from(chosen: list[int], together: Callable[[], int] = lambda: 1) -> CostModel:
+def learned_from(chosen, together=lambda: 1):
     model = CostModel(GCD)
     for i in chosen:
         model.observe(NETWORKS[i].kind, taken(i, together()))
@@ -98,17 +95,17 @@ def learned_from(chosen: list[int], together: Callable[[], int] = lambda: 1) -> 
     return model
 
 
-def order(prediction: Array, among: list[int] | slice = slice(None)) -> float:
+def order(prediction, among=slice(None)):
     return float(spearmanr(prediction[among], SECONDS[among])[0])
 
 
-def error(prediction: Array, among: list[int] | slice = slice(None)) -> float:
+def error(prediction, among=slice(None)):
     return float(np.abs(prediction[among] / SECONDS[among] - 1).mean())
 
 
 @pytest.mark.parametrize("most_together", [1, 4])
 @pytest.mark.parametrize("of_each", [1, 3, 8])
-def test_learning_from_some_types_spoils_no_order(of_each: int, most_together: int) -> None:
+def test_learning_from_some_types_spoils_no_order(of_each, most_together):
     """Those that were seen do not rise, or fall, past those that were not."""
     chance = random.Random(of_each)
     changes, errors = [], []
@@ -130,7 +127,7 @@ def test_learning_from_some_types_spoils_no_order(of_each: int, most_together: i
     assert np.mean(changes) > -0.0002
 
 
-def test_twenty_trials_are_enough_to_know_the_others() -> None:
+def test_twenty_trials_are_enough_to_know_the_others():
     """Their times, and how far these may be off."""
     orders, before, errors, held = [], [], [], []
     for seed in range(20):
@@ -147,10 +144,10 @@ def test_twenty_trials_are_enough_to_know_the_others() -> None:
     assert 0.88 < np.mean(held) < 0.97
 
 
-def test_hardly_a_network_needs_more_memory_than_predicted() -> None:
+def test_hardly_a_network_needs_more_memory_than_predicted():
     """Of types nobody has measured, of those that were, and of trials that have run."""
 
-    def over(model: CostModel, among: list[int], own: bool = False) -> list[float]:
+    def over(model, among, own=False):
         """Predicted over measured."""
         found = []
         for i in among:
@@ -174,9 +171,7 @@ def test_hardly_a_network_needs_more_memory_than_predicted() -> None:
 
 
 @pytest.mark.parametrize(("power", "pays"), [(0.0, True), (0.5, True), (0.9, True), (1.5, False)])
-def test_segments_seen_apart_and_together_say_whether_sharing_pays(
-    power: float, pays: bool
-) -> None:
+def test_segments_seen_apart_and_together_say_whether_sharing_pays(power, pays):
     model = CostModel(GCD)
     assert model.sharing == (False, True)
     chance = random.Random(1)

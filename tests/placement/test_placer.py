@@ -1,7 +1,5 @@
 """Which segments share a GCD, and in which order they begin."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
@@ -14,7 +12,7 @@ from hydragnn_flow.placement import fleet as fleet_module
 from hydragnn_flow.placement.fleet import FULL, MEMORY_FRACTION
 
 
-def gcd(memory_gib: float = 16.0, share: int = 4) -> Gcd:
+def gcd(memory_gib=16.0, share=4):
     return Gcd(memory_gib, 1e12, 1e11, 1e-5, 0.5, share)
 
 
@@ -27,7 +25,7 @@ estimates = st.tuples(
 ready = st.lists(estimates, min_size=1, max_size=12).map(lambda values: segments(*values))
 
 
-def fits(together: list[Segment], site: Gcd) -> bool:
+def fits(together, site):
     return len(together) == 1 or (
         len(together) <= site.most_segments
         and sum(p.estimate.memory_gib for p in together) <= MEMORY_FRACTION * site.memory_gib + 1e-9
@@ -37,9 +35,7 @@ def fits(together: list[Segment], site: Gcd) -> bool:
 
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12), memory=st.floats(1, 64))
-def test_whatever_shares_a_gcd_fits_there(
-    ready: list[Segment], share: int, free: int, memory: float
-) -> None:
+def test_whatever_shares_a_gcd_fits_there(ready, share, free, memory):
     site = gcd(memory, share)
     found, rest = on_one_node(ready, site, free)
     placed = [p for together in found for p in together]
@@ -51,9 +47,7 @@ def test_whatever_shares_a_gcd_fits_there(
 
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(1, 6), free=st.integers(1, 12))
-def test_nothing_is_packed_while_free_gcds_suffice(
-    ready: list[Segment], share: int, free: int
-) -> None:
+def test_nothing_is_packed_while_free_gcds_suffice(ready, share, free):
     assume(len(ready) <= free)
     found, rest = on_one_node(ready, gcd(share=share), free)
     assert not rest
@@ -62,7 +56,7 @@ def test_nothing_is_packed_while_free_gcds_suffice(
 
 @settings(deadline=None)
 @given(ready=ready, share=st.integers(2, 6), free=st.integers(1, 3))
-def test_what_could_join_others_does(ready: list[Segment], share: int, free: int) -> None:
+def test_what_could_join_others_does(ready, share, free):
     site = gcd(share=share)
     found, rest = on_one_node(ready, site, free)
     # Of segments that do next to nothing, which no GCD is looked for for.
@@ -72,7 +66,7 @@ def test_what_could_join_others_does(ready: list[Segment], share: int, free: int
 
 @settings(deadline=None)
 @given(ready=ready, n_gcds=st.integers(1, 4))
-def test_every_segment_runs_once(ready: list[Segment], n_gcds: int) -> None:
+def test_every_segment_runs_once(ready, n_gcds):
     ran: list[int] = []
     while ready:
         found, ready = on_one_node(ready, gcd(), n_gcds)
@@ -83,12 +77,12 @@ def test_every_segment_runs_once(ready: list[Segment], n_gcds: int) -> None:
 @pytest.mark.parametrize(
     ("free", "sizes"), [(1, [4]), (2, [3, 3]), (4, [1, 1, 2, 2]), (5, [1, 1, 1, 1, 2])]
 )
-def test_segments_spread_over_the_gcds(free: int, sizes: list[int]) -> None:
+def test_segments_spread_over_the_gcds(free, sizes):
     found, _ = on_one_node(segments(*[(10.0, 1.0, 0.2)] * 6), gcd(share=4), free)
     assert sorted(map(len, found)) == sizes
 
 
-def test_small_segments_share_and_large_ones_do_not() -> None:
+def test_small_segments_share_and_large_ones_do_not():
     small = (10.0, 1.0, 0.2)
     (together,), rest = on_one_node(segments(*[small] * 6), gcd(share=4), 1)
     assert (len(together), len(rest)) == (4, 2)
@@ -100,7 +94,7 @@ def test_small_segments_share_and_large_ones_do_not() -> None:
     assert [p.item for p in together] == [1]
 
 
-def test_nothing_joins_where_sharing_does_not_pay() -> None:
+def test_nothing_joins_where_sharing_does_not_pay():
     fleet = one_node(gcd(share=4), free=1)
     fleet.sharing_pays = False
     placed, rest = place(segments(*[(10.0, 1.0, 0.2)] * 3), fleet, 0.0)
@@ -111,7 +105,7 @@ def test_nothing_joins_where_sharing_does_not_pay() -> None:
     assert (len(placed), len(rest)) == (2, 0)
 
 
-def test_what_keeps_its_gcd_shares_it_with_no_other() -> None:
+def test_what_keeps_its_gcd_shares_it_with_no_other():
     fleet = one_node(gcd(share=4), free=2)
     first, *others = segments((20.0, 1.0, 0.2), *[(10.0, 1.0, 0.2)] * 5)
     keeper = replace(first, keeps_gcd=True)
@@ -128,7 +122,7 @@ def test_what_keeps_its_gcd_shares_it_with_no_other() -> None:
     assert len(placed) == 1 and not placed[0].resident.alone
 
 
-def test_a_gcd_is_filled_again_as_soon_as_one_of_its_segments_ends() -> None:
+def test_a_gcd_is_filled_again_as_soon_as_one_of_its_segments_ends():
     """It does not wait for the slowest."""
     brief, long, third, fourth = segments(*[(10.0, 1.0, 0.5)] * 2, *[(99.0, 1.0, 0.5)] * 2)
     fleet = one_node(gcd(), 1)
@@ -148,9 +142,7 @@ def test_a_gcd_is_filled_again_as_soon_as_one_of_its_segments_ends() -> None:
     nodes=st.integers(1, 3),
     ends=st.lists(st.integers(0, 50), max_size=30),
 )
-def test_whatever_begins_and_ends_no_gcd_is_overfull(
-    ready: list[Segment], share: int, nodes: int, ends: list[int]
-) -> None:
+def test_whatever_begins_and_ends_no_gcd_is_overfull(ready, share, nodes, ends):
     """The fleet's counts are those of a count anew, too."""
     site = gcd(share=share)
     fleet = Fleet(site, 2)
@@ -170,7 +162,7 @@ def test_whatever_begins_and_ends_no_gcd_is_overfull(
             fleet.end(gone.resident, gone.resident.spots, now)
 
 
-def test_how_many_were_together_is_averaged_over_time() -> None:
+def test_how_many_were_together_is_averaged_over_time():
     fleet = one_node(gcd(), 1)
     one, other = segments((10.0, 1.0, 0.1), (10.0, 1.0, 0.1))
     (first,), _ = place([one], fleet, 0.0)
@@ -180,7 +172,7 @@ def test_how_many_were_together_is_averaged_over_time() -> None:
     assert fleet.together(first.resident, 12.0) == pytest.approx((6 + 2 * 3 + 3) / 12)
 
 
-def wide(width: int, seconds: float) -> Segment:
+def wide(width, seconds):
     """A segment that takes so long on so many GCDs."""
     estimate = Estimate(width * seconds, 1.0, uncorrected_seconds=width * seconds, busy=1.0)
     return Segment(item=100 + width, estimate=estimate, width=width)
@@ -193,9 +185,7 @@ def wide(width: int, seconds: float) -> Segment:
     free=st.integers(0, 12),
     busy=st.lists(st.floats(0, 100), max_size=12),
 )
-def test_no_gcd_is_promised_twice(
-    ready: list[Segment], widths: list[int], free: int, busy: list[float]
-) -> None:
+def test_no_gcd_is_promised_twice(ready, widths, free, busy):
     everything = ready + [wide(width, 10.0) for width in widths]
     found, rest = on_one_node(everything, gcd(), free, busy)
     assert sum(together[0].width for together in found) <= free
@@ -204,7 +194,7 @@ def test_no_gcd_is_promised_twice(
     assert sorted(p.item for p in placed + rest) == sorted(p.item for p in everything)
 
 
-def test_what_would_delay_a_gang_waits_for_it() -> None:
+def test_what_would_delay_a_gang_waits_for_it():
     """Four GCDs, two of them busy for 20 s more: a gang of three starts then."""
     gang, brief, long = wide(3, 40.0), *segments((15.0, 1.0, 1.0), (30.0, 1.0, 1.0))
     found, rest = on_one_node([gang, brief, long], gcd(), 2, [20.0, 50.0])
@@ -218,7 +208,7 @@ def test_what_would_delay_a_gang_waits_for_it() -> None:
     assert len(found) == 3 and not rest
 
 
-def test_nothing_joins_those_that_a_gang_waits_for() -> None:
+def test_nothing_joins_those_that_a_gang_waits_for():
     """They would keep the GCDs for ever: as one ends, another joins the rest."""
     first, second, third = segments(*[(10.0, 1.0, 0.5)] * 3)
     gang, fleet = wide(2, 5.0), one_node(gcd(), 2)
@@ -232,7 +222,7 @@ def test_nothing_joins_those_that_a_gang_waits_for() -> None:
     assert begun.segment is gang
 
 
-def test_what_was_cut_short_goes_first() -> None:
+def test_what_was_cut_short_goes_first():
     brief, long = segments((1.0, 1.0, 1.0), (9.0, 1.0, 1.0))
     found, _ = on_one_node([long, replace(brief, is_urgent=True)], gcd(), 1)
     assert found[0][0].item == brief.item
@@ -243,7 +233,7 @@ def test_what_was_cut_short_goes_first() -> None:
     assert found[0][0].item == brief.item and rest == [gang]
 
 
-def test_nothing_is_sent_to_a_node_that_ends_before_it_could_do_anything() -> None:
+def test_nothing_is_sent_to_a_node_that_ends_before_it_could_do_anything():
     now, long = 1000.0, segments((3600.0, 1.0, 1.0))
     for left, begins in ((10.0, False), (fleet_module.SECONDS_TO_GET_FURTHER + 1, True)):
         fleet = Fleet(gcd(), 2)
@@ -261,7 +251,7 @@ def test_nothing_is_sent_to_a_node_that_ends_before_it_could_do_anything() -> No
     ]
 
 
-def test_a_gang_waits_for_no_node_that_is_gone_by_then() -> None:
+def test_a_gang_waits_for_no_node_that_is_gone_by_then():
     fleet = Fleet(gcd(), 2)
     fleet.update([Host("node0", "block0", 100.0), Host("node1", "block1")])
     for n, until in ((0, 50.0), (1, 80.0)):
@@ -271,12 +261,12 @@ def test_a_gang_waits_for_no_node_that_is_gone_by_then() -> None:
     assert [p.resident.spots for p in placed] == [[Spot("node0", 1)]], "the other is kept"
 
 
-def test_the_search_for_a_gcd_to_join_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_search_for_a_gcd_to_join_is_short(monkeypatch):
     """Of thousands of GCDs that all have no memory left it would take minutes."""
     looked = 0
     real = fleet_module._left
 
-    def left(one: object) -> float:
+    def left(one):
         nonlocal looked
         looked += 1
         return real(one)  # type: ignore[arg-type]
@@ -291,7 +281,7 @@ def test_the_search_for_a_gcd_to_join_is_short(monkeypatch: pytest.MonkeyPatch) 
     assert looked < 10 * len(large)
 
 
-def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run() -> None:
+def test_while_the_gcds_of_a_gang_are_yet_to_come_others_run():
     gang, one = wide(8, 10.0), *segments((500.0, 1.0, 1.0))
     found, rest = on_one_node([gang, one], gcd(), 2, [5.0])
     assert [[p.item for p in together] for together in found] == [[one.item]]

@@ -1,7 +1,5 @@
 """The regression of times: what it finds, and how sure it is."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -18,7 +16,7 @@ PRIOR = Prior(noise=0.1, counts=4, common=1.0, terms=(0.5, 0.5), kinds=0.2)
 
 @pytest.mark.parametrize("percent", [95, 99])
 @given(freedom=st.floats(4, 1e4))
-def test_quantiles_are_students(percent: int, freedom: float) -> None:
+def test_quantiles_are_students(percent, freedom):
     found = quantile(95 if percent == 95 else 99, freedom)
     assert found == pytest.approx(student.ppf(percent / 100, freedom), rel=0.01)
 
@@ -27,9 +25,7 @@ def test_quantiles_are_students(percent: int, freedom: float) -> None:
     terms=st.lists(st.floats(1e-6, 1e6), min_size=2, max_size=2),
     conditions=st.lists(st.floats(0, 5), min_size=1, max_size=1),
 )
-def test_before_anything_was_seen_the_guess_is_the_sum(
-    terms: list[float], conditions: list[float]
-) -> None:
+def test_before_anything_was_seen_the_guess_is_the_sum(terms, conditions):
     found = Regression(PRIOR, 1, ()).expect(Case("a", tuple(terms), tuple(conditions)))
     assert math.exp(found.log) == pytest.approx(sum(terms))
     assert found.parts == pytest.approx(np.array(terms) / sum(terms))
@@ -37,7 +33,7 @@ def test_before_anything_was_seen_the_guess_is_the_sum(
     assert found.deviation > 1.0
 
 
-def seen(chance: np.random.Generator, n: int, noise: float) -> list[tuple[Case, float]]:
+def seen(chance, n, noise):
     """The first term twice as long as guessed, the second half; each doubling takes 1.4 times."""
     found = []
     for number in range(n):
@@ -50,10 +46,10 @@ def seen(chance: np.random.Generator, n: int, noise: float) -> list[tuple[Case, 
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.1])
-def test_rates_and_powers_are_found(noise: float) -> None:
+def test_rates_and_powers_are_found(noise):
     regression = Regression(PRIOR, 1, seen(np.random.default_rng(0), 64, noise))
 
-    def expect(terms: tuple[float, float], doublings: int = 0) -> float:
+    def expect(terms, doublings=0):
         return math.exp(regression.expect(Case("e", terms, (doublings * math.log(2),))).log)
 
     assert expect((1.0, 0.0)) == pytest.approx(2.0, rel=0.08)
@@ -61,7 +57,7 @@ def test_rates_and_powers_are_found(noise: float) -> None:
     assert expect((1.0, 1.0), 2) == pytest.approx(2.5 * 1.4**2, rel=0.08)
 
 
-def test_the_best_values_are_found_from_far_away() -> None:
+def test_the_best_values_are_found_from_far_away():
     """A thousand times slower than guessed, and nothing diverges on the way."""
     cases = [(case, 1000 * time) for case, time in seen(np.random.default_rng(1), 64, 0.0)]
     regression = Regression(PRIOR, 1, cases)
@@ -71,14 +67,14 @@ def test_the_best_values_are_found_from_far_away() -> None:
     )
 
 
-def test_a_condition_shortens_nothing() -> None:
+def test_a_condition_shortens_nothing():
     cases = [(Case("a", (1.0,), (x,)), math.exp(-x)) for x in (0.0, 0.0, 1.0, 1.0, 2.0)]
     regression = Regression(replace(PRIOR, terms=(0.5,)), 1, cases)
     near, far = (regression.expect(Case("a", (1.0,), (x,))).log for x in (0.0, 3.0))
     assert near == far
 
 
-def test_what_is_hidden_does_not_count() -> None:
+def test_what_is_hidden_does_not_count():
     """Of two sets of terms the longer one does, a little more near ties, and a third thing always.
 
     The derivatives are those of the time.
@@ -100,7 +96,7 @@ def test_what_is_hidden_does_not_count() -> None:
         assert change / 1e-6 == pytest.approx(rows[0, place], abs=1e-4)
 
 
-def test_kinds_that_were_not_seen_are_less_sure() -> None:
+def test_kinds_that_were_not_seen_are_less_sure():
     cases = seen(np.random.default_rng(2), 40, 0.1)
     regression = Regression(PRIOR, 1, cases)
     known, unknown = (regression.expect(Case(kind, (1.0, 1.0), (0.0,))) for kind in "az")

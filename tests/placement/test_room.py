@@ -1,7 +1,5 @@
 """Ranks that talk to each other are close, and what waits for that does not wait for ever."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections import Counter
@@ -17,11 +15,11 @@ GCDS = 8
 GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=1)
 
 
-def host(node: int, nodes_of_a_block: int = 2) -> Host:
+def host(node, nodes_of_a_block=2):
     return Host(f"node{node}", f"block{node // nodes_of_a_block}")
 
 
-def fleet_of(*free: int, seconds: float = 100.0, of_a_block: float = 2 * GCDS) -> Fleet:
+def fleet_of(*free, seconds=100.0, of_a_block=2 * GCDS):
     """Nodes with so many free GCDs, two to a block; the other GCDs are busy for so long."""
     fleet = Fleet(GCD, GCDS, of_a_block)
     fleet.update([host(node) for node in range(len(free))])
@@ -31,12 +29,12 @@ def fleet_of(*free: int, seconds: float = 100.0, of_a_block: float = 2 * GCDS) -
     return fleet
 
 
-def nodes_of(spots: list[Spot] | None) -> list[int]:
+def nodes_of(spots):
     """Numbers of the nodes that GCDs are on, one by one."""
     return [int(spot.node.removeprefix("node")) for spot in spots or []]
 
 
-def take(fleet: Fleet, room: Room, width: int, seconds: float = 1.0) -> list[int]:
+def take(fleet, room, width, seconds=1.0):
     """Nodes of the GCDs that something is given."""
     spots = room.take(width, seconds)
     if spots is not None:
@@ -44,12 +42,12 @@ def take(fleet: Fleet, room: Room, width: int, seconds: float = 1.0) -> list[int
     return nodes_of(spots)
 
 
-def room(*free: int, **more: float) -> tuple[Fleet, Room]:
+def room(*free, **more):
     fleet = fleet_of(*free, **more)
     return fleet, Room(fleet, 0.0)
 
 
-def gang(width: int, seconds: float = 10.0) -> Segment:
+def gang(width, seconds=10.0):
     work = width * seconds
     estimate = Estimate(work, 1.0, uncorrected_seconds=work, busy=1.0)
     return Segment(item=100 + width, estimate=estimate, width=width)
@@ -61,9 +59,7 @@ nodes_free = st.lists(st.integers(0, GCDS), min_size=1, max_size=8)
 
 @settings(deadline=None)
 @given(free=nodes_free, asked=widths, seed=st.integers(0, 99))
-def test_whatever_is_asked_for_ranks_are_close_and_no_gcd_is_given_twice(
-    free: list[int], asked: list[int], seed: int
-) -> None:
+def test_whatever_is_asked_for_ranks_are_close_and_no_gcd_is_given_twice(free, asked, seed):
     chance = random.Random(seed)
     fleet, here = room(*free, seconds=50.0)
     given_of = Counter[Spot]()
@@ -90,7 +86,7 @@ def test_whatever_is_asked_for_ranks_are_close_and_no_gcd_is_given_twice(
     assert fleet.free == sum(free) - sum(given_of.values())
 
 
-def test_single_gcds_are_taken_where_the_fewest_are_free() -> None:
+def test_single_gcds_are_taken_where_the_fewest_are_free():
     fleet, here = room(8, 3, 8, 1)
     taken = [take(fleet, here, 1) for _ in range(5)]
     assert taken[:4] == [[3], [1], [1], [1]]
@@ -98,7 +94,7 @@ def test_single_gcds_are_taken_where_the_fewest_are_free() -> None:
     assert take(fleet, here, 8), "a whole node is left"
 
 
-def test_single_gcds_leave_whole_blocks_to_others() -> None:
+def test_single_gcds_leave_whole_blocks_to_others():
     fleet, here = room(8, 8, 8, 8, 8, 8)
     taken = {node for _ in range(12) for node in take(fleet, here, 1)}
     assert len({node // 2 for node in taken}) == 1
@@ -107,22 +103,22 @@ def test_single_gcds_leave_whole_blocks_to_others() -> None:
     assert {node for _ in range(11) for node in take(fleet, here, 1)} == {3, 2}
 
 
-def test_free_gcds_on_several_nodes_are_none_for_a_gang() -> None:
+def test_free_gcds_on_several_nodes_are_none_for_a_gang():
     assert not take(*room(3, 3, 3), 4)
     assert take(*room(3, 4, 3), 4) == [1] * 4
 
 
-def test_a_wide_gang_gets_whole_nodes_of_one_block() -> None:
+def test_a_wide_gang_gets_whole_nodes_of_one_block():
     assert not take(*room(8, 7, 7, 8), 16)
     assert take(*room(8, 7, 8, 8), 16) == [2] * 8 + [3] * 8
     assert take(*room(8, 7, 8, 8), 12) == [2] * 8 + [3] * 4
 
 
-def test_where_no_block_is_large_enough_a_gang_is_on_several() -> None:
+def test_where_no_block_is_large_enough_a_gang_is_on_several():
     assert len(set(take(*room(8, 8, 8, 8), 24))) == 3
 
 
-def test_no_more_is_given_than_may_be() -> None:
+def test_no_more_is_given_than_may_be():
     fleet = fleet_of(8, 8)
     here = Room(fleet, 0.0, most=3)
     assert not take(fleet, here, 4)
@@ -130,7 +126,7 @@ def test_no_more_is_given_than_may_be() -> None:
     assert here.free == 1
 
 
-def test_others_begin_beside_the_node_that_is_kept_for_a_gang() -> None:
+def test_others_begin_beside_the_node_that_is_kept_for_a_gang():
     """Both nodes have four free GCDs; the first will be free in 10 s, the other in 50 s."""
     fleet = Fleet(GCD, GCDS, 2 * GCDS)
     fleet.update([host(0), host(1)])
@@ -143,7 +139,7 @@ def test_others_begin_beside_the_node_that_is_kept_for_a_gang() -> None:
     assert len(rest) == 5
 
 
-def test_a_gang_for_which_there_is_no_room_keeps_nothing_from_another() -> None:
+def test_a_gang_for_which_there_is_no_room_keeps_nothing_from_another():
     """Its block has lost a node; the other gang has its node in 10 s."""
     fleet, here = room(4, 8, seconds=10.0, of_a_block=4 * GCDS)
     here.reserve(32, is_late=True)
@@ -152,7 +148,7 @@ def test_a_gang_for_which_there_is_no_room_keeps_nothing_from_another() -> None:
     assert not take(fleet, here, 1, 1000.0)
 
 
-def test_nodes_that_take_no_work_any_more_are_kept_for_nobody() -> None:
+def test_nodes_that_take_no_work_any_more_are_kept_for_nobody():
     fleet = fleet_of(4, 0)
     fleet.update([host(0)])
     here = Room(fleet, 0.0)
@@ -160,7 +156,7 @@ def test_nodes_that_take_no_work_any_more_are_kept_for_nobody() -> None:
     assert not take(fleet, here, 1, 1000.0), "it would delay the gang on the only node there is"
 
 
-def test_what_runs_on_a_node_that_takes_no_work_any_more_ends_there() -> None:
+def test_what_runs_on_a_node_that_takes_no_work_any_more_ends_there():
     fleet = fleet_of(8, 8)
     (spots,) = [Room(fleet, 0.0).take(2, 1.0)]
     assert spots is not None
@@ -185,7 +181,7 @@ class Cluster:
         How many times as long as expected segments may take.
     """
 
-    def __init__(self, nodes: int, wrong: float, seed: int) -> None:
+    def __init__(self, nodes, wrong, seed):
         self.fleet = fleet_of(*[GCDS] * nodes)
         self.now = 0.0
         self.ready: list[Segment] = []
@@ -193,7 +189,7 @@ class Cluster:
         self._wrong, self._chance = wrong, random.Random(seed)
         self._number = 0
 
-    def step(self) -> list[Placement[Segment]]:
+    def step(self):
         """Go to the next end, fill the GCDs; returns what began, and where."""
         if self._ends:
             self.now, _, ended = heapq.heappop(self._ends)
@@ -211,7 +207,7 @@ class Cluster:
 
 @pytest.mark.parametrize("wrong", [1.0, 5.0])
 @pytest.mark.parametrize("width", [2, 8, 16, 24])
-def test_a_gang_gets_its_nodes_though_others_wait_for_every_gcd(width: int, wrong: float) -> None:
+def test_a_gang_gets_its_nodes_though_others_wait_for_every_gcd(width, wrong):
     cluster = Cluster(4, wrong, seed=width)
     cluster.step()
     waiting = gang(width)

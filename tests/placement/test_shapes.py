@@ -1,20 +1,17 @@
 """More GCDs for segments where some would idle: at the start, and at work."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from placer_cases import Segment, busy_until, segments
+from placer_cases import busy_until, segments
 
 from hydragnn_flow.placement import (
     Estimate,
     Fleet,
     Gcd,
     Host,
-    Resident,
     Spot,
     place,
     to_make_way,
@@ -33,7 +30,7 @@ NOW = LEAST_SAVED
 
 
 @given(gcds=st.integers(1, 16), most=st.integers(1, 200))
-def test_widths_fill_a_node_or_whole_nodes(gcds: int, most: int) -> None:
+def test_widths_fill_a_node_or_whole_nodes(gcds, most):
     widths = [*useful_widths(gcds, most)]
     assert widths[0] == 1
     assert widths == sorted(set(widths)) and widths[-1] <= most
@@ -41,18 +38,18 @@ def test_widths_fill_a_node_or_whole_nodes(gcds: int, most: int) -> None:
     assert (gcds in widths) == (gcds <= most)
 
 
-def on(segment: Segment, width: int, loss: float = 0.02) -> Segment:
+def on(segment, width, loss=0.02):
     """A segment on several GCDs, each of which loses a part to the others."""
     seconds = segment.estimate.seconds * (1 + loss * (width - 1))
     return replace(segment, width=width, estimate=replace(segment.estimate, seconds=seconds))
 
 
-def shapes_up_to(most: int):  # type: ignore[no-untyped-def]
+def shapes_up_to(most):  # type: ignore[no-untyped-def]
     """Shapes of segments that may have so many GCDs."""
     return lambda segment: [on(segment, width) for width in useful_widths(NODE, most)]
 
 
-def fleet_of(nodes: int, blocks: int = 1) -> Fleet:
+def fleet_of(nodes, blocks=1):
     fleet = Fleet(GCD, NODE)
     fleet.update([Host(f"node{n}", f"block{n % blocks}") for n in range(nodes)])
     return fleet
@@ -63,9 +60,7 @@ times = st.lists(st.floats(1, 1e4), min_size=1, max_size=12)
 
 @settings(deadline=None)
 @given(seconds=times, gcds=st.integers(0, 80), most=st.sampled_from([1, 2, 4, 8, 32]))
-def test_segments_are_widened_so_that_the_last_ends_early(
-    seconds: list[float], gcds: int, most: int
-) -> None:
+def test_segments_are_widened_so_that_the_last_ends_early(seconds, gcds, most):
     ready = segments(*[(s, 1.0, 1.0) for s in seconds])
     found = widened(ready, gcds, shapes_up_to(most))
     assert [one.item for one in found] == [one.item for one in ready]
@@ -89,7 +84,7 @@ def test_segments_are_widened_so_that_the_last_ends_early(
     assert widened(ready, gcds, shapes_up_to(most)) == found
 
 
-def test_what_ends_before_others_anyway_is_not_widened() -> None:
+def test_what_ends_before_others_anyway_is_not_widened():
     brief, long = segments((50.0, 1.0, 1.0), (100.0, 1.0, 1.0))
     assert widened([brief, long], 64, shapes_up_to(8), enough=200.0) == [brief, long]
     (wide,) = widened([long], 64, shapes_up_to(8), enough=60.0)
@@ -103,9 +98,7 @@ def test_what_ends_before_others_anyway_is_not_widened() -> None:
     busy=st.sets(st.integers(0, 47)),
     most=st.sampled_from([1, 2, 8, 16]),
 )
-def test_a_segment_gets_as_many_gcds_as_are_side_by_side(
-    seconds: list[float], nodes: int, busy: set[int], most: int
-) -> None:
+def test_a_segment_gets_as_many_gcds_as_are_side_by_side(seconds, nodes, busy, most):
     fleet = fleet_of(nodes, blocks=2)
     taken = [Spot(f"node{n // NODE}", n % NODE) for n in busy if n < nodes * NODE]
     for spot in taken:
@@ -125,7 +118,7 @@ def test_a_segment_gets_as_many_gcds_as_are_side_by_side(
     assert all(one in wide for one in rest)
 
 
-def at_work(fleet: Fleet, lengths: list[float]) -> list[Resident]:
+def at_work(fleet, lengths):
     """Segments of one GCD each that are at work for so long yet."""
     return [
         busy_until(fleet, [Spot(f"node{n // NODE}", n % NODE)], NOW + seconds)
@@ -139,16 +132,14 @@ def at_work(fleet: Fleet, lengths: list[float]) -> list[Resident]:
     nodes=st.integers(3, 6),
     most=st.sampled_from([1, 2, 4, 8, 16, 32]),
 )
-def test_segments_are_placed_anew_where_it_pays_and_can_be_done(
-    lengths: list[float], nodes: int, most: int
-) -> None:
+def test_segments_are_placed_anew_where_it_pays_and_can_be_done(lengths, nodes, most):
     fleet = fleet_of(nodes)
     residents = at_work(fleet, lengths)
     before = [node.free for node in fleet.nodes]
     widths = [*useful_widths(NODE, most)]
     scale = {width: (1 + 0.02 * (width - 1)) / width for width in widths}
 
-    def times_of(resident: Resident) -> list[tuple[int, float]]:
+    def times_of(resident):
         return [(width, 100 * scale[width]) for width in widths]
 
     chosen = to_place_anew(residents, times_of, fleet, NOW)
@@ -166,7 +157,7 @@ def test_segments_are_placed_anew_where_it_pays_and_can_be_done(
     assert to_place_anew(residents, times_of, fleet, NOW - 1) == {}, "they have just begun"
 
 
-def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side() -> None:
+def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side():
     """Two GCDs of each of three nodes are free, or the segment's and one more."""
     fleet = fleet_of(3)
     (resident,) = at_work(fleet, [1e4])
@@ -175,7 +166,7 @@ def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side() -> None:
             busy_until(fleet, [Spot(f"node{n}", place_)], 10.0)
     assert fleet.free == 5  # two on each of the others, and one beside it
 
-    def times_of(one: Resident) -> list[tuple[int, float]]:
+    def times_of(one):
         return [(1, 100.0), (4, 26.0)]
 
     assert to_place_anew([resident], times_of, fleet, NOW) == {}
@@ -184,14 +175,14 @@ def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("free", [0, 1])
-def test_a_segment_that_ends_before_the_last_is_left_alone(free: int) -> None:
+def test_a_segment_that_ends_before_the_last_is_left_alone(free):
     fleet = fleet_of(1)
     residents = at_work(fleet, [1000.0] * 7 + [400.0] * (1 - free))
     chosen = to_place_anew(residents, lambda one: [(1, 1.0), (2, 0.51)], fleet, NOW)
     assert len(chosen) == free
 
 
-def test_a_gcd_that_is_shared_does_not_come_free() -> None:
+def test_a_gcd_that_is_shared_does_not_come_free():
     """Two segments on one GCD, the other free: there is none beside it that two could have."""
     fleet = Fleet(GCD, 2)
     fleet.update([Host("node0", "block0")])
@@ -205,7 +196,7 @@ def test_a_gcd_that_is_shared_does_not_come_free() -> None:
     assert [*to_place_anew(both[:1], lambda one: options, fleet, NOW)] == both[:1]
 
 
-def test_a_segment_goes_on_over_the_gcds_of_those_that_yield() -> None:
+def test_a_segment_goes_on_over_the_gcds_of_those_that_yield():
     fleet = fleet_of(2)
     trial, *members = at_work(fleet, [1000.0, *[900.0] * (2 * NODE - 1)])
     options = [(1, 100.0), (2, 51.0), (NODE, 14.0)]
@@ -214,7 +205,7 @@ def test_a_segment_goes_on_over_the_gcds_of_those_that_yield() -> None:
     assert [*chosen] == [trial] and len(chosen[trial]) == 1
 
 
-def test_no_more_make_way_than_have_to() -> None:
+def test_no_more_make_way_than_have_to():
     fleet = fleet_of(2)
     trial, *members = at_work(fleet, [1000.0, *[900.0] * (2 * NODE - 1)])
     assert to_make_way(NODE, fleet, NOW, set(members)) == members[NODE - 1 :]
@@ -233,11 +224,11 @@ def test_no_more_make_way_than_have_to() -> None:
     assert to_make_way(2, fleet, NOW, {gang}) == [gang]
 
 
-def test_of_segments_that_are_to_part_the_last_to_end_stays() -> None:
+def test_of_segments_that_are_to_part_the_last_to_end_stays():
     fleet = fleet_of(1)
     spots = [Spot("node0", gcd) for gcd in range(NODE)]
 
-    def begun(gcd: int, until: float, alone: bool = False) -> Resident:
+    def begun(gcd, until, alone=False):
         return fleet.begin(spots[gcd : gcd + 1], SMALL, NOW + until, 0.0, alone=alone)
 
     last, other, ending = (begun(0, 9 * NOW), begun(0, 5 * NOW), begun(0, 0.5 * NOW))

@@ -1,7 +1,5 @@
 """Nothing waits for ever, whatever else comes and however wrong the estimates are."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable
@@ -26,7 +24,7 @@ class Segment(Placeable):
     """Times as long as expected."""
 
 
-def segment(seconds: float, width: int, ready_since: float, lasts: float = 1.0) -> Segment:
+def segment(seconds, width, ready_since, lasts=1.0):
     """A segment that is expected to take this long on its GCDs."""
     work = seconds * width
     estimate = Estimate(work, 30.0, uncorrected_seconds=work, busy=1.0)
@@ -48,11 +46,11 @@ class Machine:
     fleet: Fleet = field(init=False)
     _numbers: count[int] = field(default_factory=count)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.fleet = Fleet(GCD, self.gcds)
         self.fleet.update([Host("node", "block")])
 
-    def step(self) -> list[Segment]:
+    def step(self):
         """Go to the next end and fill the GCDs; returns what began."""
         if self.ends:
             self.now, _, ended = heapq.heappop(self.ends)
@@ -63,7 +61,7 @@ class Machine:
             begun += self._place()
         return begun
 
-    def _place(self) -> list[Segment]:
+    def _place(self):
         placed, self.ready = place(self.ready, self.fleet, self.now)
         for one in placed:
             end = self.now + one.segment.seconds * one.segment.lasts
@@ -71,10 +69,10 @@ class Machine:
         return [one.segment for one in placed]
 
 
-def others(seed: int, shortest: float, longest: float, widths: list[int], wrong: float) -> Machine:
+def others(seed, shortest, longest, widths, wrong):
     chance = random.Random(seed)
 
-    def more(now: float) -> Segment:
+    def more(now):
         seconds, width = chance.uniform(shortest, longest), chance.choice(widths)
         return segment(seconds, width, now, chance.uniform(1.0, wrong))
 
@@ -94,14 +92,8 @@ def others(seed: int, shortest: float, longest: float, widths: list[int], wrong:
     extra=st.sampled_from([0, 1, 3]),
 )
 def test_whatever_comes_every_segment_is_placed(
-    seed: int,
-    seconds: float,
-    width: int,
-    shortest: float,
-    widths: list[int],
-    wrong: float,
-    extra: int,
-) -> None:
+    seed, seconds, width, shortest, widths, wrong, extra
+):
     """Also where more comes all the time than there is room for."""
     machine = others(seed, shortest, 100.0, widths, wrong)
     machine.extra = extra
@@ -115,9 +107,7 @@ def test_whatever_comes_every_segment_is_placed(
 
 @pytest.mark.parametrize("gang_seconds", [100.0, 300.0, 600.0, 1000.0])
 @pytest.mark.parametrize("width", [2, 4, 8])
-def test_a_gang_does_not_stand_behind_what_is_asked_for_later(
-    width: int, gang_seconds: float
-) -> None:
+def test_a_gang_does_not_stand_behind_what_is_asked_for_later(width, gang_seconds):
     """Short or long: among trials of 400 to 800 s it begins when the first GCDs are free for it."""
     machine = others(0, 400.0, 800.0, [1], 1.0)
     gang = segment(gang_seconds, width, 0.0)
@@ -128,7 +118,7 @@ def test_a_gang_does_not_stand_behind_what_is_asked_for_later(
     assert machine.now <= 800.0 and overtaking == 0
 
 
-def test_what_does_not_delay_a_gang_still_goes_before_it() -> None:
+def test_what_does_not_delay_a_gang_still_goes_before_it():
     machine = others(3, 40.0, 800.0, [1], 1.0)
     gang = segment(100.0, 8, 0.0)
     machine.ready.append(gang)
@@ -139,7 +129,7 @@ def test_what_does_not_delay_a_gang_still_goes_before_it() -> None:
     assert machine.now == first and overtaking > 0
 
 
-def test_estimates_that_were_wrong_for_long_let_nobody_overtake() -> None:
+def test_estimates_that_were_wrong_for_long_let_nobody_overtake():
     """Everything takes five times as long as expected, for ever."""
     chance = random.Random(0)
     machine = Machine(8, lambda now: segment(chance.uniform(10.0, 800.0), 1, now, 5.0))
@@ -153,7 +143,7 @@ def test_estimates_that_were_wrong_for_long_let_nobody_overtake() -> None:
 @pytest.mark.parametrize(
     ("widths", "least"), [([1, 2, 4], 0.88), ([1, 1, 1, 8], 0.80), ([1, 8], 0.80)]
 )
-def test_what_fairness_costs(widths: list[int], least: float) -> None:
+def test_what_fairness_costs(widths, least):
     """Part of the time that the GCDs are busy, while gangs wait for each other."""
     machine = others(0, 36.0, 3600.0, widths, 1.0)
     work = 0.0
@@ -163,7 +153,7 @@ def test_what_fairness_costs(widths: list[int], least: float) -> None:
     assert work / (8 * end) > least
 
 
-def test_what_begins_now_counts_for_when_a_gang_can() -> None:
+def test_what_begins_now_counts_for_when_a_gang_can():
     """Eight GCDs are free, one of which goes to what was cut short, for 30 s."""
     cut_short = replace(segment(30.0, 1, 0.0), is_urgent=True)
     gang, brief, long = segment(10.0, 8, 0.0), segment(20.0, 1, 0.0), segment(40.0, 1, 0.0)

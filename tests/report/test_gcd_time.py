@@ -1,7 +1,5 @@
 """Every second of every GCD is accounted for once, under the cause that the ledger shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -15,20 +13,13 @@ from hydragnn_flow.report.forecast_errors import forecast_errors
 from hydragnn_flow.report.gcd_time import HELD, NOT_HELD, GcdTime, gcd_time
 from hydragnn_flow.report.gcd_time_tables import gcd_time_table, shapes_table
 from hydragnn_flow.report.gcd_time_words import MEANINGS, advice, utilisation_sentence
-from hydragnn_flow.segment import Kind, SegmentResult
+from hydragnn_flow.segment import SegmentResult
 
 BEGINNING = 1_000_000.0
 """Unix time at which the runs of these tests begin [s]."""
 
 
-def segment(
-    begin: float,
-    end: float,
-    *gcds: str,
-    sent: float | None = None,
-    ready: float | None = None,
-    **known: Any,
-) -> SegmentResult:
+def segment(begin, end, *gcds, sent=None, ready=None, **known):
     """One that ran for that time since the beginning [s]; sent and ready when it began."""
     sent = begin if sent is None else sent
     values: dict[str, Any] = {
@@ -48,7 +39,7 @@ def segment(
     )
 
 
-def spent_by(*segments: SegmentResult) -> dict[str, float]:
+def spent_by(*segments):
     found = gcd_time(segments)
     assert found is not None
     return {str(cause): pytest.approx(seconds) for cause, seconds in found.seconds.items()}
@@ -133,12 +124,12 @@ LAST = segment(30, 40, "0")
         ),
     ],
 )
-def test_time_goes_to_its_cause(segments: list[SegmentResult], expected: dict[str, float]) -> None:
+def test_time_goes_to_its_cause(segments, expected):
     assert spent_by(*segments) == expected
 
 
 @st.composite
-def ledgers(draw: st.DrawFn) -> list[SegmentResult]:
+def ledgers(draw):
     found = []
     for number in range(draw(st.integers(1, 12))):
         ready = draw(st.integers(0, 300))
@@ -161,7 +152,7 @@ def ledgers(draw: st.DrawFn) -> list[SegmentResult]:
 
 
 @given(ledgers())
-def test_every_second_is_counted_once(segments: list[SegmentResult]) -> None:
+def test_every_second_is_counted_once(segments):
     spent = gcd_time(segments)
     assert spent is not None
     gcds = {place for s in segments for place in s.places}
@@ -184,9 +175,7 @@ def test_every_second_is_counted_once(segments: list[SegmentResult]) -> None:
 
 
 @given(ledgers(), st.integers(1, 420), st.sets(st.sampled_from(("trial", "member"))))
-def test_a_run_is_accounted_for_at_every_moment(
-    segments: list[SegmentResult], seconds: int, to_come: set[Kind]
-) -> None:
+def test_a_run_is_accounted_for_at_every_moment(segments, seconds, to_come):
     """Those that have not ended by then are at work, and those that were not sent are ready."""
     now = BEGINNING + seconds
     seen, gcds = [], set()
@@ -231,7 +220,7 @@ def test_a_run_is_accounted_for_at_every_moment(
 
 
 @given(ledgers(), st.integers(1, 10**6))
-def test_neither_order_nor_the_date_matters(segments: list[SegmentResult], later: int) -> None:
+def test_neither_order_nor_the_date_matters(segments, later):
     moved = [replace(s, started=s.started + later, ended=s.ended + later) for s in segments[::-1]]
     here, there = gcd_time(segments), gcd_time(moved)
     assert here is not None and there is not None
@@ -239,17 +228,17 @@ def test_neither_order_nor_the_date_matters(segments: list[SegmentResult], later
     assert here.seconds == pytest.approx(there.seconds, abs=1e-3)
 
 
-def test_nothing_is_told_of_segments_without_a_place() -> None:
+def test_nothing_is_told_of_segments_without_a_place():
     assert gcd_time([]) is None
     assert gcd_time([SegmentResult(kind="trial", number=0, rung=0, status="lost")]) is None
     assert shapes_table([]).empty and forecast_errors([]) is None
 
 
-def made(**seconds: float) -> GcdTime:
+def made(**seconds):
     return GcdTime({name.replace("_", " "): s for name, s in seconds.items()}, np.ones(2), {}, ())  # type: ignore[misc]
 
 
-def test_the_table_has_the_largest_cause_first_and_shares_of_what_was_held() -> None:
+def test_the_table_has_the_largest_cause_first_and_shares_of_what_was_held():
     table = gcd_time_table(made(tail=900, busy=2700, queue=7200))
     assert list(table["where the time went"]) == [MEANINGS[c] for c in ("busy", "tail", "queue")]
     assert list(table["GCD-hours"]) == [0.75, 0.25, 2.0]
@@ -269,18 +258,18 @@ def test_the_table_has_the_largest_cause_first_and_shares_of_what_was_held() -> 
         (made(busy=10, launches=80, gang=10), "80.0 % at work, waiting for launches. To change it"),
     ],
 )
-def test_a_sentence_says_what_to_change(spent: GcdTime, says: str) -> None:
+def test_a_sentence_says_what_to_change(spent, says):
     assert advice(spent).startswith(says)
 
 
-def test_a_line_tells_the_utilisation_so_far() -> None:
+def test_a_line_tells_the_utilisation_so_far():
     assert utilisation_sentence(made(busy=60, launches=10, start_up=0, no_work=30)) == (
         "time of the GCDs so far: 70.0 % at work (60.0 % busy); 0.0 % starting up; 30.0 % idle, "
         "most of it no work is ready"
     )
 
 
-def test_widths_and_packs_have_their_hours() -> None:
+def test_widths_and_packs_have_their_hours():
     table = shapes_table(
         [
             segment(0, 3600, "0", together=2.0, steps=100, step_seconds=18.0),
@@ -294,7 +283,7 @@ def test_widths_and_packs_have_their_hours() -> None:
     ]
 
 
-def test_predictions_are_compared_for_whole_segments_alone() -> None:
+def test_predictions_are_compared_for_whole_segments_alone():
     whole = {"to_epoch": 3, "planned_epochs": 3}
     errors = forecast_errors(
         [
@@ -315,7 +304,7 @@ def test_predictions_are_compared_for_whole_segments_alone() -> None:
 
 
 @given(ledgers())
-def test_the_picture_has_a_key_for_each_cause(segments: list[SegmentResult]) -> None:
+def test_the_picture_has_a_key_for_each_cause(segments):
     spent = gcd_time(segments)
     assert spent is not None
     (legend,) = gcd_time_figure(spent).legends or [None]

@@ -1,7 +1,5 @@
 """What mattered is found, among all trials that can tell."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
@@ -21,12 +19,12 @@ from hydragnn_flow.report.trials_frame import study_frame
 from hydragnn_flow.search.records import REASON
 
 
-def importance_of(made: tuple[optuna.Study, list], objective: int = 0, **how: bool) -> pd.DataFrame:
+def importance_of(made, objective=0, **how):
     study, segments = made
     return parameter_importance(study, study_frame(study, segments), objective, **how)
 
 
-def test_what_decides_comes_first_and_what_does_nothing_last() -> None:
+def test_what_decides_comes_first_and_what_does_nothing_last():
     found = importance_of(made_study(600))
     fractions = dict(zip(found["parameter"], found["importance"], strict=True))
     assert found["parameter"].iloc[0] == RATE
@@ -36,14 +34,14 @@ def test_what_decides_comes_first_and_what_does_nothing_last() -> None:
     assert fractions[WIDTH] < 0.05
 
 
-def test_a_condition_is_counted_where_it_holds() -> None:
+def test_a_condition_is_counted_where_it_holds():
     study, segments = made_study(200)
     found = importance_of((study, segments)).set_index("parameter")
     assert found.loc[RADIAL, "trials"] == sum(RADIAL in trial.params for trial in study.trials)
     assert found.loc[RATE, "trials"] == 200
 
 
-def test_pruned_trials_count_in_the_order_tpe_gives_them() -> None:
+def test_pruned_trials_count_in_the_order_tpe_gives_them():
     pruned = made_study(300)
     assert sum(trial.state.name == "COMPLETE" for trial in pruned[0].trials) < 150
     pd.testing.assert_frame_equal(
@@ -51,25 +49,25 @@ def test_pruned_trials_count_in_the_order_tpe_gives_them() -> None:
     )
 
 
-def test_each_objective_has_its_own() -> None:
+def test_each_objective_has_its_own():
     made = made_study(600, 2)
     assert importance_of(made, 0)["parameter"].iloc[0] == RATE
     assert importance_of(made, 1)["parameter"].iloc[0] == WIDTH
 
 
-def test_too_few_trials_are_refused() -> None:
+def test_too_few_trials_are_refused():
     with pytest.raises(InputError, match="9 trials have a value of value, and at least 10"):
         importance_of(made_study(9))
     assert len(importance_of(made_study(10))) == 5
 
 
-def test_a_parameter_with_one_value_has_no_importance() -> None:
+def test_a_parameter_with_one_value_has_no_importance():
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     study.optimize(lambda trial: trial.suggest_float("x", 1.0, 1.0), n_trials=10)
     assert list(importance_of((study, []))["importance"]) == [0.0]
 
 
-def test_shapley_values_agree(recwarn: pytest.WarningsRecorder) -> None:
+def test_shapley_values_agree(recwarn):
     pytest.importorskip("shap")
     found = importance_of(made_study(400), shap=True).set_index("parameter")
     assert found["shap"].idxmax() == RATE
@@ -80,9 +78,7 @@ def test_shapley_values_agree(recwarn: pytest.WarningsRecorder) -> None:
 
 @pytest.mark.parametrize("has_condition", [False, True])
 @pytest.mark.parametrize("seed", range(3))
-def test_what_a_sampler_has_settled_early_still_matters_most(
-    seed: int, has_condition: bool
-) -> None:
+def test_what_a_sampler_has_settled_early_still_matters_most(seed, has_condition):
     """Nine of ten trials have the good value of the parameter that doubles the cost."""
     pytest.importorskip("shap")
     random = np.random.default_rng(seed)
@@ -106,7 +102,7 @@ def test_what_a_sampler_has_settled_early_still_matters_most(
     assert of_open == pytest.approx(np.sqrt(1.3) - 1, rel=0.3)
 
 
-def drawn_space(random: np.random.Generator) -> pd.DataFrame:
+def drawn_space(random):
     """Trials of a space in which `inner` goes with a choice of `outer`, and `deep` with `inner`."""
     rows = []
     for number in range(30):
@@ -126,7 +122,7 @@ def drawn_space(random: np.random.Generator) -> pd.DataFrame:
     return trials
 
 
-def test_points_of_a_space_are_even_and_keep_its_conditions() -> None:
+def test_points_of_a_space_are_even_and_keep_its_conditions():
     random = np.random.default_rng(1)
     trials = drawn_space(random)
     names = ["deep", "inner", "outer", "width", "rate"]
@@ -141,13 +137,13 @@ def test_points_of_a_space_are_even_and_keep_its_conditions() -> None:
     assert even_points(trials, names, 120, random) is None
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "shap", None)
     with pytest.raises(InputError, match=r"pip install 'hydragnn_flow\[shap\]'"):
         importance_of(made_study(20), shap=True)
 
 
-def timed_study(objective: str, seed: int = 0) -> tuple[optuna.Study, pd.DataFrame]:
+def timed_study(objective, seed=0):
     """Strategies: the precision doubles what a step takes, and large batches find no memory."""
     random = np.random.default_rng(seed)
     maximised = objective == "throughput"
@@ -179,7 +175,7 @@ def timed_study(objective: str, seed: int = 0) -> tuple[optuna.Study, pd.DataFra
 
 
 @pytest.mark.parametrize("objective", ["throughput", "seconds"])
-def test_what_makes_a_strategy_fast_is_found(objective: str) -> None:
+def test_what_makes_a_strategy_fast_is_found(objective):
     pytest.importorskip("shap")
     study, frame = timed_study(objective)
     found = parameter_importance(study, frame, shap=True)
@@ -194,7 +190,7 @@ def test_what_makes_a_strategy_fast_is_found(objective: str) -> None:
     assert f"of the {objective} (R²)" in second
 
 
-def test_a_strategy_without_memory_is_the_worst() -> None:
+def test_a_strategy_without_memory_is_the_worst():
     """Otherwise nobody would learn that the batch decides whether anything runs at all."""
     study, frame = timed_study("throughput")
     found = parameter_importance(study, frame).set_index("parameter")

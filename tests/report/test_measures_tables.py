@@ -1,12 +1,8 @@
 """Measures of uncertainty in the terminal and on the page, with their intervals."""
 
-from __future__ import annotations
-
 import io
 from dataclasses import replace
-from typing import Any
 
-from report_cases import Made
 from rich.console import Console
 
 from hydragnn_flow.ensemble.bootstrap import MEASURES, interval_names
@@ -17,7 +13,7 @@ from hydragnn_flow.report.run_files import read_run
 OF_INTERVALS = [name for c in (0.9, 0.995) for name in interval_names(c)]
 
 
-def measured(unit: str, **special: tuple[float | None, ...]) -> dict[str, Any]:
+def measured(unit, **special):
     """A target whose measures are all the same but some."""
     ends = {name: special.get(name, (0.5, 0.25, 0.75)) for name in (*MEASURES, *OF_INTERVALS)}
     measures = {name: dict(zip(("value", "lo", "hi"), e, strict=True)) for name, e in ends.items()}
@@ -30,13 +26,13 @@ TARGETS = {
 }
 
 
-def test_every_measure_has_words() -> None:
+def test_every_measure_has_words():
     told = [words(name) for name in (*MEASURES, "mae_flagged", "mae_unflagged", *OF_INTERVALS)]
     assert len(set(told)) == len(told)
     assert told[-2:] == ["99.5 % interval holds", "99.5 % interval width"]
 
 
-def test_the_terminal_shows_each_target_and_fits() -> None:
+def test_the_terminal_shows_each_target_and_fits():
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(measures_table(TARGETS))
     lines = console.export_text().splitlines()
@@ -50,7 +46,7 @@ def test_the_terminal_shows_each_target_and_fits() -> None:
     assert cells[14] == ["[red]<b>", "MAE", "0.500", ""], "of one structure there is no interval"
 
 
-def test_the_page_shows_them_below_the_errors(finished: Made) -> None:
+def test_the_page_shows_them_below_the_errors(finished):
     # Without what is drawn from tables and segments, which takes seconds.
     run = replace(read_run(finished.directory), graphs=None, nodes=None, segments=[])
     assert run.ensemble is not None

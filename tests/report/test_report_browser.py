@@ -1,15 +1,10 @@
 """The page in a real browser: light and dark, on a phone and on A4, nothing fetched."""
 
-from __future__ import annotations
-
 import re
 import zlib
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from chromium import PROGRAM, Tab, chromium
-from report_cases import Made
+from chromium import PROGRAM, chromium
 
 from hydragnn_flow.report.html import write_report
 
@@ -34,19 +29,19 @@ Promise.all([...document.images].map(image => image.decode())).then(() =>
 
 
 @pytest.fixture(scope="module")
-def page(finished: Made) -> Path:
+def page(finished):
     return write_report(finished.directory)
 
 
 @pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
+def tab(tmp_path_factory):
     with chromium(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_figure_is_drawn_and_fits(tab: Tab, page: Path, size: str, scheme: str) -> None:
+def test_every_figure_is_drawn_and_fits(tab, page, size, scheme):
     width, height = SIZES[size]
     tab.open(page, width, height, prefers_color_scheme=scheme)
     figures = tab.evaluate(FIGURES)
@@ -60,7 +55,7 @@ def test_every_figure_is_drawn_and_fits(tab: Tab, page: Path, size: str, scheme:
     assert (red + green + blue < 200) == (scheme == "dark")
 
 
-def test_nothing_is_fetched(tab: Tab, page: Path) -> None:
+def test_nothing_is_fetched(tab, page):
     tab.requests.clear()
     tab.open(page, *SIZES["desktop"])
     tab.evaluate(FIGURES)
@@ -74,7 +69,7 @@ def test_nothing_is_fetched(tab: Tab, page: Path) -> None:
     tab.complaints.clear()
 
 
-def test_it_prints_on_a4(tab: Tab, page: Path) -> None:
+def test_it_prints_on_a4(tab, page):
     tab.open(page, *SIZES["desktop"])
     pdf = tab.printed()
     pages = re.findall(rb"/MediaBox \[([\d. ]+)\]", pdf) or [
@@ -88,7 +83,7 @@ def test_it_prints_on_a4(tab: Tab, page: Path) -> None:
     assert tab.evaluate("document.querySelector('details').open"), "the configuration is printed"
 
 
-def test_pointing_at_a_mark_says_what_it_is(tab: Tab, page: Path) -> None:
+def test_pointing_at_a_mark_says_what_it_is(tab, page):
     tab.open(page, *SIZES["desktop"])
     told = tab.evaluate("""(() => {
       const figure = document.querySelector("#history figure");
@@ -115,7 +110,7 @@ def test_pointing_at_a_mark_says_what_it_is(tab: Tab, page: Path) -> None:
         ("nothing like it", lambda row: False),
     ],
 )  # fmt: skip
-def test_trials_are_filtered(tab: Tab, page: Path, asked: str, holds: object) -> None:
+def test_trials_are_filtered(tab, page, asked, holds):
     tab.open(page, *SIZES["desktop"])
     headings, rows = tab.evaluate(f"""(() => {{
       const input = document.querySelector("#trials input");
@@ -131,7 +126,7 @@ def test_trials_are_filtered(tab: Tab, page: Path, asked: str, holds: object) ->
         assert hidden != holds(dict(zip(headings, cells, strict=True)))
 
 
-def test_trials_are_sorted_with_gaps_last(tab: Tab, page: Path) -> None:
+def test_trials_are_sorted_with_gaps_last(tab, page):
     tab.open(page, *SIZES["desktop"])
     gaussians = """(() => {
       const table = document.querySelector("#trials table");
@@ -147,7 +142,7 @@ def test_trials_are_sorted_with_gaps_last(tab: Tab, page: Path) -> None:
         assert cells[len(known) :] == [""] * (16 - len(known))
 
 
-def _inflated(stream: bytes) -> bytes:
+def _inflated(stream):
     try:
         return zlib.decompress(stream)
     except zlib.error:

@@ -1,15 +1,12 @@
 """Figures show all of their data and survive its corners."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
-from report_cases import Made, predictions
+from report_cases import predictions
 
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.report import figures
@@ -20,7 +17,7 @@ from hydragnn_flow.report.style import colours, new_figure
 from hydragnn_flow.report.target_values import targets_of
 
 
-def trials(states: Sequence[str], values: Sequence[float | None]) -> pd.DataFrame:
+def trials(states, values):
     """The columns that the history reads."""
     columns = {"trial": range(len(states)), "state": states}
     frame = pd.DataFrame({**columns, "value": pd.Series(values, dtype="float64")})
@@ -28,11 +25,11 @@ def trials(states: Sequence[str], values: Sequence[float | None]) -> pd.DataFram
     return frame
 
 
-def shown(figure: object) -> set[str]:
+def shown(figure):
     return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
 
 
-def test_history_shows_every_trial_and_its_state(finished: Made) -> None:
+def test_history_shows_every_trial_and_its_state(finished):
     run = read_run(finished.directory)
     types = {number: name for (kind, number), name in mpnn_types(run).items() if kind == "trial"}
     figure, _ = figures.optimisation_history(run.trials, types, {8})
@@ -48,7 +45,7 @@ def test_history_shows_every_trial_and_its_state(finished: Made) -> None:
     assert (np.diff(best.get_ydata()) <= 0).all()
 
 
-def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> None:
+def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure():
     names = sorted(MPNN_TYPES)[:13]
     states = ("running", "complete", "pruned", "failed")
     frame = trials([states[n % 4] for n in range(26)], [1.0 + n for n in range(26)])
@@ -61,7 +58,7 @@ def test_thirteen_types_have_colours_of_their_own_and_keys_in_the_figure() -> No
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 0.0, -1.0, 0.3])
-def test_history_of_odd_trials(value: float | None) -> None:
+def test_history_of_odd_trials(value):
     states = ("running", "waiting", "complete", "pruned", "failed")
     figure, _ = figures.optimisation_history(trials(states, [value] * 5), {})
     embed(figure, "")
@@ -73,7 +70,7 @@ def test_history_of_odd_trials(value: float | None) -> None:
     assert len(figure.axes[0].lines) == has_value
 
 
-def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all() -> None:
+def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all():
     _, nodes = predictions(np.random.default_rng(0), graphs=60)
     nodes.loc[77, "forces_y_mean"] += 25.0
     (forces,) = targets_of(nodes)
@@ -96,7 +93,7 @@ def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all() -> None:
     assert embed(figure, "").source.startswith("data:image/png;base64,")
 
 
-def test_parity_says_units_and_draws_small_tables_as_vectors() -> None:
+def test_parity_says_units_and_draws_small_tables_as_vectors():
     graphs, _ = predictions(np.random.default_rng(0), graphs=20)
     (energy,) = targets_of(graphs)
     measures = {
@@ -112,7 +109,7 @@ def test_parity_says_units_and_draws_small_tables_as_vectors() -> None:
     assert embed(figure, "").source.startswith("data:image/svg+xml;base64,")
 
 
-def test_a_drawing_of_few_but_long_lines_becomes_pixels() -> None:
+def test_a_drawing_of_few_but_long_lines_becomes_pixels():
     figure = new_figure(5.0, 3.0)
     axes = figure.add_subplot()
     lines = np.random.default_rng(0).random((40, 400, 2))
@@ -122,7 +119,7 @@ def test_a_drawing_of_few_but_long_lines_becomes_pixels() -> None:
     assert picture.source.startswith("data:image/png;base64,") and len(picture.source) < 200_000
 
 
-def test_marks_are_where_the_picture_shows_them() -> None:
+def test_marks_are_where_the_picture_shows_them():
     graphs, _ = predictions(np.random.default_rng(0), graphs=20)
     (energy,) = targets_of(graphs)
     figure, marks = figures.parity(energy)
@@ -141,7 +138,7 @@ def test_marks_are_where_the_picture_shows_them() -> None:
         np.testing.assert_allclose(low + fraction * (high - low), values, atol=0.01 * (high - low))
 
 
-def test_deviations_are_compared_with_all_errors_large_and_unexpected() -> None:
+def test_deviations_are_compared_with_all_errors_large_and_unexpected():
     _, nodes = predictions(np.random.default_rng(0), graphs=60)
     (forces,) = targets_of(nodes)
     figure, marks = figures.deviation(forces)
@@ -160,7 +157,7 @@ def test_deviations_are_compared_with_all_errors_large_and_unexpected() -> None:
     np.testing.assert_allclose(y / x, 1.1, atol=0.1)  # the cases' errors are 1.1 deviations
 
 
-def test_members_curves_begin_with_their_trials(finished: Made) -> None:
+def test_members_curves_begin_with_their_trials(finished):
     run = read_run(finished.directory)
     assert run.ensemble is not None
     figure = figures.member_curves(run.segments, run.ensemble["members"])
@@ -174,7 +171,7 @@ def test_members_curves_begin_with_their_trials(finished: Made) -> None:
     assert figures.member_curves([], run.ensemble["members"]) is None
 
 
-def test_one_value_without_spread_can_be_drawn() -> None:
+def test_one_value_without_spread_can_be_drawn():
     graphs, _ = predictions(np.random.default_rng(0), graphs=1)
     graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
     targets = targets_of(graphs)
@@ -188,7 +185,7 @@ def test_one_value_without_spread_can_be_drawn() -> None:
     assert any("energy: 90 % interval holds 100" in text for text in shown(coverage))
 
 
-def test_coverage_has_a_curve_and_a_point_for_every_target() -> None:
+def test_coverage_has_a_curve_and_a_point_for_every_target():
     graphs, nodes = predictions(np.random.default_rng(0))
     figure = figures.coverage(targets_of(graphs) + targets_of(nodes), 0.9)
     texts = shown(figure)

@@ -1,14 +1,11 @@
 """The page stands by itself, says what is missing, and believes nothing it is told."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json
 import os
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import optuna
 import pandas as pd
@@ -27,7 +24,7 @@ VOID = {"meta", "img", "link", "br", "wbr"}
 class Page(HTMLParser):
     """What the page refers to, and its headings."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text):
         super().__init__()
         self.addresses: list[str] = []
         self.tags: set[str] = set()
@@ -36,28 +33,28 @@ class Page(HTMLParser):
         self.feed(text)
         assert self.open == [], "every element is closed"
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(self, tag, attrs):
         self.tags.add(tag)
         self.addresses += [v or "" for k, v in attrs if k in {"src", "href", "srcset", "data"}]
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_endtag(self, tag: str) -> None:
+    def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
-    def handle_data(self, data: str) -> None:
+    def handle_data(self, data):
         if self.open and self.open[-1] == "h2":
             self.headings.append(data)
 
 
 @pytest.fixture(scope="module")
-def text(finished: Made) -> str:
+def text(finished):
     path = write_report(finished.directory)
     assert path == finished.directory / "report.html"
     return path.read_text(encoding="utf-8")
 
 
-def test_every_section_of_a_finished_run_is_there(text: str) -> None:
+def test_every_section_of_a_finished_run_is_there(text):
     assert Page(text).headings == [
         "Accuracy on the test split",
         "How to use the ensemble",
@@ -81,7 +78,7 @@ def test_every_section_of_a_finished_run_is_there(text: str) -> None:
     assert "<td>diverged: training loss is nan in epoch 24</td>" in text
 
 
-def test_figures_show_sums_alone_per_atom(tmp_path: Path) -> None:
+def test_figures_show_sums_alone_per_atom(tmp_path):
     made = Made(tmp_path)
     made.add_members()
     table = tmp_path / "predictions" / "test.parquet"
@@ -102,7 +99,7 @@ def test_figures_show_sums_alone_per_atom(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_is_loaded_from_anywhere(text: str) -> None:
+def test_nothing_is_loaded_from_anywhere(text):
     page = Page(text)
     assert page.tags.isdisjoint({"link", "iframe", "object"})
     pictures = [address for address in page.addresses if not address.startswith("#")]
@@ -122,14 +119,14 @@ def test_nothing_is_loaded_from_anywhere(text: str) -> None:
             assert not re.search(r"(src|href)=\"(?!#|data:)", svg)
 
 
-def test_every_heading_is_in_the_contents(text: str) -> None:
+def test_every_heading_is_in_the_contents(text):
     page = Page(text)
     inside = [address[1:] for address in page.addresses if address.startswith("#")]
     assert len(inside) == len(page.headings)
     assert all(text.count(f'<section id="{name}">') == 1 for name in inside)
 
 
-def test_the_page_says_how_it_was_made_and_how_to_use_it(text: str, finished: Made) -> None:
+def test_the_page_says_how_it_was_made_and_how_to_use_it(text, finished):
     assert "<pre>hydragnn-flow run &#39;a b.yaml&#39; --site local</pre>" in text
     assert "<dt>torch</dt><dd>2.13.0</dd>" in text
     assert "<dt>training split</dt><dd>224 structures, 6,940 atoms, 9 edges</dd>" in text
@@ -138,11 +135,11 @@ def test_the_page_says_how_it_was_made_and_how_to_use_it(text: str, finished: Ma
     assert lines[0] == f'ensemble = Ensemble.load("{finished.directory}")'
 
 
-def test_pictures_are_worth_their_size(text: str) -> None:
+def test_pictures_are_worth_their_size(text):
     assert len(text) < 800_000
 
 
-def test_a_search_still_going_says_what_is_missing(searching: Made) -> None:
+def test_a_search_still_going_says_what_is_missing(searching):
     page = write_report(searching.directory).read_text(encoding="utf-8")
     assert "7 of 16 trials have ended" in page
     assert "The ensemble is not finished" in page
@@ -150,7 +147,7 @@ def test_a_search_still_going_says_what_is_missing(searching: Made) -> None:
     assert "Accuracy on the test split" not in Page(page).headings
 
 
-def test_values_are_named_by_the_objective(tmp_path: Path) -> None:
+def test_values_are_named_by_the_objective(tmp_path):
     made = Made(tmp_path / "run")
     search = {**CONFIGURATION["search"], "objectives": ["val.forces"]}
     (made.directory / "run.yaml").write_text(yaml.safe_dump({**CONFIGURATION, "search": search}))
@@ -161,7 +158,7 @@ def test_values_are_named_by_the_objective(tmp_path: Path) -> None:
     assert "validation error" not in re.sub('alt="[^"]*"', "", page)  # but the curves are of it
 
 
-def test_the_best_value_is_that_of_a_trial_within_the_limits(tmp_path: Path) -> None:
+def test_the_best_value_is_that_of_a_trial_within_the_limits(tmp_path):
     made = Made(tmp_path / "run")
     for value, excess in ((1e-9, 1.0), (1e-7, -1.0)):
         trial = made._study.ask()
@@ -172,7 +169,7 @@ def test_the_best_value_is_that_of_a_trial_within_the_limits(tmp_path: Path) -> 
     assert facts["best validation error of a complete trial"] == "1.00e-07"
 
 
-def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
+def test_a_run_that_has_only_begun(tmp_path):
     (tmp_path / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION))
     page = write_report(tmp_path).read_text(encoding="utf-8")
     assert "The search has not begun" in page
@@ -180,7 +177,7 @@ def test_a_run_that_has_only_begun(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", ["test.parquet", "test_nodes.parquet"])
-def test_a_missing_table_is_named(tmp_path: Path, lost: str) -> None:
+def test_a_missing_table_is_named(tmp_path, lost):
     made = Made(tmp_path / "run")
     made.add_members()
     (made.directory / "predictions" / lost).unlink()
@@ -189,7 +186,7 @@ def test_a_missing_table_is_named(tmp_path: Path, lost: str) -> None:
     assert f"hold no target '{'energy' if lost == 'test.parquet' else 'forces'}'" in said
 
 
-def test_text_of_users_is_escaped(searching: Made) -> None:
+def test_text_of_users_is_escaped(searching):
     evil = "<script>alert('x')</script>"
     study = searching._study
     trial = study.ask()
@@ -207,15 +204,13 @@ def test_text_of_users_is_escaped(searching: Made) -> None:
     assert page.count("&lt;script&gt;alert(&#39;x&#39;)") == 3
 
 
-def test_the_page_is_replaced_whole_or_not_at_all(
-    searching: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_is_replaced_whole_or_not_at_all(searching, monkeypatch):
     monkeypatch.setattr(html, "render", lambda run: f"<!DOCTYPE html>{run.config.name}")
     path = searching.directory / "report.html"
     path.write_text("the old page")
     reader = path.open()
 
-    def torn(descriptor: int) -> None:
+    def torn(descriptor):
         os.ftruncate(descriptor, 100)
         raise OSError("disk is full")
 
@@ -232,7 +227,7 @@ def test_the_page_is_replaced_whole_or_not_at_all(
         assert reader.read() == "the old page"
 
 
-def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_run_is_refused_and_left_alone(tmp_path):
     with pytest.raises(InputError, match=r"run\.yaml"):
         write_report(tmp_path)
     assert list(tmp_path.iterdir()) == []

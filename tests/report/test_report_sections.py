@@ -1,9 +1,6 @@
 """What the page lists beside figures: worst structures, failures, cost, data."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,12 +25,12 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
 
-def segment(**known: Any) -> SegmentResult:
+def segment(**known):
     values: dict[str, Any] = {"kind": "trial", "number": 0, "rung": 0, "status": "ok", **known}
     return SegmentResult(**values)
 
 
-def test_the_worst_structures_are_those_with_the_largest_errors() -> None:
+def test_the_worst_structures_are_those_with_the_largest_errors():
     graphs, nodes = predictions(np.random.default_rng(0), graphs=20)
     graphs["formula"], graphs["note"] = [f"Cu{n}" for n in range(20)], ""
     worst, of_forces = graphs["graph_id"][7], graphs["graph_id"][3]
@@ -53,7 +50,7 @@ def test_the_worst_structures_are_those_with_the_largest_errors() -> None:
     assert worst_structures([], None, None).empty
 
 
-def test_flagged_structures_are_counted_with_their_notes() -> None:
+def test_flagged_structures_are_counted_with_their_notes():
     graphs, _ = predictions(np.random.default_rng(0), graphs=20)
     assert flagged_sentence(graphs) == flagged_sentence(None) == ""
     graphs["note"], graphs["flagged"] = "", False
@@ -64,7 +61,7 @@ def test_flagged_structures_are_counted_with_their_notes() -> None:
     )
 
 
-def test_failures_of_like_reasons_are_together() -> None:
+def test_failures_of_like_reasons_are_together():
     lost = [
         segment(number=n, status="lost", reason=f"node n{n} is gone", seconds=360.0, gcds=["0"])
         for n in range(10)
@@ -80,7 +77,7 @@ def test_failures_of_like_reasons_are_together() -> None:
     assert failures_table(well).empty
 
 
-def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node() -> None:
+def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node():
     hour = {"started": 3600.0, "ended": 7200.0, "node": "a", "cpu_seconds": 1800.0}
     shared = [segment(gcds=["0"], **hour, joules=2.0), segment(gcds=["0"], **hour)]
     gang = segment(kind="member", gcds=["1", "b/0"], **hour, peak_memory_gib=3.0)
@@ -100,7 +97,7 @@ def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node() -> None:
     assert cost_table(counted)["energy"][2] == "3 kWh"
 
 
-def test_what_is_known_of_the_energy_is_said(tmp_path: Path) -> None:
+def test_what_is_known_of_the_energy_is_said(tmp_path):
     """Three hours of a node, 1.2 kW while two segments of half a kilowatt-hour are at work."""
     well = [segment(joules=1.8e6, started=1.0, ended=2.0, gcds=["0"])] * 2
     nothing = {"joules": None, "uncounted": 0}
@@ -127,7 +124,7 @@ def test_what_is_known_of_the_energy_is_said(tmp_path: Path) -> None:
     assert cost_sentence({**cost_of(well), "wall_seconds": 1.0}).endswith(" · 1 kWh")
 
 
-def test_the_data_card_names_what_is_known() -> None:
+def test_the_data_card_names_what_is_known():
     card = dict(data_card(MANIFEST))
     assert card["source"] == "format emt_alloys, elements Cu Ni"
     assert (

@@ -1,17 +1,13 @@
 """Tables say what the run directory says."""
 
-from __future__ import annotations
-
 import io
 import json
-from typing import Any
 
 import optuna
 import pandas as pd
 import pytest
 from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
-from report_cases import Made
 from rich.console import Console
 
 from hydragnn_flow.report.closing import closing_table
@@ -23,17 +19,17 @@ from hydragnn_flow.report.trials_frame import study_frame
 from hydragnn_flow.segment import SegmentResult
 
 
-def summary_of(made: Made) -> dict:
+def summary_of(made):
     return json.loads((made.directory / "ensemble" / "ensemble.json").read_text())
 
 
-def printed(table: object, width: int = 120) -> str:
+def printed(table, width=120):
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
     return console.export_text()
 
 
-def test_trials_best_first_failed_last(finished: Made) -> None:
+def test_trials_best_first_failed_last(finished):
     table = trials_table(read_run(finished.directory).trials)
     assert list(table.columns)[:4] == ["trial", "state", "validation error", "mpnn_type"]
     assert list(table.columns)[-3:] == ["epochs", "seconds", "reason"]
@@ -47,13 +43,13 @@ def test_trials_best_first_failed_last(finished: Made) -> None:
     assert table["seconds"].sum() == pytest.approx(spent)
 
 
-def frame_of(*trials: dict[str, Any], objectives: int = 1) -> pd.DataFrame:
+def frame_of(*trials, objectives=1):
     study = optuna.create_study(directions=["minimize"] * objectives)
     study.add_trials([create_trial(**trial) for trial in trials])
     return study_frame(study, [], ["val.forces", "seconds"][:objectives])
 
 
-def test_trials_beyond_a_limit_come_after_those_within() -> None:
+def test_trials_beyond_a_limit_come_after_those_within():
     values = [(0.1, 1.0), (0.3, 0.0), (0.2, 2.0), (0.4, -1.0)]
     trials = [{"value": value, "constraints": {"seconds": above}} for value, above in values]
     table = trials_table(frame_of(*trials, {"state": TrialState.RUNNING}))
@@ -62,7 +58,7 @@ def test_trials_beyond_a_limit_come_after_those_within() -> None:
     assert list(table["state"])[1:3] == ["complete", "complete, beyond a limit"]
 
 
-def test_the_front_comes_first_and_is_named() -> None:
+def test_the_front_comes_first_and_is_named():
     table = trials_table(frame_of({"values": [0.2, 3.0]}, {"values": [0.3, 1.0]},
                                   {"values": [0.25, 4.0]}, objectives=2))  # fmt: skip
     assert list(table["trial"]) == [0, 1, 2]
@@ -70,7 +66,7 @@ def test_the_front_comes_first_and_is_named() -> None:
     assert list(table["training time [s]"]) == [3.0, 1.0, 4.0]
 
 
-def test_parameters_of_the_same_last_name_keep_their_paths() -> None:
+def test_parameters_of_the_same_last_name_keep_their_paths():
     names = ["Training.rate", "Architecture.rate", "Architecture.hidden_dim", "Own.seconds"]
     domains = {name: IntDistribution(1, 9) for name in names}
     params = dict.fromkeys(names, 3)
@@ -82,7 +78,7 @@ def test_parameters_of_the_same_last_name_keep_their_paths() -> None:
     ]
 
 
-def test_what_trials_have_used_stands_beside_their_time() -> None:
+def test_what_trials_have_used_stands_beside_their_time():
     study = optuna.create_study(directions=["minimize"])
     domain = {"Architecture.a_key_of_a_long_name": IntDistribution(1, 10**9)}
     found = {"params": dict.fromkeys(domain, 123_456_789), "distributions": domain}
@@ -100,11 +96,11 @@ def test_what_trials_have_used_stands_beside_their_time() -> None:
         assert "joules" in shown and words in shown
 
 
-def test_no_trials_give_an_empty_table() -> None:
+def test_no_trials_give_an_empty_table():
     assert trials_table(frame_of()).empty
 
 
-def test_every_member_stands_beside_the_ensemble(finished: Made) -> None:
+def test_every_member_stands_beside_the_ensemble(finished):
     summary = summary_of(finished)
     table = errors_frame(summary)
     assert list(table) == ["", "weight", "energy per atom [meV/atom]", "forces [eV/Å]"]
@@ -118,7 +114,7 @@ def test_every_member_stands_beside_the_ensemble(finished: Made) -> None:
     assert table["forces [eV/Å]"][5] == "90.4 %"
 
 
-def test_noise_has_a_row_where_heads_predict_it(finished: Made) -> None:
+def test_noise_has_a_row_where_heads_predict_it(finished):
     summary = summary_of(finished)
     assert "predicted noise" not in set(errors_frame(summary)[""])
     summary["test"]["forces"]["aleatoric_std"] = 0.03
@@ -126,7 +122,7 @@ def test_noise_has_a_row_where_heads_predict_it(finished: Made) -> None:
     assert list(row) == ["", "", "0.0300 eV/Å"]
 
 
-def test_an_ensemble_that_loses_to_a_member_is_said_to_with_the_figures(finished: Made) -> None:
+def test_an_ensemble_that_loses_to_a_member_is_said_to_with_the_figures(finished):
     summary = summary_of(finished)
     assert losses(summary) == []
     forces = summary["errors"]["forces"]
@@ -141,7 +137,7 @@ def test_an_ensemble_that_loses_to_a_member_is_said_to_with_the_figures(finished
     assert told in " ".join(printed(closing_table(summary)).split())
 
 
-def test_closing_table_in_the_terminal(finished: Made) -> None:
+def test_closing_table_in_the_terminal(finished):
     summary = summary_of(finished)
     summary["errors"]["[bold]gap"] = summary["errors"].pop("forces")
     text = printed(closing_table(summary), 80)
@@ -162,7 +158,7 @@ def test_closing_table_in_the_terminal(finished: Made) -> None:
     assert all(line.count("(") == line.count(")") == 2 for line in rows)
 
 
-def test_errors_that_are_undefined_leave_gaps(finished: Made) -> None:
+def test_errors_that_are_undefined_leave_gaps(finished):
     summary = summary_of(finished)
     for target in summary["errors"].values():
         for estimate in target["mae"].values():
@@ -174,7 +170,7 @@ def test_errors_that_are_undefined_leave_gaps(finished: Made) -> None:
     printed(closing_table(summary))
 
 
-def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
+def test_a_member_cut_short_is_told_with_its_reason(finished):
     """Below the closing table, and in the report's table of members; the others are not named."""
     summary = summary_of(finished)
     short = summary["members"][1]
@@ -191,9 +187,7 @@ def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
     assert list(members_table(summary)["cut short"]) == ["", short["reason"], ""]
 
 
-def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons(
-    finished: Made,
-) -> None:
+def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons(finished):
     summary = summary_of(finished)
     assert made_of(summary) == []
     for k, member in enumerate(summary["members"]):
@@ -221,10 +215,10 @@ def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons
     [(0.05, "0.0500"), (5.8, "5.80"), (182.4, "182"), (32.0, "32"), (12345.6, "12,346"),
      (float("nan"), ""), (1e-5, "1.00e-05"), (0, "0")],
 )  # fmt: skip
-def test_numbers(value: float, text: str) -> None:
+def test_numbers(value, text):
     assert number(value) == text
 
 
 @pytest.mark.parametrize("empty", [None, pd.NA, float("nan")])
-def test_gaps_are_empty(empty: object) -> None:
+def test_gaps_are_empty(empty):
     assert cell(empty) == ""

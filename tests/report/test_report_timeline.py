@@ -1,14 +1,11 @@
 """Every segment has its place on the timeline, and nothing lies on top of anything else."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
-from report_cases import Made
 
 from hydragnn_flow.report.figures import gcd_occupancy
 from hydragnn_flow.report.run_files import read_run
@@ -16,9 +13,7 @@ from hydragnn_flow.report.timeline import lay_out
 from hydragnn_flow.segment import SegmentResult
 
 
-def segment(
-    number: int, started: float, ended: float, *gcds: str, node: str = "host"
-) -> SegmentResult:
+def segment(number, started, ended, *gcds, node="host"):
     return SegmentResult(
         kind="trial",
         number=number,
@@ -34,7 +29,7 @@ def segment(
 
 
 @st.composite
-def segment_lists(draw: st.DrawFn) -> list[SegmentResult]:
+def segment_lists(draw):
     found = []
     for number in range(draw(st.integers(0, 12))):
         started = draw(st.integers(1, 400))
@@ -46,9 +41,7 @@ def segment_lists(draw: st.DrawFn) -> list[SegmentResult]:
 
 
 @given(segment_lists())
-def test_every_segment_is_on_each_of_its_gcds_and_apart_from_the_others(
-    segments: list[SegmentResult],
-) -> None:
+def test_every_segment_is_on_each_of_its_gcds_and_apart_from_the_others(segments):
     timeline = lay_out(segments)
     placed = sorted((b.segment.number, *timeline.rows[b.row]) for b in timeline.bars)
     assert placed == sorted((s.number, s.node, gcd) for s in segments for gcd in s.gcds)
@@ -64,7 +57,7 @@ def test_every_segment_is_on_each_of_its_gcds_and_apart_from_the_others(
     assert all(-1e-9 <= idle <= 1 for idle in timeline.idle)
 
 
-def test_idle_share_is_that_of_the_union() -> None:
+def test_idle_share_is_that_of_the_union():
     timeline = lay_out(
         [segment(0, 100, 160, "0"), segment(1, 130, 180, "0"), segment(2, 100, 200, "1")]
     )
@@ -73,7 +66,7 @@ def test_idle_share_is_that_of_the_union() -> None:
     assert [(bar.track, bar.tracks) for bar in timeline.bars] == [(0, 2), (1, 2), (0, 1)]
 
 
-def test_a_night_without_the_campaign_is_cut_out_and_not_counted_as_idle() -> None:
+def test_a_night_without_the_campaign_is_cut_out_and_not_counted_as_idle():
     night = 9 * 3600.0
     timeline = lay_out([segment(0, 100, 200, "0"), segment(1, 200 + night, 300 + night, "0")])
     assert [pause.seconds for pause in timeline.pauses] == [night]
@@ -83,7 +76,7 @@ def test_a_night_without_the_campaign_is_cut_out_and_not_counted_as_idle() -> No
     assert "stopped for 9 h" in [text.get_text() for text in figure.axes[0].texts]
 
 
-def test_each_segment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_segment_is_looked_at_once(monkeypatch):
     """And not for each of thousands of GCDs."""
     calls = itertools.count()
     places = SegmentResult.places.fget
@@ -94,7 +87,7 @@ def test_each_segment_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("lost", [segment(1, 0, 0, "0"), segment(1, 150, 150, node="")])
-def test_segments_without_a_time_or_place_are_counted(lost: SegmentResult) -> None:
+def test_segments_without_a_time_or_place_are_counted(lost):
     timeline = lay_out([segment(0, 100, 200, "0"), lost])
     assert timeline.untimed == 1
     assert timeline.rows == (("host", "0"),)
@@ -102,14 +95,14 @@ def test_segments_without_a_time_or_place_are_counted(lost: SegmentResult) -> No
     assert "not shown: 1 segments lost" in gcd_occupancy([lost], {}).axes[0].get_xlabel()
 
 
-def test_rows_count_like_people_do() -> None:
+def test_rows_count_like_people_do():
     gcds = [str(n) for n in range(12)]
     timeline = lay_out([segment(0, 1, 2, *gcds, node="n2"), segment(1, 1, 2, "0", node="n10")])
     assert [gcd for node, gcd in timeline.rows if node == "n2"] == gcds
     assert timeline.rows[-1] == ("n10", "0")
 
 
-def test_the_figure_draws_every_segment_on_every_gcd_it_used(finished: Made) -> None:
+def test_the_figure_draws_every_segment_on_every_gcd_it_used(finished):
     segments = read_run(finished.directory).segments
     figure = gcd_occupancy(segments, {(s.kind, s.number): "EGNN" for s in segments})
     axes = figure.axes[0]

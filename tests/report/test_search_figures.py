@@ -1,11 +1,7 @@
 """The pictures of a search show all that matters, of ten trials and of thousands."""
 
-from __future__ import annotations
-
 import optuna
-import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from optuna.trial import TrialState, create_trial
 from search_cases import RADIAL, RUNGS, made_study
 
@@ -23,21 +19,21 @@ from hydragnn_flow.report.tables import best_first
 from hydragnn_flow.report.trials_frame import ranking, study_frame
 
 
-def frame_of(count: int, objectives: int = 1) -> pd.DataFrame:
+def frame_of(count, objectives=1):
     study, segments = made_study(count, objectives)
     return study_frame(study, segments, ["val_error", "seconds"][:objectives])
 
 
-def keys(figure: Figure) -> set[str]:
+def keys(figure):
     return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
 
 
-def n_curves(figure: Figure) -> int:
+def n_curves(figure):
     axes = figure.axes[0]
     return len(axes.lines) + sum(len(lines.get_paths()) for lines in axes.collections)
 
 
-def test_trials_beyond_a_limit_are_not_among_the_best() -> None:
+def test_trials_beyond_a_limit_are_not_among_the_best():
     frame = frame_of(40)
     frame["violation"] = (frame["value"] < frame["value"].median()).astype(float)
     frame["feasible"] = frame["violation"] == 0
@@ -48,7 +44,7 @@ def test_trials_beyond_a_limit_are_not_among_the_best() -> None:
     assert {key for key in keys(figure) if key.startswith("trial")} >= strong
 
 
-def test_thousands_are_thinned_out_and_it_is_said() -> None:
+def test_thousands_are_thinned_out_and_it_is_said():
     frame = frame_of(2000)
     best = {int(number) for number in frame.loc[ranking(frame).index[:5], "trial"]}
     curves = {number: {1: 1.0, 2: 0.5} for number in frame["trial"]}
@@ -59,7 +55,7 @@ def test_thousands_are_thinned_out_and_it_is_said() -> None:
     assert elements(figure) < 2000  # small enough to stay a vector drawing
 
 
-def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale() -> None:
+def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale():
     study, segments = made_study(60)
     frame = study_frame(study, segments)
     figure = rung_curves(frame, learning_curves(segments), RUNGS)
@@ -78,7 +74,7 @@ def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale() -> None:
     assert figure.axes[0].get_xscale() == "log"
 
 
-def test_bars_are_the_importances_and_say_where_a_condition_holds() -> None:
+def test_bars_are_the_importances_and_say_where_a_condition_holds():
     study, segments = made_study(100)
     found = parameter_importance(study, study_frame(study, segments))
     axes = importance_bars(found).axes[0]
@@ -87,7 +83,7 @@ def test_bars_are_the_importances_and_say_where_a_condition_holds() -> None:
     assert sum(f"in {with_it} of 100 trials" in text.get_text() for text in axes.texts) == 1
 
 
-def test_the_front_stands_out() -> None:
+def test_the_front_stands_out():
     frame = frame_of(200, 2)
     figure = pareto_front(frame)
     within, beyond, front = (len(dots.get_offsets()) for dots in figure.axes[0].collections)
@@ -105,7 +101,7 @@ def test_the_front_stands_out() -> None:
     [(v, s) for v in (0.0, -1.0, 0.3, float("inf")) for s in ("COMPLETE", "PRUNED")]
     + [(None, "FAIL"), (None, "RUNNING")],
 )
-def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
+def test_one_odd_trial_can_be_drawn(value, state):
     study = optuna.create_study()
     values = None if value is None else [value]
     study.add_trial(create_trial(state=TrialState[state], values=values))
@@ -116,7 +112,7 @@ def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
     assert n_curves(rung_curves(frame, {})) == 0
 
 
-def test_one_trial_of_two_objectives_can_be_drawn() -> None:
+def test_one_trial_of_two_objectives_can_be_drawn():
     study = optuna.create_study(directions=["minimize"] * 2)
     for front in (0, 1):
         figure = pareto_front(study_frame(study, []))
@@ -125,7 +121,7 @@ def test_one_trial_of_two_objectives_can_be_drawn() -> None:
         study.add_trial(create_trial(values=[1.0, 0.0]))
 
 
-def test_the_report_gets_what_there_is_data_for() -> None:
+def test_the_report_gets_what_there_is_data_for():
     for count, objectives, names in (
         (60, 2, ["curves", "importance", "pareto"]),
         (60, 1, ["curves", "importance"]),
@@ -137,7 +133,7 @@ def test_the_report_gets_what_there_is_data_for() -> None:
         assert list(search_figures(study, frame, segments, RUNGS)) == names
 
 
-def test_of_throughput_more_is_better() -> None:
+def test_of_throughput_more_is_better():
     """In the table, in the history and on the edge of the front."""
     study = optuna.create_study(directions=["maximize", "minimize"])
     values = [(10.0, 3.0), (30.0, 9.0), (20.0, 2.0), (5.0, 1.0), (25.0, 9.5)]

@@ -1,7 +1,5 @@
 """`hydragnn-flow status`: what a driver and its blocks are at."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -9,7 +7,6 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -36,11 +33,11 @@ from hydragnn_flow.search import JOURNAL, TrialRecord
 from hydragnn_flow.segment import SegmentResult
 
 
-def block(state: str, minutes: float, reason: str = "") -> dict[str, Any]:
+def block(state, minutes, reason=""):
     return {"state": state, "since": time.time() - 60 * minutes, "reason": reason}
 
 
-def workers() -> dict[str, Any]:
+def workers():
     return {
         "driver_pid": os.getpid(),
         "host": socket.gethostname(),
@@ -58,20 +55,20 @@ def workers() -> dict[str, Any]:
 
 
 @pytest.fixture
-def run_directory(tmp_path: Path) -> Path:
+def run_directory(tmp_path):
     (tmp_path / "run.yaml").write_text(json.dumps(CONFIGURATION))
     (tmp_path / JOURNAL).touch()
     (tmp_path / WORKERS_FILE).write_text(json.dumps(workers()))
     return tmp_path
 
 
-def shown(run_directory: Path) -> str:
+def shown(run_directory):
     text = io.StringIO()
     Console(width=120, file=text).print(status_table(run_directory))
     return text.getvalue()
 
 
-def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory: Path) -> None:
+def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory):
     with sole_driver(run_directory):
         text = shown(run_directory)
     assert f"driver: process {os.getpid()} on {socket.gethostname()}" in text
@@ -82,14 +79,14 @@ def test_blocks_that_run_and_wait_are_told_with_the_reason(run_directory: Path) 
     assert "the scheduler does not answer (Connection refused); trying again" in text
 
 
-def test_energy_so_far_is_told_where_it_is_counted(run_directory: Path) -> None:
+def test_energy_so_far_is_told_where_it_is_counted(run_directory):
     with sole_driver(run_directory):
         assert "Energy" not in shown(run_directory)
         EnergyFile(run_directory).record([("a", Reading(7.2e6, 7_200.0, "pm_counters"))])
         assert "Energy: 2 kWh of the nodes in 2 node-hours" in shown(run_directory)
 
 
-def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory: Path) -> None:
+def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory):
     (run_directory / JOURNAL).unlink()
     backend = optuna.storages.journal.JournalFileBackend(str(run_directory / JOURNAL))
     storage = optuna.storages.JournalStorage(backend)
@@ -109,7 +106,7 @@ def test_the_best_trials_kept_the_limits_and_their_value_is_named(run_directory:
     assert "val.forces" in text and "validation error" not in text
 
 
-def test_a_run_without_a_driver_says_so_whatever_the_last_one_wrote(run_directory: Path) -> None:
+def test_a_run_without_a_driver_says_so_whatever_the_last_one_wrote(run_directory):
     with sole_driver(run_directory):
         pass
     text = shown(run_directory)
@@ -117,7 +114,7 @@ def test_a_run_without_a_driver_says_so_whatever_the_last_one_wrote(run_director
     assert "pool gcd" not in text
 
 
-def test_what_an_earlier_driver_wrote_is_not_shown_as_this_ones(run_directory: Path) -> None:
+def test_what_an_earlier_driver_wrote_is_not_shown_as_this_ones(run_directory):
     others = json.dumps({**workers(), "driver_pid": 1})
     (run_directory / WORKERS_FILE).write_text(others)
     with sole_driver(run_directory):
@@ -126,13 +123,13 @@ def test_what_an_earlier_driver_wrote_is_not_shown_as_this_ones(run_directory: P
     assert "pool gcd" not in text
 
 
-def test_looking_leaves_the_lock_to_drivers(run_directory: Path) -> None:
+def test_looking_leaves_the_lock_to_drivers(run_directory):
     assert "no driver is at work" in shown(run_directory)
     with sole_driver(run_directory):
         assert "driver: process" in shown(run_directory)
 
 
-def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Path) -> None:
+def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory):
     run = ["status", str(run_directory)]
     assert CliRunner().invoke(cli.app, [*run, "--log"]).exit_code == 0  # no driver has logged yet
     lines = [f"2026-11-23 05:00:{n:02}+0000 INFO    a.b: [decision] {n}\n" for n in range(30)]
@@ -143,9 +140,7 @@ def test_the_last_decisions_of_the_driver_are_shown_on_request(run_directory: Pa
     assert lines[-1] not in CliRunner().invoke(cli.app, run).stdout
 
 
-def test_a_terminal_does_not_obey_a_strangers_run(
-    finished: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_a_terminal_does_not_obey_a_strangers_run(finished, tmp_path, monkeypatch, capsys):
     """Titles, colours and sequences of eight bits in a reason, a log, a name, an error."""
     harm, left = "\x1b]0;title\x07\x9b31m\x08\x7f\r", "]0;title31m"
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
@@ -201,9 +196,7 @@ def test_a_terminal_does_not_obey_a_strangers_run(
         "ensemble/ensemble.json",
     ],
 )
-def test_a_strangers_run_is_shown_or_the_file_is_named(
-    finished: Made, tmp_path: Path, name: str, make: Callable[[Path], object]
-) -> None:
+def test_a_strangers_run_is_shown_or_the_file_is_named(finished, tmp_path, name, make):
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
     file = run / name
     file.parent.mkdir(exist_ok=True)
@@ -228,9 +221,7 @@ def test_a_strangers_run_is_shown_or_the_file_is_named(
         ("joules", []),
     ],
 )
-def test_results_of_another_type_are_named(
-    finished: Made, tmp_path: Path, path: str, value: Any
-) -> None:
+def test_results_of_another_type_are_named(finished, tmp_path, path, value):
     run = Path(shutil.copytree(finished.directory, tmp_path / "run"))
     file = run / "ensemble" / "ensemble.json"
     values = inner = json.loads(file.read_text())
@@ -246,7 +237,7 @@ def test_results_of_another_type_are_named(
         assert str(told.exception).startswith(f"{named}: is damaged (")
 
 
-def failed(number: int, ended: float) -> dict[str, Any]:
+def failed(number, ended):
     """A line of the ledger."""
     result = SegmentResult(
         kind="trial",
@@ -260,7 +251,7 @@ def failed(number: int, ended: float) -> dict[str, Any]:
     return result.to_dict()
 
 
-def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching: Made) -> None:
+def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching):
     text = shown(searching.directory)
     assert "phase: search: 7 of 16 trials have ended" in text
     assert "trials of 16 planned:" in text
@@ -284,7 +275,7 @@ def test_the_search_says_what_is_planned_what_is_best_and_what_failed(searching:
     assert "passed over: trial 6: c.pt: is damaged" in lines
 
 
-def test_a_function_says_how_long_it_has_been_at_work(run_directory: Path) -> None:
+def test_a_function_says_how_long_it_has_been_at_work(run_directory):
     (run_directory / JOURNAL).unlink()
     backend = optuna.storages.journal.JournalFileBackend(str(run_directory / JOURNAL))
     storage = optuna.storages.JournalStorage(backend)
@@ -302,7 +293,7 @@ def test_a_function_says_how_long_it_has_been_at_work(run_directory: Path) -> No
         assert "longest at work: trial 1, for 75 s" in shown(run_directory)
 
 
-def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Path) -> None:
+def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path):
     """A member has a record when it ends; a file says that it was sent."""
     made = Made(tmp_path / "run")
     members = made.directory / "ensemble" / "members"
@@ -327,7 +318,7 @@ def test_members_in_training_are_not_an_ensemble_that_has_not_begun(tmp_path: Pa
     assert "phase: calibration and test: all 3 members are trained" in shown(made.directory)
 
 
-def test_the_phase_is_known_before_and_after_all_others(tmp_path: Path, finished: Made) -> None:
+def test_the_phase_is_known_before_and_after_all_others(tmp_path, finished):
     (tmp_path / "run.yaml").write_text(json.dumps(CONFIGURATION))
     assert "phase: preparation of the data" in shown(tmp_path)
     (tmp_path / "store.gs").mkdir()
@@ -335,7 +326,7 @@ def test_the_phase_is_known_before_and_after_all_others(tmp_path: Path, finished
     assert "phase: finished" in shown(finished.directory)
 
 
-def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching: Made) -> None:
+def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching):
     targets = {"energy": {"unit": "eV"}, "forces": {"unit": "eV/Å"}}
     store = searching.directory / "store.gs"
     store.mkdir()
@@ -351,7 +342,7 @@ def test_errors_of_sums_are_per_atom_in_the_unit_of_the_store(searching: Made) -
     ]
 
 
-def test_the_end_is_predicted_from_the_rate_so_far() -> None:
+def test_the_end_is_predicted_from_the_rate_so_far():
     """Ten trials of 60 s each on two GCDs, and two members of ten more epochs."""
     common: dict[str, Any] = {"kind": "trial", "rung": 0, "status": "ok", "to_epoch": 6}
     results = [
@@ -381,21 +372,21 @@ def test_the_end_is_predicted_from_the_rate_so_far() -> None:
     assert told_end(5000.0, 4990.0) == "any minute now"
 
 
-def line(number: int, gcd: int, began: float, **known: Any) -> dict[str, Any]:
+def line(number, gcd, began, **known):
     """A trial sent to a GCD that many hours ago, as `workers.json` has it."""
     about = {"kind": "trial", "number": number, "rung": 0, "to_epoch": RUNGS[0], **known}
     return {**about, "node": "n0", "gcds": [str(gcd)], "started": time.time() - 3600 * began}
 
 
 def live(
-    folder: Path,
+    folder,
     *,
-    asked: int,
-    ended: list[tuple[int, int, float, float]] = [],  # noqa: B006
-    at_work: list[dict[str, Any]] = [],  # noqa: B006
-    written: float = 0.0,
-    driver: int | None = None,
-) -> Path:
+    asked,
+    ended=[],  # noqa: B006
+    at_work=[],  # noqa: B006
+    written=0.0,
+    driver=None,
+):
     """A run of 16 trials; those that ended ran on a GCD from so many hours ago to so many."""
     (folder / "store.gs").mkdir()
     (folder / "run.yaml").write_text(json.dumps(CONFIGURATION))
@@ -422,21 +413,21 @@ def live(
     return folder
 
 
-def spent(run_directory: Path) -> dict[str, int]:
+def spent(run_directory):
     """GCD-hours by cause; seconds that pass meanwhile are none."""
     found = stage_of(run_directory).gcd_time
     hours = {} if found is None else {str(k): round(s / 3600) for k, s in found.seconds.items()}
     return {cause: spent for cause, spent in hours.items() if spent}
 
 
-def test_segments_in_flight_are_at_work_before_anything_has_ended(tmp_path: Path) -> None:
+def test_segments_in_flight_are_at_work_before_anything_has_ended(tmp_path):
     live(tmp_path, asked=2, at_work=[line(0, 0, 60), line(1, 1, 60)])
     with sole_driver(tmp_path):
         assert spent(tmp_path) == {"at work": 120}
         assert "100.0 % at work; 0.0 % starting up; 0.0 % idle" in shown(tmp_path)
 
 
-def test_idle_time_midway_is_no_tail(tmp_path: Path) -> None:
+def test_idle_time_midway_is_no_tail(tmp_path):
     ended = [(0, 0, 100, 60), (1, 1, 100, 40)]
     live(tmp_path, asked=3, ended=ended, at_work=[line(2, 0, 60)])
     with sole_driver(tmp_path):
@@ -445,7 +436,7 @@ def test_idle_time_midway_is_no_tail(tmp_path: Path) -> None:
     assert "20.0 % idle, most of it no work is ready" in text
 
 
-def test_a_trial_that_is_ready_and_not_sent_leaves_its_name(tmp_path: Path) -> None:
+def test_a_trial_that_is_ready_and_not_sent_leaves_its_name(tmp_path):
     ended = [(0, 0, 100, 60), (1, 1, 100, 40)]
     live(tmp_path, asked=4, ended=ended, at_work=[line(2, 0, 60)])
     with sole_driver(tmp_path):
@@ -454,8 +445,8 @@ def test_a_trial_that_is_ready_and_not_sent_leaves_its_name(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("started", "waited"), [(0, {}), (10, {"away": 20})])
 def test_a_trial_that_is_ready_waits_from_the_start_of_the_driver_that_continues(
-    tmp_path: Path, started: float, waited: dict[str, int]
-) -> None:
+    tmp_path, started, waited
+):
     """Not since the last segment ended, two days ago."""
     live(tmp_path, asked=3, ended=[(0, 0, 60, 58), (1, 1, 60, 58)])
     starts = [time.time() - 3600 * hours for hours in (60, started)]
@@ -465,7 +456,7 @@ def test_a_trial_that_is_ready_waits_from_the_start_of_the_driver_that_continues
 
 
 @pytest.mark.parametrize(("epoch", "name"), [(RUNGS[0], "no work"), (RUNGS[-1], "tail")])
-def test_the_tail_begins_when_nothing_more_can_come(tmp_path: Path, epoch: int, name: str) -> None:
+def test_the_tail_begins_when_nothing_more_can_come(tmp_path, epoch, name):
     """The last trial to be asked for may still be continued, unless it is in its last rung."""
     ended = [(n, 1, 100 - 4 * n, 96 - 4 * n) for n in range(15)]
     live(tmp_path, asked=16, ended=ended, at_work=[line(15, 0, 100, to_epoch=epoch)])
@@ -474,9 +465,7 @@ def test_the_tail_begins_when_nothing_more_can_come(tmp_path: Path, epoch: int, 
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(
-    tmp_path: Path, restarted: bool
-) -> None:
+def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(tmp_path, restarted):
     ended = [(0, 0, 5000, 4960)]
     at_work = [line(1, 1, 5000), line(2, 0, 4960)]
     live(tmp_path, asked=3, ended=ended, at_work=at_work, written=4950, driver=1)
@@ -492,9 +481,7 @@ def test_what_a_driver_that_is_gone_had_at_work_ends_with_its_last_word(
 
 
 @pytest.mark.parametrize("told", ["[]", "{}", '{"segments": 3, "written": "x"}', "\x00"])
-def test_segments_of_an_earlier_version_or_of_a_damaged_file_are_unknown(
-    tmp_path: Path, told: str
-) -> None:
+def test_segments_of_an_earlier_version_or_of_a_damaged_file_are_unknown(tmp_path, told):
     live(tmp_path, asked=2, ended=[(0, 0, 20, 10), (1, 1, 20, 0)])
     (tmp_path / WORKERS_FILE).write_text(told)
     with sole_driver(tmp_path):

@@ -8,11 +8,7 @@ import numpy as np
 import optuna
 import pytest
 from optuna.samplers import PartialFixedSampler, RandomSampler, TPESampler
-from optuna.samplers._tpe.sampler import (
-    _split_trials,
-    default_gamma,
-    default_gamma_multiobjective,
-)
+from optuna.samplers._tpe.sampler import _split_trials, default_gamma, default_gamma_multiobjective
 from optuna.search_space.group_decomposed import _SearchSpaceGroup
 from optuna.storages import InMemoryStorage, JournalStorage, RDBStorage
 from optuna.storages.journal import JournalFileBackend
@@ -153,8 +149,7 @@ def test_a_batch_of_one_is_stock_tpe(case, in_flight, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "directions",
-    [["minimize"], ["maximize"], ["minimize", "maximize"], ["minimize"] * 3],
+    "directions", [["minimize"], ["maximize"], ["minimize", "maximize"], ["minimize"] * 3]
 )
 @pytest.mark.parametrize("trials", [3, 40, 300])
 def test_trials_are_split_as_by_optuna(directions, trials):

@@ -1,9 +1,5 @@
 """What a validation curve says, against curves whose end is known."""
 
-from __future__ import annotations
-
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,64 +14,61 @@ NUM_EPOCH = 100
 Curve = list[tuple[int, float]]
 
 
-def curve_of(losses: np.ndarray | Sequence[float]) -> Curve:
+def curve_of(losses):
     return [(epoch, float(loss)) for epoch, loss in enumerate(losses, start=1)]
 
 
-def power_law(level: float, height: float, power: float, epochs: int, noise: float = 0.0) -> Curve:
+def power_law(level, height, power, epochs, noise=0.0):
     losses = level + height * np.arange(1.0, epochs + 1) ** -power
     return curve_of(losses * np.exp(noise * np.random.default_rng(0).standard_normal(epochs)))
 
 
-@given(
-    losses=st.lists(st.integers(0, 9), min_size=1, max_size=30),
-    epochs=st.integers(1, 10),
-)
-def test_stalled_means_the_minimum_is_that_old(losses: list[int], epochs: int) -> None:
+@given(losses=st.lists(st.integers(0, 9), min_size=1, max_size=30), epochs=st.integers(1, 10))
+def test_stalled_means_the_minimum_is_that_old(losses, epochs):
     first_minimum = losses.index(min(losses))
     expected = len(losses) - 1 - first_minimum >= epochs
     assert has_stalled(curve_of(losses), epochs, 0.0) == expected
 
 
-def test_a_fall_counts_from_min_delta() -> None:
+def test_a_fall_counts_from_min_delta():
     crawling = curve_of([1.0 - 0.01 * i for i in range(20)])
     assert not has_stalled(crawling, 5, 0.0)
     assert not has_stalled(crawling, 5, 0.035)  # a fall by so much takes four epochs
     assert has_stalled(crawling, 5, 0.2)
 
 
-def test_a_curve_that_does_not_exist_has_not_stalled() -> None:
+def test_a_curve_that_does_not_exist_has_not_stalled():
     assert not has_stalled([], 1, 0.0)
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 @pytest.mark.parametrize("power", [0.3, 0.7, 1.3])
-def test_a_power_law_is_foreseen(power: float, noise: float) -> None:
+def test_a_power_law_is_foreseen(power, noise):
     curve = power_law(0.5, 2.0, power, 40, noise)
     now, end = 0.5 + 2.0 * 40**-power, 0.5 + 2.0 * NUM_EPOCH**-power
     assert chance_to_beat(curve, NUM_EPOCH, end + 0.6 * (now - end)) > 0.9
     assert chance_to_beat(curve, NUM_EPOCH, end - 2 * (now - end) - 0.04) < 0.05
 
 
-def test_a_loss_already_below_the_target_beats_it() -> None:
+def test_a_loss_already_below_the_target_beats_it():
     assert chance_to_beat(power_law(1, 1, 1, 10), NUM_EPOCH, 1.2) == 1
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 4])
-def test_a_short_curve_has_every_chance(epochs: int) -> None:
+def test_a_short_curve_has_every_chance(epochs):
     assert chance_to_beat(power_law(1, 1, 1, epochs), NUM_EPOCH, 0.01) == 1
 
 
-def test_a_rising_curve_has_no_chance() -> None:
+def test_a_rising_curve_has_no_chance():
     assert chance_to_beat(curve_of(np.linspace(1, 3, 30)), NUM_EPOCH, 0.5) < 1e-3
 
 
 @pytest.mark.parametrize("losses", [[1.0] * 20, [0.0] * 20, [1.0] + [0.5] * 19])
-def test_a_flat_curve_stays_where_it_is(losses: list[float]) -> None:
+def test_a_flat_curve_stays_where_it_is(losses):
     assert chance_to_beat(curve_of(losses), NUM_EPOCH, min(losses) - 0.1) < 0.05
 
 
-def test_epochs_whose_loss_is_no_number_are_left_out() -> None:
+def test_epochs_whose_loss_is_no_number_are_left_out():
     whole = power_law(0.5, 1, 1, 30, 0.01)
     broken = [(epoch, np.nan if epoch == 7 else loss) for epoch, loss in whole]
     without = [point for point in whole if point[0] != 7]
@@ -89,7 +82,7 @@ def test_epochs_whose_loss_is_no_number_are_left_out() -> None:
     scale=st.floats(1e-4, 1e4),
     shift=st.floats(-3, 3),
 )
-def test_the_chance_knows_no_units(seed: int, epochs: int, scale: float, shift: float) -> None:
+def test_the_chance_knows_no_units(seed, epochs, scale, shift):
     rng = np.random.default_rng(seed)
     losses = 1 + np.arange(1, epochs + 1) ** -rng.uniform(0.2, 2) + 0.05 * rng.random(epochs)
     target = losses.min() - rng.uniform(0, 0.5)
@@ -101,7 +94,7 @@ def test_the_chance_knows_no_units(seed: int, epochs: int, scale: float, shift: 
 
 @settings(deadline=None)
 @given(seed=st.integers(0, 10**6), epochs=st.integers(5, 99))
-def test_a_smaller_target_is_less_likely(seed: int, epochs: int) -> None:
+def test_a_smaller_target_is_less_likely(seed, epochs):
     rng = np.random.default_rng(seed)
     losses = 1 + np.arange(1, epochs + 1) ** -rng.uniform(0.2, 2) + 0.05 * rng.random(epochs)
     targets = losses.min() - np.linspace(0.001, 1, 20)
@@ -109,7 +102,7 @@ def test_a_smaller_target_is_less_likely(seed: int, epochs: int) -> None:
     assert chances == sorted(chances, reverse=True)
 
 
-def families(rng: np.random.Generator, family: str, trials: int, noise: float) -> np.ndarray:
+def families(rng, family, trials, noise):
     """Losses of trials, [trials, NUM_EPOCH], that fall as power laws or as exponentials."""
     epochs = np.arange(1, NUM_EPOCH + 1)
     level = np.exp(rng.normal(-2.5, 0.5, (trials, 1)))
@@ -123,7 +116,7 @@ def families(rng: np.random.Generator, family: str, trials: int, noise: float) -
     return losses
 
 
-def searched(losses: np.ndarray, rng: np.random.Generator) -> tuple[bool, float]:
+def searched(losses, rng):
     """Whether the best trial came to its end, and the share of all epochs that was trained."""
     config = SearchConfig(
         trials=len(losses),
@@ -154,9 +147,7 @@ def searched(losses: np.ndarray, rng: np.random.Generator) -> tuple[bool, float]
     ("family", "noise", "most_epochs"),
     [("power", 0.01, 0.45), ("power", 0.03, 0.5), ("exponential", 0.01, 0.8)],
 )
-def test_the_best_trial_is_not_stopped_and_epochs_are_saved(
-    family: str, noise: float, most_epochs: float
-) -> None:
+def test_the_best_trial_is_not_stopped_and_epochs_are_saved(family, noise, most_epochs):
     kept, share = [], []
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -1,8 +1,5 @@
 """An objective of which more is better is searched for as its negative is of which less is."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,12 +21,12 @@ RULES: list[dict[str, Any]] = [
 ]
 
 
-def configured(*objectives: str, **changes: Any) -> SearchConfig:
+def configured(*objectives, **changes):
     values = CONFIG.model_dump(exclude_unset=True)
     return SearchConfig.model_validate({**values, "objectives": objectives, **changes})
 
 
-def searched(path: Path, config: SearchConfig, sign: float) -> tuple[list[Any], Search]:
+def searched(path, config, sign):
     """A made-up search that is opened anew on the way; what it asked for and decided."""
     told: list[Any] = []
     drawn = np.random.default_rng(5)
@@ -50,15 +47,13 @@ def searched(path: Path, config: SearchConfig, sign: float) -> tuple[list[Any], 
     return [_plain(one) for one in told], search
 
 
-def _plain(told: Any) -> Any:
+def _plain(told):
     return (told[0].number, told[1]) if isinstance(told, tuple) else told
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
 @pytest.mark.parametrize("sampler", ["batched_tpe", "tpe", {"type": "auto", "wait": True}], ids=str)
-def test_more_is_better_as_less_of_the_negative(
-    tmp_path: Path, rules: dict[str, Any], sampler: Any
-) -> None:
+def test_more_is_better_as_less_of_the_negative(tmp_path, rules, sampler):
     changes = {**rules, "sampler": sampler}
     more, upwards = searched(tmp_path / "more", configured("throughput", **changes), -1.0)
     less, downwards = searched(tmp_path / "less", configured("seconds", **changes), 1.0)
@@ -72,14 +67,14 @@ def test_more_is_better_as_less_of_the_negative(
     assert orders[0] == orders[1]
 
 
-def test_the_study_says_so(tmp_path: Path) -> None:
+def test_the_study_says_so(tmp_path):
     config = configured("val_error", "throughput", "joules")
     with Search(tmp_path / "study.journal", config, RUNGS[-1], 1) as search:
         directions = [direction.name for direction in search._study.directions]
     assert directions == ["MINIMIZE", "MAXIMIZE", "MINIMIZE"]
 
 
-def test_the_front_has_the_fastest_and_the_most_exact(tmp_path: Path) -> None:
+def test_the_front_has_the_fastest_and_the_most_exact(tmp_path):
     config = configured("val_error", "throughput", rungs="none")
     values = [(0.1, 5.0), (0.2, 9.0), (0.3, 8.0), (0.05, 1.0)]
     with Search(tmp_path / "study.journal", config, RUNGS[-1], 1) as search:
@@ -88,7 +83,7 @@ def test_the_front_has_the_fastest_and_the_most_exact(tmp_path: Path) -> None:
         assert {trial.number for trial in search._study.best_trials} == {0, 1, 3}
 
 
-def test_a_study_that_minimises_is_not_learned_from(tmp_path: Path) -> None:
+def test_a_study_that_minimises_is_not_learned_from(tmp_path):
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(tmp_path / "theirs"))
     )

@@ -1,12 +1,7 @@
 """A study that was cut short at any byte goes on; a damaged one is refused."""
 
-from __future__ import annotations
-
 import os
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -17,12 +12,12 @@ from study_cases import CONFIG, came_to, fits, open_search
 
 from hydragnn_flow.config import Parameter
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search import JOURNAL, Outcome, Search, TrialRecord, read_trials
+from hydragnn_flow.search import JOURNAL, Outcome, read_trials
 from hydragnn_flow.search.records import waits
 from hydragnn_flow.search.storage import end_of
 
 
-def some_trials(path: Path) -> Search:
+def some_trials(path):
     """Six trials: complete, pruned, failed, and three running, one of them judged once."""
     search = open_search(path)
     for number in range(6):
@@ -37,11 +32,11 @@ def some_trials(path: Path) -> Search:
     return search
 
 
-def numbers(records: list[TrialRecord]) -> list[int]:
+def numbers(records):
     return [record.number for record in records]
 
 
-def test_words_values_and_reasons(tmp_path: Path) -> None:
+def test_words_values_and_reasons(tmp_path):
     search = some_trials(tmp_path / JOURNAL)
     records = search.records
     states = [record.state for record in records]
@@ -56,7 +51,7 @@ def test_words_values_and_reasons(tmp_path: Path) -> None:
     assert search.best == pytest.approx(0.1)
 
 
-def test_reopening_changes_nothing(tmp_path: Path) -> None:
+def test_reopening_changes_nothing(tmp_path):
     path = tmp_path / JOURNAL
     first = some_trials(path)
     before = path.read_bytes()
@@ -66,7 +61,7 @@ def test_reopening_changes_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_what_was_not_committed_never_happened(tmp_path: Path) -> None:
+def test_what_was_not_committed_never_happened(tmp_path):
     path = tmp_path / JOURNAL
     search = some_trials(path)
     before, records = path.read_bytes(), search.records
@@ -76,7 +71,7 @@ def test_what_was_not_committed_never_happened(tmp_path: Path) -> None:
     assert read_trials(tmp_path) == open_search(path).records == records
 
 
-def test_a_trial_takes_two_records(tmp_path: Path) -> None:
+def test_a_trial_takes_two_records(tmp_path):
     path = tmp_path / JOURNAL
     search = open_search(path, CONFIG.model_copy(update={"rungs": "none"}))
     search.commit()
@@ -90,13 +85,13 @@ def test_a_trial_takes_two_records(tmp_path: Path) -> None:
     assert path.read_bytes().count(b"\n") - before == 3 * 20
 
 
-def test_a_resumed_search_does_not_repeat_its_suggestions(tmp_path: Path) -> None:
+def test_a_resumed_search_does_not_repeat_its_suggestions(tmp_path):
     first = [record.parameters for record in some_trials(tmp_path / JOURNAL).records]
     resumed = open_search(tmp_path / JOURNAL)
     assert all(resumed.ask().parameters not in first for _ in range(3))
 
 
-def test_a_study_cut_at_any_byte_goes_on(tmp_path: Path) -> None:
+def test_a_study_cut_at_any_byte_goes_on(tmp_path):
     """With whole trials, the verdicts of whole records, and the file as it was until the cut."""
     path = tmp_path / JOURNAL
     some_trials(path)
@@ -113,7 +108,7 @@ def test_a_study_cut_at_any_byte_goes_on(tmp_path: Path) -> None:
         assert read_trials(tmp_path) == open_search(path).records
 
 
-def test_a_judgement_that_was_cut_short_is_repeated(tmp_path: Path) -> None:
+def test_a_judgement_that_was_cut_short_is_repeated(tmp_path):
     """Cut anywhere between the report and the end of a trial, the same verdict follows."""
     path = tmp_path / JOURNAL
     cases = [(0.9, 0, "stops"), (0.05, 0, "goes_on"), (0.2, 2, "complete")]
@@ -136,7 +131,7 @@ def test_a_judgement_that_was_cut_short_is_repeated(tmp_path: Path) -> None:
             assert again.records[number] == search.records[number]
 
 
-def test_reporting_again_changes_nothing(tmp_path: Path) -> None:
+def test_reporting_again_changes_nothing(tmp_path):
     path = tmp_path / JOURNAL
     search = some_trials(path)
     records, written = search.records, path.read_bytes()
@@ -146,7 +141,7 @@ def test_reporting_again_changes_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == written
 
 
-def test_each_rung_keeps_the_best_third(tmp_path: Path) -> None:
+def test_each_rung_keeps_the_best_third(tmp_path):
     search = open_search(tmp_path / JOURNAL)
     losses = [5.0, 4.0, 6.0, 3.0, 7.0, 2.0, 2.8, 2.5, 1.0, 8.0, 2.7, 2.2]
     kept = []
@@ -158,7 +153,7 @@ def test_each_rung_keeps_the_best_third(tmp_path: Path) -> None:
     assert kept == [n in (0, 1, 3, 5, 6, 7, 8, 11) for n in range(12)]
 
 
-def test_promotion_across_restarts(tmp_path: Path) -> None:
+def test_promotion_across_restarts(tmp_path):
     """Trials wait, the best third goes on when a third are good enough, and none twice."""
     path, config = tmp_path / JOURNAL, CONFIG.model_copy(update={"rungs": "promotion"})
     losses = [5.0, 4.0, 6.0, 3.0, 7.0, 2.0]
@@ -182,7 +177,7 @@ def test_promotion_across_restarts(tmp_path: Path) -> None:
     assert search.states == {"running": 2, "pruned": 4}
 
 
-def test_a_search_learns_from_trials_that_wait(tmp_path: Path) -> None:
+def test_a_search_learns_from_trials_that_wait(tmp_path):
     """Also one that was opened again; and Optuna reads what it wrote."""
     path, config = tmp_path / JOURNAL, CONFIG.model_copy(update={"rungs": "promotion"})
     search = open_search(path, config)
@@ -209,7 +204,7 @@ def test_a_search_learns_from_trials_that_wait(tmp_path: Path) -> None:
     assert (history.finished, history.in_flight) == (60, 1)
 
 
-def test_a_study_begins_with_what_is_enqueued(tmp_path: Path) -> None:
+def test_a_study_begins_with_what_is_enqueued(tmp_path):
     wanted = {"Architecture.mpnn_type": "SchNet", "Architecture.hidden_dim": 48}
     config = CONFIG.model_copy(update={"enqueue": (wanted,)})
     search = open_search(tmp_path / JOURNAL, config)
@@ -223,7 +218,7 @@ def test_a_study_begins_with_what_is_enqueued(tmp_path: Path) -> None:
     assert search.ask().parameters["Architecture.mpnn_type"] == "PNA"
 
 
-def test_a_study_learns_from_an_earlier_one(tmp_path: Path) -> None:
+def test_a_study_learns_from_an_earlier_one(tmp_path):
     first = tmp_path / "first"
     first.mkdir()
     earlier = open_search(first / JOURNAL)
@@ -250,7 +245,7 @@ def test_a_study_learns_from_an_earlier_one(tmp_path: Path) -> None:
         open_search(tmp_path / "other", config.model_copy(update={"space": narrow}))
 
 
-def test_a_beginning_that_was_cut_short_is_completed(tmp_path: Path) -> None:
+def test_a_beginning_that_was_cut_short_is_completed(tmp_path):
     """Ctrl-C between two suggestions must not leave a trial with half its parameters."""
     path = tmp_path / JOURNAL
     search = open_search(path)
@@ -264,7 +259,7 @@ def test_a_beginning_that_was_cut_short_is_completed(tmp_path: Path) -> None:
     assert read_trials(tmp_path)[0].parameters == completed
 
 
-def test_a_first_commit_that_was_cut_short_is_made_again(tmp_path: Path) -> None:
+def test_a_first_commit_that_was_cut_short_is_made_again(tmp_path):
     first = tmp_path / "first"
     first.mkdir()
     some_trials(first / JOURNAL).close()
@@ -278,7 +273,7 @@ def test_a_first_commit_that_was_cut_short_is_made_again(tmp_path: Path) -> None
         assert search.ask().number == 2  # after those of the first study that have a value
 
 
-def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path: Path) -> None:
+def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path):
     journals = [tmp_path / name / JOURNAL for name in ("one", "two", "three")]
     for journal in journals:
         journal.parent.mkdir()
@@ -299,7 +294,7 @@ def test_a_study_does_not_pass_on_what_it_had_learnt(tmp_path: Path) -> None:
         open_search(tmp_path / "other", other)
 
 
-def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path: Path) -> None:
+def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path):
     first = tmp_path / "first" / JOURNAL
     first.parent.mkdir()
     limited = CONFIG.model_copy(update={"constraints": {"gcd_hours": 2.0}, "rungs": "none"})
@@ -309,7 +304,7 @@ def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path:
         search.report(number, 0, Outcome((1.0,), {"gcd_hours": number - 2.0}))
     search.close()
 
-    def known(name: str, constraints: dict[str, float]) -> list[dict[str, float]]:
+    def known(name, constraints):
         changes = {"warm_start": (first,), "constraints": constraints}
         config = CONFIG.model_copy(update=changes)
         with open_search(tmp_path / name, config) as second:
@@ -331,9 +326,7 @@ def test_earlier_trials_are_held_to_the_limits_of_the_search_they_help(tmp_path:
 
 
 @pytest.mark.parametrize("objectives", [("val_error",), ("val_error", "seconds")])
-def test_trials_end_with_the_values_that_optuna_gives_them(
-    tmp_path: Path, objectives: tuple[str, ...]
-) -> None:
+def test_trials_end_with_the_values_that_optuna_gives_them(tmp_path, objectives):
     search = open_search(tmp_path / JOURNAL, CONFIG.model_copy(update={"objectives": objectives}))
     reported = [[[0.5, 0.4, 0.3], "complete"], [[0.9], "stops"], [[0.2], "goes_on"]]
     for number, (losses, verdict) in enumerate(reported):
@@ -353,7 +346,7 @@ def test_trials_end_with_the_values_that_optuna_gives_them(
     assert [[trial.state, trial.values] for trial in search._study.trials] == ends
 
 
-def test_a_value_that_is_no_number_is_not_stored(tmp_path: Path) -> None:
+def test_a_value_that_is_no_number_is_not_stored(tmp_path):
     search = open_search(tmp_path / JOURNAL)
     search.ask()
     with pytest.raises(ValueError, match="NaN"):
@@ -362,7 +355,7 @@ def test_a_value_that_is_no_number_is_not_stored(tmp_path: Path) -> None:
     assert open_search(tmp_path / JOURNAL).records[0].value is None
 
 
-def test_a_trial_that_ended_waiting_keeps_its_limits(tmp_path: Path) -> None:
+def test_a_trial_that_ended_waiting_keeps_its_limits(tmp_path):
     config = CONFIG.model_copy(update={"rungs": "promotion"})
     search = open_search(tmp_path / JOURNAL, config)
     search.ask()
@@ -372,7 +365,7 @@ def test_a_trial_that_ended_waiting_keeps_its_limits(tmp_path: Path) -> None:
     assert not read_trials(tmp_path)[0].feasible
 
 
-def test_several_objectives_and_constraints(tmp_path: Path) -> None:
+def test_several_objectives_and_constraints(tmp_path):
     config = CONFIG.model_copy(update={"objectives": ("val_error", "seconds"), "rungs": "none"})
     search = open_search(tmp_path / JOURNAL, config)
     for number in range(30):
@@ -386,7 +379,7 @@ def test_several_objectives_and_constraints(tmp_path: Path) -> None:
     assert search.ask().number == 30
 
 
-def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_record_is_refused(tmp_path):
     path = tmp_path / JOURNAL
     some_trials(path)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -403,7 +396,7 @@ def test_a_damaged_record_is_refused(tmp_path: Path) -> None:
                 read_trials(tmp_path)
 
 
-def test_looking_at_a_live_study_leaves_it_alone(tmp_path: Path) -> None:
+def test_looking_at_a_live_study_leaves_it_alone(tmp_path):
     path = tmp_path / JOURNAL
     search = some_trials(path)
     whole = path.read_bytes()
@@ -419,7 +412,7 @@ def test_looking_at_a_live_study_leaves_it_alone(tmp_path: Path) -> None:
     assert read_trials(tmp_path) == search.records
 
 
-def test_there_are_no_trials_before_the_search_began(tmp_path: Path) -> None:
+def test_there_are_no_trials_before_the_search_began(tmp_path):
     assert read_trials(tmp_path) == []
     path = tmp_path / JOURNAL
     open_search(path)
@@ -430,7 +423,7 @@ def test_there_are_no_trials_before_the_search_began(tmp_path: Path) -> None:
         assert open_search(path).ask().number == 0
 
 
-def test_a_line_that_is_lost_doubled_moved_or_changed_is_named(tmp_path: Path) -> None:
+def test_a_line_that_is_lost_doubled_moved_or_changed_is_named(tmp_path):
     """Where no driver is at work; or else what is read is what it was."""
     path = tmp_path / JOURNAL
     some_trials(path).close()
@@ -438,7 +431,7 @@ def test_a_line_that_is_lost_doubled_moved_or_changed_is_named(tmp_path: Path) -
     lines = path.read_bytes().splitlines(keepends=True)
     n = len(lines)
 
-    def told(changed: list[bytes]) -> int:
+    def told(changed):
         """Number of the line that is named, 0 if the study is as it was."""
         path.write_bytes(b"".join(changed))
         try:
@@ -467,7 +460,7 @@ def test_a_line_that_is_lost_doubled_moved_or_changed_is_named(tmp_path: Path) -
     assert open_search(path).records == records
 
 
-def test_an_older_copy_goes_on_without_the_file_that_knows_the_end(tmp_path: Path) -> None:
+def test_an_older_copy_goes_on_without_the_file_that_knows_the_end(tmp_path):
     path = tmp_path / JOURNAL
     search = some_trials(path)
     search.commit()
@@ -485,7 +478,7 @@ def test_an_older_copy_goes_on_without_the_file_that_knows_the_end(tmp_path: Pat
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_the_file_that_knows_the_end_has_one(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+def test_the_file_that_knows_the_end_has_one(tmp_path, make):
     path = tmp_path / JOURNAL
     some_trials(path).close()
     end_of(path).unlink()
@@ -495,7 +488,7 @@ def test_the_file_that_knows_the_end_has_one(tmp_path: Path, make: Callable[[Pat
             read(path)
 
 
-def test_notes_of_others_and_lines_of_earlier_versions_are_read(tmp_path: Path) -> None:
+def test_notes_of_others_and_lines_of_earlier_versions_are_read(tmp_path):
     path = tmp_path / JOURNAL
     records = some_trials(path).records
     path.write_bytes(re.sub(rb',"crc":\d+}\n', b"}\n", path.read_bytes()))

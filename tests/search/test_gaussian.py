@@ -1,9 +1,6 @@
 """The space as a cube, the Gaussian process on it, and what is proposed."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import optuna
@@ -27,12 +24,12 @@ SPACE = {
 }
 
 
-def random_trials(count: int, space: dict[str, Parameter] = SPACE) -> list[dict[str, Any]]:
+def random_trials(count, space=SPACE):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=1))
     return [suggest(study.ask(), space) for _ in range(count)]
 
 
-def test_a_trial_is_the_same_after_encoding_and_decoding() -> None:
+def test_a_trial_is_the_same_after_encoding_and_decoding():
     cube = UnitCube(SPACE)
     for trial, point in zip(trials := random_trials(100), cube.encode(trials), strict=True):
         back = cube.decode(point)
@@ -42,7 +39,7 @@ def test_a_trial_is_the_same_after_encoding_and_decoding() -> None:
         assert list(map(type, back.values())) == list(map(type, trial.values()))
 
 
-def test_any_point_snaps_to_a_trial_that_can_be() -> None:
+def test_any_point_snaps_to_a_trial_that_can_be():
     cube = UnitCube(SPACE)
     snapped = cube.snap(np.random.default_rng(0).random((300, len(cube))))
     trials = [cube.decode(point) for point in snapped]
@@ -53,21 +50,21 @@ def test_any_point_snaps_to_a_trial_that_can_be() -> None:
     assert {trial.get("share") for trial in trials} == {None, 0.0, 0.25, 0.5, 0.75, 1.0}
 
 
-def test_every_value_of_an_integer_owns_as_much_of_the_cube() -> None:
+def test_every_value_of_an_integer_owns_as_much_of_the_cube():
     cube = UnitCube({"depth": Parameter(int=(1, 4))})
     snapped = cube.snap((np.arange(100)[:, None] + 0.5) / 100)
     values = [cube.decode(point)["depth"] for point in snapped]
     assert np.bincount(values)[1:].tolist() == [25, 25, 25, 25]
 
 
-def process_and_data() -> tuple[GaussianProcess, np.ndarray, np.ndarray]:
+def process_and_data():
     random = np.random.default_rng(2)
     points = random.random((40, 3))
     values = np.sin(6 * points[:, 0]) + (points[:, 1] - 0.5) ** 2
     return GaussianProcess(np.array([0, 1, 2])), points, (values - values.mean()) / values.std()
 
 
-def test_a_branch_not_tried_is_as_unknown_in_its_middle_as_in_its_corners() -> None:
+def test_a_branch_not_tried_is_as_unknown_in_its_middle_as_in_its_corners():
     """With absent numbers in the middle, trials of other branches told of this one's middle."""
     space = {
         "kind": Parameter(choices=("one", "two")),
@@ -88,7 +85,7 @@ def test_a_branch_not_tried_is_as_unknown_in_its_middle_as_in_its_corners() -> N
     np.testing.assert_allclose(deviation, deviation[0], atol=1e-9)
 
 
-def test_distances_of_features() -> None:
+def test_distances_of_features():
     """Both ends of a number, conditional or not, and any two values of a choice: 1."""
     cube = UnitCube(SPACE)
     rest = {"rate": 1e-3, "width": 64}
@@ -110,7 +107,7 @@ def test_distances_of_features() -> None:
     assert distances[3, 4] == pytest.approx(0.3, rel=0.15)
 
 
-def test_the_gradient_of_the_posterior_is_its_slope() -> None:
+def test_the_gradient_of_the_posterior_is_its_slope():
     _, points, values = process_and_data()
     process = GaussianProcess(np.array([0, 1, 1]))
     logs = np.array([-0.4, 0.3, 0.2, -3.0])
@@ -119,7 +116,7 @@ def test_the_gradient_of_the_posterior_is_its_slope() -> None:
     np.testing.assert_allclose(gradient, slope, rtol=1e-3, atol=1e-3)
 
 
-def test_the_process_learns_a_function() -> None:
+def test_the_process_learns_a_function():
     process, points, values = process_and_data()
     process.fit(points[:30], values[:30])
     process.condition(points[:30], values[:30], points[:0])
@@ -128,7 +125,7 @@ def test_the_process_learns_a_function() -> None:
     assert np.all(np.abs(mean - values[30:]) < 4 * deviation + 0.02)
 
 
-def test_a_pending_point_takes_away_variance_and_leaves_the_mean() -> None:
+def test_a_pending_point_takes_away_variance_and_leaves_the_mean():
     process, points, values = process_and_data()
     process.condition(points[:20], values[:20], points[:0])
     mean, deviation = process.predict(points[20:])
@@ -141,8 +138,8 @@ def test_a_pending_point_takes_away_variance_and_leaves_the_mean() -> None:
     np.testing.assert_allclose(process.predict(points[20:]), believed, atol=1e-7)
 
 
-def test_proposals_beat_chance_in_a_conditional_space() -> None:
-    def loss(trial: dict[str, Any]) -> float:
+def test_proposals_beat_chance_in_a_conditional_space():
+    def loss(trial):
         own = (trial["share"] - 0.5) ** 2 if trial["kind"] == "one" else 0.5
         return own + 0.1 * (math.log10(trial["rate"]) + 3) ** 2 + 0.02 * abs(trial["depth"] - 5)
 
@@ -156,7 +153,7 @@ def test_proposals_beat_chance_in_a_conditional_space() -> None:
     assert min(value for _, value in finished) < 0.1 * chance
 
 
-def test_branches_take_turns_however_poor_they_look() -> None:
+def test_branches_take_turns_however_poor_they_look():
     space = {
         "kind": Parameter(choices=("good", "poor")),
         "sort": Parameter(choices=("p", "q"), when={"kind": ("good",)}),
@@ -179,7 +176,7 @@ def test_branches_take_turns_however_poor_they_look() -> None:
     assert [proposals[8]["sort"], proposals[12]["sort"]] == ["p", "q"]
 
 
-def test_running_trials_spread_what_is_proposed() -> None:
+def test_running_trials_spread_what_is_proposed():
     """The same point again would say nothing new, though the mean is least there."""
     space = {"x": Parameter(float=(0, 1))}
     finished = [({"x": x}, (x - 0.6) ** 2) for x in np.linspace(0, 1, 6)]
@@ -187,7 +184,7 @@ def test_running_trials_spread_what_is_proposed() -> None:
     assert np.diff(np.sort(found)).min() > 0.002
 
 
-def test_nothing_is_tried_twice_while_there_is_something_new() -> None:
+def test_nothing_is_tried_twice_while_there_is_something_new():
     space = {"a": Parameter(choices=(1, 2, 3)), "b": Parameter(int=(1, 4))}
     trials = [{"a": a, "b": b} for a in (1, 2, 3) for b in (1, 2, 3, 4)]
     finished = [(trials[0], 1.0), (trials[5], 0.1)]
@@ -196,20 +193,20 @@ def test_nothing_is_tried_twice_while_there_is_something_new() -> None:
     assert all(seen.count(trial) == 1 for trial in trials)
 
 
-def test_a_space_that_has_been_tried_out_still_gets_proposals() -> None:
+def test_a_space_that_has_been_tried_out_still_gets_proposals():
     space = {"a": Parameter(choices=("x", "y"))}
     finished = [({"a": "x"}, 1.0), ({"a": "y"}, 0.5)]
     assert Proposer(space).propose(finished, [{"a": "x"}, {"a": "y"}], 3, 0)[2]["a"] in ("x", "y")
 
 
 @pytest.mark.parametrize("losses", [[0.3], [0.3] * 12, [1e-9, *[1e30] * 9], [-1e30, *range(11)]])
-def test_odd_losses_do_no_harm(losses: list[float]) -> None:
+def test_odd_losses_do_no_harm(losses):
     finished = list(zip(random_trials(len(losses)), losses, strict=True))
     for trial in Proposer(SPACE).propose(finished, random_trials(3), 2, seed=0):
         assert list(trial) == active(SPACE, trial)
 
 
-def test_the_gain_is_the_mean_of_what_is_gained_and_its_logarithm_goes_on() -> None:
+def test_the_gain_is_the_mean_of_what_is_gained_and_its_logarithm_goes_on():
     drawn = np.random.default_rng(0).standard_normal(200_000)
     for z in (-1.5, -1.0, 0.0, 2.0):
         mean = np.maximum(z - drawn, 0).mean()
@@ -219,7 +216,7 @@ def test_the_gain_is_the_mean_of_what_is_gained_and_its_logarithm_goes_on() -> N
     assert far[1] == pytest.approx(-5000 - np.log(np.sqrt(2 * np.pi) * 1e4), abs=1e-3)
 
 
-def test_a_branch_with_nothing_left_to_gain_is_left() -> None:
+def test_a_branch_with_nothing_left_to_gain_is_left():
     """Its best trials are known; the others of it are still better than those of another branch."""
     space = {
         "kind": Parameter(choices=("tried", "rough")),
@@ -233,7 +230,7 @@ def test_a_branch_with_nothing_left_to_gain_is_left() -> None:
     assert [trial["kind"] for trial in proposals[1:]] == ["rough"] * 3
 
 
-def test_turns_of_a_branch_hardly_tried_are_quasi_random() -> None:
+def test_turns_of_a_branch_hardly_tried_are_quasi_random():
     """Not in its corners, of which the process knows least."""
     space = {
         "kind": Parameter(choices=("good", "new")),

@@ -1,7 +1,5 @@
 """The rules at the rungs against their plain definitions."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -19,11 +17,11 @@ RUNGS = (2, 6, 18, 20)
 SPACE = {"Architecture.hidden_dim": Parameter(int=(8, 64))}
 
 
-def configured(**options: object) -> SearchConfig:
+def configured(**options):
     return SearchConfig.model_validate({"trials": 9, "min_epochs": 2, "space": SPACE, **options})
 
 
-def made(ensemble_size: int = 1, **options: object) -> Rungs:
+def made(ensemble_size=1, **options):
     return Rungs(configured(**options), NUM_EPOCH, ensemble_size=ensemble_size)
 
 
@@ -34,21 +32,18 @@ VALUES = st.builds(
     st.integers(0, 10**6),
 )
 TURNS = st.builds(
-    lambda seed: np.random.default_rng(seed).integers(0, 10**6, 200).tolist(),
-    st.integers(0, 10**6),
+    lambda seed: np.random.default_rng(seed).integers(0, 10**6, 200).tolist(), st.integers(0, 10**6)
 )
 
 
-def falling(table: np.ndarray) -> list[list[float]]:
+def falling(table):
     losses: list[list[float]] = np.cumsum(table[:, ::-1], axis=1)[:, ::-1].astype(float).tolist()
     return losses
 
 
 @settings(deadline=None)
 @given(values=VALUES, turns=TURNS, eta=st.integers(2, 4), size=st.integers(1, 4))
-def test_stopping_is_the_naive_rule(
-    values: list[list[float]], turns: list[int], eta: int, size: int
-) -> None:
+def test_stopping_is_the_naive_rule(values, turns, eta, size):
     rungs = made(size, rungs="stopping", reduction_factor=eta)
     last = len(rungs.epochs(0)) - 1
     reported: list[list[float]] = [[] for _ in range(last + 1)]
@@ -76,7 +71,7 @@ def test_stopping_is_the_naive_rule(
 
 @settings(deadline=None)
 @given(values=VALUES, turns=TURNS, eta=st.integers(2, 4))
-def test_promotion_is_algorithm_2(values: list[list[float]], turns: list[int], eta: int) -> None:
+def test_promotion_is_algorithm_2(values, turns, eta):
     """The paper's definition: best first among the top 1/eta of a rung not yet promoted."""
     rungs = made(rungs="promotion", reduction_factor=eta)
     last = len(rungs.epochs(0)) - 1
@@ -116,13 +111,11 @@ def test_promotion_is_algorithm_2(values: list[list[float]], turns: list[int], e
         [{"rungs": "stopping"}, {"rungs": "promotion"}, {"rungs": "hyperband"}, {"rungs": "none"}]
     ),
 )
-def test_reopened_goes_on_as_if_never_closed(
-    values: list[list[float]], turns: list[int], cut: int, size: int, options: dict[str, str]
-) -> None:
+def test_reopened_goes_on_as_if_never_closed(values, turns, cut, size, options):
     rungs, again = made(size, **options), made(size, **options)
     stored: dict[tuple[int, int], bool | None] = {}
 
-    def steps(part: list[int], judges: list[Rungs]) -> None:
+    def steps(part, judges):
         for turn in part:
             going = [judge.promote() for judge in judges] if turn % 3 == 0 else [None]
             assert len(set(going)) == 1
@@ -147,7 +140,7 @@ def test_reopened_goes_on_as_if_never_closed(
     steps(turns[cut:], [rungs, again])
 
 
-def test_a_verdict_that_was_acted_on_stands() -> None:
+def test_a_verdict_that_was_acted_on_stands():
     rungs = made(reduction_factor=2)
     rungs.restore(0, 0, 5.0, went_on=True)
     for number in range(1, 9):
@@ -155,7 +148,7 @@ def test_a_verdict_that_was_acted_on_stands() -> None:
     assert rungs.report(0, 0, 5.0) == "goes_on"
 
 
-def test_a_report_without_a_verdict_is_judged_once_more_and_ranked_once() -> None:
+def test_a_report_without_a_verdict_is_judged_once_more_and_ranked_once():
     rungs = made(reduction_factor=2)
     rungs.restore(0, 0, 1.0, went_on=True)
     rungs.restore(1, 0, 3.0, went_on=None)
@@ -166,9 +159,7 @@ def test_a_report_without_a_verdict_is_judged_once_more_and_ranked_once() -> Non
 
 @pytest.mark.parametrize("size", [1, 4])
 @pytest.mark.parametrize("trials", range(1, 12, 2))
-def test_a_closing_promotion_search_ends_with_as_many_complete_trials_as_members(
-    trials: int, size: int
-) -> None:
+def test_a_closing_promotion_search_ends_with_as_many_complete_trials_as_members(trials, size):
     rungs = made(size, rungs="promotion")
     verdicts = [rungs.report(number, 0, float(number)) for number in range(trials)]
     while (promoted := rungs.promote() or rungs.promote(closing=True)) is not None:
@@ -180,7 +171,7 @@ def test_a_closing_promotion_search_ends_with_as_many_complete_trials_as_members
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_small_search_leaves_trials_to_choose_from(seed: int) -> None:
+def test_a_small_search_leaves_trials_to_choose_from(seed):
     """Of 24, with two rungs before the end, three were complete where four members were wanted."""
     rungs = Rungs(configured(), 18, ensemble_size=4)
     values, complete = np.random.default_rng(seed).random(24), 0
@@ -192,7 +183,7 @@ def test_a_small_search_leaves_trials_to_choose_from(seed: int) -> None:
     assert 4 <= complete <= 12
 
 
-def test_one_that_failed_makes_room_for_another() -> None:
+def test_one_that_failed_makes_room_for_another():
     rungs = made(2, reduction_factor=4)
     for number in range(2):
         assert rungs.report(number, 0, 1.0) == "goes_on"
@@ -202,7 +193,7 @@ def test_one_that_failed_makes_room_for_another() -> None:
     assert rungs.report(4, 0, 9.0) == "stops"
 
 
-def test_a_closing_search_takes_the_next_best_when_the_best_failed() -> None:
+def test_a_closing_search_takes_the_next_best_when_the_best_failed():
     rungs = made(rungs="promotion")
     for number in range(4):
         rungs.report(number, 0, float(number))
@@ -214,7 +205,7 @@ def test_a_closing_search_takes_the_next_best_when_the_best_failed() -> None:
     assert rungs.promote(closing=True) == (1, 1)
 
 
-def test_a_failed_trial_waits_no_longer_but_keeps_its_rank() -> None:
+def test_a_failed_trial_waits_no_longer_but_keeps_its_rank():
     rungs = made(rungs="promotion")
     for number in range(3):
         rungs.report(number, 0, float(number))
@@ -226,12 +217,12 @@ def test_a_failed_trial_waits_no_longer_but_keeps_its_rank() -> None:
     assert rungs.promote() == (1, 0)
 
 
-def test_a_value_that_is_no_number_is_refused() -> None:
+def test_a_value_that_is_no_number_is_refused():
     with pytest.raises(ValueError, match="trial 3 reported NaN"):
         made().report(3, 0, float("nan"))
 
 
-def test_brackets_skip_rungs_and_share_the_trials() -> None:
+def test_brackets_skip_rungs_and_share_the_trials():
     rungs = made(rungs="hyperband", brackets=3)
     shares = bracket_shares(len(RUNGS), 3, 3)
     assert shares == [27, 12, 6]
@@ -244,14 +235,14 @@ def test_brackets_skip_rungs_and_share_the_trials() -> None:
         assert all(abs(c - e) < 4 for c, e in zip(counts, expected, strict=True))
 
 
-def test_shares_are_optunas() -> None:
+def test_shares_are_optunas():
     pruner = optuna.pruners.HyperbandPruner(min_resource=1, max_resource=81, reduction_factor=3)
     pruner.prune(optuna.create_study(pruner=pruner), optuna.trial.create_trial(value=0.0))
     assert bracket_shares(5, 5, 3) == pruner._trial_allocation_budgets
 
 
 @pytest.mark.parametrize("brackets", [1, 2, 3, 4])
-def test_every_bracket_gets_about_the_same_budget(brackets: int) -> None:
+def test_every_bracket_gets_about_the_same_budget(brackets):
     rungs = (2, 6, 18, 54)
     budgets = []
     for bracket, trials in enumerate(bracket_shares(len(rungs), brackets, 3)):
@@ -261,7 +252,7 @@ def test_every_bracket_gets_about_the_same_budget(brackets: int) -> None:
     assert max(budgets) <= 1.01 * min(budgets)
 
 
-def test_brackets_rank_apart() -> None:
+def test_brackets_rank_apart():
     rungs = made(rungs="hyperband", brackets=2, reduction_factor=2)
     by_bracket = {b: [n for n in range(40) if rungs.bracket(n) == b] for b in (0, 1)}
     for number in by_bracket[0]:
@@ -270,12 +261,12 @@ def test_brackets_rank_apart() -> None:
     assert rungs.report(by_bracket[1][1], 0, 10.0) == "stops"
 
 
-def test_more_brackets_than_rungs_are_as_many_as_rungs() -> None:
+def test_more_brackets_than_rungs_are_as_many_as_rungs():
     rungs = made(rungs="hyperband", brackets=9)
     assert {rungs.epochs(number) for number in range(300)} == {RUNGS[b:] for b in range(4)}
 
 
-def test_without_a_rule_every_trial_goes_to_the_end() -> None:
+def test_without_a_rule_every_trial_goes_to_the_end():
     rungs = made(rungs="none", patience={"epochs": 3})
     assert rungs.report(0, 0, 1.0) == "goes_on"
     assert rungs.report(1, 0, 9.0) == "goes_on"
@@ -283,7 +274,7 @@ def test_without_a_rule_every_trial_goes_to_the_end() -> None:
 
 
 @pytest.mark.parametrize("rule", ["stopping", "promotion", "none"])
-def test_a_stalled_trial_stops(rule: str) -> None:
+def test_a_stalled_trial_stops(rule):
     rungs = made(rungs=rule, patience={"epochs": 3, "min_delta": 0.1})
     stalled = [(1, 0.5), *((epoch, 0.45) for epoch in range(2, 7))]
     falls = [(epoch, 3.0 - 0.2 * epoch) for epoch in range(1, 7)]
@@ -292,7 +283,7 @@ def test_a_stalled_trial_stops(rule: str) -> None:
     assert 1 not in rungs.waiting()
 
 
-def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer() -> None:
+def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer():
     rungs = made(rungs="promotion", patience={"epochs": 1})
     rungs.restore(0, 0, 1.0, went_on=None)
     assert rungs.waiting() == [0]
@@ -300,11 +291,11 @@ def test_a_waiting_trial_that_turns_out_stalled_after_a_restart_waits_no_longer(
     assert rungs.waiting() == []
 
 
-def hopeless() -> list[tuple[int, float, float]]:
+def hopeless():
     return [(epoch, 2.0 + 1.0 / epoch) for epoch in range(1, 19)]
 
 
-def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better() -> None:
+def test_a_hopeless_curve_stops_only_when_the_ensemble_is_better():
     config = configured(rungs="none", learning_curve={"probability": 0.95})
     for size in (1, 2):
         rungs = Rungs(config, NUM_EPOCH, ensemble_size=size)
@@ -329,7 +320,7 @@ PRUNERS = [
 
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.parametrize("options", PRUNERS, ids=lambda options: options["type"])
-def test_any_optuna_pruner_judges_as_it_does_in_optuna(options: dict[str, object]) -> None:
+def test_any_optuna_pruner_judges_as_it_does_in_optuna(options):
     config = configured(pruner=options)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(study_name="ours")
@@ -358,7 +349,7 @@ def test_any_optuna_pruner_judges_as_it_does_in_optuna(options: dict[str, object
     assert (pruned > 0) == (options["type"] != "NopPruner")
 
 
-def curves(rng: np.random.Generator, trials: int, num_epoch: int) -> np.ndarray:
+def curves(rng, trials, num_epoch):
     """Noisy power laws, [trials, num_epoch], the smallest loss so far."""
     level = np.exp(rng.normal(-2, 0.5, (trials, 1)))
     height = np.exp(rng.normal(0, 0.5, (trials, 1)))
@@ -369,7 +360,7 @@ def curves(rng: np.random.Generator, trials: int, num_epoch: int) -> np.ndarray:
     return best
 
 
-def searched(rungs: Rungs, best: np.ndarray, slots: int) -> tuple[float, int]:
+def searched(rungs, best, slots):
     """The smallest value found with so many trials at a time, and the epochs trained."""
     running: list[tuple[int, int]] = []
     asked, epochs, found = 0, 0, np.inf
@@ -397,9 +388,7 @@ def searched(rungs: Rungs, best: np.ndarray, slots: int) -> tuple[float, int]:
 @pytest.mark.parametrize(
     ("rule", "most_epochs"), [("stopping", 0.25), ("promotion", 0.15), ("hyperband", 0.5)]
 )
-def test_a_good_configuration_is_found_with_a_part_of_the_epochs(
-    rule: str, most_epochs: float
-) -> None:
+def test_a_good_configuration_is_found_with_a_part_of_the_epochs(rule, most_epochs):
     trials, num_epoch, ranks, spent = 300, 54, [], []
     for seed in range(8):
         best = curves(np.random.default_rng(seed), trials, num_epoch)
@@ -415,11 +404,11 @@ class Counted(float):
 
     comparisons = 0
 
-    def __lt__(self, other: float) -> bool:
+    def __lt__(self, other):
         Counted.comparisons += 1
         return float(self) < other
 
-    def __eq__(self, other: object) -> bool:
+    def __eq__(self, other):
         Counted.comparisons += 1
         return float(self) == other
 
@@ -427,7 +416,7 @@ class Counted(float):
 
 
 @pytest.mark.parametrize("rule", ["stopping", "promotion", "hyperband"])
-def test_a_report_costs_a_few_binary_searches(rule: str) -> None:
+def test_a_report_costs_a_few_binary_searches(rule):
     """Sorting the rung at each of 4,000 reports would take thousands of comparisons each."""
     rungs = made(rungs=rule)
     values = np.random.default_rng(0).random(4_000).tolist()
@@ -438,6 +427,6 @@ def test_a_report_costs_a_few_binary_searches(rule: str) -> None:
     assert 0 < Counted.comparisons / len(values) < 10 * math.log2(len(values))
 
 
-def test_an_optuna_pruner_needs_a_study() -> None:
+def test_an_optuna_pruner_needs_a_study():
     with pytest.raises(ValueError, match="judges by a study"):
         made(pruner={"type": "NopPruner"})

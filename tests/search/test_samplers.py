@@ -1,14 +1,11 @@
 """Samplers by name, and the default one with its process beside the driver."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +14,6 @@ from typing import Any
 import optuna
 import psutil
 import pytest
-from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import (
     BasicSamplerTestCase,
     MultiObjectiveSamplerTestCase,
@@ -47,12 +43,12 @@ SPACE = {
 }
 
 
-def loss(trial: dict[str, Any]) -> float:
+def loss(trial):
     own = 0.05 * abs(trial["depth"] - 5) if trial["kind"] == "deep" else 0.3
     return own + (trial["rate"] - 0.01) ** 2 * 1e3
 
 
-def run(study: optuna.Study, count: int) -> list[dict[str, Any]]:
+def run(study, count):
     trials = []
     for _ in range(count):
         trial = study.ask()
@@ -62,7 +58,7 @@ def run(study: optuna.Study, count: int) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def automatic(**settings: Any) -> Iterator[AutoSampler]:
+def automatic(**settings):
     sampler = AutoSampler(SPACE, **settings)
     try:
         yield sampler
@@ -85,7 +81,7 @@ CLASSES: list[dict[str, Any]] = [
 
 class TestSamplers(SamplerSuite):
     @pytest.fixture(params=[*SAMPLERS, *CLASSES], ids=str)
-    def sampler(self, request: pytest.FixtureRequest) -> Any:
+    def sampler(self, request):
         # A proposal of the process beside the driver depends on when it is ready.
         return {"type": "auto", "wait": True} if request.param == "auto" else request.param
 
@@ -96,11 +92,11 @@ class TestBatchedTPEAsOptunaAsks(
     """Optuna's own tests of a sampler."""
 
     @pytest.fixture
-    def sampler(self) -> Callable[[], BaseSampler]:
+    def sampler(self):
         return lambda: BatchedTPESampler(n_startup_trials=0, seed=1)
 
 
-def test_a_named_sampler_takes_further_arguments() -> None:
+def test_a_named_sampler_takes_further_arguments():
     sampler = build_sampler({"type": "tpe", "multivariate": False, "group": False}, SPACE, seed=1)
     assert vars(sampler)["_multivariate"] is False
     assert vars(build_sampler("tpe", SPACE, seed=1))["_multivariate"] is True
@@ -126,9 +122,7 @@ GRID = {"kind": ["wide"], "rate": [0.1]}
         ),
     ],
 )
-def test_what_a_sampler_cannot_do_is_told_before_the_search(
-    options: dict[str, Any], more: dict[str, Any], said: str
-) -> None:
+def test_what_a_sampler_cannot_do_is_told_before_the_search(options, more, said):
     config = SearchConfig.model_validate({"trials": 1, "space": SPACE, "sampler": options, **more})
     with pytest.raises(InputError, match=said) as caught:
         rehearse(config)
@@ -139,19 +133,19 @@ def test_what_a_sampler_cannot_do_is_told_before_the_search(
 class Lazy(optuna.samplers.RandomSampler):
     """A user's class that has nothing to propose."""
 
-    def sample_independent(self, *arguments: Any) -> Any:
+    def sample_independent(self, *arguments):
         raise RuntimeError("no\nidea")
 
 
 class OneObjective(optuna.samplers.RandomSampler):
     """A user's class that knows one objective."""
 
-    def infer_relative_search_space(self, study: optuna.Study, trial: Any) -> dict[str, Any]:
+    def infer_relative_search_space(self, study, trial):
         self._raise_error_if_multi_objective(study)
         return {}
 
 
-def test_waiting_makes_a_search_that_can_be_repeated() -> None:
+def test_waiting_makes_a_search_that_can_be_repeated():
     first, again, other = (
         run(optuna.create_study(sampler=AutoSampler(SPACE, seed=seed, wait=True)), 16)
         for seed in (1, 1, 2)
@@ -160,7 +154,7 @@ def test_waiting_makes_a_search_that_can_be_repeated() -> None:
     assert first != other
 
 
-def test_the_largest_is_found_where_that_is_wanted() -> None:
+def test_the_largest_is_found_where_that_is_wanted():
     study = optuna.create_study(direction="maximize", sampler=AutoSampler(SPACE, seed=0, wait=True))
     for _ in range(25):
         trial = study.ask()
@@ -169,7 +163,7 @@ def test_the_largest_is_found_where_that_is_wanted() -> None:
     assert study.best_params["kind"] == "deep"
 
 
-def test_proposals_keep_away_from_where_trials_fail() -> None:
+def test_proposals_keep_away_from_where_trials_fail():
     study = optuna.create_study(sampler=AutoSampler(SPACE, seed=0, wait=True))
     failed = []
     for _ in range(40):
@@ -184,7 +178,7 @@ def test_proposals_keep_away_from_where_trials_fail() -> None:
     assert sum(failed[20:]) <= 5
 
 
-def test_a_pruned_trial_counts_as_no_better_than_the_median() -> None:
+def test_a_pruned_trial_counts_as_no_better_than_the_median():
     study = optuna.create_study()
     for value in (1.0, 2.0, 6.0):
         study.tell(study.ask(), value)
@@ -197,13 +191,11 @@ def test_a_pruned_trial_counts_as_no_better_than_the_median() -> None:
     assert [value for _, value in finished] == [1.0, 2.0, 6.0, 2.0, 4.0, 6.0]
 
 
-def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(monkeypatch):
     asked: list[tuple[list[float], int]] = []
     propose = Proposer.propose
 
-    def noted(self: Proposer, finished: Any, running: Any, *rest: int) -> Any:
+    def noted(self, finished, running, *rest):
         asked.append(([value for _, value in finished], len(running)))
         return propose(self, finished, running, *rest)
 
@@ -223,14 +215,14 @@ def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(
     assert asked[-1] == ([1.0, 2.0, 1.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0], 3)
 
 
-def test_given_values_are_kept() -> None:
+def test_given_values_are_kept():
     with automatic(seed=0) as sampler:
         study = optuna.create_study(sampler=sampler)
         study.enqueue_trial({"kind": "deep", "depth": 3})
         assert run(study, 1)[0]["depth"] == 3
 
 
-def test_batched_tpe_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batched_tpe_takes_over(monkeypatch):
     monkeypatch.setattr(auto, "MOST_TRIALS", 15)
     study = optuna.create_study(sampler=AutoSampler(SPACE, seed=9, wait=True))
     run(study, 15)
@@ -239,7 +231,7 @@ def test_batched_tpe_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(study, 5) == run(other, 5)
 
 
-def test_several_objectives_and_constraints_are_batched_tpe_s() -> None:
+def test_several_objectives_and_constraints_are_batched_tpe_s():
     for directions in (["minimize"], ["minimize", "minimize"]):
         with automatic(seed=0) as sampler:
             study = optuna.create_study(directions=directions, sampler=sampler)
@@ -252,9 +244,7 @@ def test_several_objectives_and_constraints_are_batched_tpe_s() -> None:
             assert sampler._supply._background is None
 
 
-def test_short_trials_do_not_wait_for_the_process_beside_the_driver(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_short_trials_do_not_wait_for_the_process_beside_the_driver(monkeypatch):
     """They go on though it is suspended, and nothing is proposed in the driver's own process."""
     monkeypatch.setattr(Proposer, "propose", lambda *_: pytest.fail("the driver proposes"))
     monkeypatch.setattr(supply, "MOST_SECONDS", 600.0)
@@ -285,9 +275,7 @@ def test_short_trials_do_not_wait_for_the_process_beside_the_driver(
         run(study, 2)
 
 
-def test_long_trials_wait_for_proposals_that_know_all_results(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_long_trials_wait_for_proposals_that_know_all_results(monkeypatch):
     monkeypatch.setattr(supply, "MOST_SECONDS", 120.0)  # for the process to start
     hours = itertools.count(0, 36_000)
     suggested = []
@@ -298,7 +286,7 @@ def test_long_trials_wait_for_proposals_that_know_all_results(
     assert suggested[0] == suggested[1]
 
 
-def test_batched_tpe_takes_over_when_the_process_dies(caplog: pytest.LogCaptureFixture) -> None:
+def test_batched_tpe_takes_over_when_the_process_dies(caplog):
     with automatic(seed=0) as sampler:
         study = optuna.create_study(sampler=sampler)
         run(study, 9)
@@ -312,7 +300,7 @@ def test_batched_tpe_takes_over_when_the_process_dies(caplog: pytest.LogCaptureF
     assert "batched TPE takes over" in caplog.text
 
 
-def test_the_process_ends_with_a_driver_that_is_killed() -> None:
+def test_the_process_ends_with_a_driver_that_is_killed():
     driver = subprocess.Popen(
         [sys.executable, "-c", _DRIVER],
         stdout=subprocess.PIPE,

@@ -1,7 +1,5 @@
 """Suggestions stay within the space, whatever the space."""
 
-from __future__ import annotations
-
 import tempfile
 import warnings
 from pathlib import Path
@@ -20,7 +18,7 @@ CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 
 
 @st.composite
-def parameters(draw: st.DrawFn, earlier: dict[str, Parameter]) -> Parameter:
+def parameters(draw, earlier):
     """Any parameter, conditional on an earlier choice now and then."""
     when = {}
     chosen = {name: p.choices for name, p in earlier.items() if p.choices is not None}
@@ -50,7 +48,7 @@ def parameters(draw: st.DrawFn, earlier: dict[str, Parameter]) -> Parameter:
 
 
 @st.composite
-def spaces(draw: st.DrawFn) -> dict[str, Parameter]:
+def spaces(draw):
     space: dict[str, Parameter] = {}
     for i in range(draw(st.integers(1, 4))):
         space[f"section.key{i}"] = draw(parameters(space))
@@ -59,7 +57,7 @@ def spaces(draw: st.DrawFn) -> dict[str, Parameter]:
 
 @settings(max_examples=60, deadline=None)
 @given(space=spaces(), seed=st.integers(0, 2**32 - 1))
-def test_every_suggestion_is_within_the_space(space: dict[str, Parameter], seed: int) -> None:
+def test_every_suggestion_is_within_the_space(space, seed):
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # Optuna warns where it has to lower the end of a range
@@ -78,7 +76,7 @@ PUBLISHED = sorted(CONFIGS.rglob("*hpo*.yaml"))
 
 
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
-def test_every_network_of_a_published_space_can_be(path: Path) -> None:
+def test_every_network_of_a_published_space_can_be(path):
     config = load_config(path)
     space = config.search.space
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
@@ -93,7 +91,7 @@ def test_every_network_of_a_published_space_can_be(path: Path) -> None:
 
 @settings(max_examples=15, deadline=None)
 @given(space=spaces(), seed=st.integers(0, 10**12))
-def test_a_study_knows_what_it_suggested(space: dict[str, Parameter], seed: int) -> None:
+def test_a_study_knows_what_it_suggested(space, seed):
     config = SearchConfig(trials=9, sampler="random", space=space)
     with tempfile.TemporaryDirectory() as folder:
         search = open_search(Path(folder) / "study.journal", config, seed)
@@ -103,7 +101,7 @@ def test_a_study_knows_what_it_suggested(space: dict[str, Parameter], seed: int)
         search.close()
 
 
-def test_the_samplers_own_suggestions_are_within_the_space(tmp_path: Path) -> None:
+def test_the_samplers_own_suggestions_are_within_the_space(tmp_path):
     search = open_search(tmp_path / "study.journal")
     for _ in range(30):
         trial = search.ask()
@@ -116,7 +114,7 @@ def test_the_samplers_own_suggestions_are_within_the_space(tmp_path: Path) -> No
     assert types == set(SPACE["Architecture.mpnn_type"].choices or ())
 
 
-def test_conditional_parameters_exist_only_where_they_apply(tmp_path: Path) -> None:
+def test_conditional_parameters_exist_only_where_they_apply(tmp_path):
     search = open_search(tmp_path / "study.journal")
     trials = [search.ask().parameters for _ in range(20)]
     has = {t["Architecture.mpnn_type"]: "Architecture.num_gaussians" in t for t in trials}
@@ -141,13 +139,11 @@ CHAIN = {
         ({}, ["a"]),
     ],
 )
-def test_a_condition_on_a_parameter_that_does_not_exist_is_not_met(
-    values: dict[str, object], existing: list[str]
-) -> None:
+def test_a_condition_on_a_parameter_that_does_not_exist_is_not_met(values, existing):
     assert active(CHAIN, values) == existing
 
 
-def test_distributions_are_those_of_optuna() -> None:
+def test_distributions_are_those_of_optuna():
     space = {
         "choice": Parameter(choices=("x", 2, True)),
         "whole": Parameter(int=(8, 60), step=16),
@@ -165,8 +161,8 @@ def test_distributions_are_those_of_optuna() -> None:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 123_456, 20_240_101, 2**40])
-def test_the_seed_decides(seed: int, tmp_path: Path) -> None:
-    def suggestions(name: str, seed: int) -> list[dict[str, object]]:
+def test_the_seed_decides(seed, tmp_path):
+    def suggestions(name, seed):
         search = open_search(tmp_path / name, seed=seed)
         return [search.ask().parameters for _ in range(5)]
 

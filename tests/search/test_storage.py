@@ -1,11 +1,8 @@
 """The study's storage: Optuna's, on disk in groups."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +16,10 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
-from optuna.storages import BaseStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.testing.pytest_storages import StorageTestCase
-from optuna.trial import FrozenTrial, TrialState, create_trial
+from optuna.trial import TrialState, create_trial
 from storage_cases import content, every_state, optunas
 
 from hydragnn_flow.search.storage import StudyStorage, read_journal
@@ -39,12 +35,12 @@ DOMAINS: dict[str, list[BaseDistribution]] = {
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet():
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "study.journal"
 
 
@@ -52,11 +48,11 @@ class TestAsOptunaAsksOfAStorage(StorageTestCase):
     """Optuna's own tests of a storage."""
 
     @pytest.fixture
-    def storage(self, path: Path) -> Iterator[StudyStorage]:
+    def storage(self, path):
         with StudyStorage(path) as storage:
             yield storage
 
-    def test_pickle_storage(self, storage: BaseStorage) -> None:
+    def test_pickle_storage(self, storage):
         """Only the driver has it."""
         with pytest.raises(TypeError):
             pickle.dumps(storage)
@@ -97,7 +93,7 @@ steps: st.SearchStrategy[tuple[Any, ...]] = st.one_of(
 )
 
 
-def take(storage: BaseStorage, step: tuple[Any, ...], study_id: int) -> Any:
+def take(storage, step, study_id):
     """One step; what it returned, or the kind of error it raised."""
     try:
         match step:
@@ -131,7 +127,7 @@ def take(storage: BaseStorage, step: tuple[Any, ...], study_id: int) -> Any:
         return type(error)
 
 
-def template(state: TrialState, seed: int) -> FrozenTrial:
+def template(state, seed):
     return create_trial(
         state=state,
         value=float(seed) if state == TrialState.COMPLETE else None,
@@ -145,9 +141,7 @@ def template(state: TrialState, seed: int) -> FrozenTrial:
 
 @settings(max_examples=60, deadline=None)
 @given(sequence=st.lists(steps, max_size=40))
-def test_any_sequence_of_changes_is_what_optuna_makes_of_it(
-    sequence: list[tuple[Any, ...]],
-) -> None:
+def test_any_sequence_of_changes_is_what_optuna_makes_of_it(sequence):
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda file: None)  # hundreds of commits
         path = Path(folder) / "study.journal"
@@ -176,7 +170,7 @@ def test_any_sequence_of_changes_is_what_optuna_makes_of_it(
             assert numbers == [numbers[-1]] * 4
 
 
-def test_a_reader_sees_the_complete_records_and_writes_nothing(path: Path) -> None:
+def test_a_reader_sees_the_complete_records_and_writes_nothing(path):
     with StudyStorage(path) as storage:
         every_state(storage)
     whole = path.read_bytes()
@@ -190,20 +184,18 @@ def test_a_reader_sees_the_complete_records_and_writes_nothing(path: Path) -> No
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_two_records_a_trial_and_one_fsync_a_commit(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_records_a_trial_and_one_fsync_a_commit(path, monkeypatch):
     calls: list[int] = []
     fsync = os.fsync
 
-    def counted(file: int) -> None:
+    def counted(file):
         calls.append(file)
         fsync(file)
 
     storage = StudyStorage(path)
     monkeypatch.setattr(os, "fsync", counted)
 
-    def committed() -> tuple[int, int]:
+    def committed():
         """New records and fsyncs of a commit."""
         before = path.read_bytes().count(b"\n") if path.exists() else 0
         calls.clear()
@@ -231,7 +223,7 @@ def test_two_records_a_trial_and_one_fsync_a_commit(
     assert calls == []
 
 
-def test_a_stock_journal_of_several_workers_opens_and_goes_on(path: Path) -> None:
+def test_a_stock_journal_of_several_workers_opens_and_goes_on(path):
     workers = [optunas(path) for _ in range(3)]
     every_state(workers[0])
     studies = [

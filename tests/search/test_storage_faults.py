@@ -1,16 +1,11 @@
 """The study's journal after accidents: cut, damaged, a disk that is full or fails."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os
 import resource
-from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from io import FileIO
-from pathlib import Path
-from typing import Any
 
 import optuna
 import pytest
@@ -23,18 +18,16 @@ from hydragnn_flow.search.storage import GroupCommitBackend, StudyStorage, read_
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> None:
+def quiet():
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "study.journal"
 
 
-def test_a_journal_cut_at_any_byte_opens_with_all_complete_records(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_cut_at_any_byte_opens_with_all_complete_records(path, monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda file: None)  # hundreds of openings
     with StudyStorage(path) as storage:
         every_state(storage)
@@ -65,7 +58,7 @@ def test_a_journal_cut_at_any_byte_opens_with_all_complete_records(
             storage.commit()
 
 
-def test_any_damaged_record_is_refused_by_its_line(path: Path) -> None:
+def test_any_damaged_record_is_refused_by_its_line(path):
     with StudyStorage(path) as storage:
         every_state(storage)
     lines = path.read_bytes().splitlines(keepends=True)
@@ -81,7 +74,7 @@ def test_any_damaged_record_is_refused_by_its_line(path: Path) -> None:
 
 
 @contextmanager
-def file_size_limit(n_bytes: int) -> Iterator[None]:
+def file_size_limit(n_bytes):
     """No file of this process grows beyond a size: writes are cut short, then fail."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, hard))
@@ -92,7 +85,7 @@ def file_size_limit(n_bytes: int) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 200, 700])
-def test_a_full_disk_leaves_the_journal_whole_and_nothing_is_lost(path: Path, room: int) -> None:
+def test_a_full_disk_leaves_the_journal_whole_and_nothing_is_lost(path, room):
     storage = StudyStorage(path)
     every_state(storage)
     study = optuna.load_study(study_name="search", storage=storage)
@@ -114,10 +107,8 @@ def test_a_full_disk_leaves_the_journal_whole_and_nothing_is_lost(path: Path, ro
     assert content(optunas(path)) == content(read_journal(path)) == content(storage)
 
 
-def test_a_disk_that_fails_at_fsync_is_asked_again(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(file: int) -> None:
+def test_a_disk_that_fails_at_fsync_is_asked_again(path, monkeypatch):
+    def failing(file):
         raise OSError(errno.EIO, "input/output error")
 
     with StudyStorage(path) as storage:
@@ -140,24 +131,24 @@ class HalfBroken(FileIO):
 
     failures = 2
 
-    def write(self, content: Any, /) -> int:
+    def write(self, content, /):
         if self.failures == 2:
             self.failures = 1
             return super().write(content[: len(content) // 2])
         self._fail()
         return super().write(content)
 
-    def truncate(self, size: int | None = None, /) -> int:
+    def truncate(self, size=None, /):
         self._fail()
         return super().truncate(size)
 
-    def _fail(self) -> None:
+    def _fail(self):
         if self.failures > -1:
             self.failures -= 1
             raise OSError(errno.EIO, "input/output error")
 
 
-def test_half_a_record_that_could_not_be_removed_is_removed_by_the_next_commit(path: Path) -> None:
+def test_half_a_record_that_could_not_be_removed_is_removed_by_the_next_commit(path):
     with StudyStorage(path) as storage:
         study = optuna.create_study(storage=storage)
         storage.commit()
@@ -173,9 +164,7 @@ def test_half_a_record_that_could_not_be_removed_is_removed_by_the_next_commit(p
     assert content(read_journal(path)) == content(storage)
 
 
-def test_a_reader_takes_no_second_half_of_a_line_for_a_line(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reader_takes_no_second_half_of_a_line_for_a_line(path, monkeypatch):
     """The last line is completed between two reads."""
     path.touch()
     growing = nullcontext(iter([b'{"a":1}\n', b'{"b"', b":2}\n"]))
@@ -184,7 +173,7 @@ def test_a_reader_takes_no_second_half_of_a_line_for_a_line(
     assert list(backend.read_logs(0)) == [{"a": 1}]
 
 
-def test_what_is_no_json_is_refused_before_it_can_spoil_a_commit(path: Path) -> None:
+def test_what_is_no_json_is_refused_before_it_can_spoil_a_commit(path):
     with StudyStorage(path) as storage:
         study = optuna.create_study(storage=storage)
         before = content(storage)

@@ -1,9 +1,6 @@
 """Proposals on demand where trials are long, ahead where they are short; on a simulated clock."""
 
-from __future__ import annotations
-
 import heapq
-from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -22,22 +19,20 @@ SPACE = {"known": Parameter(int=(0, 10_000))}
 class Counting:
     """Proposes the number of results that it was told of, and takes its time."""
 
-    def __init__(self, clock: Clock, seconds: float) -> None:
+    def __init__(self, clock, seconds):
         self.clock, self.seconds, self.free = clock, seconds, 0.0
         self.requests = 0
 
-    def propose(self, finished: Any, running: Any, count: int, seed: int) -> Future[Proposals]:
+    def propose(self, finished, running, count, seed):
         self.requests += 1
         took = count * self.seconds
         self.free = max(self.free, self.clock.now) + took
         return Awaited(self.clock, self.free, Proposals([{"known": len(finished)}] * count, took))
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
-def campaign(
-    trial_seconds: float, proposing: float, in_flight: int, trials: int
-) -> tuple[list[int], float, float, int]:
+def campaign(trial_seconds, proposing, in_flight, trials):
     """How many results each proposal did not know; time waited and in all; trials without one."""
     clock = Clock()
     asked = Supply(SPACE, lambda space: Counting(clock, proposing), clock)
@@ -65,13 +60,13 @@ def campaign(
 
 
 @pytest.mark.parametrize("in_flight", [1, 4, 32, 256])
-def test_where_trials_are_long_every_proposal_knows_all_results(in_flight: int) -> None:
+def test_where_trials_are_long_every_proposal_knows_all_results(in_flight):
     stale, waited, _, missing = campaign(600.0, 0.4, in_flight, 4 * in_flight + 4)
     assert set(stale) == {0} and missing == 0
     assert waited == pytest.approx(0.4 * len(stale))
 
 
-def test_where_trials_are_short_the_driver_hardly_waits_and_some_results_are_not_known() -> None:
+def test_where_trials_are_short_the_driver_hardly_waits_and_some_results_are_not_known():
     stale, waited, _, missing = campaign(5.0, 0.4, 4, 400)
     # Once, before it is known what a proposal takes.
     assert waited <= supply.MOST_IDLE * 5.0
@@ -79,7 +74,7 @@ def test_where_trials_are_short_the_driver_hardly_waits_and_some_results_are_not
     assert max(stale) <= 2 * supply.FEWEST_AHEAD
 
 
-def test_a_process_that_hangs_holds_up_the_driver_once_and_briefly() -> None:
+def test_a_process_that_hangs_holds_up_the_driver_once_and_briefly():
     stale, waited, _, missing = campaign(3600.0, 1e9, 4, 40)
     assert (stale, missing) == ([], 36)
     assert waited <= 36 * supply.MOST_SECONDS
@@ -89,9 +84,7 @@ def test_a_process_that_hangs_holds_up_the_driver_once_and_briefly() -> None:
 @given(
     st.floats(0.05, 4000.0), st.floats(0.01, 5.0), st.sampled_from([1, 2, 7, 64, 300]), st.data()
 )
-def test_waiting_idles_next_to_nothing(
-    trial_seconds: float, proposing: float, in_flight: int, data: st.DataObject
-) -> None:
+def test_waiting_idles_next_to_nothing(trial_seconds, proposing, in_flight, data):
     trials = data.draw(st.integers(in_flight + 1, 3 * in_flight + 50))
     _, waited, passed, _ = campaign(trial_seconds, proposing, in_flight, trials)
     served = trials - in_flight

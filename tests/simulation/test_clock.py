@@ -1,7 +1,5 @@
 """Virtual time."""
 
-from __future__ import annotations
-
 from queue import SimpleQueue
 
 import pytest
@@ -15,7 +13,7 @@ from hydragnn_flow.simulation.clock import VirtualClock
 
 
 @given(st.lists(st.floats(0, 1e6), max_size=20))
-def test_what_is_to_happen_does_so_in_order_and_at_its_time(times: list[float]) -> None:
+def test_what_is_to_happen_does_so_in_order_and_at_its_time(times):
     clock: Clock = VirtualClock()
     assert isinstance(clock, VirtualClock)
     happened: list[tuple[float, int]] = []
@@ -25,7 +23,7 @@ def test_what_is_to_happen_does_so_in_order_and_at_its_time(times: list[float]) 
     assert happened == sorted((when, number) for number, when in enumerate(times))
 
 
-def test_a_campaign_that_waits_for_an_end_is_there_after_few_looks() -> None:
+def test_a_campaign_that_waits_for_an_end_is_there_after_few_looks():
     clock, events = VirtualClock(), SimpleQueue[str]()
     clock.at(7200.0, lambda: events.put("over"))
     assert clock.next(events, 0.0) is None and clock.monotonic() == 0.0
@@ -38,7 +36,7 @@ def test_a_campaign_that_waits_for_an_end_is_there_after_few_looks() -> None:
     assert len(looks) < 12 and any(60 <= when <= 120 for when in looks)
 
 
-def test_events_end_the_wait_at_their_time() -> None:
+def test_events_end_the_wait_at_their_time():
     clock, events = VirtualClock(), SimpleQueue[int]()
     for when in (3, 1, 2):
         clock.at(when, lambda when=when: events.put(when))
@@ -49,13 +47,13 @@ def test_events_end_the_wait_at_their_time() -> None:
     ]
 
 
-def test_what_was_called_off_does_not_happen() -> None:
+def test_what_was_called_off_does_not_happen():
     clock = VirtualClock()
     clock.at(1.0, lambda: pytest.fail("it has happened")).call_off()
     assert clock.next(SimpleQueue(), 5.0) is None
 
 
-def test_a_campaign_that_waits_for_nothing_is_stopped() -> None:
+def test_a_campaign_that_waits_for_nothing_is_stopped():
     clock = VirtualClock()
     with pytest.raises(CampaignStopped, match="does not come"):
         for _ in range(2_000):

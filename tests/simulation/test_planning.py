@@ -1,7 +1,5 @@
 """Plans: surveys of a search space, and what simulations of its campaign come to."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +14,9 @@ from typer.testing import CliRunner
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.cli import app
 from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_table
-from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import Experience, Power, Taken, Work
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.simulation import Conditions, Configuration, Planner, Simulated, misfits
@@ -34,23 +30,23 @@ JOBS = replace(SITE, scheduler="slurm", nodes=4, blocks=2, walltime=7200.0)
 TOOK = Simulated(3600.0, 3000.0, 4.0, 8.0, 0.8, 0.5, {"complete": 6}, 2, 0, 1)
 
 
-def planner(config: RunConfig, store: Path, site: Site = SITE, seed: int = 0) -> Planner:
+def planner(config, store, site=SITE, seed=0):
     return Planner(config, site, GraphStore.open(store), Conditions(), seed)
 
 
-def drawn(mpnn_type: str, width: int, reason: str = "") -> Configuration:
+def drawn(mpnn_type, width, reason=""):
     parameters = {"Architecture.mpnn_type": mpnn_type, "Architecture.hidden_dim": width}
     return Configuration(parameters, mpnn_type, reason=reason)
 
 
-def test_a_survey_depends_on_its_seed_alone(config: RunConfig, store: Path) -> None:
+def test_a_survey_depends_on_its_seed_alone(config, store):
     first, again, other = (planner(config, store, seed=seed).survey(VIEW) for seed in (0, 0, 1))
     assert first == again != other
     assert {one.mpnn_type for one in first} == {"SchNet", "EGNN", "PNA"}
     assert all(not one.reason and one.seconds > 0 and one.memory_gib > 0 for one in first)
 
 
-def test_a_machine_without_memory_takes_nothing(config: RunConfig, store: Path) -> None:
+def test_a_machine_without_memory_takes_nothing(config, store):
     gcd = replace(NODE.gcd, memory_gib=NODE.gcd.process_gib * 1.001)
     tiny = replace(SITE, node=replace(NODE, gcd=gcd, device="cuda"))
     found = planner(config, store, tiny).survey(VIEW)
@@ -58,7 +54,7 @@ def test_a_machine_without_memory_takes_nothing(config: RunConfig, store: Path) 
     assert refused and all("GiB, a GCD has 0.5" in one.reason for one in refused)
 
 
-def test_parts_of_a_space_that_fit_nowhere_are_named_with_the_reason() -> None:
+def test_parts_of_a_space_that_fit_nowhere_are_named_with_the_reason():
     large, other = "needs 80 GiB, a GCD has 58 GiB", "needs spherical harmonics"
     found = [drawn("SchNet", width, large if width > 600 else "") for width in range(8, 1000, 40)]
     found += [drawn("MACE", width, other) for width in (100, 200, 300)]
@@ -68,14 +64,12 @@ def test_parts_of_a_space_that_fit_nowhere_are_named_with_the_reason() -> None:
     ]
 
 
-def test_few_that_do_not_fit_are_no_part_of_a_space() -> None:
+def test_few_that_do_not_fit_are_no_part_of_a_space():
     found = [drawn("SchNet", width) for width in (8, 16, 32)] + [drawn("MACE", 64, "too large")]
     assert misfits(SPACE, found) == []
 
 
-def test_simulations_go_from_quicker_to_slower_than_expected(
-    config: RunConfig, store: Path
-) -> None:
+def test_simulations_go_from_quicker_to_slower_than_expected(config, store):
     quiet = Conditions(node_seconds=0.0, noise=0.0)
     draws, on_nodes = Planner(config, SITE, GraphStore.open(store), quiet, 0).simulate(VIEW, 8)
     assert all(sum(draw.trials.values()) == TRIALS for draw in draws)
@@ -85,9 +79,7 @@ def test_simulations_go_from_quicker_to_slower_than_expected(
     assert on_nodes[2].makespan < on_nodes[1].makespan
 
 
-def test_nothing_is_left_of_a_plan(
-    config: RunConfig, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_left_of_a_plan(config, store, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     planner(config, store).simulate(VIEW, 3)
     # The user's own folder there is for locks and shared memory, of any command.
@@ -98,7 +90,7 @@ def test_nothing_is_left_of_a_plan(
     ("there", "said"),
     [(10.0, "10 node-hours are enough:"), (4.5, "are enough in the median:"), (1.0, "too little")],
 )
-def test_a_plan_is_compared_with_what_there_is(there: float, said: str) -> None:
+def test_a_plan_is_compared_with_what_there_is(there, said):
     draws = [replace(TOOK, node_hours=hours) for hours in (3.0, 4.0, 5.0)]
     sentences = [
         *conclusions(draws, {4: TOOK, 8: TOOK}, JOBS, is_calibrated=True, node_hours=there)
@@ -111,13 +103,13 @@ def test_a_plan_is_compared_with_what_there_is(there: float, said: str) -> None:
     ("hours", "asked"),
     [(1.0, "--walltime 01:00:00"), (1.01, "--walltime 01:10:00"), (5.0, "about 3 jobs")],
 )
-def test_a_plan_says_which_jobs_to_ask_for(hours: float, asked: str) -> None:
+def test_a_plan_says_which_jobs_to_ask_for(hours, asked):
     draws = [replace(TOOK, makespan=3600 * hours)] * 3
     first, *_ = conclusions(draws, {4: TOOK, 8: TOOK}, JOBS, is_calibrated=True, node_hours=None)
     assert first.startswith("ask for 2 x 2 nodes") and asked in first
 
 
-def test_a_plan_says_what_it_does_not_know() -> None:
+def test_a_plan_says_what_it_does_not_know():
     halved = replace(TOOK, makespan=1800.0)
     sentences = [
         *conclusions([TOOK] * 3, {4: TOOK, 8: halved}, JOBS, is_calibrated=False, node_hours=None)
@@ -134,19 +126,17 @@ def test_a_plan_says_what_it_does_not_know() -> None:
     ("seconds", "words"),
     [(0.94, "0.94 s"), (42.4, "42 s"), (190, "3 min 10 s"), (19_200, "5 h 20 min")],
 )
-def test_durations(seconds: float, words: str) -> None:
+def test_durations(seconds, words):
     assert duration(seconds) == words
 
 
-def invoke(*arguments: str) -> str:
+def invoke(*arguments):
     found = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"}, catch_exceptions=False)
     assert found.exit_code == 0
     return found.output
 
 
-def test_the_commands_look_ahead_for_a_machine_that_is_not_here(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_look_ahead_for_a_machine_that_is_not_here(store, tmp_path, monkeypatch):
     """On Frontier, without an account: nothing is submitted."""
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
@@ -162,7 +152,7 @@ def test_the_commands_look_ahead_for_a_machine_that_is_not_here(
     assert "nothing was trained" in invoke("status", "runs/small-simulated")
 
 
-def test_a_store_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_is_none_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("small.yaml").write_text(yaml.safe_dump(CONFIG), encoding="utf-8")
     with pytest.raises(Exception, match="is no GraphStore; prepare one or leave it out"):
@@ -170,7 +160,7 @@ def test_a_store_that_is_none_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("watts", [None, 2125.0])
-def test_the_energy_is_that_of_gcds_at_full_power(watts: float | None, config: RunConfig) -> None:
+def test_the_energy_is_that_of_gcds_at_full_power(watts, config):
     """Four node-hours at 2.125 kW."""
     site = replace(JOBS, node=replace(NODE, watts=watts))
     console = Console(width=120)
@@ -182,9 +172,7 @@ def test_the_energy_is_that_of_gcds_at_full_power(watts: float | None, config: R
 
 
 @pytest.mark.parametrize("rest", [None, 500.0])
-def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(
-    rest: float | None, config: RunConfig
-) -> None:
+def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(rest, config):
     """Eight GCD-hours at 250 W in four node-hours, whose rest draws 500 W."""
     site = replace(JOBS, node=replace(NODE, watts=2125.0))
     power = Power(250.0, 12, rest)
@@ -203,21 +191,19 @@ def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(
     assert ("was not counted" in told[0]) == (rest is None)
 
 
-def counted(site: Site, watts: float) -> None:
+def counted(site, watts):
     """Have segments of a site on record whose GCDs have drawn so much."""
     taken = Taken(Work(1e9, 1e9, 100, 1e6, 1e5), 10, 0.1, 2.0, 2, 0.4, joules=2.0 * watts)
     CostFiles(site).write(Experience({"PNA": [taken]}, {}, [], 0.5))
 
 
-def test_a_plan_knows_what_segments_of_the_machine_have_used(
-    config: RunConfig, store: Path
-) -> None:
+def test_a_plan_knows_what_segments_of_the_machine_have_used(config, store):
     assert planner(config, store).power is None
     counted(SITE, 40.0)
     assert planner(config, store).power == Power(40.0, 1)
 
 
-def test_a_limit_of_energy_ends_planned_searches(config: RunConfig, store: Path) -> None:
+def test_a_limit_of_energy_ends_planned_searches(config, store):
     search = config.search.model_copy(update={"energy_kwh": 1e-5})
     limited = config.model_copy(update={"search": search})
     with pytest.raises(InputError, match=r"search.energy_kwh: it is not known what the GCDs of"):
@@ -230,8 +216,8 @@ def test_a_limit_of_energy_ends_planned_searches(config: RunConfig, store: Path)
 
 
 def test_searches_for_little_energy_can_be_planned_on_a_machine_that_was_not_measured(
-    config: RunConfig, store: Path
-) -> None:
+    config, store
+):
     search = config.search.model_copy(update={"objectives": ("val_error", "joules")})
     draws, _ = planner(config.model_copy(update={"search": search}), store).simulate(VIEW, 3)
     assert all(sum(draw.trials.values()) == TRIALS for draw in draws)

@@ -1,7 +1,5 @@
 """Processor sharing: hand-made cases, and that work is neither lost nor made."""
 
-from __future__ import annotations
-
 from queue import SimpleQueue
 
 import pytest
@@ -18,14 +16,14 @@ A, B = Spot("n", 0), Spot("n", 1)
 class Machine:
     """GCDs, and when the jobs on them have ended."""
 
-    def __init__(self, interference: float = 0.0) -> None:
+    def __init__(self, interference=0.0):
         self.clock = VirtualClock()
         self.gcds = Gcds(self.clock, interference)
         self.ends: dict[str, float] = {}
         self.jobs: list[Job] = []
 
-    def begin(self, name: str, when: float, seconds: float, busy: float, *spots: Spot) -> None:
-        def ended() -> None:
+    def begin(self, name, when, seconds, busy, *spots):
+        def ended():
             self.gcds.end(job)
             self.ends[name] = self.clock.monotonic()
 
@@ -33,18 +31,18 @@ class Machine:
         self.jobs.append(job)
         self.clock.at(when, lambda: self.gcds.begin(job))
 
-    def run(self) -> dict[str, float]:
+    def run(self):
         self.clock.next(SimpleQueue(), 1e9)
         return {name: pytest.approx(end) for name, end in self.ends.items()}
 
 
-def test_a_job_alone_takes_its_time() -> None:
+def test_a_job_alone_takes_its_time():
     machine = Machine()
     machine.begin("one", 5.0, 10.0, 1.0)
     assert machine.run() == {"one": 15.0}
 
 
-def test_two_that_keep_a_gcd_busy_take_twice_as_long() -> None:
+def test_two_that_keep_a_gcd_busy_take_twice_as_long():
     machine = Machine()
     machine.begin("long", 0.0, 10.0, 1.0)
     machine.begin("late", 4.0, 3.0, 1.0)
@@ -52,21 +50,21 @@ def test_two_that_keep_a_gcd_busy_take_twice_as_long() -> None:
     assert machine.run() == {"late": 10.0, "long": 13.0}
 
 
-def test_two_that_are_half_busy_do_not_feel_each_other() -> None:
+def test_two_that_are_half_busy_do_not_feel_each_other():
     machine = Machine()
     machine.begin("one", 0.0, 10.0, 0.5)
     machine.begin("two", 0.0, 6.0, 0.5)
     assert machine.run() == {"two": 6.0, "one": 10.0}
 
 
-def test_interference_slows_what_is_together() -> None:
+def test_interference_slows_what_is_together():
     machine = Machine(interference=0.25)
     machine.begin("one", 0.0, 8.0, 0.1)
     machine.begin("two", 0.0, 4.0, 0.1)
     assert machine.run() == {"two": 5.0, "one": 9.0}
 
 
-def test_a_gang_goes_at_the_pace_of_its_slowest_rank() -> None:
+def test_a_gang_goes_at_the_pace_of_its_slowest_rank():
     machine = Machine()
     machine.begin("gang", 0.0, 10.0, 1.0, A, B)
     machine.begin("guest", 2.0, 4.0, 1.0, B)
@@ -86,7 +84,7 @@ _JOBS = st.lists(
 
 
 @given(_JOBS)
-def test_work_is_neither_lost_nor_made(jobs: list[tuple[float, float, float, tuple[Spot]]]) -> None:
+def test_work_is_neither_lost_nor_made(jobs):
     machine = Machine()
     for number, (when, seconds, busy, spots) in enumerate(jobs):
         machine.begin(str(number), when, seconds, busy, *spots)

@@ -1,13 +1,9 @@
 """Simulated campaigns: the real loop on machines that are not there."""
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 from campaign_cases import CONFIG, MEMBERS, TRIALS
@@ -18,7 +14,6 @@ from hydragnn_flow.campaign import check_paths
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.report.progress import CampaignView
@@ -35,10 +30,10 @@ BATCH = replace(SITE, node=GPU, nodes=4, blocks=2, scheduler="slurm", walltime=4
 
 
 @pytest.fixture
-def run(tmp_path: Path, config: RunConfig, store: Path) -> Simulate:
+def run(tmp_path, config, store):
     """Simulate the small campaign; its directory is `run` below the test's."""
 
-    def simulated(site: Site = SITE, trials: int = TRIALS, **changes: Any) -> Simulated:
+    def simulated(site=SITE, trials=TRIALS, **changes):
         search = config.search.model_copy(update={"trials": trials})
         return simulate(
             config.model_copy(update={"search": search}),
@@ -52,15 +47,15 @@ def run(tmp_path: Path, config: RunConfig, store: Path) -> Simulate:
     return simulated
 
 
-def results(path: Path) -> list[SegmentResult]:
+def results(path):
     return list(RunDirectory(path).results())
 
 
-def histories(path: Path) -> dict[tuple[str, int, int], list[list[float]]]:
+def histories(path):
     return {(r.kind, r.number, r.rung): r.history for r in results(path)}
 
 
-def timeless(path: Path) -> list[Any]:
+def timeless(path):
     """Segments without what differs between two simulations of one seed: the real time."""
     found = results(path)
     begun = min(result.started for result in found)
@@ -73,7 +68,7 @@ def timeless(path: Path) -> list[Any]:
     ]
 
 
-def test_a_simulated_campaign_comes_to_its_end(run: Simulate, tmp_path: Path) -> None:
+def test_a_simulated_campaign_comes_to_its_end(run, tmp_path):
     found = run()
     assert sum(found.trials.values()) == TRIALS and set(found.trials) <= {"complete", "pruned"}
     assert found.members == MEMBERS
@@ -83,7 +78,7 @@ def test_a_simulated_campaign_comes_to_its_end(run: Simulate, tmp_path: Path) ->
     assert found.busy <= found.occupied * (1 + 1e-9) <= 1
 
 
-def test_one_seed_gives_one_result_and_another_one_another(run: Simulate, tmp_path: Path) -> None:
+def test_one_seed_gives_one_result_and_another_one_another(run, tmp_path):
     seen = []
     for seed in (1, 1, 2):
         seen.append((run(seed=seed, trials=12), timeless(tmp_path / "run")))
@@ -91,7 +86,7 @@ def test_one_seed_gives_one_result_and_another_one_another(run: Simulate, tmp_pa
     assert seen[0][0].makespan != seen[2][0].makespan
 
 
-def test_no_gcd_has_more_segments_than_it_may(run: Simulate, tmp_path: Path) -> None:
+def test_no_gcd_has_more_segments_than_it_may(run, tmp_path):
     found = run(BATCH, 60, conditions=Conditions(queue_seconds=60.0, losses=2.0), seed=5)
     spans: defaultdict[tuple[str, str], list[tuple[float, int]]] = defaultdict(list)
     for result in results(tmp_path / "run"):
@@ -107,9 +102,7 @@ def test_no_gcd_has_more_segments_than_it_may(run: Simulate, tmp_path: Path) -> 
     assert found.batch_jobs >= 2
 
 
-def test_the_makespan_is_no_shorter_than_the_work_and_the_longest_trial(
-    run: Simulate, tmp_path: Path
-) -> None:
+def test_the_makespan_is_no_shorter_than_the_work_and_the_longest_trial(run, tmp_path):
     found = run(trials=30, conditions=Conditions(node_seconds=0.0))
     seconds: defaultdict[tuple[str, int], float] = defaultdict(float)
     for result in results(tmp_path / "run"):
@@ -121,7 +114,7 @@ def test_the_makespan_is_no_shorter_than_the_work_and_the_longest_trial(
     assert found.node_hours * 3600 == pytest.approx(found.makespan, rel=0.2)
 
 
-def test_what_a_batch_job_cuts_short_goes_on_in_the_next(run: Simulate, tmp_path: Path) -> None:
+def test_what_a_batch_job_cuts_short_goes_on_in_the_next(run, tmp_path):
     slow = replace(BATCH, node=replace(GPU, gcd=replace(GPU.gcd, flops=1e6, bandwidth=1e6)))
     found = run(slow, 8)
     ended = results(tmp_path / "run")
@@ -136,19 +129,17 @@ def test_what_a_batch_job_cuts_short_goes_on_in_the_next(run: Simulate, tmp_path
             assert after.from_epoch == one.to_epoch
 
 
-def test_networks_on_a_simulated_gpu_are_as_small_as_they_are(
-    run: Simulate, tmp_path: Path
-) -> None:
+def test_networks_on_a_simulated_gpu_are_as_small_as_they_are(run, tmp_path):
     """The peak of a process is not taken for that of its network, thousands of times as large."""
     found = run(replace(SITE, node=GPU, nodes=4), 40)
     assert "failed" not in found.trials
     assert all((r.predicted_memory_gib or 0.0) < 1.0 for r in results(tmp_path / "run"))
 
 
-def test_packs_that_are_slower_than_apart_are_undone(run: Simulate, tmp_path: Path) -> None:
+def test_packs_that_are_slower_than_apart_are_undone(run, tmp_path):
     """Launches leave these GCDs idle for most of the time, but segments slow each other down."""
 
-    def makespan(most: int, interference: float) -> float:
+    def makespan(most, interference):
         gcd = replace(GPU.gcd, launch_seconds=0.05, most_segments=most)
         site = replace(SITE, node=replace(GPU, gcd=gcd), nodes=4)
         return run(site, 100, conditions=Conditions(interference=interference)).makespan
@@ -162,7 +153,7 @@ def test_packs_that_are_slower_than_apart_are_undone(run: Simulate, tmp_path: Pa
     assert all(result.together < 1.5 for result in ended[len(ended) // 2 :])
 
 
-def test_lost_nodes_cost_segments_and_not_the_campaign(run: Simulate, tmp_path: Path) -> None:
+def test_lost_nodes_cost_segments_and_not_the_campaign(run, tmp_path):
     conditions = Conditions(losses=20.0)
     found = run(replace(BATCH, walltime=3600.0), 40, conditions=conditions, seed=3)
     lost = [result for result in results(tmp_path / "run") if result.status == "lost"]
@@ -170,12 +161,12 @@ def test_lost_nodes_cost_segments_and_not_the_campaign(run: Simulate, tmp_path: 
     assert sum(found.trials.values()) == 40 and found.members == MEMBERS
 
 
-def test_a_machine_that_loses_all_its_nodes_stops_the_campaign(run: Simulate) -> None:
+def test_a_machine_that_loses_all_its_nodes_stops_the_campaign(run):
     with pytest.raises(CampaignStopped, match="all simulated nodes are lost"):
         run(conditions=Conditions(losses=1e5))
 
 
-def test_a_simulated_run_says_so(run: Simulate, tmp_path: Path, config: RunConfig) -> None:
+def test_a_simulated_run_says_so(run, tmp_path, config):
     run()
     path = tmp_path / "run"
     about = json.loads((path / "simulated.json").read_text())
@@ -189,7 +180,7 @@ def test_a_simulated_run_says_so(run: Simulate, tmp_path: Path, config: RunConfi
         check_paths(config, path)
 
 
-def test_a_real_run_is_not_replaced(run: Simulate, tmp_path: Path) -> None:
+def test_a_real_run_is_not_replaced(run, tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "run.yaml").write_text("name: real\n")
     with pytest.raises(InputError, match="holds no simulation"):
@@ -197,7 +188,7 @@ def test_a_real_run_is_not_replaced(run: Simulate, tmp_path: Path) -> None:
     assert (tmp_path / "run" / "run.yaml").read_text() == "name: real\n"
 
 
-def test_a_recorded_run_is_reproduced(run: Simulate, tmp_path: Path, config: RunConfig) -> None:
+def test_a_recorded_run_is_reproduced(run, tmp_path, config):
     """Here the record is of a simulated run; tests/test_simulation.py has a real one."""
     first = run(trials=20, seed=4)
     record = (tmp_path / "run").rename(tmp_path / "record")
@@ -211,16 +202,14 @@ def test_a_recorded_run_is_reproduced(run: Simulate, tmp_path: Path, config: Run
     )
 
 
-def test_a_run_without_segments_is_no_record(run: Simulate, tmp_path: Path) -> None:
+def test_a_run_without_segments_is_no_record(run, tmp_path):
     RunDirectory(tmp_path / "record").record_start(RunConfig.model_validate(CONFIG))
     with pytest.raises(InputError, match="has no segments that have ended"):
         run(recorded=tmp_path / "record")
 
 
 @pytest.mark.parametrize("budget", [{"steps": 600}, {"samples": 2400}, {"seconds": 300.0}])
-def test_a_simulated_campaign_has_the_steps_of_its_budget(
-    budget: dict[str, float], tmp_path: Path, config: RunConfig, store: Path
-) -> None:
+def test_a_simulated_campaign_has_the_steps_of_its_budget(budget, tmp_path, config, store):
     """Every trial that comes to its end has them all, or is as long as it may be."""
     search = config.search.model_copy(update={"budget": TrainingBudget(**budget)})
     config = config.model_copy(update={"search": search})
@@ -244,9 +233,7 @@ def test_a_simulated_campaign_has_the_steps_of_its_budget(
             assert seconds == pytest.approx(300, rel=0.02)
 
 
-def test_a_search_for_the_fastest_training_can_be_planned(
-    config: RunConfig, store: Path, tmp_path: Path
-) -> None:
+def test_a_search_for_the_fastest_training_can_be_planned(config, store, tmp_path):
     """It has no members, and trials of few steps on GCDs of their own."""
     values = config.model_dump(mode="json", exclude_unset=True, exclude={"ensemble"})
     values["search"] |= {"objectives": ["throughput"], "budget": {"steps": 20}, "rungs": "none"}

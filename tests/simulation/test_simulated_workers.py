@@ -1,10 +1,6 @@
 """What single segments come to on simulated workers."""
 
-from __future__ import annotations
-
-from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 from queue import SimpleQueue
 
 import numpy as np
@@ -12,10 +8,9 @@ import pytest
 from phase_cases import NODE, SITE
 
 from hydragnn_flow.campaign.machine import Workers
-from hydragnn_flow.config import RunConfig
-from hydragnn_flow.execution import Node, Rank, merged
+from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.pools.drain import drain_seconds
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.simulation.blocks import Blocks, Conditions
 from hydragnn_flow.simulation.clock import VirtualClock
 from hydragnn_flow.simulation.truth import Cost
@@ -31,27 +26,20 @@ COST = Cost(
 class Fixed:
     """A truth and a curve that are the same for all."""
 
-    def __init__(self, cost: Cost = COST) -> None:
+    def __init__(self, cost=COST):
         self._cost = cost
 
-    def cost(self, rank: Rank) -> Cost:
+    def cost(self, rank):
         return self._cost
 
-    def errors(self, spec: SegmentSpec) -> list[float]:
+    def errors(self, spec):
         return [1.0 / (1 + epoch) for epoch in range(spec.until_epoch)]
 
 
 class Machine:
     """Simulated workers, driven by hand."""
 
-    def __init__(
-        self,
-        config: RunConfig,
-        folder: Path,
-        cost: Cost = COST,
-        nodes: int = 2,
-        node: Node = NODE,
-    ) -> None:
+    def __init__(self, config, folder, cost=COST, nodes=2, node=NODE):
         self.clock = VirtualClock()
         site = replace(SITE, nodes=nodes, node=node)
         fixed = Fixed(cost)
@@ -61,12 +49,12 @@ class Machine:
         self.wait(1e-6)
         self.nodes = [host.name for host in self.workers.hosts()]
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds):
         until = self.clock.monotonic() + seconds
         while self.clock.monotonic() < until:
             self.clock.next(SimpleQueue(), min(0.4, until - self.clock.monotonic()))
 
-    def spec(self, attempt: str, until: int = 4, **changes: object) -> SegmentSpec:
+    def spec(self, attempt, until=4, **changes):
         spec = SegmentSpec(
             kind="trial",
             number=0,
@@ -81,26 +69,26 @@ class Machine:
         )
         return replace(spec, **changes)  # type: ignore[arg-type]
 
-    def send(self, rank: Rank, node: int = 0) -> Future[list[SegmentResult]]:
+    def send(self, rank, node=0):
         return self.workers.run([rank], self.nodes[node])
 
 
 @pytest.fixture
-def machine(config: RunConfig, tmp_path: Path) -> Machine:
+def machine(config, tmp_path):
     return Machine(config, tmp_path)
 
 
-def result(future: Future[list[SegmentResult]]) -> SegmentResult:
+def result(future):
     (only,) = future.result(timeout=0)
     return only
 
 
-def test_simulated_workers_are_workers(machine: Machine) -> None:
+def test_simulated_workers_are_workers(machine):
     workers: Workers = machine.workers
     assert len(workers.hosts()) == 2 and workers.waiting() == ""
 
 
-def test_a_segment_takes_its_start_and_its_epochs(machine: Machine) -> None:
+def test_a_segment_takes_its_start_and_its_epochs(machine):
     end = machine.send(Rank(machine.spec("a"), gcd=1))
     machine.wait(500.0)
     found = result(end)
@@ -111,9 +99,7 @@ def test_a_segment_takes_its_start_and_its_epochs(machine: Machine) -> None:
     assert (found.node, found.gcds) == (machine.nodes[0], ["1"])
 
 
-def test_a_segment_is_cut_short_where_its_node_ends_and_goes_on(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_a_segment_is_cut_short_where_its_node_ends_and_goes_on(machine, tmp_path):
     end = machine.send(Rank(machine.spec("a"), gcd=0, seconds=285.0))
     machine.wait(300.0)
     cut = result(end)
@@ -130,7 +116,7 @@ def test_a_segment_is_cut_short_where_its_node_ends_and_goes_on(
     assert file.name == found.checkpoint and load_checkpoint(file)["progress"]["epoch"] == 0
 
 
-def test_a_segment_that_is_released_stops_at_once(machine: Machine) -> None:
+def test_a_segment_that_is_released_stops_at_once(machine):
     end = machine.send(Rank(machine.spec("a"), gcd=0))
     machine.wait(120.0)
     machine.workers.release(machine.nodes[0], "a")
@@ -139,7 +125,7 @@ def test_a_segment_that_is_released_stops_at_once(machine: Machine) -> None:
     machine.workers.release(machine.nodes[0], "a")  # which has ended
 
 
-def test_what_does_not_fit_runs_out_of_memory(config: RunConfig, tmp_path: Path) -> None:
+def test_what_does_not_fit_runs_out_of_memory(config, tmp_path):
     machine = Machine(config, tmp_path)
     ends = [
         machine.send(Rank(machine.spec(name, number=number), gcd=0))
@@ -152,9 +138,7 @@ def test_what_does_not_fit_runs_out_of_memory(config: RunConfig, tmp_path: Path)
     assert not result(ends[2]).checkpoint
 
 
-def test_the_peak_of_an_accelerator_is_without_its_libraries(
-    config: RunConfig, tmp_path: Path
-) -> None:
+def test_the_peak_of_an_accelerator_is_without_its_libraries(config, tmp_path):
     peaks = []
     for name in "cpu", "cuda":
         node = replace(NODE, device=name)  # type: ignore[arg-type]
@@ -165,7 +149,7 @@ def test_the_peak_of_an_accelerator_is_without_its_libraries(
     assert peaks == [COST.memory_gib, COST.memory_gib - NODE.gcd.process_gib]
 
 
-def test_a_gang_begins_when_its_last_rank_is_there_and_ends_as_one(machine: Machine) -> None:
+def test_a_gang_begins_when_its_last_rank_is_there_and_ends_as_one(machine):
     spec = machine.spec("gang")
     first = machine.workers.run([Rank(spec, 0, 3, 0), Rank(spec, 1, 3, 1)], machine.nodes[0])
     machine.wait(50.0)
@@ -176,7 +160,7 @@ def test_a_gang_begins_when_its_last_rank_is_there_and_ends_as_one(machine: Mach
     assert found.gcds == ["0", "1", f"{machine.nodes[1]}/0"]
 
 
-def test_a_gang_is_lost_with_one_of_its_nodes(machine: Machine) -> None:
+def test_a_gang_is_lost_with_one_of_its_nodes(machine):
     spec = machine.spec("gang")
     first = machine.workers.run([Rank(spec, 0, 2, 0, nodes=2)], machine.nodes[0])
     last = machine.workers.run([Rank(spec, 1, 2, 0, nodes=2)], machine.nodes[1])
@@ -189,19 +173,19 @@ def test_a_gang_is_lost_with_one_of_its_nodes(machine: Machine) -> None:
     assert [host.name for host in machine.workers.hosts()] == machine.nodes[:1]
 
 
-def test_what_is_sent_to_a_node_that_is_gone_comes_back(machine: Machine) -> None:
+def test_what_is_sent_to_a_node_that_is_gone_comes_back(machine):
     end = machine.workers.run([Rank(machine.spec("a"), gcd=0)], "nowhere")
     found = result(end)
     assert (found.status, found.node) == ("interrupted", "")
 
 
-def test_a_job_that_is_about_to_end_takes_no_more_work() -> None:
+def test_a_job_that_is_about_to_end_takes_no_more_work():
     """A segment of seconds would be stopped at once, and be sent there again and again."""
     clock = VirtualClock()
     site = replace(SITE, nodes=1, node=NODE, scheduler="slurm", walltime=1000.0)
     blocks = Blocks(site, clock, QUIET, np.random.default_rng(0), lambda node: None)
 
-    def wait_until(seconds: float) -> list[str]:
+    def wait_until(seconds):
         while clock.monotonic() < seconds:
             clock.next(SimpleQueue(), min(0.4, seconds - clock.monotonic()))
         blocks.update(1)

@@ -1,10 +1,5 @@
 """What fills a step: `Training.batch_size`, or HydraGNN's `Training.Batching`."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -29,16 +24,16 @@ HYDRAGNN = {
 }
 
 
-def budget(batching: Any) -> Budget:
+def budget(batching):
     return Budget.of(load_network(network_with(Training__Batching=batching)))
 
 
-def trainer(folder: Path, store: GraphStore, network: dict[str, Any]) -> Trainer:
+def trainer(folder, store, network):
     spec = make_spec(folder, store, 30, network=network)
     return Trainer(spec, store, torch.device("cpu"), World())
 
 
-def test_the_budget_is_hydragnns() -> None:
+def test_the_budget_is_hydragnns():
     assert budget(HYDRAGNN) == Budget(graphs=64, atoms=4096)
     only_nodes = {"mode": "node_budget", "max_nodes": 50, "drop_last": False}
     assert budget(only_nodes) == Budget(atoms=50)
@@ -47,7 +42,7 @@ def test_the_budget_is_hydragnns() -> None:
 
 
 @pytest.mark.parametrize("batching", [None, {}, {"mode": "fixed"}, {**HYDRAGNN, "mode": "fixed"}])
-def test_batch_size_counts_otherwise(batching: Any) -> None:
+def test_batch_size_counts_otherwise(batching):
     assert budget(batching) == Budget(graphs=4)
 
 
@@ -65,13 +60,13 @@ def test_batch_size_counts_otherwise(batching: Any) -> None:
         ("mode", "edges", "'fixed' or 'node_budget'"),
     ],
 )
-def test_what_cannot_be_honoured_is_refused(key: str, value: Any, expected: str) -> None:
+def test_what_cannot_be_honoured_is_refused(key, value, expected):
     with pytest.raises(InputError, match=r"network: Training\.Batching") as caught:
         budget({**HYDRAGNN, key: value})
     assert expected in str(caught.value)
 
 
-def test_training_by_cost_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_training_by_cost_learns(tmp_path, alloy_store):
     network = network_with(Training__Batching={"mode": "node_budget", "max_nodes": 40})
     result = run_segment(make_spec(tmp_path / "trial", alloy_store, 15, network=network))
     losses = [validation for _, _, validation, _ in result.history]
@@ -81,11 +76,11 @@ def test_training_by_cost_learns(tmp_path: Path, alloy_store: GraphStore) -> Non
     assert len({step.graphs for step in steps}) > 1
 
 
-def test_graphs_beyond_the_budget(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_graphs_beyond_the_budget(tmp_path, alloy_store):
     sizes = alloy_store["trainset"].n_atoms
     limits = {"mode": "node_budget", "max_nodes": int(sizes.max()) - 1}
 
-    def spec(policy: str) -> Any:
+    def spec(policy):
         network = network_with(Training__Batching=limits | {"oversized_sample": policy})
         return make_spec(tmp_path / policy, alloy_store, 2, network=network)
 
@@ -100,7 +95,7 @@ def test_graphs_beyond_the_budget(tmp_path: Path, alloy_store: GraphStore) -> No
         assert seen == np.flatnonzero(kept).tolist()
 
 
-def test_a_stream_trains_and_evaluates_like_memory(tmp_path: Path, blocks: Path) -> None:
+def test_a_stream_trains_and_evaluates_like_memory(tmp_path, blocks):
     network = network_with(Training__batch_size=3)
     spec = make_spec(tmp_path / "t", GraphStore.open(blocks), 15, network=network, mode="stream")
     result = run_segment(spec)

@@ -1,9 +1,6 @@
 """Steps of a sequence: within the budget, as few as there can be, and dealt to the ranks evenly."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.batching import Budget, Step, plan_in_order
+from hydragnn_flow.training.batching import Budget, plan_in_order
 from hydragnn_flow.training.epochs import plan_epoch
 
 KINDS = ("graphs", "atoms", "edges")
@@ -26,21 +23,21 @@ class Sizes:
     n_edges: NDArray[np.int64]
     name: str = "trainset"
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.n_atoms)
 
-    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def atoms_of(self, graphs):
         return self.n_atoms[graphs]
 
-    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def edges_of(self, graphs):
         return self.n_edges[graphs]
 
-    def total(self, kind: str, graphs: NDArray[np.int64]) -> int:
+    def total(self, kind, graphs):
         sizes = {"graphs": np.ones(len(self)), "atoms": self.n_atoms, "edges": self.n_edges}
         return int(sizes[kind][graphs].sum())
 
 
-def oversized(index: Any, budget: Budget) -> NDArray[np.int64]:
+def oversized(index, budget):
     """The graphs that are beyond a budget on their own, counted plainly."""
     sizes = {"graphs": [1] * len(index), "atoms": index.n_atoms, "edges": index.n_edges}
     beyond = [
@@ -52,7 +49,7 @@ def oversized(index: Any, budget: Budget) -> NDArray[np.int64]:
 
 
 @st.composite
-def indices(draw: st.DrawFn, least: int = 0) -> Sizes:
+def indices(draw, least=0):
     graph = st.tuples(st.integers(1, 40), st.integers(0, 200))
     graphs = draw(st.lists(graph, min_size=least, max_size=60))
     atoms, edges = np.array(graphs, dtype=np.int64).reshape(-1, 2).T
@@ -60,28 +57,28 @@ def indices(draw: st.DrawFn, least: int = 0) -> Sizes:
 
 
 @st.composite
-def budgets(draw: st.DrawFn) -> Budget:
+def budgets(draw):
     limits = {"graphs": st.integers(1, 20), "atoms": st.integers(5, 300)}
     limits["edges"] = st.integers(20, 900)
     given = draw(st.fixed_dictionaries({}, optional=limits).filter(bool))
     return Budget(**given, oversized=draw(st.sampled_from(["single", "skip"])))
 
 
-def many_graphs(n: int) -> Sizes:
+def many_graphs(n):
     rng = np.random.default_rng(0)
     atoms = rng.integers(1, 40, n)
     return Sizes(atoms, atoms * rng.integers(0, 20, n))
 
 
-def graphs_of(steps: list[Step]) -> list[int]:
+def graphs_of(steps):
     return [int(graph) for step in steps for graph in step.order]
 
 
-def content(steps: list[Step]) -> list[list[list[int]]]:
+def content(steps):
     return [[part.tolist() for part in step.by_rank] for step in steps]
 
 
-def check(steps: list[Step], index: Sizes, budget: Budget, world: int) -> None:
+def check(steps, index, budget, world):
     """What holds for every plan."""
     beyond = set(oversized(index, budget).tolist())
     for step in steps:

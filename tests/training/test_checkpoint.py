@@ -1,11 +1,7 @@
 """Checkpoints on a disk that is full for a while, or for good."""
 
-from __future__ import annotations
-
 import os
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +14,7 @@ STATE = {"model": torch.arange(20_000.0)}
 
 
 @pytest.fixture
-def full_disk(tmp_path: Path) -> Iterator[Path]:
+def full_disk(tmp_path):
     """With a checkpoint, and room for nothing else beside a file to delete, `ballast`."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -33,8 +29,8 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_checkpoint_waits_for_room(full_disk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def make_room(_: float) -> None:
+def test_a_checkpoint_waits_for_room(full_disk, monkeypatch):
+    def make_room(_):
         (full_disk / "ballast").unlink()
 
     monkeypatch.setattr("hydragnn_flow.files.time.sleep", make_room)
@@ -43,9 +39,7 @@ def test_a_checkpoint_waits_for_room(full_disk: Path, monkeypatch: pytest.Monkey
     assert torch.equal(load_checkpoint(full_disk / "checkpoint.pt")["model"], STATE["model"])
 
 
-def test_a_disk_that_stays_full_is_named_and_keeps_the_last_checkpoint(
-    full_disk: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_stays_full_is_named_and_keeps_the_last_checkpoint(full_disk, monkeypatch):
     monkeypatch.setattr(checkpoint, "SECONDS_TO_RECOVER", 1.0)
     path = full_disk / "checkpoint.pt"
     with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):

@@ -1,12 +1,7 @@
 """The criterion: the same number from sums and from predictions, which no single atom decides."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,10 +12,8 @@ from segment_cases import NETWORK, make_spec, network_with
 from torch_geometric.data import Data
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.config.run import CriterionName
-from hydragnn_flow.data import GraphStore, Target, write_store
+from hydragnn_flow.data import Target, write_store
 from hydragnn_flow.data.branch_runs import BranchRuns, spread
-from hydragnn_flow.segment import SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.criterion import Criterion
@@ -35,23 +28,17 @@ UNITS = {"energy": 0.2, "forces": 0.5}
 PER_ATOM = frozenset({"energy"})
 
 
-def labels_of(store: GraphStore) -> dict[str, Any]:
+def labels_of(store):
     return {name: store["valset"].target(name) for name in UNITS}
 
 
-def criterion(name: CriterionName, store: GraphStore) -> Criterion:
+def criterion(name, store):
     return Criterion.of(load_network(NETWORK), store.manifest, UNITS, name)
 
 
 @settings(max_examples=10, deadline=None)
-@given(
-    st.sampled_from(["mae", "rmse"]),
-    st.integers(0, 10_000),
-    st.integers(1, 6),
-)
-def test_sums_of_batches_and_predictions_give_one_number(
-    alloy_store: GraphStore, name: CriterionName, seed: int, graphs: int
-) -> None:
+@given(st.sampled_from(["mae", "rmse"]), st.integers(0, 10_000), st.integers(1, 6))
+def test_sums_of_batches_and_predictions_give_one_number(alloy_store, name, seed, graphs):
     """However the graphs are divided into batches."""
     val, judged = alloy_store["valset"], criterion(name, alloy_store)
     rng = np.random.default_rng(seed)
@@ -77,9 +64,7 @@ def test_sums_of_batches_and_predictions_give_one_number(
 
 @settings(max_examples=10, deadline=None)
 @given(st.sampled_from(["mae", "rmse"]), st.integers(0, 10_000))
-def test_of_a_weighted_mean_it_is_that_of_its_predictions(
-    alloy_store: GraphStore, name: CriterionName, seed: int
-) -> None:
+def test_of_a_weighted_mean_it_is_that_of_its_predictions(alloy_store, name, seed):
     judged, val = criterion(name, alloy_store), alloy_store["valset"]
     rng, labels = np.random.default_rng(seed), labels_of(alloy_store)
     many = {key: values + rng.normal(size=(3, *values.shape)) for key, values in labels.items()}
@@ -90,7 +75,7 @@ def test_of_a_weighted_mean_it_is_that_of_its_predictions(
     np.testing.assert_allclose(found, judged.of_predictions(mean, labels, val.n_atoms)[0])
 
 
-def test_one_atom_decides_by_squares_only(alloy_store: GraphStore) -> None:
+def test_one_atom_decides_by_squares_only(alloy_store):
     labels, val = labels_of(alloy_store), alloy_store["valset"]
     even = {key: values + 0.1 for key, values in labels.items()}
     dented = {key: values + 0.05 for key, values in labels.items()}
@@ -102,7 +87,7 @@ def test_one_atom_decides_by_squares_only(alloy_store: GraphStore) -> None:
     assert by_rmse.argmin() == 0
 
 
-def test_elements_without_a_label_are_left_out() -> None:
+def test_elements_without_a_label_are_left_out():
     judged = Criterion("mae", {"stress": 2.0, "energy": 0.5}, PER_ATOM)
     labels = {"stress": np.array([[1.0] * 6, [np.nan] * 6]), "energy": np.array([[4.0], [6.0]])}
     predictions = {
@@ -115,23 +100,21 @@ def test_elements_without_a_label_are_left_out() -> None:
     assert judged.of_residuals(residuals, shares) == pytest.approx((1 / 2.0 + 0.25 / 0.5) / 2)
 
 
-def test_a_candidate_that_predicts_no_number_is_the_worst() -> None:
+def test_a_candidate_that_predicts_no_number_is_the_worst():
     judged = Criterion("mae", {"energy": 1.0}, frozenset())
     labels = {"energy": np.zeros((2, 1))}
     predictions = {"energy": np.array([[[1e9], [0.0]], [[np.nan], [0.0]]])}
     assert judged.of_predictions(predictions, labels, np.ones(2)).tolist() == [5e8, np.inf]
 
 
-def test_only_targets_of_some_weight_are_judged(alloy_store: GraphStore) -> None:
+def test_only_targets_of_some_weight_are_judged(alloy_store):
     network = load_network(network_with(Architecture__force_weight=0.0))
     found = Criterion.of(network, alloy_store.manifest, UNITS)
     assert (dict(found.trivial_errors), found.per_atom) == ({"energy": 0.2}, PER_ATOM)
 
 
 @pytest.mark.parametrize(("name", "power"), [("mae", 1), ("rmse", 2)])
-def test_the_trivial_predictor_knows_elements_and_means(
-    alloy_store: GraphStore, name: CriterionName, power: int
-) -> None:
+def test_the_trivial_predictor_knows_elements_and_means(alloy_store, name, power):
     train, manifest = alloy_store["trainset"], alloy_store.manifest
     found = trivial_errors(train, manifest, name)
     forces = train.target("forces")
@@ -145,7 +128,7 @@ def test_the_trivial_predictor_knows_elements_and_means(
     assert found["energy"] == pytest.approx(np.mean(np.abs(left) ** power) ** (1 / power))
 
 
-def property_store(path: Path, values: Sequence[float], *, extensive: bool = False) -> GraphStore:
+def property_store(path, values, *, extensive=False):
     """A graph of one to three atoms for each value."""
     graphs = [
         Data(
@@ -163,14 +146,12 @@ def property_store(path: Path, values: Sequence[float], *, extensive: bool = Fal
 
 
 @pytest.mark.parametrize(("values", "unit"), [([-4.0] * 6, 4.0), ([0.0] * 6, 1.0)])
-def test_labels_that_do_not_vary_have_a_finite_unit(
-    tmp_path: Path, values: list[float], unit: float
-) -> None:
+def test_labels_that_do_not_vary_have_a_finite_unit(tmp_path, values, unit):
     store = property_store(tmp_path / "store", values)
     assert trivial_errors(store["trainset"], store.manifest) == {"gap": unit}
 
 
-def test_of_a_sum_over_atoms_the_mean_per_atom_is_predicted(tmp_path: Path) -> None:
+def test_of_a_sum_over_atoms_the_mean_per_atom_is_predicted(tmp_path):
     values = [2.0, 3.0, 9.0, 1.0, 5.0, 6.0]
     store = property_store(tmp_path / "store", values, extensive=True)
     atoms = np.array([1, 2, 3, 1, 2, 3])
@@ -178,7 +159,7 @@ def test_of_a_sum_over_atoms_the_mean_per_atom_is_predicted(tmp_path: Path) -> N
     assert trivial_errors(store["trainset"], store.manifest)["gap"] == pytest.approx(errors.mean())
 
 
-def test_a_large_split_is_not_read_whole() -> None:
+def test_a_large_split_is_not_read_whole():
     runs = [run.tolist() for run in spread(BranchRuns.of_pairs([(0, 99)]), 8, 2)]
     assert [run[0] for run in runs] == sorted({run[0] for run in runs})
     assert (runs[0], runs[-1], len(runs)) == ([0, 1], [98], 4)
@@ -186,15 +167,13 @@ def test_a_large_split_is_not_read_whole() -> None:
     assert [run.tolist() for run in spread(small, 8, 2)] == [[0, 1], [2, 3], [4]]
 
 
-def judged_by(monkeypatch: pytest.MonkeyPatch, *errors: float) -> None:
+def judged_by(monkeypatch, *errors):
     """Have the criterion be these numbers, one after the other."""
     left = iter(errors)
     monkeypatch.setattr(Criterion, "of_metrics", lambda *_: next(left))
 
 
-def continued(
-    folder: Path, trial: SegmentSpec, until_epoch: int, **changes: Any
-) -> tuple[SegmentSpec, TrainingOutcome]:
+def continued(folder, trial, until_epoch, **changes):
     """A member that goes on from a trial, and how that ended."""
     folder.mkdir(exist_ok=True)
     start = str(trial.folder / FILE)
@@ -204,9 +183,7 @@ def continued(
 
 
 @pytest.mark.parametrize("name", ["mae", "rmse"])
-def test_training_measures_what_its_predictions_say(
-    tmp_path: Path, alloy_store: GraphStore, name: CriterionName
-) -> None:
+def test_training_measures_what_its_predictions_say(tmp_path, alloy_store, name):
     spec = make_spec(tmp_path / "t", alloy_store, 3, criterion=name)
     result = run_segment(spec)
     val, manifest = alloy_store["valset"], alloy_store.manifest
@@ -221,9 +198,7 @@ def test_training_measures_what_its_predictions_say(
     assert ("forces_rmse" in result.metrics) == (name == "rmse")
 
 
-def test_the_criterion_and_not_the_loss_chooses_the_epoch(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_criterion_and_not_the_loss_chooses_the_epoch(tmp_path, alloy_store, monkeypatch):
     judged_by(monkeypatch, 0.9, 0.2, 0.5, 0.4)
     result = run_segment(make_spec(tmp_path / "t", alloy_store, 4))
     assert (result.best_epoch, result.best_val_error) == (2, 0.2)
@@ -231,8 +206,8 @@ def test_the_criterion_and_not_the_loss_chooses_the_epoch(
 
 
 def test_an_early_dip_of_its_trial_does_not_outlive_a_members_training(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, alloy_store, monkeypatch
+):
     judged_by(monkeypatch, 0.001, 0.9, 0.5, 0.4, 0.45)  # two epochs, two more, the last weights
     trial = make_spec(tmp_path / "t", alloy_store, 2)
     assert run_segment(trial).best_val_error == 0.001
@@ -243,9 +218,7 @@ def test_an_early_dip_of_its_trial_does_not_outlive_a_members_training(
     assert all(torch.equal(state["best"][key], value) for key, value in averaged.items())
 
 
-def test_the_last_weights_of_a_member_compete_as_they_are(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_weights_of_a_member_compete_as_they_are(tmp_path, alloy_store, monkeypatch):
     judged_by(monkeypatch, 0.9, 0.5, 0.3)
     trial = make_spec(tmp_path / "t", alloy_store, 1)
     run_segment(trial)
@@ -261,9 +234,7 @@ def test_the_last_weights_of_a_member_compete_as_they_are(
     assert run_segment(spec).best_val_error == 0.3  # and are judged once
 
 
-def test_a_member_that_was_stopped_ends_with_the_same_best_weights(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_member_that_was_stopped_ends_with_the_same_best_weights(tmp_path, alloy_store):
     """Also where its last weights were being judged."""
     trial = make_spec(tmp_path / "t", alloy_store, 1)
     run_segment(trial)
@@ -285,9 +256,7 @@ def test_a_member_that_was_stopped_ends_with_the_same_best_weights(
     assert (2, 0) in stopped
 
 
-def test_a_member_that_fails_before_its_first_epoch_has_its_trials_weights(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_member_that_fails_before_its_first_epoch_has_its_trials_weights(tmp_path, alloy_store):
     trial = make_spec(tmp_path / "t", alloy_store, 2)
     run_segment(trial)
     spec = replace(trial, kind="member", until_epoch=4, start_from=str(trial.folder / FILE))
@@ -299,9 +268,7 @@ def test_a_member_that_fails_before_its_first_epoch_has_its_trials_weights(
     assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def test_a_member_with_nothing_to_train_keeps_its_trials_best(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_member_with_nothing_to_train_keeps_its_trials_best(tmp_path, alloy_store):
     trial = make_spec(tmp_path / "t", alloy_store, 2)
     before = run_segment(trial).best_val_error
     _, result = continued(tmp_path / "m", trial, 2)

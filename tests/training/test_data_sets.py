@@ -1,10 +1,5 @@
 """One network on data sets of different levels of theory: its scales, its loss and its errors."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -12,7 +7,7 @@ from data_set_cases import FAR, PLAIN, branches, one_of, two_level_store
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import DataConfig, load_network
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.criterion import Criterion
@@ -28,16 +23,16 @@ ERRORS = ("energy_mae", "energy_mae_per_atom", "forces_mae")
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(tmp_path_factory):
     return two_level_store(tmp_path_factory.mktemp("two"))
 
 
-def network(**changes: Any) -> dict[str, Any]:
+def network(**changes):
     heads = {"node": branches()}
     return network_with(Architecture__output_heads=heads, **changes)
 
 
-def test_a_loss_begins_at_about_one_on_each_data_set(store: GraphStore) -> None:
+def test_a_loss_begins_at_about_one_on_each_data_set(store):
     """As it does on one alone; with references of all together it began at 10⁴."""
     torch.manual_seed(0)
     model, loss = build_model(network(), store), Loss(load_network(network()), store.manifest)
@@ -55,7 +50,7 @@ def test_a_loss_begins_at_about_one_on_each_data_set(store: GraphStore) -> None:
     assert far_off.item() > 100
 
 
-def test_forces_are_the_slope_of_the_energy_in_every_branch(store: GraphStore) -> None:
+def test_forces_are_the_slope_of_the_energy_in_every_branch(store):
     torch.manual_seed(0)
     model = build_model(network(), store).double().eval()
     batch = store["trainset"].batch(
@@ -74,7 +69,7 @@ def test_forces_are_the_slope_of_the_energy_in_every_branch(store: GraphStore) -
         )
 
 
-def test_references_are_those_of_the_branch(store: GraphStore) -> None:
+def test_references_are_those_of_the_branch(store):
     model = build_model(network(), store)
     train = store["trainset"]
     batch = train.batch(range(len(train)))
@@ -82,14 +77,14 @@ def test_references_are_those_of_the_branch(store: GraphStore) -> None:
     assert (left / torch.diff(batch.ptr)[:, None]).abs().max().item() < 1.0
 
 
-def test_a_data_set_weighs_in_the_loss_what_is_asked(store: GraphStore) -> None:
+def test_a_data_set_weighs_in_the_loss_what_is_asked(store):
     """Weights are relative: their mean is one."""
     batch = store["trainset"].batch(range(12, 36))
     counts = Counts(batch.num_graphs, batch.num_nodes)
     torch.manual_seed(0)
     outputs = build_model(network(), store)(batch)
 
-    def total(**weights: float) -> float:
+    def total(**weights):
         changes = {"Training__branch_weights": weights} if weights else {}
         loss = Loss(load_network(network(**changes)), store.manifest)
         return loss.total(loss.term_means(outputs, batch, counts)).item()
@@ -101,7 +96,7 @@ def test_a_data_set_weighs_in_the_loss_what_is_asked(store: GraphStore) -> None:
         total(fer=1.0)
 
 
-def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_path: Path) -> None:
+def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_path):
     """A structure counts on average as one in the forces' term, not as its number of atoms."""
     sources = [
         {"name": name, "format": "emt_alloys", "structures": 30, "atoms": atoms}
@@ -115,7 +110,7 @@ def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_
     (place,) = (n for n, term in enumerate(loss.terms) if term.target == "forces")
     of_branch = batch.dataset_name.view(-1)
 
-    def means(wrong: int) -> float:
+    def means(wrong):
         """The term where the forces of one data set are wrong by their scale."""
         rows = (of_branch == wrong)[batch.batch][:, None]
         scale = loss.terms[place].scale[wrong][0]
@@ -128,7 +123,7 @@ def test_a_data_set_of_large_structures_counts_as_much_as_one_of_small_ones(tmp_
     assert means(1) == pytest.approx(1 - share, rel=1e-5)
 
 
-def test_a_branch_without_structures_to_train_on_has_those_of_all_sizes(store: GraphStore) -> None:
+def test_a_branch_without_structures_to_train_on_has_those_of_all_sizes(store):
     manifest, known = store.manifest, store.manifest.statistics.by_branch
     three = load_network(network_with(Architecture__output_heads={"node": branches(3)}))
     sizes = [known[branch].atoms / known[branch].graphs for branch in (0, 1)]
@@ -138,7 +133,7 @@ def test_a_branch_without_structures_to_train_on_has_those_of_all_sizes(store: G
 
 
 @pytest.mark.parametrize("name", ["mae", "rmse"])
-def test_errors_are_those_of_each_data_set_and_their_mean(store: GraphStore, name: Any) -> None:
+def test_errors_are_those_of_each_data_set_and_their_mean(store, name):
     """However large each is, and in whatever batches; the criterion is the same by predictions."""
     manifest, val = store.manifest, store["valset"]
     checked = load_network(network())
@@ -175,7 +170,7 @@ def test_errors_are_those_of_each_data_set_and_their_mean(store: GraphStore, nam
     assert criterion.of_metrics(found) == pytest.approx(by_predictions[0], rel=1e-6)
 
 
-def test_a_part_of_the_validation_split_has_as_many_of_each_data_set(store: GraphStore) -> None:
+def test_a_part_of_the_validation_split_has_as_many_of_each_data_set(store):
     part = judged_by(store["valset"], (8, 3))
     (batch,) = part.batches([np.arange(len(part))])
     assert np.bincount(batch.dataset_name.view(-1)).tolist() == [4, 4]
@@ -183,7 +178,7 @@ def test_a_part_of_the_validation_split_has_as_many_of_each_data_set(store: Grap
     assert np.bincount(nearly_all.dataset_name.view(-1)).tolist() == [7, 6]
 
 
-def test_estimates_are_of_the_structures_that_are_drawn(store: GraphStore) -> None:
+def test_estimates_are_of_the_structures_that_are_drawn(store):
     manifest = store.manifest
     train, known = manifest.splits["trainset"], manifest.statistics.by_branch
     assert drawn_size(manifest, "proportional") == train
@@ -195,7 +190,7 @@ def test_estimates_are_of_the_structures_that_are_drawn(store: GraphStore) -> No
     assert weighted.atoms == round(train.graphs * (3 * mean[0] + mean[1]) / 4)
 
 
-def test_two_levels_are_learnt_as_well_as_one(store: GraphStore, tmp_path: Path) -> None:
+def test_two_levels_are_learnt_as_well_as_one(store, tmp_path):
     """A few epochs bring both data sets down alike; all together they stayed at thousands."""
     changes = {"Training__num_epoch": 10, "Training__batch_size": 4}
     spec = make_spec(tmp_path / "two", store, 10, network=network(**changes))

@@ -1,7 +1,5 @@
 """DDP: the number of ranks changes the time a training takes and nothing else."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -73,9 +71,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def specs(
-    tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore
-) -> dict[str, dict[str, Any]]:
+def specs(tmp_path_factory, alloy_store):
     folder = tmp_path_factory.mktemp("ranks")
     weights = folder / "weights.pt"
     torch.manual_seed(1)
@@ -96,23 +92,18 @@ def specs(
 
 
 @pytest.fixture(scope="module")
-def stopped(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> dict[str, Any]:
+def stopped(tmp_path_factory, alloy_store):
     return make_spec(tmp_path_factory.mktemp("stopped") / "t", alloy_store, 3).to_dict()
 
 
 @pytest.fixture(scope="module")
-def streamed(tmp_path_factory: pytest.TempPathFactory, blocks: Path) -> dict[str, Any]:
+def streamed(tmp_path_factory, blocks):
     store = GraphStore.open(blocks, "stream")
     return make_spec(tmp_path_factory.mktemp("stream") / "t", store, 1, mode="stream").to_dict()
 
 
 @pytest.fixture(scope="module")
-def on_two_ranks(
-    specs: dict[str, Any],
-    stopped: dict[str, Any],
-    streamed: dict[str, Any],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, Any]:
+def on_two_ranks(specs, stopped, streamed, tmp_path_factory):
     meeting = tmp_path_factory.mktemp("rendezvous") / "file"
     of_ranks = on_ranks(2, answers, meeting, [*specs.values()], stopped, streamed)
     (trained, reason, predicted, first, told), (*_, second, heard) = of_ranks
@@ -121,9 +112,7 @@ def on_two_ranks(
     return dict(zip(specs, trained, strict=True)) | others
 
 
-def test_ranks_that_share_the_optimiser_save_all_of_it(
-    on_two_ranks: dict[str, Any], specs: dict[str, Any], alloy_store: GraphStore
-) -> None:
+def test_ranks_that_share_the_optimiser_save_all_of_it(on_two_ranks, specs, alloy_store):
     """One process goes on from their checkpoint as from its own."""
     assert on_two_ranks
     spec = SegmentSpec.from_dict(specs["ZeRO"])
@@ -142,9 +131,7 @@ def test_ranks_that_share_the_optimiser_save_all_of_it(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_two_processes_equal_one(
-    tmp_path: Path, specs: dict[str, Any], on_two_ranks: dict[str, Any], name: str
-) -> None:
+def test_two_processes_equal_one(tmp_path, specs, on_two_ranks, name):
     """Some epochs of the same graphs; 1e-5 relative."""
     one, val_one, metrics_one = train(specs[name] | {"directory": str(tmp_path)}, World())
     two, val_two, metrics_two = on_two_ranks[name]
@@ -153,9 +140,7 @@ def test_two_processes_equal_one(
     assert metrics_two == pytest.approx(metrics_one, rel=1e-5)
 
 
-def test_a_batch_of_each_rank_is_one_twice_as_large(
-    tmp_path: Path, on_two_ranks: dict[str, Any], alloy_store: GraphStore
-) -> None:
+def test_a_batch_of_each_rank_is_one_twice_as_large(tmp_path, on_two_ranks, alloy_store):
     """At a rate that is larger by the root of two, written out."""
     larger = network_with(
         Training__batch_size=6,
@@ -170,9 +155,7 @@ def test_a_batch_of_each_rank_is_one_twice_as_large(
     assert metrics_two == pytest.approx(metrics_one, rel=1e-5)
 
 
-def test_ranks_gather_what_each_has_predicted(
-    on_two_ranks: dict[str, Any], specs: dict[str, Any], alloy_store: GraphStore
-) -> None:
+def test_ranks_gather_what_each_has_predicted(on_two_ranks, specs, alloy_store):
     """In the order of the split, as one process predicts it with the same weights."""
     assert on_two_ranks["predicted"]
     for spec, predicted in zip(specs.values(), on_two_ranks["predicted"], strict=False):
@@ -184,9 +167,9 @@ def test_ranks_gather_what_each_has_predicted(
             np.testing.assert_allclose(predicted[name], values, rtol=1e-4, atol=1e-5)
 
 
-def test_a_rank_without_graphs_gathers_those_of_the_others(alloy_store: GraphStore) -> None:
+def test_a_rank_without_graphs_gathers_those_of_the_others(alloy_store):
     class Two(World):
-        def sum(self, values: torch.Tensor) -> torch.Tensor:
+        def sum(self, values):
             return values  # the other adds nothing
 
     split = alloy_store["valset"]
@@ -201,9 +184,7 @@ def test_a_rank_without_graphs_gathers_those_of_the_others(alloy_store: GraphSto
     assert not gathered(nothing, split, steps, Two(1, 2), device)["energy"].any()
 
 
-def test_ranks_end_together_where_one_is_asked_to(
-    tmp_path: Path, on_two_ranks: dict[str, Any], stopped: dict[str, Any], alloy_store: GraphStore
-) -> None:
+def test_ranks_end_together_where_one_is_asked_to(tmp_path, on_two_ranks, stopped, alloy_store):
     """After the same step, and one process goes on from what they saved."""
     assert on_two_ranks["reason"] == "asked to stop, in epoch 1 after step 1"
     result = run_segment(SegmentSpec.from_dict(stopped))
@@ -212,13 +193,11 @@ def test_ranks_end_together_where_one_is_asked_to(
     np.testing.assert_allclose(result.history, whole.history, rtol=1e-5)
 
 
-def test_ranks_hear_what_the_first_has_to_say(on_two_ranks: dict[str, Any]) -> None:
+def test_ranks_hear_what_the_first_has_to_say(on_two_ranks):
     assert on_two_ranks["told"] == ([*TOLD], [*TOLD])
 
 
-def test_two_ranks_divide_a_stream_in_every_epoch(
-    on_two_ranks: dict[str, Any], blocks: Path
-) -> None:
+def test_two_ranks_divide_a_stream_in_every_epoch(on_two_ranks, blocks):
     first, second = on_two_ranks["streamed"]
     everything = sorted(GraphStore.open(blocks)["trainset"].graph_id.tolist())
     for one, other in zip(first["read"], second["read"], strict=True):
@@ -227,7 +206,7 @@ def test_two_ranks_divide_a_stream_in_every_epoch(
     assert first["read"][0] != first["read"][1]
 
 
-def test_two_ranks_of_a_stream_take_the_same_steps(on_two_ranks: dict[str, Any]) -> None:
+def test_two_ranks_of_a_stream_take_the_same_steps(on_two_ranks):
     first, second = on_two_ranks["streamed"]
     assert list(map(len, first["losses"])) == list(map(len, second["losses"]))
     assert all(np.isfinite(np.concatenate(rank["losses"])).all() for rank in (first, second))

@@ -1,9 +1,6 @@
 """The energy of a segment: of its counters, and its part of them."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +12,7 @@ from hydragnn_flow.training import energy
 from hydragnn_flow.training.energy import EnergyMeter
 
 
-def test_a_counter_is_read_before_it_begins_anew_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_counter_is_read_before_it_begins_anew_twice(tmp_path, monkeypatch):
     """A socket of 250 W goes through the 262 J of this counter in a second."""
     socket = zone(tmp_path, "intel-rapl:0", 0, largest=262_000_000)
     monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
@@ -29,10 +24,10 @@ def test_a_counter_is_read_before_it_begins_anew_twice(
     assert meter.joules() == 2500.0
 
 
-def test_counters_are_read_no_more_often_than_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_are_read_no_more_often_than_needed(monkeypatch):
     now, read = 0.0, []
 
-    def counter() -> float:
+    def counter():
         read.append(now)
         return now
 
@@ -46,7 +41,7 @@ def test_counters_are_read_no_more_often_than_needed(monkeypatch: pytest.MonkeyP
     assert meter.joules() == 35.0
 
 
-def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
+def test_a_machine_without_counters_says_so(tmp_path):
     assert rapl_counters(tmp_path / "absent") == []
     (tmp_path / "intel-rapl:0").mkdir()  # as where only root may read the energy
     assert rapl_counters(tmp_path) == []
@@ -55,9 +50,7 @@ def test_a_machine_without_counters_says_so(tmp_path: Path) -> None:
     assert joules is None if not rapl_counters() else joules is not None and joules >= 0
 
 
-def test_work_that_shares_counters_has_its_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_work_that_shares_counters_has_its_part(tmp_path, monkeypatch):
     socket = zone(tmp_path, "intel-rapl:0", 0)
     monkeypatch.setattr(energy, "rapl_counters", lambda: rapl_counters(tmp_path))
     parts = [0.25, 0.75]
@@ -69,18 +62,14 @@ def test_work_that_shares_counters_has_its_part(
     assert meters[1].joules() == 7.0
 
 
-def test_processors_do_not_tell_what_a_device_uses(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_processors_do_not_tell_what_a_device_uses(tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     zone(tmp_path / "class/powercap", "intel-rapl:0", 0)
     assert EnergyMeter(torch.device("cpu")).joules() == 0.0
     assert EnergyMeter(torch.device("xpu")).joules() is None
 
 
-def test_cray_counts_where_the_sockets_do_not_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cray_counts_where_the_sockets_do_not_say(tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     node = PmCounters(tmp_path, {"cpu_energy": 100, "energy": 900})
     meter = EnergyMeter(torch.device("cpu"), lambda: 0.5)
@@ -92,9 +81,7 @@ def test_cray_counts_where_the_sockets_do_not_say(
     assert EnergyMeter(torch.device("cpu")).joules() == 0.0, "of both, the sockets' own"
 
 
-def test_energy_of_which_a_part_was_not_counted_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_energy_of_which_a_part_was_not_counted_is_unknown(tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     node = PmCounters(tmp_path, {"cpu_energy": 100})
     meter = EnergyMeter(torch.device("cpu"))
@@ -107,9 +94,7 @@ def test_energy_of_which_a_part_was_not_counted_is_unknown(
 
 
 @pytest.mark.parametrize("hip", ["6.4", None])
-def test_cray_counts_devices_whose_package_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hip: str | None
-) -> None:
+def test_cray_counts_devices_whose_package_is_not_installed(tmp_path, monkeypatch, hip):
     """As on a node of Frontier without AMD SMI, or of Perlmutter without NVML."""
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     for name in ("amdsmi", "pynvml"):

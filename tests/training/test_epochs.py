@@ -1,7 +1,5 @@
 """Epochs are windows of an order: whole passes, or parts of a budget that go on where one ended."""
 
-from __future__ import annotations
-
 import tracemalloc
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -11,18 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from test_batching import Sizes, budgets, check, content, graphs_of, indices, many_graphs, oversized
 
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training import epochs as module
-from hydragnn_flow.training.batching import Budget, Step
+from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.epochs import BLOCKS, Epoch, part_of, plan_epoch
-from hydragnn_flow.training.orders import InBlocks, InTurns, Order, Shuffled
+from hydragnn_flow.training.orders import InBlocks, InTurns, Shuffled
 
 
-def planned(epoch: Epoch, first: int = 0) -> list[Step]:
+def planned(epoch, first=0):
     """The steps of an epoch, in windows of few graphs and steps, so that there are several."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_MOST_GRAPHS", 40)
@@ -30,7 +27,7 @@ def planned(epoch: Epoch, first: int = 0) -> list[Step]:
         return [step for window in epoch.windows(first) for step in window]
 
 
-def order_of(index: Any, kind: str, seed: int) -> Order:
+def order_of(index, kind, seed):
     half = max(1, len(index) // 2)
     if kind == "turns" and len(index) > 1:
         runs = BranchRuns.of_pairs([(0, half), (1, len(index) - half)])
@@ -39,7 +36,7 @@ def order_of(index: Any, kind: str, seed: int) -> Order:
 
 
 @st.composite
-def epochs(draw: st.DrawFn) -> Epoch:
+def epochs(draw):
     """An epoch of a split, from anywhere in the order, of few windows or several."""
     index, budget = draw(indices(least=1)), draw(budgets())
     assume(len(oversized(index, budget)) < len(index))
@@ -140,7 +137,7 @@ def test_a_bootstrap_is_as_many_graphs_the_same_on_any_ranks_in_any_epoch(
 ):
     budget = replace(budget, oversized="single")
 
-    def drawn(epoch: int, ranks: int) -> Counter[int]:
+    def drawn(epoch, ranks):
         return Counter(graphs_of(plan_epoch(index, budget, seed, epoch, ranks, bootstrap=True)))
 
     found = drawn(0, world)
@@ -152,7 +149,7 @@ def test_a_bootstrap_is_as_many_graphs_the_same_on_any_ranks_in_any_epoch(
 def test_seed_and_epoch_decide(blocks):
     index = Sizes(np.arange(1, 61), np.arange(60))
 
-    def plan(seed: int, epoch: int) -> list[list[list[int]]]:
+    def plan(seed, epoch):
         return content(plan_epoch(index, Budget(atoms=200), seed, epoch, 2, blocks))
 
     assert plan(0, 1) == plan(0, 1)
@@ -211,14 +208,14 @@ class Synthetic:
     name: str = "trainset"
     asked: int = 0
 
-    def __len__(self) -> int:
+    def __len__(self):
         return self.size
 
-    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def atoms_of(self, graphs):
         self.asked += len(graphs)
         return 1 + graphs % 97
 
-    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+    def edges_of(self, graphs):
         return 10 * self.atoms_of(graphs)
 
 
@@ -227,7 +224,7 @@ class Synthetic:
 def test_a_hundred_steps_of_a_hundred_million_graphs_cost_what_they_cost_of_ten_thousand(
     budget, kind
 ):
-    def taken(size: int) -> tuple[int, int]:
+    def taken(size):
         """Sizes that are asked for, and the most bytes that are held at a time."""
         index: Any = Synthetic(size)
         epoch = Epoch(index, order_of(index, kind, 0), budget, 0, 8, n_steps=100)

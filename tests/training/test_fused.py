@@ -1,20 +1,14 @@
 """Fused trainings are those of separate ones: losses, weights, averages and optimiser states."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from data_set_cases import branches, two_level_store
 from segment_cases import make_spec, network_with
-from torch import Tensor
 
 from hydragnn_flow.data import GraphStore, write_store
-from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.fused import FusedTrainer, run_fused
@@ -45,13 +39,11 @@ EPOCHS = 5  # of five steps
 Network = dict[str, Any]
 
 
-def properties(**changes: Any) -> Network:
+def properties(**changes):
     return network_with(**(PROPERTIES | changes))
 
 
-def specs_of(
-    folder: Path, store: GraphStore, network: Network, *, until: int = EPOCHS, **changes: Any
-) -> list[SegmentSpec]:
+def specs_of(folder, store, network, *, until=EPOCHS, **changes):
     """Segments of one shape that differ in all that they may differ in."""
     found = []
     folder.mkdir(exist_ok=True)
@@ -65,14 +57,14 @@ def specs_of(
     return found
 
 
-def separate(specs: Sequence[SegmentSpec], store: GraphStore) -> list[Trainer]:
+def separate(specs, store):
     trainers = [Trainer(spec, store, CPU, World()) for spec in specs]
     for trainer in trainers:
         trainer.run()
     return trainers
 
 
-def fused(specs: Sequence[SegmentSpec], store: GraphStore) -> FusedTrainer:
+def fused(specs, store):
     trainer = FusedTrainer(specs, store, CPU)
     trainer.run(probe=False)
     for error in trainer.ended.values():
@@ -81,7 +73,7 @@ def fused(specs: Sequence[SegmentSpec], store: GraphStore) -> FusedTrainer:
     return trainer
 
 
-def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
+def tensors_of(trainer):
     """All that a training has become."""
     found = {f"model {name}": value for name, value in trainer.model.state_dict().items()}
     found |= {f"best {name}": value for name, value in trainer.best.items()}
@@ -92,9 +84,7 @@ def tensors_of(trainer: Trainer) -> dict[str, Tensor]:
     return found
 
 
-def assert_same(
-    ones: Sequence[Trainer], others: Sequence[Trainer], losses: float, weights: float
-) -> None:
+def assert_same(ones, others, losses, weights):
     """Histories to a relative, tensors to an absolute difference."""
     for one, other in zip(ones, others, strict=True):
         history, expected = other.progress.history, one.progress.history
@@ -111,8 +101,8 @@ def assert_same(
 @pytest.mark.parametrize("kind", ["EGNN", "SchNet", "PAINN", "GIN", "SAGE"])
 @pytest.mark.parametrize("is_potential", [False, True], ids=["property", "potential"])
 def test_in_single_precision_members_are_equal_to_a_hundred_thousandth(
-    kind: str, is_potential: bool, alloy_store: GraphStore, tmp_path: Path
-) -> None:
+    kind, is_potential, alloy_store, tmp_path
+):
     if is_potential and kind in ("GIN", "SAGE"):
         pytest.skip("these see no lengths, so they are no potentials")
     make = network_with if is_potential else properties
@@ -163,9 +153,7 @@ NETWORKS: dict[str, Network] = {
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_in_double_precision_members_are_the_same(
-    name: str, alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_in_double_precision_members_are_the_same(name, alloy_store, tmp_path):
     network = copy.deepcopy(NETWORKS[name])
     network["Training"]["precision"] = "fp64"
     # Few steps are enough: what is wrong would be so in the first.
@@ -174,9 +162,7 @@ def test_in_double_precision_members_are_the_same(
     assert_same(alone, together.members, losses=1e-9, weights=1e-9)
 
 
-def test_attributes_encodings_and_features_of_graphs_are_those_of_the_member(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_attributes_encodings_and_features_of_graphs_are_those_of_the_member(alloy_store, tmp_path):
     torch.manual_seed(1)
     splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
     for graph in (graph for graphs in splits.values() for graph in graphs):
@@ -197,7 +183,7 @@ def test_attributes_encodings_and_features_of_graphs_are_those_of_the_member(
     assert_same(alone, together.members, losses=1e-9, weights=1e-9)
 
 
-def test_branches_of_several_data_sets_are_those_of_the_member(tmp_path: Path) -> None:
+def test_branches_of_several_data_sets_are_those_of_the_member(tmp_path):
     store = two_level_store(tmp_path)
     network = network_with(
         Architecture__output_heads={"node": branches()}, Training__precision="fp64"
@@ -208,10 +194,8 @@ def test_branches_of_several_data_sets_are_those_of_the_member(tmp_path: Path) -
     assert_same(alone, together.members, losses=1e-9, weights=1e-9)
 
 
-def test_a_checkpoint_of_either_kind_is_continued_by_the_other(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
-    def run(folder: str, first: Any, second: Any) -> list[dict[str, Any]]:
+def test_a_checkpoint_of_either_kind_is_continued_by_the_other(alloy_store, tmp_path):
+    def run(folder, first, second):
         for until, how in ((1, first), (4, second)):
             network = properties(Architecture__mpnn_type="SAGE")
             specs = specs_of(tmp_path / folder, alloy_store, network, until=until, kind="member")
@@ -219,7 +203,7 @@ def test_a_checkpoint_of_either_kind_is_continued_by_the_other(
             assert [outcome.status for outcome in outcomes] == ["ok"] * 3
         return [load_checkpoint(spec.folder / outcomes[0].checkpoint) for spec in specs]
 
-    def alone(specs: Sequence[SegmentSpec]) -> list[Any]:
+    def alone(specs):
         return [run_segment(spec) for spec in specs]
 
     whole = run("alone", alone, alone)
@@ -241,7 +225,7 @@ def test_a_checkpoint_of_either_kind_is_continued_by_the_other(
         assert other == pytest.approx(one, rel=0.1)  # of one network, not of all
 
 
-def together(specs: Sequence[SegmentSpec]) -> list[Any]:
+def together(specs):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_trainer, "_PAYS", 1e9)
         return run_fused(specs)

@@ -1,10 +1,7 @@
 """How fused trainings end: each by itself, whatever the others do; and where they go apart."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +14,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedLinear
-from hydragnn_flow.segment import APART, SegmentSpec
+from hydragnn_flow.segment import APART
 from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.fused import FusedTrainer, run_fused
 from hydragnn_flow.training.fused import trainer as fused_trainer
@@ -40,14 +37,12 @@ NETWORK = network_with(**CHEAP)
 
 
 @pytest.fixture
-def always(monkeypatch: pytest.MonkeyPatch) -> None:
+def always(monkeypatch):
     """Fused training pays."""
     monkeypatch.setattr(fused_trainer, "_PAYS", 1e9)
 
 
-def specs_of(
-    folder: Path, store: GraphStore, networks: Sequence[dict[str, Any]], **changes: Any
-) -> list[SegmentSpec]:
+def specs_of(folder, store, networks, **changes):
     folder.mkdir()
     return [
         make_spec(
@@ -60,14 +55,12 @@ def specs_of(
     ]
 
 
-def histories(outcomes: Sequence[Any]) -> list[list[Any]]:
+def histories(outcomes):
     return [[pytest.approx(row, rel=1e-4) for row in outcome.history] for outcome in outcomes]
 
 
 @pytest.mark.usefixtures("always")
-def test_a_member_that_diverges_leaves_the_others_alone(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_a_member_that_diverges_leaves_the_others_alone(alloy_store, tmp_path):
     hopeless = network_with(
         **CHEAP,
         Training__Optimizer={"learning_rate": 1e30, "weight_decay": 1e30},
@@ -82,9 +75,7 @@ def test_a_member_that_diverges_leaves_the_others_alone(
 
 
 @pytest.mark.usefixtures("always")
-def test_members_end_where_they_are_to_or_stop_early(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_members_end_where_they_are_to_or_stop_early(alloy_store, tmp_path):
     # Steps too small to change a weight.
     impatient = network_with(
         **CHEAP,
@@ -94,7 +85,7 @@ def test_members_end_where_they_are_to_or_stop_early(
     )
     networks = [NETWORK, impatient, NETWORK]
 
-    def specs(folder: str) -> list[SegmentSpec]:
+    def specs(folder):
         first, *others = specs_of(tmp_path / folder, alloy_store, networks)
         return [replace(first, until_epoch=3), *others]
 
@@ -111,14 +102,11 @@ def test_members_end_where_they_are_to_or_stop_early(
 
 
 @pytest.mark.usefixtures("always")
-def test_members_that_are_stopped_go_on_where_they_were(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_members_that_are_stopped_go_on_where_they_were(alloy_store, tmp_path):
     networks = [NETWORK, NETWORK]
     asked = iter(range(10_000))
     stopped = run_fused(
-        specs_of(tmp_path / "fused", alloy_store, networks),
-        should_stop=lambda: next(asked) > 35,
+        specs_of(tmp_path / "fused", alloy_store, networks), should_stop=lambda: next(asked) > 35
     )
     assert [one.status for one in stopped] == ["interrupted"] * 2
     assert not any(one.reason.startswith(APART) for one in stopped)
@@ -135,16 +123,16 @@ def test_members_that_are_stopped_go_on_where_they_were(
     assert all(one.spent_seconds > 0 for one in found)
 
 
-def never_pays(patch: pytest.MonkeyPatch) -> None:
+def never_pays(patch):
     patch.setattr(fused_trainer, "_PAYS", 0.0)
 
 
-def is_short_of_memory(patch: pytest.MonkeyPatch) -> None:
+def is_short_of_memory(patch):
     """The ninth fused step finds too little memory."""
     patch.setattr(fused_trainer, "_PAYS", 1e9)
     step, left = Stack.step, iter(range(100))
 
-    def short(self: Stack, batch: Any) -> Any:
+    def short(self, batch):
         if next(left) == 8:
             raise torch.OutOfMemoryError("out of memory")
         return step(self, batch)
@@ -152,7 +140,7 @@ def is_short_of_memory(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Stack, "step", short)
 
 
-def is_wrong(patch: pytest.MonkeyPatch) -> None:
+def is_wrong(patch):
     """A stacked layer computes something else."""
     forward: Callable[..., torch.Tensor] = StackedLinear.forward
     patch.setattr(StackedLinear, "forward", lambda self, x: 1.1 * forward(self, x))
@@ -166,12 +154,7 @@ def is_wrong(patch: pytest.MonkeyPatch) -> None:
         (is_wrong, "differ from separate ones"),
     ],
 )
-def test_members_go_on_separately_where_fused_they_do_not(
-    fault: Callable[[pytest.MonkeyPatch], None],
-    reason: str,
-    alloy_store: GraphStore,
-    tmp_path: Path,
-) -> None:
+def test_members_go_on_separately_where_fused_they_do_not(fault, reason, alloy_store, tmp_path):
     networks = [NETWORK, NETWORK, NETWORK]
     alone = [run_segment(spec) for spec in specs_of(tmp_path / "alone", alloy_store, networks)]
     specs = specs_of(tmp_path / "fused", alloy_store, networks)
@@ -184,7 +167,7 @@ def test_members_go_on_separately_where_fused_they_do_not(
     assert [run_segment(spec).history for spec in specs] == histories(alone)
 
 
-def test_a_probe_compares_and_its_steps_count(alloy_store: GraphStore, tmp_path: Path) -> None:
+def test_a_probe_compares_and_its_steps_count(alloy_store, tmp_path):
     specs = specs_of(tmp_path / "fused", alloy_store, [NETWORK] * 6)
     trainer = FusedTrainer(specs, alloy_store, CPU)
     trainer.run()
@@ -212,16 +195,14 @@ def test_a_probe_compares_and_its_steps_count(alloy_store: GraphStore, tmp_path:
         ({"Training__accumulation_steps": 2}, "several micro-batches"),
     ],
 )
-def test_what_cannot_be_fused_is_refused(
-    changes: dict[str, Any], reason: str, alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_what_cannot_be_fused_is_refused(changes, reason, alloy_store, tmp_path):
     specs = specs_of(tmp_path / "specs", alloy_store, [network_with(**changes)] * 2)
     assert reason in refusal_of(specs[0])
     with pytest.raises(InputError, match=f"trials 0, 1: .*{reason}.*train them separately"):
         FusedTrainer(specs, alloy_store, CPU)
 
 
-def test_segments_that_cannot_be_fused_are_refused(alloy_store: GraphStore, tmp_path: Path) -> None:
+def test_segments_that_cannot_be_fused_are_refused(alloy_store, tmp_path):
     one, other = specs_of(tmp_path / "specs", alloy_store, [NETWORK] * 2)
     assert refusal_together([one, other]) == refusal_of(one) == ""
     assert "streamed" in refusal_of(replace(one, mode="stream"))
@@ -233,9 +214,7 @@ def test_segments_that_cannot_be_fused_are_refused(alloy_store: GraphStore, tmp_
     assert shape_of(one) != shape_of(replace(other, kind="member"))
 
 
-def test_a_layer_with_weights_that_nobody_knows_is_refused(
-    alloy_store: GraphStore, tmp_path: Path
-) -> None:
+def test_a_layer_with_weights_that_nobody_knows_is_refused(alloy_store, tmp_path):
     places = {"node": {"num_headlayers": 1, "dim_headlayers": [12], "type": "mlp_per_node"}}
     # Of one size, for which there are such heads.
     network = network_with(
@@ -250,9 +229,7 @@ def test_a_layer_with_weights_that_nobody_knows_is_refused(
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 13), min_size=1, max_size=5), min_size=1, max_size=4))
-def test_filled_batches_keep_each_members_graphs_and_have_no_other_edges(
-    chosen: list[list[int]],
-) -> None:
+def test_filled_batches_keep_each_members_graphs_and_have_no_other_edges(chosen):
     store = _STORES[0]
     split = store["trainset"]
     steps = [_step(split.n_atoms, np.array(graphs)) for graphs in chosen]
@@ -289,9 +266,9 @@ _STORES: list[GraphStore] = []
 
 
 @pytest.fixture(autouse=True)
-def _store(alloy_store: GraphStore) -> None:
+def _store(alloy_store):
     _STORES[:] = [alloy_store]
 
 
-def _step(n_atoms: Any, graphs: Any) -> Step:
+def _step(n_atoms, graphs):
     return Step(graphs, np.array([0, len(graphs)]), int(n_atoms[graphs].sum()))

@@ -1,10 +1,6 @@
 """Keys of graphs that only some networks read, from the store through training to predictions."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +10,7 @@ from calibration_cases import plain
 from segment_cases import make_spec
 from torch_geometric.data import Data
 
-from hydragnn_flow.data import GraphStore, Target, write_store
+from hydragnn_flow.data import Target, write_store
 from hydragnn_flow.ensemble import Ensemble
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
@@ -42,7 +38,7 @@ ASKING: dict[str, dict[str, Any]] = {
 """What a network says to read a key, which the name begins with."""
 
 
-def network(asks: str) -> dict[str, Any]:
+def network(asks):
     return {
         "Architecture": {
             "mpnn_type": "PNA",
@@ -58,7 +54,7 @@ def network(asks: str) -> dict[str, Any]:
     }
 
 
-def keyed(graph: Data, number: int) -> Data:
+def keyed(graph, number):
     """The graph with every key, and a label that follows from the first two of them."""
     rng = torch.Generator().manual_seed(number)
     branch, heat = number % 2, torch.rand(2, generator=rng)
@@ -79,7 +75,7 @@ def keyed(graph: Data, number: int) -> Data:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> GraphStore:
+def store(tmp_path_factory, alloy_store):
     path = tmp_path_factory.mktemp("keys") / "store"
     splits = {
         name: [keyed(graph, number) for number, graph in enumerate(alloy_store[name])]
@@ -90,7 +86,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> 
         return write_store(path, splits, targets=TARGETS, cutoff=4.0, dtypes="compact")
 
 
-def trained(folder: Path, store: GraphStore, asks: str, **changes: Any) -> Ensemble:
+def trained(folder, store, asks, **changes):
     """An ensemble of one network that has been trained, twice."""
     spec = make_spec(folder / "trial", store, 8, network=network(asks), **changes)
     result = run_segment(spec)
@@ -104,19 +100,17 @@ def trained(folder: Path, store: GraphStore, asks: str, **changes: Any) -> Ensem
 
 
 @pytest.fixture(scope="module")
-def ensembles(
-    store: GraphStore, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Ensemble]:
+def ensembles(store, tmp_path_factory):
     """An ensemble of a network that asks for a key, trained once."""
 
     @cache
-    def get(asks: str) -> Ensemble:
+    def get(asks):
         return trained(tmp_path_factory.mktemp("trained"), store, asks)
 
     return get
 
 
-def without(store: GraphStore, path: Path, key: str) -> GraphStore:
+def without(store, path, key):
     """The same graphs, but for one key, or for the last column of edge_attr."""
     graphs = list(store["testset"])
     for graph in graphs:
@@ -128,9 +122,7 @@ def without(store: GraphStore, path: Path, key: str) -> GraphStore:
 
 
 @pytest.mark.parametrize("asks", ASKING)
-def test_from_the_store_to_predictions(
-    tmp_path: Path, store: GraphStore, ensembles: Callable[[str], Ensemble], asks: str
-) -> None:
+def test_from_the_store_to_predictions(tmp_path, store, ensembles, asks):
     ensemble = ensembles(asks)
     table = ensemble.predict(store.path, split="testset").graphs
     assert len(table) == len(store["testset"])
@@ -151,9 +143,7 @@ def test_from_the_store_to_predictions(
 
 
 @pytest.mark.parametrize("asks", ["dataset_name", "graph_attr", "pe", "edge_attr"])
-def test_structures_without_what_the_network_reads_are_refused(
-    tmp_path: Path, store: GraphStore, ensembles: Callable[[str], Ensemble], asks: str
-) -> None:
+def test_structures_without_what_the_network_reads_are_refused(tmp_path, store, ensembles, asks):
     ensemble = ensembles(asks)
     file = tmp_path / "structures.xyz"
     file.write_text("2\n\nCu 0 0 0\nCu 0 0 2.5\n")
@@ -166,9 +156,7 @@ def test_structures_without_what_the_network_reads_are_refused(
         assert "\n" not in said
 
 
-def test_a_stream_has_the_keys_too(
-    tmp_path: Path, store: GraphStore, ensembles: Callable[[str], Ensemble]
-) -> None:
+def test_a_stream_has_the_keys_too(tmp_path, store, ensembles):
     """Blocks are shuffled instead of graphs, so weights differ; what they learn does not."""
     streamed = trained(tmp_path, store, "dataset_name", mode="stream")
     for ensemble in (ensembles("dataset_name"), streamed):
@@ -176,7 +164,7 @@ def test_a_stream_has_the_keys_too(
         assert np.corrcoef(table["gap_mean"], table["gap"])[0, 1] > 0.9
 
 
-def test_a_branch_that_the_network_has_not_got(tmp_path: Path, store: GraphStore) -> None:
+def test_a_branch_that_the_network_has_not_got(tmp_path, store):
     splits = {name: list(store[name]) for name in store.splits}
     splits["valset"][0].dataset_name[:] = 2
     bad = write_store(tmp_path / "store", splits, targets=TARGETS, cutoff=4.0)

@@ -1,9 +1,5 @@
 """Training on data where they are: the same steps as on a copy of them."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from data_set_cases import branches
 from in_place_cases import NAMES, prepared, three_sets
@@ -12,7 +8,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.training.runner import run_segment
 
 
-def test_a_segment_learns_the_same_in_place(tmp_path: Path) -> None:
+def test_a_segment_learns_the_same_in_place(tmp_path):
     """Two files of HydraGNN's and a store, a branch each: errors differ by rounding alone."""
     sources = three_sets(tmp_path)
     network = network_with(Architecture__output_heads={"node": branches(3)})

@@ -1,8 +1,5 @@
 """The terms of the loss, against torch's own and by hand."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +9,7 @@ from segment_cases import make_spec, network_with
 from torch.nn import functional
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -36,18 +33,18 @@ TORCHS = {
 }
 
 
-def make_trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
+def make_trainer(folder, store, **changes):
     network = network_with(**changes)
     spec = make_spec(folder, store, 3, network=network)
     return Trainer(spec, store, torch.device("cpu"), World())
 
 
-def loss_with(store: GraphStore, **changes: Any) -> Loss:
+def loss_with(store, **changes):
     return Loss(load_network(network_with(**changes)), store.manifest)
 
 
 @pytest.mark.parametrize("name", TORCHS)
-def test_it_is_torchs(alloy_store: GraphStore, name: str) -> None:
+def test_it_is_torchs(alloy_store, name):
     """On forces alone, in units of their spread."""
     changes = {
         "Training__loss_function_type": name,
@@ -71,7 +68,7 @@ def test_it_is_torchs(alloy_store: GraphStore, name: str) -> None:
     torch.testing.assert_close(*slopes)
 
 
-def test_a_root_has_a_slope_where_nothing_is_wrong(alloy_store: GraphStore) -> None:
+def test_a_root_has_a_slope_where_nothing_is_wrong(alloy_store):
     loss = loss_with(alloy_store, Training__loss_function_type="rmse")
     batch = alloy_store["trainset"].batch([0])
     outputs = {
@@ -84,7 +81,7 @@ def test_a_root_has_a_slope_where_nothing_is_wrong(alloy_store: GraphStore) -> N
     assert all(torch.isfinite(value.grad).all() for value in outputs.values())
 
 
-def test_the_likelihood_is_torchs() -> None:
+def test_the_likelihood_is_torchs():
     residual = torch.randn(50, 3, dtype=torch.float64, requires_grad=True)
     deviation = torch.rand(50, 3, dtype=torch.float64).add(0.1).requires_grad_()
     zero = torch.zeros_like(residual)
@@ -92,7 +89,7 @@ def test_the_likelihood_is_torchs() -> None:
     torch.testing.assert_close(gaussian_nll(residual, deviation), expected)
 
 
-def test_beta_weights_the_gradient_with_the_variance() -> None:
+def test_beta_weights_the_gradient_with_the_variance():
     """Seitzer et al., eq. 6: with β = 1 the mean learns as from a square error."""
     residual = torch.randn(50, dtype=torch.float64, requires_grad=True)
     deviation = torch.rand(50, dtype=torch.float64).add(0.1).requires_grad_()
@@ -109,9 +106,7 @@ def test_beta_weights_the_gradient_with_the_variance() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_noise_is_learnt_and_judged_alike(
-    tmp_path: Path, alloy_store: GraphStore, beta: float
-) -> None:
+def test_noise_is_learnt_and_judged_alike(tmp_path, alloy_store, beta):
     """The validation loss has no β in it, so that settings compare."""
     likelihood = HEADS | {"Training__loss_function_type": "GaussianNLLLoss"}
     trainer = make_trainer(tmp_path / "t", alloy_store, **likelihood, Training__nll_beta=beta)
@@ -130,9 +125,7 @@ def test_noise_is_learnt_and_judged_alike(
 
 
 @pytest.fixture(scope="module")
-def stressed(
-    alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory
-) -> dict[int, GraphStore]:
+def stressed(alloy_store, tmp_path_factory):
     """Stores with a stress of 6 and of 9 components; one structure of the test has no cell."""
     stores = {}
     for dim in (6, 9):
@@ -149,7 +142,7 @@ def stressed(
     return stores
 
 
-def test_a_stress_is_compared_in_voigts_order(stressed: dict[int, GraphStore]) -> None:
+def test_a_stress_is_compared_in_voigts_order(stressed):
     like = torch.zeros(4, 6)
     six, nine = (
         reference(stressed[dim]["trainset"].batch([1, 2, 3, 4]), "stress", like) for dim in (6, 9)
@@ -159,7 +152,7 @@ def test_a_stress_is_compared_in_voigts_order(stressed: dict[int, GraphStore]) -
     torch.testing.assert_close(six[0], first.stress.view(6))
 
 
-def test_stress_is_trained_on(tmp_path: Path, stressed: dict[int, GraphStore]) -> None:
+def test_stress_is_trained_on(tmp_path, stressed):
     for dim, store in stressed.items():
         network = network_with(Architecture__stress_weight=1.0)
         result = run_segment(make_spec(tmp_path / str(dim), store, 8, network=network))
@@ -172,9 +165,7 @@ def test_stress_is_trained_on(tmp_path: Path, stressed: dict[int, GraphStore]) -
 
 
 @pytest.mark.parametrize("split", ["trainset", "valset"])
-def test_a_stress_needs_volumes(
-    tmp_path: Path, stressed: dict[int, GraphStore], split: str
-) -> None:
+def test_a_stress_needs_volumes(tmp_path, stressed, split):
     splits = {name: list(stressed[6][name]) for name in stressed[6].splits}
     splits[split][1].cell[2] = 0.0
     targets = stressed[6].manifest.targets
@@ -184,7 +175,7 @@ def test_a_stress_needs_volumes(
         make_trainer(tmp_path / "with", store, Architecture__stress_weight=1.0)
 
 
-def test_batches_know_their_largest_graph(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_batches_know_their_largest_graph(tmp_path, alloy_store):
     """Attention pads to it; of a batch on an accelerator, finding it would make the host wait."""
     trainer = make_trainer(tmp_path / "t", alloy_store, Training__accumulation_steps=2)
     steps = trainer.plan(0)
@@ -195,9 +186,7 @@ def test_batches_know_their_largest_graph(tmp_path: Path, alloy_store: GraphStor
 
 
 @pytest.mark.parametrize("weights", [(1.0, 0.0), (0.0, 1.0)], ids=["energy", "forces"])
-def test_what_has_no_weight_costs_no_gradient(
-    tmp_path: Path, alloy_store: GraphStore, weights: tuple[float, float]
-) -> None:
+def test_what_has_no_weight_costs_no_gradient(tmp_path, alloy_store, weights):
     """Energies alone take no second derivative; either way every parameter gets its gradient."""
     energy, forces = weights
     trainer = make_trainer(
@@ -227,7 +216,7 @@ def test_what_has_no_weight_costs_no_gradient(
 
 
 @pytest.mark.parametrize("name", ["mse", "GaussianNLLLoss"])
-def test_parts_of_a_step_add_up(tmp_path: Path, alloy_store: GraphStore, name: str) -> None:
+def test_parts_of_a_step_add_up(tmp_path, alloy_store, name):
     changes = HEADS | {"Training__loss_function_type": name, "Training__precision": "fp64"}
     losses = {}
     for micro_batches in (1, 2, 3, 9):
@@ -248,7 +237,7 @@ def test_parts_of_a_step_add_up(tmp_path: Path, alloy_store: GraphStore, name: s
         np.testing.assert_allclose(losses[micro_batches], losses[1], rtol=1e-9)
 
 
-def test_parts_of_a_step_take_less_memory(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_parts_of_a_step_take_less_memory(tmp_path, alloy_store):
     saved = {}
     for micro_batches in (1, 4):
         trainer = make_trainer(
@@ -260,7 +249,7 @@ def test_parts_of_a_step_take_less_memory(tmp_path: Path, alloy_store: GraphStor
         (step, *_) = trainer.plan(0)
         held = most = 0
 
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
+        def pack(tensor):
             nonlocal held
             held += tensor.nbytes
             return tensor
@@ -275,7 +264,7 @@ def test_parts_of_a_step_take_less_memory(tmp_path: Path, alloy_store: GraphStor
     assert saved[4] < 0.4 * saved[1]
 
 
-def test_the_root_of_a_part_is_refused() -> None:
+def test_the_root_of_a_part_is_refused():
     with pytest.raises(InputError, match="'rmse' takes the root over a whole step"):
         load_network(
             network_with(Training__loss_function_type="rmse", Training__accumulation_steps=2)

@@ -1,7 +1,5 @@
 """How much memory a process has needed, when it ran out, and what it does with what it freed."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys
@@ -49,7 +47,7 @@ print(after - before, used - begin, held() - begin)
 @pytest.mark.skipif(
     not hasattr(ctypes.CDLL(None), "mallopt"), reason="this C library has no mallopt"
 )
-def test_freed_memory_is_kept_for_the_next_step_but_not_for_the_next_segment() -> None:
+def test_freed_memory_is_kept_for_the_next_step_but_not_for_the_next_segment():
     """By default a step faults in up to all of its 24 thousand pages again."""
     done = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)
     faults, used, left = map(float, done.stdout.split())
@@ -78,13 +76,13 @@ def test_freed_memory_is_kept_for_the_next_step_but_not_for_the_next_segment() -
         "DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000 bytes.",
     ],
 )
-def test_lack_of_memory_is_known_by_what_libraries_call_it(said: str) -> None:
+def test_lack_of_memory_is_known_by_what_libraries_call_it(said):
     """The reason is the line that says so, wherever it stands."""
     assert out_of_memory(RuntimeError(said)) == said
     assert out_of_memory(RuntimeError(f"NCCL error in: x.cpp:7\nLast error:\n{said}\n")) == said
 
 
-def test_lack_of_memory_without_a_word_and_other_errors() -> None:
+def test_lack_of_memory_without_a_word_and_other_errors():
     assert out_of_memory(MemoryError()) == "MemoryError"
     assert out_of_memory(torch.OutOfMemoryError("no room")) == "no room"
     for said in ("", "CUDA error: an illegal memory access was encountered", "shared memory"):
@@ -92,9 +90,7 @@ def test_lack_of_memory_without_a_word_and_other_errors() -> None:
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu"])
-def test_memory_of_any_accelerator_is_measured_and_given_back(
-    monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_memory_of_any_accelerator_is_measured_and_given_back(monkeypatch, kind):
     """Stood in for: what is asked of torch's module for the device, since none is here."""
     asked: list[Any] = []
     module = SimpleNamespace(

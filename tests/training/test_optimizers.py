@@ -1,16 +1,10 @@
 """HydraGNN's list of optimisers, and what the loop does to their steps."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
@@ -32,19 +26,19 @@ RATES = {
 }
 
 
-def make_trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
+def make_trainer(folder, store, **changes):
     network = network_with(**changes)
     spec = make_spec(folder, store, 5, network=network)
     return Trainer(spec, store, torch.device("cpu"), World())
 
 
-def settings(**values: Any) -> Any:
+def settings(**values):
     values = {"learning_rate": 0.01} | values
     return load_network(network_with(Training__Optimizer=values)).Training.Optimizer
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_each_learns(tmp_path: Path, alloy_store: GraphStore, name: str) -> None:
+def test_each_learns(tmp_path, alloy_store, name):
     values = {"type": name, "learning_rate": RATES[name], "weight_decay": 1e-4}
     # Energies are learnt within a few steps, forces are not.
     trainer = make_trainer(
@@ -57,7 +51,7 @@ def test_each_learns(tmp_path: Path, alloy_store: GraphStore, name: str) -> None
     assert losses[-1] < 0.8 * losses[0]
 
 
-def test_weight_decay_is_the_optimiser_s_own_where_not_given() -> None:
+def test_weight_decay_is_the_optimiser_s_own_where_not_given():
     for name, expected in (("AdamW", 0.01), ("Adam", 0.0)):
         model = torch.nn.Linear(2, 2)
         optimizer = make_optimizer(model, settings(type=name), 0.01, World())
@@ -65,15 +59,13 @@ def test_weight_decay_is_the_optimiser_s_own_where_not_given() -> None:
 
 
 @pytest.mark.parametrize("name", RATES)
-def test_kernels_are_fused_where_every_device_has_them(name: str) -> None:
+def test_kernels_are_fused_where_every_device_has_them(name):
     optimizer = make_optimizer(torch.nn.Linear(2, 2), settings(type=name), 0.01, World())
     fused = bool(optimizer.param_groups[0].get("fused"))
     assert fused == (name in ("Adam", "AdamW", "SGD"))
 
 
-def test_a_checkpoint_does_not_say_whether_kernels_are_fused(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_checkpoint_does_not_say_whether_kernels_are_fused(tmp_path, alloy_store):
     """A trial on one GCD has them; its member, with a shared state, must not."""
     trainer = make_trainer(tmp_path / "t", alloy_store)
     trainer.save()
@@ -85,14 +77,14 @@ def test_a_checkpoint_does_not_say_whether_kernels_are_fused(
     assert again.optimizer.param_groups[0]["fused"] is True
 
 
-def test_what_is_frozen_is_not_trained() -> None:
+def test_what_is_frozen_is_not_trained():
     model = torch.nn.Linear(2, 2)
     model.weight.requires_grad_(False)
     optimizer = make_optimizer(model, settings(), 0.01, World())
     assert [weight.shape for weight in optimizer.param_groups[0]["params"]] == [(2,)]
 
 
-def test_lamb_by_hand() -> None:
+def test_lamb_by_hand():
     """You et al., algorithm 2, layer by layer in float64."""
     torch.manual_seed(0)
     weights = [torch.randn(4, 3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)]
@@ -115,7 +107,7 @@ def test_lamb_by_hand() -> None:
         torch.testing.assert_close([w.detach() for w in trained], expected)
 
 
-def test_the_rate_grows_with_the_batch(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_the_rate_grows_with_the_batch(tmp_path, alloy_store):
     assert scaled_learning_rate(settings(), lambda: 64) == 0.01
     linear = settings(batch_scaling="linear", reference_batch=16)
     assert scaled_learning_rate(linear, lambda: 64) == pytest.approx(0.04)
@@ -139,19 +131,19 @@ def test_the_rate_grows_with_the_batch(tmp_path: Path, alloy_store: GraphStore) 
         ({"momentum": 0.9}, "unknown key 'momentum'"),
     ],
 )
-def test_what_is_wrong_is_named(values: dict[str, Any], expected: str) -> None:
+def test_what_is_wrong_is_named(values, expected):
     with pytest.raises(InputError, match=r"network: Training\.Optimizer") as caught:
         settings(**values)
     assert expected in str(caught.value)
 
 
-def test_hydragnns_nulls_are_not_given() -> None:
+def test_hydragnns_nulls_are_not_given():
     nothing = dict.fromkeys(("EarlyStopping", "conv_checkpointing", "precision", "Scheduler"))
     network = network_with(**{f"Training__{key}": value for key, value in nothing.items()})
     assert load_network(network).Training == load_network(network_with()).Training
 
 
-def test_gradients_are_clipped(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_gradients_are_clipped(tmp_path, alloy_store):
     sizes = {}
     for bound in (0.0, 1e-3):
         optimizer = {"type": "SGD", "learning_rate": 1.0}
@@ -170,7 +162,7 @@ def test_gradients_are_clipped(tmp_path: Path, alloy_store: GraphStore) -> None:
     assert sizes[0.0] > 0.01
 
 
-def test_the_average_follows_the_weights() -> None:
+def test_the_average_follows_the_weights():
     model = torch.nn.BatchNorm1d(1, affine=True)
     average = Average(model, 0.9)
     values = []
@@ -190,9 +182,7 @@ def test_the_average_follows_the_weights() -> None:
     assert float(model.weight.detach()) == values[-1]
 
 
-def test_without_an_average_the_weights_themselves_are_judged(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_without_an_average_the_weights_themselves_are_judged(tmp_path, alloy_store):
     trainer = make_trainer(tmp_path / "t", alloy_store, Training__ema_decay=0.0)
     trainer.run()
     before = [weight.clone() for weight in trainer.model.parameters()]
@@ -204,11 +194,11 @@ def test_without_an_average_the_weights_themselves_are_judged(
     ("name", "meaning"),
     [("bfloat16", "bf16"), ("BF16", "bf16"), ("float", "fp32"), ("double", "fp64")],
 )
-def test_precisions_have_hydragnns_names(name: str, meaning: str) -> None:
+def test_precisions_have_hydragnns_names(name, meaning):
     assert load_network(network_with(Training__precision=name)).Training.precision == meaning
 
 
-def test_bf16_keeps_weights_and_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_bf16_keeps_weights_and_learns(tmp_path, alloy_store):
     trainer = make_trainer(tmp_path / "t", alloy_store, Training__precision="bf16")
     whole = make_trainer(tmp_path / "whole", alloy_store)
     trainer.run()
@@ -220,9 +210,7 @@ def test_bf16_keeps_weights_and_learns(tmp_path: Path, alloy_store: GraphStore) 
 
 
 @pytest.mark.parametrize("mpnn_type", ["SchNet", "PNA"])
-def test_checkpointed_layers_give_the_same(
-    tmp_path: Path, alloy_store: GraphStore, mpnn_type: str
-) -> None:
+def test_checkpointed_layers_give_the_same(tmp_path, alloy_store, mpnn_type):
     losses = []
     for switch in (False, True):
         heads = {"graph": {"dim_headlayers": [8, 8], "dim_sharedlayers": 8}}

@@ -1,7 +1,5 @@
 """Endless orders: every graph once in a pass, in proportion, and any part of one alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 
@@ -48,7 +46,7 @@ def test_a_large_permutation_is_random():
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> tuple[Order, int]:
+def orders(draw):
     """An order without a bootstrap, and the number of its graphs."""
     size, seed = draw(st.integers(1, 300)), draw(st.integers(0, 9))
     if draw(st.booleans()):

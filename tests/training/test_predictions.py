@@ -1,9 +1,6 @@
 """Predictions in a checkpoint come back as they were."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,11 +21,11 @@ class Split:
 
     name: str = "valset"
 
-    def __len__(self) -> int:
+    def __len__(self):
         return 5
 
 
-def test_they_come_back_as_they_were_what_atoms_have_in_single_precision(tmp_path: Path) -> None:
+def test_they_come_back_as_they_were_what_atoms_have_in_single_precision(tmp_path):
     split: Any = Split()
     save_checkpoint(tmp_path / "c.pt", {KEY: {"valset": kept(PREDICTIONS, split)}})
     state = load_checkpoint(tmp_path / "c.pt")

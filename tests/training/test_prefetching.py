@@ -1,20 +1,14 @@
 """Batches made ahead of the steps by a thread, as they are for an accelerator; here on a CPU."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Generator
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from segment_cases import make_spec
 from test_resuming import EPOCHS, same, trained
-from torch_geometric.data import Batch
 
-from hydragnn_flow.config.data import Mode
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import StoreError
 from hydragnn_flow.training import loading
@@ -26,19 +20,17 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def ahead(monkeypatch):
     """Have batches made by the thread."""
     monkeypatch.setattr(loading, "reads_ahead", lambda device: True)
 
 
-def threads() -> list[str]:
+def threads():
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(THREAD)]
 
 
 @pytest.mark.parametrize("mode", ["memory", "random", "stream"])
-def test_a_training_is_the_same_bit_for_bit(
-    tmp_path: Path, blocks: Path, mode: Mode, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_is_the_same_bit_for_bit(tmp_path, blocks, mode, monkeypatch):
     """Stopped within an epoch, at its end and within its evaluation, it goes on in its place."""
     with GraphStore.open(blocks, mode) as store:
         expected = trained(tmp_path / "asked", store, "as it comes", [])
@@ -48,11 +40,11 @@ def test_a_training_is_the_same_bit_for_bit(
     assert not threads()
 
 
-def test_predictions_are_the_same(alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_are_the_same(alloy_store, monkeypatch):
     class Counts(torch.nn.Module):
         """Answers with what it was given."""
 
-        def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
+        def forward(self, batch):
             assert threads() == ([] if not loading.reads_ahead(CPU) else [f"{THREAD}_0"])
             return {"positions": batch.pos, "largest": torch.tensor([[batch.largest_graph]])}
 
@@ -67,7 +59,7 @@ def test_predictions_are_the_same(alloy_store: GraphStore, monkeypatch: pytest.M
     assert expected["largest"].max() == split.n_atoms.max()
 
 
-def endless(alloy_store: GraphStore, made: list[int]) -> Generator[Batch, None, None]:
+def endless(alloy_store, made):
     try:
         while True:
             made.append(len(made))
@@ -77,7 +69,7 @@ def endless(alloy_store: GraphStore, made: list[int]) -> Generator[Batch, None, 
 
 
 @pytest.mark.usefixtures("ahead")
-def test_few_are_made_ahead_and_none_once_it_is_left(alloy_store: GraphStore) -> None:
+def test_few_are_made_ahead_and_none_once_it_is_left(alloy_store):
     made: list[int] = []
     with closing(on_device(endless(alloy_store, made), CPU)) as batches:
         for number in range(5):
@@ -90,8 +82,8 @@ def test_few_are_made_ahead_and_none_once_it_is_left(alloy_store: GraphStore) ->
 
 
 @pytest.mark.usefixtures("ahead")
-def test_what_goes_wrong_there_comes_through_by_its_name(alloy_store: GraphStore) -> None:
-    def damaged() -> Generator[Batch, None, None]:
+def test_what_goes_wrong_there_comes_through_by_its_name(alloy_store):
+    def damaged():
         yield alloy_store["trainset"].batch([0])
         raise StoreError("shard 3 is damaged")
 
@@ -104,13 +96,11 @@ def test_what_goes_wrong_there_comes_through_by_its_name(alloy_store: GraphStore
 
 @pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize("at", [1, 3, 7])
-def test_a_segment_that_stops_leaves_no_thread(
-    tmp_path: Path, alloy_store: GraphStore, at: int
-) -> None:
+def test_a_segment_that_stops_leaves_no_thread(tmp_path, alloy_store, at):
     """Within an epoch, within its evaluation, while it predicts."""
     asked = 0
 
-    def should_stop() -> bool:
+    def should_stop():
         nonlocal asked
         asked += 1
         return asked == at

@@ -1,9 +1,5 @@
 """Stopped anywhere and continued, a training is what it would have been, bit for bit."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training import trainer as trainer_module
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -40,10 +35,7 @@ NETWORKS: dict[str, dict[str, Any]] = {
     "one cycle": {"Training__Scheduler": {"type": "one_cycle"}},
     "no average": {"Training__ema_decay": 0.0, "Training__Optimizer__type": "SGD"},
     "dropout": GAT_WITH_DROPOUT,
-    "LAMB, in parts": {
-        "Training__Optimizer__type": "FusedLAMB",
-        "Training__accumulation_steps": 2,
-    },
+    "LAMB, in parts": {"Training__Optimizer__type": "FusedLAMB", "Training__accumulation_steps": 2},
     "steps": {"Training__Scheduler": {"type": "cosine"}, "Training__batch_size": 3},
     "samples": {"Training__Batching": {"mode": "node_budget", "max_nodes": 40}},
 }
@@ -56,7 +48,7 @@ CHANGES: dict[str, dict[str, Any]] = {
 """What else is asked of the training."""
 
 
-def same(one: object, two: object) -> bool:
+def same(one, two):
     if isinstance(one, torch.Tensor):
         return isinstance(two, torch.Tensor) and torch.equal(one, two)
     if isinstance(one, dict):
@@ -70,11 +62,11 @@ def same(one: object, two: object) -> bool:
     return one == two
 
 
-def trained(folder: Path, store: GraphStore, name: str, stops: list[int]) -> Any:
+def trained(folder, store, name, stops):
     """Train, stopping when so many steps and batches have begun in all; the last checkpoint."""
     begun = 0
 
-    def should_stop() -> bool:
+    def should_stop():
         nonlocal begun
         begun += 1
         return begun in stops
@@ -94,12 +86,10 @@ def trained(folder: Path, store: GraphStore, name: str, stops: list[int]) -> Any
 
 
 @pytest.fixture(scope="module")
-def unbroken(
-    alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Any]:
+def unbroken(alloy_store, tmp_path_factory):
     folder, known = tmp_path_factory.mktemp("unbroken"), {}
 
-    def get(name: str) -> Any:
+    def get(name):
         if name not in known:
             known[name] = trained(folder / name, alloy_store, name, [])
         return known[name]
@@ -108,43 +98,31 @@ def unbroken(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_stopped_everywhere_it_is_the_same(
-    tmp_path: Path, alloy_store: GraphStore, unbroken: Callable[[str], Any], name: str
-) -> None:
+def test_stopped_everywhere_it_is_the_same(tmp_path, alloy_store, unbroken, name):
     """Within an epoch, at its end, within its evaluation, twice at one place."""
     stops = [1, 2, 4, 6, 7, 8, 15]
     assert same(trained(tmp_path / "t", alloy_store, name, stops), unbroken(name))
 
 
 @settings(
-    max_examples=4,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     name=st.sampled_from(sorted(NETWORKS)),
     stops=st.lists(st.integers(1, 22), min_size=1, max_size=4, unique=True),
 )
-def test_stopped_anywhere_it_is_the_same(
-    tmp_path_factory: pytest.TempPathFactory,
-    alloy_store: GraphStore,
-    unbroken: Callable[[str], Any],
-    name: str,
-    stops: list[int],
-) -> None:
+def test_stopped_anywhere_it_is_the_same(tmp_path_factory, alloy_store, unbroken, name, stops):
     folder = tmp_path_factory.mktemp("stopped") / "t"
     assert same(trained(folder, alloy_store, name, stops), unbroken(name))
 
 
-def test_dropout_draws_the_numbers_that_would_have_come(unbroken: Callable[[str], Any]) -> None:
+def test_dropout_draws_the_numbers_that_would_have_come(unbroken):
     """Or the tests above would say nothing of it."""
     numbers = [unbroken(name)["random"]["cpu"] for name in ("dropout", "as it comes")]
     assert not torch.equal(*numbers)
 
 
-def test_a_killed_segment_goes_on_from_within_the_epoch(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_segment_goes_on_from_within_the_epoch(tmp_path, alloy_store, monkeypatch):
     """Long epochs are saved within: nothing was said to this one before it was gone."""
     monkeypatch.setattr(monitoring, "SECONDS_UNSAVED", 0.0)
     monkeypatch.setattr(monitoring, "SECONDS_BETWEEN_SYNCS", 0.0)
@@ -152,7 +130,7 @@ def test_a_killed_segment_goes_on_from_within_the_epoch(
     monkeypatch.setattr(trainer_module, "SAVES_PER_SECOND", 1e9)
     steps = 0
 
-    def die() -> bool:
+    def die():
         nonlocal steps
         steps += 1
         if steps == 3:
@@ -169,9 +147,7 @@ def test_a_killed_segment_goes_on_from_within_the_epoch(
     assert again.history == whole.history
 
 
-def test_a_member_on_ranks_of_its_own_can_go_on_from_within_an_epoch(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_member_on_ranks_of_its_own_can_go_on_from_within_an_epoch(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "trial", alloy_store, EPOCHS)
     stops = iter([False, False, True])
     assert run_segment(spec, should_stop=lambda: next(stops)).status == "interrupted"

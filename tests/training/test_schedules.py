@@ -1,9 +1,6 @@
 """Learning rates, against torch's own schedules."""
 
-from __future__ import annotations
-
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,16 +15,16 @@ RATE, EPOCHS, STEPS = 0.01, 10, 7
 LOSSES = [5, 4, 4, 4, 4.0, 3, 3, 2.9999, 3.5, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2]
 
 
-def schedule(decay: tuple[int, int] | None = None, **settings: Any) -> Schedule:
+def schedule(decay=None, **settings):
     network = load_network(network_with(Training__num_epoch=EPOCHS, Training__Scheduler=settings))
     return Schedule(network.Training, RATE, decay)
 
 
-def rates(of: Schedule, first: int = 0, last: int = EPOCHS) -> list[float]:
+def rates(of, first=0, last=EPOCHS):
     return [of.rate(epoch, step, STEPS) for epoch in range(first, last) for step in range(STEPS)]
 
 
-def torchs(kind: Any, **settings: Any) -> list[float]:
+def torchs(kind, **settings):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
     of = kind(optimizer, **settings)
     values = []
@@ -38,19 +35,19 @@ def torchs(kind: Any, **settings: Any) -> list[float]:
     return values
 
 
-def test_cosine_is_torchs() -> None:
+def test_cosine_is_torchs():
     kind = torch.optim.lr_scheduler.CosineAnnealingLR
     expected = torchs(kind, T_max=EPOCHS * STEPS, eta_min=1e-5)
     np.testing.assert_allclose(rates(schedule(type="cosine")), expected, rtol=1e-9)
 
 
-def test_one_cycle_is_torchs() -> None:
+def test_one_cycle_is_torchs():
     kind = torch.optim.lr_scheduler.OneCycleLR
     expected = torchs(kind, max_lr=RATE, total_steps=EPOCHS * STEPS, cycle_momentum=False)
     np.testing.assert_allclose(rates(schedule(type="one_cycle")), expected, rtol=1e-9)
 
 
-def test_plateau_is_torchs() -> None:
+def test_plateau_is_torchs():
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=RATE)
     settings = {"factor": 0.1, "patience": 1, "min_lr": 2e-5}
     torch_says = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, **settings)
@@ -64,7 +61,7 @@ def test_plateau_is_torchs() -> None:
     assert len(seen) > 3
 
 
-def test_plateau_knows_progress_below_zero() -> None:
+def test_plateau_knows_progress_below_zero():
     """A likelihood goes there."""
     ours = schedule(type="ReduceLROnPlateau", patience=0)
     for loss in (1.0, 0.0, -1.0, -1.1, -1.2):
@@ -74,7 +71,7 @@ def test_plateau_knows_progress_below_zero() -> None:
     assert ours.rate(6, 0, STEPS) == RATE / 2
 
 
-def test_warm_up_rises_step_by_step() -> None:
+def test_warm_up_rises_step_by_step():
     rising = rates(schedule(type="constant", warmup_epochs=2))
     np.testing.assert_allclose(rising[: 2 * STEPS], RATE * np.arange(1, 15) / 14)
     assert set(rising[2 * STEPS :]) == {RATE}
@@ -85,13 +82,13 @@ def test_warm_up_rises_step_by_step() -> None:
     assert int(np.argmax(cycle)) == STEPS
 
 
-def test_a_member_goes_through_a_schedule_of_its_own() -> None:
+def test_a_member_goes_through_a_schedule_of_its_own():
     """From where its trial was to its end."""
     member = rates(schedule((4, 14), type="cosine"), 4, 14)
     np.testing.assert_allclose(member, rates(schedule(type="cosine")), rtol=1e-12)
 
 
-def test_the_default_keeps_a_trial_s_rate_and_lowers_a_member_s() -> None:
+def test_the_default_keeps_a_trial_s_rate_and_lowers_a_member_s():
     training = load_network(network_with()).Training
     assert set(rates(Schedule(training, RATE, None))) == {RATE}
     member = Schedule(training, RATE, (2, 10))
@@ -110,7 +107,7 @@ def test_the_default_keeps_a_trial_s_rate_and_lowers_a_member_s() -> None:
         ({"type": "ReduceLROnPlateau", "factor": 1.0}, "less than 1"),
     ],
 )
-def test_what_is_wrong_is_named(settings: dict[str, Any], expected: str) -> None:
+def test_what_is_wrong_is_named(settings, expected):
     with pytest.raises(InputError, match=r"Training\.Scheduler") as caught:
         load_network(network_with(Training__Scheduler=settings))
     assert expected in str(caught.value)

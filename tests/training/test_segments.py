@@ -1,13 +1,9 @@
 """What a segment promises: it can be stopped, repeated and continued without a trace."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,30 +12,26 @@ from ase.build import bulk
 from segment_cases import NETWORK, make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore, atoms_to_graph, write_store
+from hydragnn_flow.data import atoms_to_graph, write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.predict import (
-    predict_batches,
-    restore_model,
-    split_batches,
-)
+from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.predictions import KEY, predictions_in
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 
-def as_if_trained_with(network: dict[str, Any], file: Path) -> None:
+def as_if_trained_with(network, file):
     """Have a checkpoint say that it comes of another network; else none would continue from it."""
     save_checkpoint(file, load_checkpoint(file) | {"network": load_network(network).to_json()})
 
 
-def trained_state(folder: Path) -> dict[str, Any]:
+def trained_state(folder):
     """What a checkpoint holds, but for what it has taken."""
     return {k: v for k, v in load_checkpoint(folder / FILE).items() if k != "spent"}
 
 
-def equal_states(one: object, two: object) -> bool:
+def equal_states(one, two):
     if isinstance(one, torch.Tensor):
         return isinstance(two, torch.Tensor) and torch.equal(one, two)
     if isinstance(one, dict):
@@ -58,7 +50,7 @@ def equal_states(one: object, two: object) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["PNA", "EGNN"])
-def test_three_segments_equal_one(kind: str, tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_three_segments_equal_one(kind, tmp_path, alloy_store):
     network = network_with(Architecture__mpnn_type=kind)
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, 6, network=network))
     parts = [
@@ -72,7 +64,7 @@ def test_three_segments_equal_one(kind: str, tmp_path: Path, alloy_store: GraphS
     assert equal_states(trained_state(tmp_path / "whole"), trained_state(tmp_path / "parts"))
 
 
-def test_a_repeated_segment_changes_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_repeated_segment_changes_nothing(tmp_path, alloy_store):
     """The driver may have died after the segment ended and before it was told."""
     spec = make_spec(tmp_path / "trial", alloy_store, 3)
     first = run_segment(spec)
@@ -83,7 +75,7 @@ def test_a_repeated_segment_changes_nothing(tmp_path: Path, alloy_store: GraphSt
     assert again.metrics == first.metrics
 
 
-def test_what_was_spent_goes_with_the_checkpoint(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_what_was_spent_goes_with_the_checkpoint(tmp_path, alloy_store):
     """Whoever goes on may be the first who is heard of."""
     spec = make_spec(tmp_path / "trial", alloy_store, 3)
     first = run_segment(spec)
@@ -99,7 +91,7 @@ def test_what_was_spent_goes_with_the_checkpoint(tmp_path: Path, alloy_store: Gr
     assert run_segment(member).spent_seconds == 0
 
 
-def test_steps_are_told_with_their_time(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_steps_are_told_with_their_time(tmp_path, alloy_store):
     """Validation, checkpoints and start-up are not in it."""
     spec = make_spec(tmp_path / "trial", alloy_store, 2)
     result = run_segment(spec)
@@ -111,7 +103,7 @@ def test_steps_are_told_with_their_time(tmp_path: Path, alloy_store: GraphStore)
     assert run_segment(replace(spec, until_epoch=3)).steps == per_epoch
 
 
-def test_training_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_training_learns(tmp_path, alloy_store):
     result = run_segment(make_spec(tmp_path / "trial", alloy_store, 15))
     losses = [validation for _, _, validation, _ in result.history]
     assert min(losses) < 0.5 * losses[0]
@@ -120,9 +112,7 @@ def test_training_learns(tmp_path: Path, alloy_store: GraphStore) -> None:
 @pytest.mark.parametrize(
     ("kind", "splits"), [("trial", ["valset"]), ("member", ["valset", "testset"])]
 )
-def test_predictions_that_are_kept_are_those_of_the_best_epoch(
-    tmp_path: Path, alloy_store: GraphStore, kind: str, splits: list[str]
-) -> None:
+def test_predictions_that_are_kept_are_those_of_the_best_epoch(tmp_path, alloy_store, kind, splits):
     result = run_segment(make_spec(tmp_path / "it", alloy_store, 6, kind=kind))
     state = load_checkpoint(tmp_path / "it" / FILE)
     model = restore_model(NETWORK, alloy_store.manifest, state["best"])
@@ -141,17 +131,17 @@ def test_predictions_that_are_kept_are_those_of_the_best_epoch(
 
 
 def test_the_validation_split_is_predicted_by_its_evaluations_alone(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, alloy_store, monkeypatch
+):
     """Once for each epoch, and not again for what is kept; nor where the best was found before."""
     passes: Counter[str] = Counter()
     evaluate, predict = Trainer._evaluate, Trainer.predict
 
-    def counted(*arguments: Any) -> Any:
+    def counted(*arguments):
         passes["evaluated"] += 1
         return evaluate(*arguments)
 
-    def predicted(*arguments: Any) -> None:
+    def predicted(*arguments):
         passes["predicted"] += 1
         predict(*arguments)
 
@@ -178,7 +168,7 @@ def test_the_validation_split_is_predicted_by_its_evaluations_alone(
     assert predictions_in(load_checkpoint(file), "valset") is not None
 
 
-def test_predictions_are_kept_in_the_order_of_the_split(tmp_path: Path) -> None:
+def test_predictions_are_kept_in_the_order_of_the_split(tmp_path):
     """Also where a graph beyond the budget has a batch of its own, beside others that fill one."""
     sizes, chance = [2, 6, 3, 2, 7, 1], np.random.default_rng(0)
     graphs = []
@@ -201,9 +191,7 @@ def test_predictions_are_kept_in_the_order_of_the_split(tmp_path: Path) -> None:
         np.testing.assert_allclose(saved[name], values, rtol=1e-4, atol=1e-5)
 
 
-def test_what_a_segment_found_before_it_was_stopped_is_kept(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_what_a_segment_found_before_it_was_stopped_is_kept(tmp_path, alloy_store):
     asked = itertools.count()
     spec = make_spec(tmp_path / "it", alloy_store, 50)
     result = run_segment(spec, should_stop=lambda: next(asked) > 25)
@@ -215,9 +203,7 @@ def test_what_a_segment_found_before_it_was_stopped_is_kept(
     assert result.metrics["forces_mae"] == pytest.approx(error, rel=1e-4)
 
 
-def test_asked_to_stop_while_it_predicts_it_is_sent_again(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_asked_to_stop_while_it_predicts_it_is_sent_again(tmp_path, alloy_store):
     """A second time it trains nothing, and predicts what is missing."""
     spec = make_spec(tmp_path / "member", alloy_store, 2, kind="member")
     assert run_segment(spec).status == "ok"
@@ -234,9 +220,7 @@ def test_asked_to_stop_while_it_predicts_it_is_sent_again(
     np.testing.assert_equal(predictions_in(load_checkpoint(file), "testset"), before)
 
 
-def test_divergence_is_a_result_and_spares_the_checkpoint(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_divergence_is_a_result_and_spares_the_checkpoint(tmp_path, alloy_store):
     run_segment(make_spec(tmp_path / "trial", alloy_store, 2))
     network = network_with(Training__Optimizer__learning_rate=1e30)
     as_if_trained_with(network, tmp_path / "trial" / FILE)
@@ -249,10 +233,10 @@ def test_divergence_is_a_result_and_spares_the_checkpoint(
     json.dumps(vars(result))
 
 
-def test_asked_to_stop_it_saves_what_it_has_done(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_asked_to_stop_it_saves_what_it_has_done(tmp_path, alloy_store):
     steps = 0
 
-    def stop_in_third_epoch() -> bool:
+    def stop_in_third_epoch():
         nonlocal steps
         steps += 1
         return steps > 10
@@ -267,7 +251,7 @@ def test_asked_to_stop_it_saves_what_it_has_done(tmp_path: Path, alloy_store: Gr
     assert equal_states(trained_state(tmp_path / "trial"), trained_state(tmp_path / "whole"))
 
 
-def test_a_member_goes_on_from_its_trial(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_member_goes_on_from_its_trial(tmp_path, alloy_store):
     run_segment(make_spec(tmp_path / "trial", alloy_store, 2))
     start = str(tmp_path / "trial" / FILE)
     member = run_segment(
@@ -276,7 +260,7 @@ def test_a_member_goes_on_from_its_trial(tmp_path: Path, alloy_store: GraphStore
     assert (member.from_epoch, member.to_epoch) == (2, 5)
 
 
-def test_fp64(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_fp64(tmp_path, alloy_store):
     network = network_with(Training__precision="fp64")
     assert (
         run_segment(make_spec(tmp_path / "trial", alloy_store, 1, network=network)).status == "ok"
@@ -286,9 +270,7 @@ def test_fp64(tmp_path: Path, alloy_store: GraphStore) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncate", "garbage", "empty"])
-def test_a_damaged_checkpoint_is_named(
-    tmp_path: Path, alloy_store: GraphStore, damage: str
-) -> None:
+def test_a_damaged_checkpoint_is_named(tmp_path, alloy_store, damage):
     path = tmp_path / FILE
     save_checkpoint(path, {"best": {"w": torch.zeros(1000)}})
     data = path.read_bytes()
@@ -299,13 +281,13 @@ def test_a_damaged_checkpoint_is_named(
         load_checkpoint(path)
 
 
-def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_version_is_refused(tmp_path):
     torch.save({"version": 1, "best": {}}, tmp_path / FILE)
     with pytest.raises(InputError, match=r"has checkpoint version 1, this package reads 5; delete"):
         load_checkpoint(tmp_path / FILE)
 
 
-def test_how_the_store_is_read_changes_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_how_the_store_is_read_changes_nothing(tmp_path, alloy_store):
     """Shared memory, single reads and a staged copy give the same graphs in the same steps."""
     results = [
         run_segment(make_spec(tmp_path / name, alloy_store, 2, mode=mode, scratch=scratch))
@@ -319,7 +301,7 @@ def test_how_the_store_is_read_changes_nothing(tmp_path: Path, alloy_store: Grap
     assert all(result.history == results[0].history for result in results)
 
 
-def test_peak_memory_is_the_process_s_own(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_peak_memory_is_the_process_s_own(tmp_path, alloy_store):
     """The pages of a store in memory are the node's; each process would count them again."""
     splits = {name: list(alloy_store[name]) for name in alloy_store.splits}
     for graph in (graph for graphs in splits.values() for graph in graphs):

@@ -1,12 +1,9 @@
 """A segment sent again: no sending spoils what another has written, and none begins anew."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -14,41 +11,31 @@ import numpy as np
 import pytest
 import torch
 from segment_cases import make_spec, network_with
-from torch import Tensor
 
 from hydragnn_flow import files
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training import checkpoint, sendings
-from hydragnn_flow.training.checkpoint import (
-    VERSION,
-    checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-)
+from hydragnn_flow.training.checkpoint import VERSION, checkpoints, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.checkpoint_parts import checksum, remove_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.sendings import Sending
 
 
-def sent(folder: Path, store: GraphStore, epochs: int, attempt: str, **more: Any) -> SegmentSpec:
+def sent(folder, store, epochs, attempt, **more):
     return make_spec(folder, store, epochs, attempt=attempt, **more)
 
 
-def names(folder: Path) -> set[str]:
+def names(folder):
     return {path.name for path in folder.iterdir()}
 
 
-def epoch_of(spec: SegmentSpec) -> int:
+def epoch_of(spec):
     epoch: int = load_checkpoint(spec.checkpoint)["progress"]["epoch"]
     return epoch
 
 
-def test_each_sending_has_a_file_of_its_own_and_takes_the_one_before_away(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_each_sending_has_a_file_of_its_own_and_takes_the_one_before_away(tmp_path, alloy_store):
     first = sent(tmp_path / "t", alloy_store, 1, "a", may_have_begun=False)
     first.folder.rmdir()  # a driver leaves it to the first that has something to keep
     result = run_segment(first)
@@ -61,9 +48,7 @@ def test_each_sending_has_a_file_of_its_own_and_takes_the_one_before_away(
     np.testing.assert_array_equal([*result.history, *later.history], whole.history)
 
 
-def test_what_a_killed_sending_had_begun_to_write_is_taken_away(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_what_a_killed_sending_had_begun_to_write_is_taken_away(tmp_path, alloy_store):
     folder = tmp_path / "t"
     folder.mkdir()
     killed, at_work = (folder / f".checkpoint-{name}.pt.4711.tmp" for name in ("killed", "at_work"))
@@ -74,9 +59,7 @@ def test_what_a_killed_sending_had_begun_to_write_is_taken_away(
     assert names(folder) == {"checkpoint-again.pt", at_work.name}
 
 
-def test_a_sending_that_was_taken_for_lost_replaces_nothing(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_sending_that_was_taken_for_lost_replaces_nothing(tmp_path, alloy_store):
     """Its node was away for a while, and the segment was sent again and got further."""
     ahead = sent(tmp_path / "t", alloy_store, 4, "ahead")
     run_segment(ahead)
@@ -88,9 +71,7 @@ def test_a_sending_that_was_taken_for_lost_replaces_nothing(
     assert names(ahead.folder) == {"checkpoint-again.pt"}
 
 
-def test_where_the_known_checkpoint_is_gone_another_sending_has_got_further(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_where_the_known_checkpoint_is_gone_another_sending_has_got_further(tmp_path, alloy_store):
     run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
     known = {"begin_with": "checkpoint-a.pt", "may_have_begun": False}
     run_segment(sent(tmp_path / "t", alloy_store, 2, "b", **known))
@@ -98,9 +79,7 @@ def test_where_the_known_checkpoint_is_gone_another_sending_has_got_further(
     assert (again.from_epoch, again.status) == (2, "ok")
 
 
-def test_a_sending_that_does_nothing_leaves_what_there_is(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_sending_that_does_nothing_leaves_what_there_is(tmp_path, alloy_store):
     run_segment(sent(tmp_path / "t", alloy_store, 2, "a"))
     again = run_segment(sent(tmp_path / "t", alloy_store, 2, "b"))
     assert (again.status, again.checkpoint) == ("ok", "checkpoint-a.pt")
@@ -109,9 +88,7 @@ def test_a_sending_that_does_nothing_leaves_what_there_is(
     assert not checkpoints(tmp_path / "new")
 
 
-def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(tmp_path, alloy_store):
     spec = sent(tmp_path / "t", alloy_store, 2, "a")
     run_segment(spec)
     damaged = replace(spec, attempt="b").checkpoint
@@ -128,7 +105,7 @@ def test_damaged_checkpoints_are_passed_over_where_another_can_be_read(
     assert names(spec.folder) == {"checkpoint-e.pt"}
 
 
-def test_any_change_of_a_checkpoint_is_known(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_any_change_of_a_checkpoint_is_known(tmp_path, alloy_store):
     spec = sent(tmp_path / "t", alloy_store, 1, "a")
     result = run_segment(spec)
     whole, random = spec.checkpoint.read_bytes(), Random(0)
@@ -148,7 +125,7 @@ def test_any_change_of_a_checkpoint_is_known(tmp_path: Path, alloy_store: GraphS
     assert torch.load(spec.checkpoint, weights_only=True)["progress"]["epoch"] == 1
 
 
-def test_parts_of_equal_size_have_checksums_of_their_own(tmp_path: Path) -> None:
+def test_parts_of_equal_size_have_checksums_of_their_own(tmp_path):
     """A CRC-32 over bytes that end with theirs is always the same."""
     files = [tmp_path / name for name in ("a", "b")]
     written = [save_checkpoint(file, {"n": n}) for n, file in enumerate(files)]
@@ -157,14 +134,12 @@ def test_parts_of_equal_size_have_checksums_of_their_own(tmp_path: Path) -> None
     assert written[0] != written[1]
 
 
-def test_a_checkpoint_without_checksum_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+def test_a_checkpoint_without_checksum_of_an_earlier_version_is_read(tmp_path):
     torch.save({"version": VERSION, "epoch": 3}, tmp_path / "checkpoint.pt")
     assert load_checkpoint(tmp_path / "checkpoint.pt")["epoch"] == 3
 
 
-def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(tmp_path, alloy_store):
     """Another began with it, wrote nothing, and so vouches for no bytes of it."""
     spec = sent(tmp_path / "t", alloy_store, 1, "a")
     run_segment(spec)
@@ -176,8 +151,8 @@ def test_a_checkpoint_that_its_own_sending_replaces_by_a_later_one_is_sound(
 
 
 def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, alloy_store, monkeypatch
+):
     monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
     further = sent(tmp_path / "t", alloy_store, 2, "z")
     run_segment(further)
@@ -185,7 +160,7 @@ def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
     real, stale = files.open_regular, OSError(errno.ESTALE, os.strerror(errno.ESTALE))
     failures = [stale]
 
-    def away(path: Path) -> Any:
+    def away(path):
         if path == further.checkpoint and failures:
             raise failures.pop() if len(failures) == 1 else stale
         return real(path)
@@ -213,7 +188,7 @@ def test_a_disk_that_fails_takes_no_checkpoint_away_and_is_not_the_trials_fault(
     assert names(further.folder) == {"checkpoint-a.pt", "checkpoint-z.pt"}
 
 
-def test_a_checkpoint_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_checkpoint_that_is_no_file_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "checkpoint.pt")
     with pytest.raises(InputError, match=r"checkpoint\.pt: .*is no regular file"):
         load_checkpoint(tmp_path / "checkpoint.pt")
@@ -223,9 +198,7 @@ def test_a_checkpoint_that_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of", ["an earlier attempt", "another trial"])
-def test_a_checkpoint_in_the_place_of_another_is_passed_over(
-    tmp_path: Path, alloy_store: GraphStore, of: str
-) -> None:
+def test_a_checkpoint_in_the_place_of_another_is_passed_over(tmp_path, alloy_store, of):
     seed = 1 if of == "another trial" else 0
     other = sent(tmp_path / "other", alloy_store, 1, "o", seed=seed)
     run_segment(other)
@@ -252,13 +225,11 @@ def test_a_checkpoint_in_the_place_of_another_is_passed_over(
     assert member.passed_over.startswith(str(spec.checkpoint))
 
 
-def test_the_checkpoint_before_is_there_until_the_next_is_whole(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_checkpoint_before_is_there_until_the_next_is_whole(tmp_path, alloy_store, monkeypatch):
     run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
     real: Callable[..., None] = torch.save
 
-    def full(*arguments: Any) -> None:
+    def full(*arguments):
         assert "checkpoint-a.pt" in names(tmp_path / "t")
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
 
@@ -270,11 +241,11 @@ def test_the_checkpoint_before_is_there_until_the_next_is_whole(
     assert run_segment(sent(tmp_path / "t", alloy_store, 2, "c")).from_epoch == 1
 
 
-def test_a_disk_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_is_away_is_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "SECONDS_BETWEEN_TRIES", 0.0)
     real, failed = torch.save, list[bool]()
 
-    def once(*arguments: Any) -> None:
+    def once(*arguments):
         if not failed:
             failed.append(True)
             raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
@@ -286,13 +257,11 @@ def test_a_disk_that_is_away_is_waited_for(tmp_path: Path, monkeypatch: pytest.M
     assert names(tmp_path) == {"checkpoint-a.pt"}
 
 
-def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(tmp_path, alloy_store, monkeypatch):
     spec = sent(tmp_path / "t", alloy_store, 1, "a")
     assert run_segment(spec).status == "ok"
 
-    def stale(path: object) -> None:
+    def stale(path):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(os, "scandir", stale)
@@ -300,9 +269,7 @@ def test_a_folder_that_a_disk_does_not_show_is_not_begun_anew(
         run_segment(replace(spec, until_epoch=2, attempt="b"))
 
 
-def test_a_late_checkpoint_of_another_training_in_the_folder_does_not_count(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_late_checkpoint_of_another_training_in_the_folder_does_not_count(tmp_path, alloy_store):
     """What an earlier driver sent may write into the folder of a member that has its number."""
     run_segment(sent(tmp_path / "t", alloy_store, 3, "old"))
     network = network_with(Training__Optimizer={"type": "AdamW", "learning_rate": 0.003})
@@ -312,17 +279,13 @@ def test_a_late_checkpoint_of_another_training_in_the_folder_does_not_count(
         run_segment(sent(tmp_path / "t", alloy_store, 3, "old", may_have_begun=False))
 
 
-def test_more_micro_batches_continue_the_same_training(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_more_micro_batches_continue_the_same_training(tmp_path, alloy_store):
     run_segment(sent(tmp_path / "t", alloy_store, 1, "a"))
     network = network_with(Training__accumulation_steps=2)
     assert run_segment(sent(tmp_path / "t", alloy_store, 2, "b", network=network)).from_epoch == 1
 
 
-def test_a_member_begins_with_what_is_left_of_its_trial(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_member_begins_with_what_is_left_of_its_trial(tmp_path, alloy_store):
     """A sending that was taken for lost has replaced what the ledger names by its own."""
     trial = sent(tmp_path / "trial", alloy_store, 2, "late")
     run_segment(trial)
@@ -337,23 +300,23 @@ def test_a_member_begins_with_what_is_left_of_its_trial(
 class _SecondRank(World):
     """The second of two ranks: the first names a checkpoint, and how far that had got."""
 
-    def __init__(self, said: list[str]) -> None:
+    def __init__(self, said):
         super().__init__(1, 2)
         object.__setattr__(self, "_said", iter(said))
 
-    def told(self, text: str, device: torch.device, rank: int = 0) -> str:
+    def told(self, text, device, rank=0):
         if rank:
             return text
         said: str = next(self._said)  # type: ignore[attr-defined]  # set above
         return said
 
-    def sum(self, values: Tensor) -> Tensor:
+    def sum(self, values):
         return values
 
 
 def test_ranks_begin_with_the_same_checkpoint_while_another_sending_writes_it(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, alloy_store, monkeypatch
+):
     monkeypatch.setattr(sendings, "_SECONDS_BETWEEN_LOOKS", 0.0)
     run_segment(sent(tmp_path / "t", alloy_store, 2, "a", may_have_begun=False))
     later = sent(tmp_path / "t", alloy_store, 3, "b", may_have_begun=True)

@@ -1,11 +1,6 @@
 """Sharding: a network of which each rank holds a part trains as one that is whole."""
 
-from __future__ import annotations
-
 import shutil
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +14,6 @@ from torch import nn
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import MPNN_TYPES
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoint import (
     FILE,
@@ -42,7 +36,7 @@ PROPERTY = {
 }
 
 
-def sharded(strategy: str, *, potential: bool = True, **changes: Any) -> dict[str, Any]:
+def sharded(strategy, *, potential=True, **changes):
     sharding = {"strategy": strategy}
     if strategy == "HYBRID_SHARD":
         sharding["group"] = 2
@@ -101,9 +95,7 @@ TYPES = {
 }
 
 
-def on_ranks(
-    size: int, networks: dict[str, Any], folder: Path, store: GraphStore
-) -> dict[str, list[dict[str, Any]]]:
+def on_ranks(size, networks, folder, store):
     """Answers of all ranks by network, each of which has a folder of its name."""
     specs = {
         name: make_spec(folder / name, store, 1, network=network).to_dict()
@@ -112,14 +104,7 @@ def on_ranks(
     return sharding_rank.on_ranks(size, specs, folder)
 
 
-def check_equal(
-    name: str,
-    network: dict[str, Any],
-    ranks: list[dict[str, Any]],
-    folder: Path,
-    store: GraphStore,
-    within: float = 1e-5,
-) -> None:
+def check_equal(name, network, ranks, folder, store, within=1e-5):
     training = {k: v for k, v in network["Training"].items() if k != "sharding"}
     spec = make_spec(folder / "alone", store, 1, network={**network, "Training": training})
     alone = sharding_rank.train(spec.to_dict(), World())
@@ -130,24 +115,22 @@ def check_equal(
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("sharded")
 
 
 @pytest.fixture(scope="module")
-def on_four_ranks(folder: Path, alloy_store: GraphStore) -> dict[str, list[dict[str, Any]]]:
+def on_four_ranks(folder, alloy_store):
     return on_ranks(4, NETWORKS, folder, alloy_store)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_four_parts_train_as_the_whole(
-    tmp_path: Path, on_four_ranks: dict[str, Any], name: str, alloy_store: GraphStore
-) -> None:
+def test_four_parts_train_as_the_whole(tmp_path, on_four_ranks, name, alloy_store):
     check_equal(name, NETWORKS[name], on_four_ranks[name], tmp_path, alloy_store)
 
 
 @pytest.mark.slow
-def test_every_type_trains_in_parts(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_every_type_trains_in_parts(tmp_path, alloy_store):
     networks = {**MORE, **TYPES}
     found = on_ranks(4, networks, tmp_path, alloy_store)
     for number, (name, network) in enumerate(networks.items()):
@@ -156,7 +139,7 @@ def test_every_type_trains_in_parts(tmp_path: Path, alloy_store: GraphStore) -> 
         check_equal(name, network, found[name], alone, alloy_store, within)
 
 
-def test_ranks_hold_their_part(on_four_ranks: dict[str, Any]) -> None:
+def test_ranks_hold_their_part(on_four_ranks):
     """Rows are divided, so that a rank may hold a row more of each parameter than others."""
     for name, parts in (("full", 4), ("gradients", 4), ("hybrid", 2)):
         ranks = [rank["held"] for rank in on_four_ranks[name]]
@@ -168,9 +151,7 @@ def test_ranks_hold_their_part(on_four_ranks: dict[str, Any]) -> None:
         assert ranks[0]["optimiser"] == 2 * ranks[0]["parameters"]
 
 
-def test_a_checkpoint_in_parts_is_read_as_a_whole_one(
-    folder: Path, on_four_ranks: dict[str, Any], alloy_store: GraphStore
-) -> None:
+def test_a_checkpoint_in_parts_is_read_as_a_whole_one(folder, on_four_ranks, alloy_store):
     assert on_four_ranks
     state = load_checkpoint(folder / "full" / FILE)
     assert "parts" not in state
@@ -181,9 +162,7 @@ CONTINUED = ("full", "full, property", "hybrid")
 
 
 @pytest.fixture(scope="module")
-def goes_on_alone(
-    tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore
-) -> dict[str, list[float]]:
+def goes_on_alone(tmp_path_factory, alloy_store):
     """Losses of one process that has never stopped."""
     found = {}
     for name in CONTINUED:
@@ -195,7 +174,7 @@ def goes_on_alone(
     return found
 
 
-def other_strategies(network: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def other_strategies(network):
     """The same network, trained otherwise."""
     strategies = {"by parts": "SHARD_GRAD_OP", "by replicas": "NO_SHARD", "by halves": "FULL_SHARD"}
     return {
@@ -206,13 +185,8 @@ def other_strategies(network: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_any_width_and_strategy_continues_it(
-    tmp_path: Path,
-    folder: Path,
-    on_four_ranks: dict[str, Any],
-    goes_on_alone: dict[str, list[float]],
-    alloy_store: GraphStore,
-    size: int,
-) -> None:
+    tmp_path, folder, on_four_ranks, goes_on_alone, alloy_store, size
+):
     assert on_four_ranks
     networks = {}
     for name in CONTINUED:
@@ -236,9 +210,7 @@ def test_any_width_and_strategy_continues_it(
                 np.testing.assert_allclose(rank["losses"], goes_on_alone[name], rtol=1e-5)
 
 
-def test_a_checkpoint_without_a_part_is_refused(
-    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
-) -> None:
+def test_a_checkpoint_without_a_part_is_refused(tmp_path, folder, on_four_ranks):
     assert on_four_ranks
     for damage, words in (
         ("gone", "cannot be read"),
@@ -267,8 +239,8 @@ def test_a_checkpoint_without_a_part_is_refused(
 
 
 def test_ranks_pass_over_what_any_of_them_finds_damaged(
-    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any], alloy_store: GraphStore
-) -> None:
+    tmp_path, folder, on_four_ranks, alloy_store
+):
     """The first rank looks at the checkpoint and at every other part, the second at the rest."""
     places = {"of the first": FILE, "of the second": "*.parts/part-00001.pt"}
     for name, place in places.items():
@@ -283,9 +255,7 @@ def test_ranks_pass_over_what_any_of_them_finds_damaged(
             np.testing.assert_allclose(rank["losses"], begun["losses"], rtol=1e-5)
 
 
-def test_a_checkpoint_goes_with_its_parts(
-    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
-) -> None:
+def test_a_checkpoint_goes_with_its_parts(tmp_path, folder, on_four_ranks):
     assert on_four_ranks
     shutil.copytree(folder / "full", tmp_path / "t")
     copy_checkpoint(tmp_path / "t" / FILE, tmp_path / "copy.pt")
@@ -295,8 +265,8 @@ def test_a_checkpoint_goes_with_its_parts(
 
 
 def test_a_successor_that_predicts_alone_keeps_its_predecessors_parts(
-    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any], alloy_store: GraphStore
-) -> None:
+    tmp_path, folder, on_four_ranks, alloy_store
+):
     """One that ended between its last save and the end of its predictions."""
     assert on_four_ranks
     network = NETWORKS["full"]
@@ -311,7 +281,7 @@ def test_a_successor_that_predicts_alone_keeps_its_predecessors_parts(
     assert not any(value.is_meta for value in state["best"].values())
 
 
-def test_a_checkpoint_names_no_folder_elsewhere(tmp_path: Path) -> None:
+def test_a_checkpoint_names_no_folder_elsewhere(tmp_path):
     """Or to take it away would take away what it likes."""
     victim = tmp_path / "victim.parts"
     victim.mkdir()
@@ -326,9 +296,7 @@ def test_a_checkpoint_names_no_folder_elsewhere(tmp_path: Path) -> None:
         assert victim.exists()
 
 
-def test_parts_that_no_checkpoint_names_are_swept(
-    tmp_path: Path, folder: Path, on_four_ranks: dict[str, Any]
-) -> None:
+def test_parts_that_no_checkpoint_names_are_swept(tmp_path, folder, on_four_ranks):
     assert on_four_ranks
     shutil.copytree(folder / "full", tmp_path / "t")
     (named,) = (tmp_path / "t").glob("*.parts")
@@ -339,12 +307,8 @@ def test_parts_that_no_checkpoint_names_are_swept(
     assert [*(tmp_path / "t").glob("*.parts")] == [named]
 
 
-@given(
-    rows=st.integers(0, 40),
-    parts=st.integers(1, 9),
-    others=st.integers(1, 9),
-)
-def test_rows_are_those_of_the_whole(rows: int, parts: int, others: int) -> None:
+@given(rows=st.integers(0, 40), parts=st.integers(1, 9), others=st.integers(1, 9))
+def test_rows_are_those_of_the_whole(rows, parts, others):
     """However many ranks have written them, and however many read them."""
     whole = torch.arange(3.0 * rows).reshape(rows, 3)
     divided = Rows(list(_pieces(whole, parts)))
@@ -356,7 +320,7 @@ def test_rows_are_those_of_the_whole(rows: int, parts: int, others: int) -> None
     torch.testing.assert_close(torch.cat([*again, whole[:0]]), whole, rtol=0, atol=0)
 
 
-def _pieces(whole: torch.Tensor, parts: int) -> Iterator[torch.Tensor]:
+def _pieces(whole, parts):
     each = -(-len(whole) // parts)
     for part in range(parts):
         yield whole[part * each : (part + 1) * each]
@@ -379,15 +343,13 @@ def _pieces(whole: torch.Tensor, parts: int) -> Iterator[torch.Tensor]:
         ({"strategy": "FULL"}, 4, "FULL_SHARD"),
     ],
 )
-def test_a_strategy_that_cannot_be_is_refused(
-    sharding: dict[str, Any], gcds: int, words: str, alloy_store: GraphStore
-) -> None:
+def test_a_strategy_that_cannot_be_is_refused(sharding, gcds, words, alloy_store):
     with pytest.raises(InputError, match=words):
         network = load_network(network_with(Training__sharding=sharding))
         parallel(nn.Linear(1, 1), network.Training, World(0, gcds), torch.device("cpu"))
 
 
-def test_what_divides_already_is_not_divided_again() -> None:
+def test_what_divides_already_is_not_divided_again():
     with pytest.raises(InputError, match="use_zero_redundancy"):
         load_network(sharded("FULL_SHARD", Training__Optimizer__use_zero_redundancy=True))
     static = load_network(network_with(Training__ddp={"static_graph": True}))
@@ -399,7 +361,7 @@ def test_what_divides_already_is_not_divided_again() -> None:
         )
 
 
-def test_one_gcd_has_all_of_it(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_one_gcd_has_all_of_it(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, 1, network=NETWORKS["hybrid"])
     trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
     assert not trainer.parallel.is_sharded

@@ -1,8 +1,5 @@
 """Steps that tell how fast a training is: those after the first few."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +7,6 @@ import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import TrainingMonitor
@@ -18,7 +14,7 @@ from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.steady import Steady
 
 
-def test_what_comes_first_or_between_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_comes_first_or_between_is_not_counted(monkeypatch):
     """Slow first steps, validation and checkpoints do not change the speed."""
     now = 0.0
     monkeypatch.setattr(monitoring, "time", SimpleNamespace(monotonic=lambda: now))
@@ -47,12 +43,12 @@ def test_what_comes_first_or_between_is_not_counted(monkeypatch: pytest.MonkeyPa
     assert steady.joules == pytest.approx(7.0 * steady.seconds)
 
 
-def test_energy_that_nothing_counts_is_not_known() -> None:
+def test_energy_that_nothing_counts_is_not_known():
     monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
     assert monitor.steady.joules is None
 
 
-def test_energy_of_a_counter_that_is_lost_is_not_known() -> None:
+def test_energy_of_a_counter_that_is_lost_is_not_known():
     """What it had counted until then would make the trial look cheap."""
     readings = iter([0.0, 0.0, 1.0, 2.0, None, None])
     steady = Steady(lambda: next(readings))
@@ -66,9 +62,7 @@ def test_energy_of_a_counter_that_is_lost_is_not_known() -> None:
 
 
 @pytest.mark.parametrize("steps", [WARM_UP_STEPS - 1, WARM_UP_STEPS, WARM_UP_STEPS + 4])
-def test_a_segment_tells_its_steady_steps(
-    tmp_path: Path, alloy_store: GraphStore, steps: int
-) -> None:
+def test_a_segment_tells_its_steady_steps(tmp_path, alloy_store, steps):
     network = network_with(Training__num_epoch=1)
     spec = make_spec(tmp_path / "t", alloy_store, 1, network=network, budget=("steps", steps))
     result = run_segment(spec)

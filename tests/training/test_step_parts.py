@@ -1,12 +1,7 @@
 """Parts of a training step: what waits, what is on the way, and that nothing is left out."""
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.report.profile import answer
 from hydragnn_flow.training import profile as profiling
 from hydragnn_flow.training import step_parts
@@ -36,25 +30,25 @@ SHORT, LONG = 0.01, 0.2
 
 
 @pytest.fixture
-def passes(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+def passes(monkeypatch):
     """Time passes in marks and profiles when this says so, and stands still otherwise."""
     now = [0.0]
 
-    def read() -> float:
+    def read():
         return now[0]
 
     told = SimpleNamespace(perf_counter=read, process_time=read)
     for module in (step_parts, profiling):
         monkeypatch.setattr(module, "time", told)
 
-    def passes(seconds: float) -> None:
+    def passes(seconds):
         now[0] += seconds
 
     return passes
 
 
 @given(st.integers(1, 5), st.integers(1, 7), st.randoms(use_true_random=False))
-def test_the_parts_are_the_time_of_the_ranks(ranks: int, steps: int, random: Any) -> None:
+def test_the_parts_are_the_time_of_the_ranks(ranks, steps, random):
     values = [random.random() for _ in range(ranks * steps * 3)]
     seconds = torch.tensor(values, dtype=torch.float64).reshape(ranks, steps, 3)
     parts = divided(seconds)
@@ -63,7 +57,7 @@ def test_the_parts_are_the_time_of_the_ranks(ranks: int, steps: int, random: Any
     assert parts.reading == pytest.approx(float(seconds[..., 0].mean()))
 
 
-def test_who_comes_last_waits_for_nobody() -> None:
+def test_who_comes_last_waits_for_nobody():
     # Two steps of three ranks, which take 2 s to exchange; another rank is late in each.
     seconds = torch.tensor(
         [
@@ -77,25 +71,23 @@ def test_who_comes_last_waits_for_nobody() -> None:
     assert parts.waiting == pytest.approx((5 + 0 + 5 + 0 + 1 + 1) / 6)
 
 
-def test_a_step_without_a_mark_is_left_out_on_all_ranks() -> None:
+def test_a_step_without_a_mark_is_left_out_on_all_ranks():
     seconds = torch.tensor([[[1.0, 1.0, 1.0], [9.0, 9.0, 9.0]], [[1.0, 1.0, 2.0], [torch.nan] * 3]])
     parts = divided(seconds.double())
     assert (parts.reading, parts.computing) == (1.0, 1.0)
     assert (parts.exchanging, parts.waiting) == (1.0, 0.5)
 
 
-def test_marks_time_what_happens_where_it_happens(
-    tmp_path: Path, alloy_store: GraphStore, passes: Callable[[float], None]
-) -> None:
+def test_marks_time_what_happens_where_it_happens(tmp_path, alloy_store, passes):
     """A step that is slow in one place is slow in that part, by so much, and in no other."""
     trainer = MarkedTrainer(make_spec(tmp_path / "t", alloy_store, 1), alloy_store, CPU, World())
     trainer.model.train()
 
-    def taken(slow: str) -> list[list[float]]:
+    def taken(slow):
         """Reading, computing and what follows, of each step but the first."""
         steps = trainer.plan(0)[:4]
 
-        def batches() -> Iterator[Any]:
+        def batches():
             for step, pieces in zip(steps, trainer.micro_batches(steps), strict=True):
                 passes(LONG if slow == "reading" else 0.0)
                 yield step, pieces
@@ -118,8 +110,8 @@ def test_marks_time_what_happens_where_it_happens(
     assert taken("computing") == [pytest.approx([0.0, LONG, 0.0])] * 3
 
 
-def test_marks_change_nothing_that_is_trained(tmp_path: Path, alloy_store: GraphStore) -> None:
-    def trained(is_marked: bool) -> list[torch.Tensor]:
+def test_marks_change_nothing_that_is_trained(tmp_path, alloy_store):
+    def trained(is_marked):
         spec = make_spec(tmp_path / str(is_marked), alloy_store, 1)
         trainer = MarkedTrainer(spec, alloy_store, CPU, World())
         steps = trainer.plan(0)[:3]
@@ -138,22 +130,16 @@ def test_marks_change_nothing_that_is_trained(tmp_path: Path, alloy_store: Graph
 
 
 @pytest.mark.parametrize("slow", ["reading", "computing"])
-def test_a_profile_says_what_a_step_waits_for(
-    tmp_path: Path,
-    alloy_store: GraphStore,
-    monkeypatch: pytest.MonkeyPatch,
-    passes: Callable[[float], None],
-    slow: str,
-) -> None:
+def test_a_profile_says_what_a_step_waits_for(tmp_path, alloy_store, monkeypatch, passes, slow):
     delays = {"reading": SHORT, "computing": SHORT} | {slow: LONG}
     read, step = MarkedTrainer.micro_batches, MarkedTrainer.train_step
 
-    def slowly_read(trainer: MarkedTrainer, steps: Any) -> Iterator[Any]:
+    def slowly_read(trainer, steps):
         for pieces in read(trainer, steps):
             passes(delays["reading"])
             yield pieces
 
-    def slowly_taken(trainer: MarkedTrainer, *of: Any) -> torch.Tensor:
+    def slowly_taken(trainer, *of):
         passes(delays["computing"])
         return step(trainer, *of)
 
@@ -184,19 +170,19 @@ def test_a_profile_says_what_a_step_waits_for(
     assert '"traceEvents"' in content and "autograd::engine" in content
 
 
-def test_parts_alone_are_measured_in_two_modes(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_parts_alone_are_measured_in_two_modes(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, 1, parts_only=True)
     assert [*profile_training(spec, alloy_store, CPU, seconds=0.01).timings] == [REAL, MARKED]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp64"])
-def test_peaks_are_rates(precision: str) -> None:
+def test_peaks_are_rates(precision):
     """How high they are, a quiet machine says and a busy one does not."""
     peaks = measured_peaks(CPU, precision)
     assert 0 < peaks.flops < math.inf and 0 < peaks.bytes < math.inf
 
 
-def test_the_roofline_is_a_roof() -> None:
+def test_the_roofline_is_a_roof():
     peaks = Peaks(flops=100.0, bytes=10.0)
     assert [peaks.attainable(intensity) for intensity in (1.0, 10.0, 1000.0)] == [
         10.0,

@@ -1,16 +1,11 @@
 """How a segment ends before its rung: asked to, out of time, with a bad loss, or satisfied."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +14,6 @@ from driver_cases import PATIENCE
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
@@ -28,14 +22,12 @@ from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 
-def steps_saved(folder: Path) -> tuple[int, int]:
+def steps_saved(folder):
     progress = load_checkpoint(folder / FILE)["progress"]
     return progress["epoch"], progress["step"]
 
 
-def test_a_segment_ends_before_its_deadline(
-    tmp_path: Path, alloy_store: GraphStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_ends_before_its_deadline(tmp_path, alloy_store, monkeypatch):
     """A second passes each time that somebody looks at the clock, several times a step."""
     seconds = itertools.count()
     told = SimpleNamespace(monotonic=lambda: float(next(seconds)))
@@ -49,9 +41,7 @@ def test_a_segment_ends_before_its_deadline(
     assert result.to_epoch > 1
 
 
-def test_a_segment_without_time_gets_a_step_further(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_segment_without_time_gets_a_step_further(tmp_path, alloy_store):
     """Sent to a worker that is about to end, again and again, it must not look stuck."""
     for number in range(1, 4):
         result = run_segment(make_spec(tmp_path / "t", alloy_store, 9, deadline=time.monotonic()))
@@ -70,9 +60,7 @@ trainer.call(request)
 """
 
 
-def test_a_trainer_that_lost_its_worker_saves_first(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_trainer_that_lost_its_worker_saves_first(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, 10_000)
     parent = subprocess.Popen(
         [sys.executable, "-c", ORPHAN, json.dumps(spec.to_dict())],
@@ -82,13 +70,13 @@ def test_a_trainer_that_lost_its_worker_saves_first(
     assert parent.stdout is not None
     trainer = psutil.Process(int(parent.stdout.readline()))
 
-    def come_to(reached: Callable[[], bool]) -> None:
+    def come_to(reached):
         give_up = time.monotonic() + 120
         while not reached():
             assert parent.poll() is None and time.monotonic() < give_up
             time.sleep(0.05)
 
-    def worked() -> float:
+    def worked():
         times = trainer.cpu_times()
         return times.user + times.system
 
@@ -106,10 +94,10 @@ def test_a_trainer_that_lost_its_worker_saves_first(
 class Poisoned(Trainer):
     """Its weights or its gradient go bad in one step."""
 
-    def train_step_of(self, number: int, what: str) -> None:
+    def train_step_of(self, number, what):
         self.bad, self.what, self.count = number, what, 0
 
-    def _step(self, step: Any, batch: Any) -> Any:
+    def _step(self, step, batch):
         self.count += 1
         if self.count == self.bad and self.what == "loss":
             with torch.no_grad():
@@ -130,15 +118,8 @@ class Poisoned(Trainer):
 @pytest.mark.parametrize("clip", [10.0, 0.0], ids=["clipped", "not clipped"])
 @pytest.mark.parametrize(("interval", "most"), [(0.0, 6), (1e9, 8)])
 def test_divergence_is_named_by_its_step(
-    tmp_path: Path,
-    alloy_store: GraphStore,
-    monkeypatch: pytest.MonkeyPatch,
-    what: str,
-    said: str,
-    clip: float,
-    interval: float,
-    most: int,
-) -> None:
+    tmp_path, alloy_store, monkeypatch, what, said, clip, interval, most
+):
     """Found at the next synchronisation, within the epoch where that is soon, it names the step."""
     monkeypatch.setattr(monitoring, "SECONDS_BETWEEN_SYNCS", interval)
     network = network_with(Training__gradient_clip=clip)
@@ -152,9 +133,7 @@ def test_divergence_is_named_by_its_step(
 
 
 @pytest.mark.parametrize("mpnn_type", ["EGNN", "SchNet"])
-def test_atoms_that_leave_for_nowhere_diverge(
-    tmp_path: Path, alloy_store: GraphStore, mpnn_type: str
-) -> None:
+def test_atoms_that_leave_for_nowhere_diverge(tmp_path, alloy_store, mpnn_type):
     """Where layers move the atoms, bad weights make lengths NaN, which no spline can look up."""
     network = network_with(
         Architecture__mpnn_type=mpnn_type,
@@ -165,7 +144,7 @@ def test_atoms_that_leave_for_nowhere_diverge(
     assert result.status == "diverged", result.reason
 
 
-def test_the_host_rarely_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_rarely_waits_for_the_device(monkeypatch):
     """A step that takes a millisecond is not followed by a wait of its own."""
     now = 0.0
     monkeypatch.setattr(monitoring, "time", SimpleNamespace(monotonic=lambda: now))
@@ -182,7 +161,7 @@ def test_the_host_rarely_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -
     assert syncs <= 5
 
 
-def test_lack_of_memory_is_a_result(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_lack_of_memory_is_a_result(tmp_path, alloy_store):
     network = network_with(Architecture__hidden_dim=10**6)
     result = run_segment(make_spec(tmp_path / "t", alloy_store, 1, network=network))
     assert result.status == "out_of_memory"
@@ -191,7 +170,7 @@ def test_lack_of_memory_is_a_result(tmp_path: Path, alloy_store: GraphStore) -> 
     assert again.status == "ok"
 
 
-def test_early_stopping_ends_a_trial_well(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_early_stopping_ends_a_trial_well(tmp_path, alloy_store):
     """Nothing is learnt at this rate; later rungs find it ended, and a member begins anew."""
     still = network_with(
         Training__EarlyStopping=True,
@@ -211,7 +190,7 @@ def test_early_stopping_ends_a_trial_well(tmp_path: Path, alloy_store: GraphStor
     assert run_segment(member).to_epoch == 8
 
 
-def test_patience_alone_stops_nothing(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_patience_alone_stops_nothing(tmp_path, alloy_store):
     still = network_with(
         Training__patience=1, Training__Optimizer={"type": "SGD", "learning_rate": 1e-30}
     )
@@ -221,7 +200,7 @@ def test_patience_alone_stops_nothing(tmp_path: Path, alloy_store: GraphStore) -
 class _Clock:
     """Time that passes when it is told to."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.now = 0.0
         monkeypatch.setattr("hydragnn_flow.training.monitor.time.monotonic", lambda: self.now)
 
@@ -229,11 +208,11 @@ class _Clock:
 class _Alike(World):
     """One of several ranks that all do and say the same."""
 
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
+    def sum(self, values):
         return values * self.size
 
 
-def _take_steps(monitor: TrainingMonitor, clock: _Clock, seconds: float) -> int:
+def _take_steps(monitor, clock, seconds):
     """Steps of so many seconds each, until a synchronisation is due; returns how many."""
     number = 0
     while not monitor.sync_is_due:
@@ -244,9 +223,7 @@ def _take_steps(monitor: TrainingMonitor, clock: _Clock, seconds: float) -> int:
     return number
 
 
-def test_the_mean_step_is_neither_the_first_nor_what_lies_between(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_mean_step_is_neither_the_first_nor_what_lies_between(monkeypatch):
     clock = _Clock(monkeypatch)
     monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
     assert monitor.step_seconds == 0.0
@@ -265,9 +242,7 @@ def test_the_mean_step_is_neither_the_first_nor_what_lies_between(
 
 
 @pytest.mark.parametrize("least", [0.0, 200.0])
-def test_a_site_of_many_gcds_saves_less_often(
-    least: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_of_many_gcds_saves_less_often(least, monkeypatch):
     clock = _Clock(monkeypatch)
     monitor = TrainingMonitor(
         World(), torch.device("cpu"), None, lambda: False, seconds_between_saves=least
@@ -283,9 +258,7 @@ def test_a_site_of_many_gcds_saves_less_often(
 
 
 @pytest.mark.parametrize("ranks", [1, 8])
-def test_several_ranks_synchronise_as_often_as_one(
-    ranks: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_ranks_synchronise_as_often_as_one(ranks, monkeypatch):
     """About every second; each synchronisation makes them all wait for each other."""
     clock = _Clock(monkeypatch)
     monitor = TrainingMonitor(_Alike(0, ranks), torch.device("cpu"), None, lambda: False)

@@ -1,7 +1,5 @@
 """What is computed on where nobody says."""
 
-from __future__ import annotations
-
 import os
 from types import SimpleNamespace
 from typing import Any
@@ -14,10 +12,10 @@ from hydragnn_flow.execution.sites.this_node import this_node
 from hydragnn_flow.training.device import this_device
 
 
-def seen(monkeypatch: pytest.MonkeyPatch, kind: str | None, available: bool) -> None:
+def seen(monkeypatch, kind, available):
     """Have torch be a build for a kind of accelerator."""
 
-    def current(check_available: bool = False) -> torch.device | None:
+    def current(check_available=False):
         return torch.device(kind) if kind and (available or not check_available) else None
 
     monkeypatch.setattr(torch.accelerator, "current_accelerator", current)
@@ -33,9 +31,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, kind: str | None, available: bool) -> 
         ("mps", True, "cpu"),
     ],
 )
-def test_an_accelerator_that_is_there_is_taken(
-    monkeypatch: pytest.MonkeyPatch, kind: str | None, available: bool, expected: str
-) -> None:
+def test_an_accelerator_that_is_there_is_taken(monkeypatch, kind, available, expected):
     seen(monkeypatch, kind, available)
     assert this_device().type == expected
 
@@ -44,9 +40,7 @@ def test_an_accelerator_that_is_there_is_taken(
     ("kind", "hip", "expected"),
     [("cuda", None, "cuda"), ("cuda", "7.0", "hip"), ("xpu", None, "xpu")],
 )
-def test_the_site_of_this_machine_has_its_accelerators(
-    monkeypatch: pytest.MonkeyPatch, kind: str, hip: str | None, expected: str
-) -> None:
+def test_the_site_of_this_machine_has_its_accelerators(monkeypatch, kind, hip, expected):
     """Stood in for: what is asked of torch's module for the device, since none is here."""
     seen(monkeypatch, kind, True)
     runtime: Any = SimpleNamespace(
@@ -60,7 +54,7 @@ def test_the_site_of_this_machine_has_its_accelerators(
     assert node.gcd.memory_gib == pytest.approx(36)
 
 
-def test_slots_of_cpu_cores_have_room_for_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_of_cpu_cores_have_room_for_a_process(monkeypatch):
     """On a laptop of many cores and little memory, no trial would fit a slot for each core."""
     seen(monkeypatch, "cuda", False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)

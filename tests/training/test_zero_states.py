@@ -1,7 +1,5 @@
 """What ranks that share an optimiser's state gather of each other."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import pickle
@@ -23,17 +21,17 @@ Rank = Callable[[World, Path], None]
 class Bomb:
     """Makes a file when it is unpickled."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file):
         self.file = file
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self):
         return os.mkdir, (str(self.file),)
 
 
 SETTINGS = Optimizer(type="AdamW", learning_rate=0.01, use_zero_redundancy=True)
 
 
-def trained(make: Callable[[torch.nn.Module], torch.optim.Optimizer]) -> torch.optim.Optimizer:
+def trained(make):
     """An optimiser that has taken two steps, with the same gradients each time."""
     torch.manual_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
@@ -45,7 +43,7 @@ def trained(make: Callable[[torch.nn.Module], torch.optim.Optimizer]) -> torch.o
     return optimizer
 
 
-def compare(world: World, folder: Path) -> None:
+def compare(world, folder):
     shared = trained(lambda model: make_optimizer(model, SETTINGS, 0.01, world))
     found = optimizer_state(shared, world)
     if world.is_first:
@@ -57,7 +55,7 @@ def compare(world: World, folder: Path) -> None:
                 assert torch.equal(found["state"][number][name], value), (number, name)
 
 
-def attack(world: World, folder: Path) -> None:
+def attack(world, folder):
     optimizer: Any = trained(lambda model: make_optimizer(model, SETTINGS, 0.01, world))
     if not world.is_first:
         optimizer.optim.param_groups[0]["extra"] = Bomb(folder / "has run code")
@@ -67,7 +65,7 @@ def attack(world: World, folder: Path) -> None:
         (folder / "refused").touch()
 
 
-def _run(rank: int, part: Rank, folder: Path) -> None:
+def _run(rank, part, folder):
     os.environ["TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"] = "1"  # as a user may have it for other tools
     world = join(rank, 2, dist.FileStore(str(folder / "store"), 2), "cpu")
     part(world, folder)
@@ -77,7 +75,7 @@ def _run(rank: int, part: Rank, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [compare, attack])
-def test_states_are_gathered_whole_and_run_no_code(part: Rank, tmp_path: Path) -> None:
+def test_states_are_gathered_whole_and_run_no_code(part, tmp_path):
     # Forked: torch is imported already.
     ranks = [
         multiprocessing.get_context("fork").Process(target=_run, args=(rank, part, tmp_path))
