@@ -133,9 +133,8 @@ def prepare(
 
     The same command continues a preparation that was stopped.
     """
-    from hydragnn_flow.campaign import check_paths
+    from hydragnn_flow.campaign import check_paths, load_config
     from hydragnn_flow.campaign import prepare as build
-    from hydragnn_flow.config import load_config
 
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
@@ -159,7 +158,7 @@ def run(
     The same command continues a run that was stopped. With `search.objective` it calls a function;
     a search for `throughput`, `seconds` or `joules` alone has no ensemble.
     """
-    from hydragnn_flow.campaign import check_paths, run_campaign
+    from hydragnn_flow.campaign import check_paths, run_campaign, with_start
     from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
 
     loaded = load_campaign(config, data=data)
@@ -168,6 +167,7 @@ def run(
 
         run_function(loaded, sites.load(site, options), run_dir or _RUNS / loaded.name)
         return
+    loaded = with_start(loaded, config)
     check_paths(loaded, run_dir)
     machine = sites.load(site, options)
     with interruptible(), using(run_dir or _RUNS, data):

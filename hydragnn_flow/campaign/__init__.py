@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hydragnn_flow.campaign.origin import load_config, with_start
 from hydragnn_flow.campaign.start import CampaignSummary, check_paths, prepare, run_campaign
 from hydragnn_flow.lazy import lazily
 
@@ -29,10 +30,12 @@ else:
 __all__ = [
     "CampaignSummary",
     "check_paths",
+    "load_config",
     "predict_on_site",
     "prepare",
     "profile_on_site",
     "run_campaign",
     "run_objective",
     "scaling_study",
+    "with_start",
 ]

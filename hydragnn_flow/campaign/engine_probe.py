@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Collection
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
 
 from hydragnn_flow.config.network import EngineNetwork
+from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NetworkCost
 from hydragnn_flow.processes import JsonProcess, ProcessDied
@@ -21,7 +23,7 @@ SECONDS = 600.0
 
 
 class EngineProbe:
-    """Process that measures training steps of networks that engines build.
+    """Tries networks that engines build: a training step on a few graphs, weights to begin with.
 
     It uses a few graphs of a store, starts with the first network and ends with this object.
 
@@ -50,15 +52,28 @@ class EngineProbe:
             If the engine cannot build the network, it returns something else than requested, or its
             step fails.
         """
-        request = {
-            "network": network.to_json(),
-            "store": str(self._store),
-            "batch": {"atoms": atoms, "edges": edges, "graphs": graphs},
-        }
-        answer = self._ask(network.engine, request)
-        if "refused" in answer:
-            raise InputError(answer["refused"])
-        return NetworkCost(**answer)
+        batch = {"atoms": atoms, "edges": edges, "graphs": graphs}
+        return NetworkCost(**self._ask(network, batch=batch))
+
+    def weights(self, network: EngineNetwork, start: StartConfig, target: Path | None) -> None:
+        """Read the weights that a network is to begin with, and write them to a file.
+
+        Parameters
+        ----------
+        network
+            The network.
+        start
+            Where they are.
+        target
+            The file; None if they are only to be checked.
+
+        Raises
+        ------
+        InputError
+            If the engine cannot read them, or they are of another network.
+        """
+        asked = {"file": str(start.path), "heads": start.heads, "frozen": list(start.frozen)}
+        self._ask(network, start={**asked, "target": None if target is None else str(target)})
 
     def close(self) -> None:
         """End the process; it is gone when this returns."""
@@ -66,7 +81,8 @@ class EngineProbe:
             self._process.close()
             self._process = None
 
-    def _ask(self, engine: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, network: EngineNetwork, **what: Any) -> dict[str, Any]:
+        engine = network.engine
         if self._process is None:
             self._process = JsonProcess(
                 "hydragnn_flow.campaign.engine_process",
@@ -78,17 +94,24 @@ class EngineProbe:
             )
             weakref.finalize(self, self._process.close)
         try:
-            self._process.send(request)
+            store = str(self._store)
+            self._process.send({"network": network.to_json(), "store": store, **what})
             answer = self._process.receive(SECONDS)
         except ProcessDied as death:
             self.close()
             raise InputError(
-                f"network: engine {engine} does not get through a training step: {death}"
+                f"network: engine {engine} does not get through {_tried(what)}: {death}"
             ) from None
         if answer is None:
             self.close()
             raise InputError(
-                f"network: engine {engine} took more than {SECONDS:g} s for a training step of a "
-                f"few graphs; make it smaller"
+                f"network: engine {engine} took more than {SECONDS:g} s for {_tried(what)}; make "
+                f"it smaller"
             )
+        if "refused" in answer:
+            raise InputError(answer["refused"])
         return answer
+
+
+def _tried(what: Collection[str]) -> str:
+    return "reading weights" if "start" in what else "a training step"

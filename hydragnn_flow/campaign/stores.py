@@ -9,7 +9,7 @@ import torch
 
 from hydragnn_flow.campaign.engine_probe import EngineProbe
 from hydragnn_flow.campaign.judging import graphs_judged
-from hydragnn_flow.campaign.starting import weights_for
+from hydragnn_flow.campaign.starting import check_start
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
@@ -23,7 +23,7 @@ from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.log import tell
-from hydragnn_flow.models import HydraModel, Model, build_model
+from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import Sampling
 from hydragnn_flow.training.batching import Budget, graphs_kept
 from hydragnn_flow.training.sampling import drawn_size, shares_of
@@ -78,10 +78,9 @@ def checked_store(
     there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
     if judged < there and config.search.judges_errors:
         tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
-    model = _checked_model(base, store, config.data.sampling)
+    _check_model(base, store, config.data.sampling)
     if config.start_from is not None:
-        assert isinstance(model, HydraModel)  # checked by load_config
-        weights_for(config.start_from, model)
+        check_start(config, store)
     return store
 
 
@@ -112,17 +111,17 @@ def _check_sampling(config: RunConfig, store: GraphStore) -> None:
             raise InputError(f"{config.name}: {error}") from None
 
 
-def _checked_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> Model | None:
-    """Build the network; refuse one that does not fit the data, before anything starts.
+def _check_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> None:
+    """Refuse a network that does not fit the data, before anything starts.
 
-    That of an engine is built in another process, which it may crash; the result is then None.
+    That of an engine is tried in another process, which it may crash.
     """
     if isinstance(network, EngineNetwork):
         with EngineProbe(store.path) as probe:
             probe.cost(network, *_mean_batch(network, drawn_size(store.manifest, sampling)))
-        return None
+        return
     with torch.device("meta"):
-        return build_model(network, store)
+        build_model(network, store)
 
 
 def _mean_batch(network: NetworkConfig, train: SplitSize) -> tuple[int, int, int]:

@@ -189,8 +189,8 @@ def _conditions(site: Site, queue_wait: float, losses: float) -> Conditions:
 def _loaded(
     config: Path, site: str, data: Path | None, options: dict[str, Any]
 ) -> tuple[RunConfig, Site]:
-    """Load campaign and site; an account is optional, as nothing is charged."""
-    from hydragnn_flow.config import load_config
+    """The campaign, and the machine: an account, which nothing is paid with, need not be given."""
+    from hydragnn_flow.campaign import load_config
     from hydragnn_flow.execution.site import about_site
 
     loaded = load_config(config, data=data)

@@ -14,7 +14,6 @@ from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import (
-    EngineNetwork,
     NetworkConfig,
     fusing_refusal,
     load_network,
@@ -23,8 +22,8 @@ from hydragnn_flow.config.network import (
 )
 from hydragnn_flow.config.network.architecture import GPS
 from hydragnn_flow.config.search import CRITERION, WARM_UP_STEPS, SearchConfig
-from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, check_search, completed
-from hydragnn_flow.config.start_from import StartConfig, check_origin, find_origin, resolve_start
+from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, check_search
+from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
@@ -138,12 +137,8 @@ class RunConfig(Section):
         base = self.network_with({})
         if base.Architecture.radius is None:
             raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
-        if self.start_from is not None and isinstance(base, EngineNetwork):
-            raise ValueError(
-                f"start_from is for networks that are built here, and network.engine is "
-                f"{base.engine}; let the engine load its weights when it builds the network, or "
-                f"remove one of them"
-            )
+        if self.start_from is not None:
+            self.start_from.check(base, self.search.space)
         data = self.data.for_network(base)
         _check_targets(data, base)
         _check_branches(data, base)
@@ -427,7 +422,7 @@ def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
-    """Read and validate a run configuration.
+    """Read and check a run configuration, but for what is in the run that `start_from` names.
 
     Parameters
     ----------
@@ -481,22 +476,13 @@ def resolve_config(
     search = values.get("search")
     if isinstance(search, dict) and isinstance(search.get("warm_start"), list):
         values["search"] = {**search, "warm_start": absolute(search["warm_start"], source)}
-    values = resolve_start(values, source)
+    start = values.get("start_from")
+    if isinstance(start, (str, Path)):
+        values["start_from"] = start = {"path": start}
+    if isinstance(start, dict) and isinstance(start.get("path"), (str, Path)):
+        path = (source.parent / start["path"]).resolve()
+        values["start_from"] = {**start, "path": path}
     try:
-        config = RunConfig.model_validate(values)
+        return RunConfig.model_validate(values)
     except ValidationError as error:
         raise explain(error, source) from None
-    if config.start_from is not None:
-        _check_start(config, config.start_from, source)
-    return config
-
-
-def _check_start(config: RunConfig, start: StartConfig, source: Path) -> None:
-    """Raise an error if the networks of trials cannot begin with the weights of `start_from`."""
-    space = config.search.space
-    tried = [completed(space, {k: value}) for k, p in space.items() for value in p.examples()]
-    networks = (config.network_with(parameters) for parameters in [{}, *tried])
-    try:
-        check_origin(start, find_origin(start), networks, space, config.data.branch_names)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None

@@ -28,7 +28,7 @@ from hydragnn_flow.ensemble.calibration_file import load_calibrations
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
-from hydragnn_flow.ensemble.members import load_member, member_files, member_name, remaining_members
+from hydragnn_flow.ensemble.members import load_member, member_files, remaining_members
 from hydragnn_flow.ensemble.mixed_calibration import (
     ByDataSet,
     MixedCalibration,
@@ -37,7 +37,7 @@ from hydragnn_flow.ensemble.mixed_calibration import (
 )
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
-from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
+from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, member_name, read_summary
 from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX

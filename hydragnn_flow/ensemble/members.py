@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hydragnn_flow.config.network import load_network
+from hydragnn_flow.config.network import NETWORK, load_network
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.ensemble.summary import SUMMARY
+from hydragnn_flow.ensemble.summary import SUMMARY, member_folder, member_name
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import sound
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -21,18 +21,8 @@ from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.predictions import SPLITS, predictions_in
 
 Floats = NDArray[np.float64]
-NETWORK = "config.json"
 _ROUNDING = 1e-6
 _REMEDY = "take it from a copy, or delete it and ensemble.json and start the run again"
-
-
-def member_name(member: int) -> str:
-    """Return the folder of a member's files, relative to the ensemble's."""
-    return f"members/{member}"
-
-
-def member_folder(folder: str | Path, member: int) -> Path:
-    return Path(folder) / member_name(member)
 
 
 def member_files(member: int) -> list[str]:

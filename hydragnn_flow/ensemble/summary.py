@@ -42,6 +42,16 @@ def per_atom(unit: str) -> tuple[str, float]:
     return ("meV/atom", 1000.0) if unit == "eV" else (f"{unit}/atom", 1.0)
 
 
+def member_name(member: int) -> str:
+    """The folder of a member's files, within that of the ensemble."""
+    return f"members/{member}"
+
+
+def member_folder(folder: str | Path, member: int) -> Path:
+    """The folder of a member's files."""
+    return Path(folder) / member_name(member)
+
+
 def ensemble_folder(path: str | Path) -> Path:
     """Return the folder of an ensemble: in a finished run, or an export itself.
 

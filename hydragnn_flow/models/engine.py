@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.build_heads import asked_outputs, check_branches
 from hydragnn_flow.models.build_potential import check_potential, energy_units, has_stress
-from hydragnn_flow.models.exact import of_branch, unpack_exact
+from hydragnn_flow.models.exact import of_branch, pack_exact, unpack_exact
 from hydragnn_flow.models.geometry import GraphBatch
 from hydragnn_flow.models.heads import NOISE_SUFFIX, Output, Rescale
 from hydragnn_flow.models.model import Model
@@ -31,6 +32,8 @@ from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 
 # Keys of a batch that are cast to the precision of the weights.
 _INPUTS = ("x", "pos", "edge_attr", "edge_shifts", "cell", "pe", "rel_pe", "graph_attr")
+# What names in the state of the engine's module have before them.
+_NETWORK = "network."
 _ROWS = {"graph": "graph", "node": "atom"}
 
 
@@ -128,6 +131,35 @@ class EngineModel(Model):
             )
         features: Tensor = tells(self.inputs(batch))
         return features
+
+    def is_of_encoder(self, name: str) -> bool:
+        """See :meth:`Model.is_of_encoder`; the engine's own ``head_names`` are the others."""
+        heads = getattr(self.network, "head_names", ())
+        own = name.removeprefix(_NETWORK)
+        return own != name and not any(f"{own}.".startswith(f"{head}.") for head in heads)
+
+    def read_weights(self, file: str | Path) -> dict[str, Tensor]:
+        """Weights of a file of the engine's, by their names in this model's state.
+
+        Its outputs are then the engine's own, in the data's units from zero.
+
+        Raises
+        ------
+        InputError
+            If the engine reads no files, or not this one.
+        """
+        reads = getattr(self.network, "read_weights", None)
+        if reads is None:
+            raise InputError(
+                f"start_from: the engine {self.engine} reads no weights; give its module a method "
+                f"read_weights(file), or remove start_from"
+            )
+        weights = {f"{_NETWORK}{name}": value for name, value in reads(Path(file)).items()}
+        for name, value in self.state_dict().items():
+            if not name.startswith(_NETWORK):
+                unit = float(name.endswith(("std", "scale")))
+                weights[name] = pack_exact([unit] * value.numel()).reshape(value.shape)
+        return weights
 
     def _wrong(self, what: str) -> InputError:
         return InputError(f"network: engine {self.engine} {what}")

@@ -107,6 +107,10 @@ class Model(nn.Module):
         """
         raise NotImplementedError
 
+    def is_of_encoder(self, name: str) -> bool:
+        """Whether the tensor of the state with this name is one of the encoder, not of heads."""
+        raise NotImplementedError
+
 
 class HydraModel(Model):
     """Model of this package, with an encoder that is built here."""
@@ -120,6 +124,10 @@ class HydraModel(Model):
         nodes, _ = self.encoder(batch, batch.pos.to(self.dtype))
         features: Tensor = nodes
         return features
+
+    def is_of_encoder(self, name: str) -> bool:
+        """See :meth:`Model.is_of_encoder`."""
+        return name.startswith("encoder.")
 
 
 class PropertyModel(HydraModel):

@@ -1,12 +1,9 @@
-"""Batching: which graphs make up each training step, planned from the index alone.
+"""Batching: how a sequence of graphs is cut into steps, and a step is dealt to the ranks.
 
-A step is the batch of all ranks together. Its graphs depend only on seed, epoch and batch limits,
-so a job on one, two or eight GCDs takes the same steps. In a streamed split they also depend on the
-number of ranks, because each rank reads blocks of its own.
-
-This module plans a whole epoch at once, with time and memory proportional to the split. Epochs of a
-large split or of limited length are planned window by window in
-:mod:`hydragnn_flow.training.drawn_epochs`.
+A step is the batch of all ranks together. Seed, epoch and budget alone decide its graphs, so a job
+on one, two or eight GCDs takes the same steps. For a split that is streamed from disk the number of
+ranks counts too, because each rank reads blocks of its own. Which graphs come next is decided in
+:mod:`hydragnn_flow.training.epochs`.
 """
 
 from __future__ import annotations
@@ -27,8 +24,6 @@ Ints = NDArray[np.int64]
 Dealing = Callable[[Ints, Ints], Ints]
 """Function that assigns graphs to ranks: (indices in the split, costs) -> ranks, [n] each."""
 
-WINDOW = 16
-"""Number of blocks among which a stream is shuffled: 16 of 4 MB, 64 MB of memory per rank."""
 # Configuration keys of the limits that a single graph can exceed.
 _KEYS = {"atoms": "Training.Batching.max_nodes", "edges": "Training.Batching.max_edges"}
 
@@ -40,19 +35,11 @@ class Sizes(Protocol):
     def name(self) -> str:
         """Name of the split, for messages."""
 
-    @property
-    def n_atoms(self) -> Ints:
-        """Number of atoms of each graph, [n_graphs]."""
-
-    @property
-    def n_edges(self) -> Ints:
-        """Number of edges of each graph, [n_graphs]; read only if batches are limited by edges."""
-
     def atoms_of(self, graphs: Ints) -> Ints:
         """Return the number of atoms of the given graphs, [n]."""
 
     def edges_of(self, graphs: Ints) -> Ints:
-        """Return the number of edges of the given graphs, [n]."""
+        """Edges of some graphs, [n]; asked for only if the budget limits edges."""
 
     def __len__(self) -> int:
         """Return the number of graphs."""
@@ -123,8 +110,7 @@ class Step:
     atoms: int
     """Number of atoms over all ranks."""
     drawn: int = 0
-    """Number of graphs drawn from the endless order between the beginning of the epoch and the end
-    of this step; 0 in an epoch that is a full pass."""
+    """Graphs drawn since the epoch began, up to the last one of this step."""
 
     @property
     def graphs(self) -> int:
@@ -141,73 +127,6 @@ class Step:
         return [self.of_rank(rank) for rank in range(len(self.bounds) - 1)]
 
 
-def plan_epoch(
-    index: Sizes,
-    budget: Budget,
-    seed: int,
-    epoch: int,
-    world: int,
-    blocks: Ints | None = None,
-    window: int = WINDOW,
-    bootstrap: bool = False,
-    dealing: Dealing | None = None,
-) -> list[Step]:
-    """Plan the training steps of an epoch from shuffled graphs.
-
-    The plan has as few steps as the shuffled order allows. They are filled evenly, so that none is
-    a tiny remainder.
-
-    Parameters
-    ----------
-    index
-        Sizes of the split's graphs.
-    budget
-        Limits of a step. If it limits graphs alone, steps differ by one graph at most.
-    seed, epoch
-        The only inputs of the shuffle, so a resumed job takes the same steps as an uninterrupted
-        one.
-    world
-        Number of ranks. The graphs of a step are divided among them at nearly equal cost.
-    blocks
-        Bounds of the blocks of a streamed split, [n_blocks + 1]. The blocks are shuffled and cut
-        into one range of equal cost per rank, so each rank reads blocks of its own. Only a block at
-        the border of two ranges is read by both ranks.
-    window
-        Number of neighbouring blocks within a rank's range among which graphs are shuffled. At most
-        this many blocks are partly used at a time.
-    bootstrap
-        If true, as many graphs as the split has are drawn with replacement. The draw depends on the
-        seed alone, is the same in every epoch and contains about 63 % of the graphs.
-    dealing
-        Function that assigns the graphs of a step to ranks; not for a streamed split.
-
-    Returns
-    -------
-    list of Step
-        Steps with each graph once, or as often as it was drawn, except graphs left out as
-        oversized.
-
-    Raises
-    ------
-    InputError
-        If a graph is above a limit and such graphs are refused; it names the graph.
-    """
-    costs = Costs.of(index, budget)
-    times = kept_graphs(index, budget, costs).astype(np.int64)
-    if bootstrap:
-        times = _resampled(times, seed)
-    rng = np.random.default_rng([seed, epoch])
-    if blocks is None:
-        there = np.repeat(np.arange(len(index)), times)
-        return _steps(index, costs, rng.permutation(there), None, world, dealing)
-    order, number = _shuffled_blocks(rng, blocks)
-    number, order = np.repeat(number, times[order]), np.repeat(order, times[order])
-    when = number + window * rng.random(len(order))
-    owner = ranges(costs.leading[order], world)
-    turn = np.lexsort((when, owner))
-    return _steps(index, costs, *side_by_side(costs, order[turn], owner[turn], world), world)
-
-
 def plan_in_order(
     index: Sizes, budget: Budget, world: int, dealing: Dealing | None = None
 ) -> list[Step]:
@@ -216,11 +135,11 @@ def plan_in_order(
     Each rank goes through a contiguous range of the split, or through the graphs that ``dealing``
     assigns to it. A graph above a limit gets its own step, whatever ``budget.oversized`` is.
     """
-    costs = Costs.of(index, budget)
     graphs = np.arange(len(index), dtype=np.int64)
+    costs = Costs.of(index, budget, graphs)
     owner = ranges(costs.leading, world) if dealing is None else dealing(graphs, costs.leading)
     order = np.argsort(owner, kind="stable")
-    return _steps(index, costs, *side_by_side(costs, order, owner[order], world), world)
+    return steps_of(costs, *side_by_side(costs, order, owner[order], world), world)
 
 
 def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
@@ -231,88 +150,63 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
     InputError
         If a graph is above a limit and such graphs are refused, or if no graph is left.
     """
-    return kept_graphs(index, budget, Costs.of(index, budget))
+    costs = Costs.of(index, budget, np.arange(len(index), dtype=np.int64))
+    return costs.kept(index.name, budget, some_must_be_left=True)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of each graph in units of each limit (graphs, atoms or edges)."""
+    """Cost of each of some graphs in terms of each limit."""
 
+    graphs: Ints
+    """Their places in the split, [n]."""
+    atoms: Ints
+    """[n]."""
     limits: Ints
     """Limits of a step, [n_limits]."""
     values: Ints
-    """Cost of each graph for each limit, [n_limits, n_graphs]."""
+    """[n_limits, n]."""
     too_large: NDArray[np.bool_]
-    """Mask of graphs that alone exceed a limit of a batch, [n_graphs]."""
+    """Above a limit of a batch by itself, [n]."""
     leading: Ints
-    """Cost of each graph for the binding limit, which decides the number of steps, [n_graphs]."""
+    """Each graph's cost in terms of the limit that decides how many steps there are, [n]."""
 
     @classmethod
-    def of(cls, index: Sizes, budget: Budget) -> Costs:
+    def of(cls, index: Sizes, budget: Budget, graphs: Ints) -> Costs:
+        atoms = index.atoms_of(graphs)
+        known = {"graphs": lambda: np.ones_like(graphs), "atoms": lambda: atoms}
+        known["edges"] = lambda: index.edges_of(graphs)
         limits = np.array(list(budget.of_a_step.values()), dtype=np.int64)
-        values = np.stack([_sizes(index, name) for name in budget.limits])
+        values = np.stack([known[name]() for name in budget.limits])
         too_large = np.any(budget.batches * values > limits[:, None], axis=0)
         fill = values[:, ~too_large].sum(axis=1) / limits
-        return cls(limits, values, too_large, values[int(fill.argmax())])
+        return cls(graphs, atoms, limits, values, too_large, values[int(fill.argmax())])
 
+    def kept(
+        self, split: str, budget: Budget, some_must_be_left: bool = False
+    ) -> NDArray[np.bool_]:
+        """Mask of the graphs that the budget keeps, [n].
 
-def _sizes(index: Sizes, name: str) -> Ints:
-    if name == "graphs":
-        return np.ones(len(index), dtype=np.int64)
-    return index.n_atoms if name == "atoms" else index.n_edges
-
-
-def kept_graphs(
-    index: Sizes, budget: Budget, costs: Costs, numbers: Ints | None = None
-) -> NDArray[np.bool_]:
-    """Return a mask of the graphs that are not left out as oversized, [n_graphs].
-
-    Parameters
-    ----------
-    index, budget
-        Sizes of the graphs, and the limits that they are compared with.
-    costs
-        Costs of the same graphs.
-    numbers
-        Indices of the graphs in their split if they are a subset of it. A subset may be left empty.
-
-    Raises
-    ------
-    InputError
-        If a graph is above a limit and such graphs are refused, or if no graph is left.
-    """
-    if budget.oversized == "single" or not costs.too_large.any():
-        return np.ones(len(index), dtype=bool)
-    if budget.oversized == "skip" and (numbers is not None or not costs.too_large.all()):
-        return ~costs.too_large
-    beyond = budget.batches * costs.values > costs.limits[:, None]
-    row, graph = np.argwhere(beyond)[0]
-    name, limit = list(budget.limits.items())[row]
-    others = "'single'" if budget.oversized == "skip" else "'single' or 'skip'"
-    number = graph if numbers is None else numbers[graph]
-    raise InputError(
-        f"{index.name}: graph {number} has {costs.values[row, graph]} {name}, more than the "
-        f"{limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(index)} graphs have; raise it "
-        f"(to {costs.values[row].max()} for all of them) or set Training.Batching.oversized_sample "
-        f"to {others}"
-    )
-
-
-def _resampled(times: Ints, seed: int) -> Ints:
-    """Return how often each graph occurs in a bootstrap sample of equal size, [n_graphs]."""
-    there = np.flatnonzero(times)
-    # Three numbers, so that the stream differs from that of every epoch, [seed, epoch].
-    drawn = np.random.default_rng([seed, 0, 1]).integers(0, max(len(there), 1), len(there))
-    return np.bincount(there[drawn], minlength=len(times)).astype(np.int64)
-
-
-def _shuffled_blocks(rng: np.random.Generator, blocks: Ints) -> tuple[Ints, Ints]:
-    """Return the graphs in shuffled blocks, and the position of each graph's block."""
-    shuffled = rng.permutation(len(blocks) - 1)
-    counts = np.diff(blocks)[shuffled]
-    before = np.cumsum(counts) - counts
-    order = np.arange(blocks[-1]) + np.repeat(blocks[shuffled] - before, counts)
-    return order, np.repeat(np.arange(len(counts)), counts)
+        Raises
+        ------
+        InputError
+            Naming the graph above the budget, if the budget refuses such graphs, or none is left
+            where some must be.
+        """
+        if budget.oversized == "single" or not self.too_large.any():
+            return np.ones(len(self.graphs), dtype=bool)
+        if budget.oversized == "skip" and not (some_must_be_left and self.too_large.all()):
+            return ~self.too_large
+        beyond = budget.batches * self.values > self.limits[:, None]
+        row, graph = np.argwhere(beyond)[0]
+        name, limit = list(budget.limits.items())[row]
+        others = "'single'" if budget.oversized == "skip" else "'single' or 'skip'"
+        raise InputError(
+            f"{split}: graph {self.graphs[graph]} has {self.values[row, graph]} {name}, more than "
+            f"the {limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(self.graphs)} graphs "
+            f"have; raise it (to {self.values[row].max()} for all of them) or set "
+            f"Training.Batching.oversized_sample to {others}"
+        )
 
 
 def ranges(costs: Ints, world: int) -> Ints:
@@ -342,15 +236,31 @@ def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[In
     return order[turn], owner[turn]
 
 
-def _steps(
-    index: Sizes,
+def steps_of(
     costs: Costs,
     order: Ints,
     owner: Ints | None,
     world: int,
     dealing: Dealing | None = None,
+    *,
+    divides: bool = False,
 ) -> list[Step]:
-    """Cut a sequence of graphs into steps; assign graphs to ranks unless ``owner`` does."""
+    """Cut a sequence of graphs into steps; deal them to the ranks if that is not done yet.
+
+    Parameters
+    ----------
+    costs
+        Costs of the graphs.
+    order, owner
+        The sequence, as places among them, and the rank of each, [n].
+    world
+        Number of ranks.
+    dealing
+        Deals the graphs of a step to the ranks; at nearly equal cost if not given.
+    divides
+        Whether a graph with a step of its own divides the step that it lies in, so that every step
+        is a piece of the sequence.
+    """
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
     ordinary = order[places]
@@ -358,22 +268,23 @@ def _steps(
     groups = [places[start:stop] for start, stop in pairwise(bounds)]
     groups += list(np.flatnonzero(alone)[:, None])
     groups.sort(key=lambda group: int(group[0]))
+    if divides and alone.any():
+        begins = {int(group[0]) for group in groups} | {*(np.flatnonzero(alone) + 1).tolist()}
+        groups = [part for part in np.split(np.arange(len(order)), sorted(begins)) if len(part)]
     steps = []
     for group in groups:
-        graphs, ranks = order[group], None if owner is None else owner[group]
-        if dealing is not None:
-            ranks = dealing(graphs, costs.leading[graphs])
-        steps.append(dealt(index, costs, graphs, ranks, world))
+        mine = order[group]
+        if owner is not None:
+            ranks = owner[group]
+        elif dealing is not None:
+            ranks = dealing(costs.graphs[mine], costs.leading[mine])
+        else:
+            ranks = deal(costs.leading[mine], world)
+        ends = np.zeros(world + 1, dtype=np.int64)
+        np.cumsum(np.bincount(ranks, minlength=world), out=ends[1:])
+        by_rank = costs.graphs[mine[np.argsort(ranks, kind="stable")]]
+        steps.append(Step(by_rank, ends, int(costs.atoms[mine].sum()), int(mine[-1]) + 1))
     return steps
-
-
-def dealt(index: Sizes, costs: Costs, graphs: Ints, owner: Ints | None, world: int) -> Step:
-    """Return a step of some graphs; assign them to ranks at equal cost unless ``owner`` does."""
-    ranks = deal(costs.leading[graphs], world) if owner is None else owner
-    ends = np.zeros(world + 1, dtype=np.int64)
-    np.cumsum(np.bincount(ranks, minlength=world), out=ends[1:])
-    by_rank = graphs[np.argsort(ranks, kind="stable")]
-    return Step(by_rank, ends, int(index.n_atoms[graphs].sum()))
 
 
 def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,14 +20,14 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import unpack_exact
-from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.model import Model
+from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import on_device
 
-ENCODER = "encoder."
-# Number of structures to fit reference energies to: many times the number of elements.
+# Structures by which reference energies are fitted: many times the number of elements.
 _STRUCTURES = 2000
 # Relative cutoff of singular values in the fit, below which compositions count as dependent.
 _LEAST = 1e-10
@@ -42,7 +41,7 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
     model
         Network whose parameters are frozen.
     names
-        Names of parameters, or of modules that contain them.
+        Names of parameters, or of modules that hold them.
 
     Raises
     ------
@@ -52,15 +51,25 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
     for name in names:
         found = [p for key, p in model.named_parameters() if f"{key}.".startswith(f"{name}.")]
         if not found:
-            known = ", ".join(key for key, _ in model.named_children())
             raise InputError(
-                f"start_from.freeze: the network has no parameters named {name!r}; begin with one "
-                f"of {known}, as encoder.layers.layers.0"
+                f"start_from.freeze: the network has no parameters named {name!r}; name some of "
+                f"{_beside(model, name)}"
             )
         for parameter in found:
             parameter.requires_grad_(False)
     if names and not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("start_from.freeze: leaves no parameter to train; name fewer")
+
+
+def _beside(model: nn.Module, name: str) -> str:
+    """Names that there are where a name leads nowhere, with commas between."""
+    found: list[str] = []
+    while not found:
+        name = name.rpartition(".")[0]
+        inside = f"{name}." if name else ""
+        found = [key for key, _ in model.named_parameters() if key.startswith(inside)]
+    parts = inside.count(".") + 1
+    return ", ".join(dict.fromkeys(".".join(key.split(".")[:parts]) for key in found))
 
 
 def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> None:
@@ -70,7 +79,7 @@ def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> N
 
 def begin_with(
     path: Path,
-    model: nn.Module,
+    model: Model,
     split: GraphSplit,
     budget: Budget,
     device: torch.device,
@@ -102,32 +111,34 @@ def begin_with(
         If the file cannot be read, or does not match the network.
     """
     state = load_checkpoint(path, remedy="restore it from a copy of the run directory")
-    check_weights(model, state["weights"], path)
+    check_weights(model, state["weights"], path, "keep" if state["is_whole"] else "new")
     model.load_state_dict(state["weights"], strict=False)
-    if state["is_whole"] and isinstance(model, PotentialModel):
+    if state["is_whole"] and isinstance(model, Potential):
         _fit_references(model, split, budget, device, world)
 
 
-def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object) -> None:
-    """Raise an error if weights do not match a network.
+def check_weights(
+    model: Model, weights: Mapping[str, Tensor], source: object, heads: str = "keep"
+) -> None:
+    """Refuse weights of another network.
 
     Parameters
     ----------
     model
         Network on any device.
     weights
-        State dict of the whole network, or of its encoder alone.
+        Tensors that it is to begin with, by name.
     source
-        Origin of the weights, for messages.
+        Where they come from.
+    heads
+        Whether they are to be all of its state, ``keep``, or all that is its encoder's, ``new``.
 
     Raises
     ------
     InputError
         If a parameter is missing on either side or differs in shape; it names the first one.
     """
-    mine = model.state_dict()
-    if all(name.startswith(ENCODER) for name in weights):
-        mine = {name: value for name, value in mine.items() if name.startswith(ENCODER)}
+    mine = weights_of(model, model.state_dict(), heads)
     for name in [*weights, *mine]:
         if name not in weights or name not in mine:
             has, lacks = ("the network", source) if name in mine else (source, "the network")
@@ -144,7 +155,7 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: objec
 
 @torch.no_grad()
 def _fit_references(
-    model: PotentialModel, split: GraphSplit, budget: Budget, device: torch.device, world: World
+    model: Potential, split: GraphSplit, budget: Budget, device: torch.device, world: World
 ) -> None:
     """Shift the reference energies of elements by the mean residual energy of the network.
 
@@ -190,6 +201,6 @@ def _some_of(
     return on_device(split.batches(mine[k : k + size] for k in range(0, len(mine), size)), device)
 
 
-def weights_of(state: Mapping[str, Any], heads: str) -> dict[str, Tensor]:
-    """Return the weights that another network begins with: all of them, or the encoder's."""
-    return {k: v for k, v in state.items() if heads == "keep" or k.startswith(ENCODER)}
+def weights_of(model: Model, state: Mapping[str, Tensor], heads: str) -> dict[str, Tensor]:
+    """Tensors of a state that a model begins with: all, or with ``new`` heads the encoder's."""
+    return {k: v for k, v in state.items() if heads == "keep" or model.is_of_encoder(k)}

@@ -23,8 +23,7 @@ from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_in_order
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.drawn_epochs import DrawnEpoch
-from hydragnn_flow.training.epochs import Epochs, WholeEpoch
+from hydragnn_flow.training.epochs import Epoch, Epochs
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
@@ -473,8 +472,7 @@ class Trainer:
         )
 
     def _graphs_of_a_step(self) -> float:
-        plan = self.epochs.plan(0, 0, self.budget)
-        return plan.graphs_per_step if self.epochs.are_drawn else len(self.train) / plan.steps
+        return self.epochs.plan(0, 0, self.budget).graphs_per_step
 
     def _train_epoch(
         self, monitor: TrainingMonitor
@@ -496,10 +494,8 @@ class Trainer:
         # There is no step if no graph of a short epoch fits the limits.
         return progress.losses / max(progress.step, 1)
 
-    def _train_window(
-        self, plan: WholeEpoch | DrawnEpoch, steps: Sequence[Step], monitor: TrainingMonitor
-    ) -> Course:
-        """Yield the steps of a window, while there is time."""
+    def _train_window(self, plan: Epoch, steps: Sequence[Step], monitor: TrainingMonitor) -> Course:
+        """Take some steps of an epoch, or as many of them as there is time for."""
         progress = self.progress
         with closing(self.micro_batches(steps)) as batches:
             for step, pieces in zip(steps, batches, strict=True):
@@ -524,8 +520,8 @@ class Trainer:
         """True if a time-limited epoch has used its time; the same on every rank."""
         return self.epochs.seconds is not None and self.progress.seconds >= self.epochs.seconds
 
-    def _steps_of(self, plan: WholeEpoch | DrawnEpoch) -> float:
-        """Return the number of steps of the current epoch; an estimate if time limits it."""
+    def _steps_of(self, plan: Epoch) -> float:
+        """Steps of the epoch that is trained, as far as it is known where it will end."""
         progress, each = self.progress, self.epochs.seconds
         if each is not None and progress.seconds:
             return progress.step / min(progress.seconds / each, 1.0)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from ase.build import bulk
 from ase.calculators.fd import calculate_numerical_forces
@@ -18,6 +19,7 @@ from own_engine import Neighbours
 from hydragnn_flow import Ensemble, EnsembleCalculator, cli
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.search import read_trials
+from hydragnn_flow.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group("processes")
 TESTS = Path(__file__).resolve().parents[1]
@@ -149,3 +151,20 @@ def test_the_users_hydragnn_is_searched_trained_and_predicted_with(tmp_path, pyt
     assert {line["status"] for line in found} == {"ok"}
     done = flow(tmp_path, "predict", "run", "run/store.gs", "-o", "predictions.csv", **variables)
     assert done.returncode == 0, done.stderr + done.stdout
+
+    # Its weights, as HydraGNN would save them, are those that another search begins with.
+    folder = tmp_path / "run" / "ensemble" / "members" / "0"
+    state = load_checkpoint(folder / "checkpoint.pt")["best"]
+    prefix = "network.model."
+    theirs = {k.replace(prefix, "module."): v for k, v in state.items() if k.startswith(prefix)}
+    torch.save({"model_state_dict": theirs}, folder / "trained.pk")
+    network = json.loads((folder / "config.json").read_text())["NeuralNetwork"]
+    values = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    values |= {"network": network, "start_from": str(folder / "trained.pk")}
+    values["search"]["space"] = {"Training.Optimizer.learning_rate": {"float": [1e-5, 1e-4]}}
+    (tmp_path / "later.yaml").write_text(yaml.safe_dump(values))
+    done = flow(tmp_path, "run", "later.yaml", "--run-dir", "later", **variables)
+    assert done.returncode == 0, done.stderr + done.stdout
+    begun = load_checkpoint(tmp_path / "later" / "start" / "weights.pt")["weights"]
+    assert all(torch.equal(begun[k], v) for k, v in state.items() if k.startswith(prefix))
+    assert {line["status"] for line in segments(tmp_path / "later")} == {"ok"}

@@ -2,19 +2,25 @@
 
 import copy
 import json
+import os
+from pathlib import Path
 
 import pytest
 import torch
 from campaign_cases import CONFIG
+from own_engine import Neighbours
 from segment_cases import NETWORK
 
-from hydragnn_flow.campaign.starting import bring_weights, weights_for
+from hydragnn_flow.campaign.origin import with_start
+from hydragnn_flow.campaign.starting import bring_weights, check_start, weights_for
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
+
+TESTS = str(Path(__file__).resolve().parents[1])
 
 
 def trial(folder, store, *, epochs=(1, 4)):
@@ -101,3 +107,45 @@ def test_a_damaged_note(tmp_path):
     directory.start.write_text("{}")
     with pytest.raises(InputError, match=r"start\.json: is damaged"):
         directory.started_from()
+
+
+@pytest.fixture
+def with_engine(tmp_path, monkeypatch):
+    """A campaign whose networks an engine builds, and a file of its weights."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
+    module = Neighbours({"energy": ("graph", 1)}, 8, 4.0)
+    torch.save(module.state_dict(), tmp_path / "trained.pk")
+    values = copy.deepcopy(CONFIG)
+    values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}}
+    values["network"]["engine"] = "own_engine:build"
+    kept = ("radius", "enable_interatomic_potential", "energy_peratom_weight", "force_weight")
+    architecture = values["network"]["Architecture"]
+    values["network"]["Architecture"] = {key: architecture[key] for key in kept}
+    return RunConfig.model_validate({**values, "start_from": str(tmp_path / "trained.pk")})
+
+
+@pytest.mark.parametrize("heads", ["keep", "new"])
+def test_an_engine_reads_its_own_weights(heads, with_engine, tmp_path, store):
+    start = {"path": tmp_path / "trained.pk", "heads": heads, "freeze": ("network.element",)}
+    config = with_engine.model_copy(update={"start_from": StartConfig.model_validate(start)})
+    directory = RunDirectory(tmp_path / "run")
+    directory.record_start(config)
+    bring_weights(config, directory, store)
+    state = load_checkpoint(directory.weights)
+    trained = torch.load(tmp_path / "trained.pk")
+    for name, value in trained.items():
+        if heads == "keep" or not name.startswith("heads."):
+            assert torch.equal(state["weights"].pop(f"network.{name}"), value)
+    assert set(state["weights"]) == ({"scale", "element_energies"} if heads == "keep" else set())
+    assert state["is_whole"] == (heads == "keep")
+    said = directory.started_from()
+    assert said is not None and said.startswith(f"{tmp_path / 'trained.pk'} (SHA-256 ")
+
+
+def test_weights_of_another_network_of_an_engine(with_engine, tmp_path, store):
+    torch.save(Neighbours({"energy": ("graph", 1)}, 5, 4.0).state_dict(), tmp_path / "trained.pk")
+    with pytest.raises(InputError, match=r"trained\.pk is of another .* has the shape \[100, 5\]"):
+        check_start(with_engine, store)
+    (tmp_path / "trained.pk").unlink()
+    with pytest.raises(InputError, match=r"a\.yaml: start_from: there is no file .*trained\.pk"):
+        with_start(with_engine, "a.yaml")

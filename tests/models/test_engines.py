@@ -266,6 +266,28 @@ def test_features_are_told_by_the_network():
         model.node_features(as_batch(alloy()))
 
 
+@pytest.mark.parametrize("potential", [True, False])
+def test_with_weights_of_its_own_an_engine_predicts_in_the_datas_units(potential, tmp_path):
+    model = build_model(section(potential=potential), manifest())
+    assert isinstance(model, EngineModel)
+    torch.save(model.network.state_dict(), tmp_path / "a.pt")
+    model.load_state_dict(model.read_weights(tmp_path / "a.pt"))
+    raw, found = model.network(as_batch(alloy())), model(as_batch(alloy()))
+    for name, values in raw.items():
+        torch.testing.assert_close(found[name].double(), values.double())
+    of_encoder = [name for name in model.state_dict() if model.is_of_encoder(name)]
+    parts = {name.split(".")[1] for name in of_encoder}
+    assert parts == {"element", "radial"}
+
+
+def test_an_engine_that_reads_no_weights_is_named(tmp_path):
+    model = build_model(section(), manifest())
+    assert isinstance(model, EngineModel)
+    model.network = _Constant({})
+    with pytest.raises(InputError, match=r"own_engine:build reads no weights; .*read_weights"):
+        model.read_weights(tmp_path / "a.pt")
+
+
 def test_a_section_reads_back_the_same():
     values = section(width=5)
     assert load_network(load_network(values).to_json()) == load_network(values)

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.training.batching import Budget, Ints, graphs_kept, plan_epoch
+from hydragnn_flow.training.batching import Budget, Ints, graphs_kept
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.epochs import plan_epoch
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
@@ -27,9 +28,10 @@ class Graphs:
     n_atoms: Ints
     name: str = "trainset"
 
-    @property
-    def n_edges(self):
-        return self.n_atoms
+    def atoms_of(self, graphs):
+        return self.n_atoms[graphs]
+
+    edges_of = atoms_of
 
     def __len__(self):
         return len(self.n_atoms)

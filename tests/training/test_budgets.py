@@ -194,7 +194,7 @@ def test_sampling_that_suits_no_branch_is_refused(tmp_path, store, alloy_store):
 def test_whole_epochs_of_a_large_split_are_planned_while_they_are_trained(
     tmp_path, blocks, monkeypatch, mode
 ):
-    monkeypatch.setattr(epochs_module, "LARGE", 5)
+    monkeypatch.setattr(epochs_module, "_MOST_GRAPHS", 5)
     with GraphStore.open(blocks, mode) as store:
         spec = make_spec(tmp_path / "t", store, 3, mode=mode)
         one = Seeing(spec, store, torch.device("cpu"), World())

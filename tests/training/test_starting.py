@@ -46,12 +46,13 @@ def trained(alloy_store, tmp_path_factory):
 
 
 @pytest.fixture
-def weights(trained, tmp_path):
+def weights(trained, alloy_store, tmp_path):
     """The file of all of these weights, or of those that go with new heads."""
 
     def written(heads):
         file = tmp_path / f"{heads}.pt"
-        keep_weights(file, weights_of(trained, heads), heads == "keep")
+        model = build_model(load_network(network_with()), alloy_store)
+        keep_weights(file, weights_of(model, trained, heads), heads == "keep")
         return str(file)
 
     return written
@@ -215,7 +216,8 @@ def test_layers_compute_what_they_did_on_data_with_other_numbers_of_neighbours(
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("encoder.layer",), r"start_from\.freeze: .* no parameters named 'encoder\.layer'"),
+        (("encoder.layer",), "named 'encoder.layer'; name some of encoder.embedding, encoder.lay"),
+        (("network",), r"start_from\.freeze: .* named .network.; name some of encoder, "),
         (("encoder", "atomic_energy"), r"start_from\.freeze: leaves no parameter to train"),
     ],
 )
@@ -228,7 +230,7 @@ def test_bad_names_of_what_is_frozen(names, words, alloy_store):
 def test_weights_of_another_network(trained, alloy_store):
     model = build_model(load_network(network_with()), alloy_store)
     check_weights(model, trained, "a.pt")
-    check_weights(model, weights_of(trained, "new"), "a.pt")
+    check_weights(model, weights_of(model, trained, "new"), "a.pt", "new")
     name = "encoder.embedding.elements.weight"
     with pytest.raises(
         InputError, match=rf"a\.pt is of another .* {name} has the shape \[119, 3\]"

@@ -16,6 +16,7 @@ from hydragnn_flow.config.network.heads import (
 )
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
+    NETWORK,
     EngineNetwork,
     HydraNetwork,
     NetworkConfig,
@@ -33,6 +34,7 @@ __all__ = [
     "DDP",
     "ENGINES",
     "MPNN_TYPES",
+    "NETWORK",
     "Activation",
     "Architecture",
     "BatchLimits",

@@ -20,6 +20,8 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
 
+NETWORK = "config.json"
+"""File of a trial's or member's folder with its network, as HydraGNN's JSON."""
 _Section = TypeVar("_Section", bound=Section)
 # Keys of `Training` and its sections that are read only with some values of another key.
 _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
@@ -354,8 +356,8 @@ def load_network(
 
 
 def write_network(folder: str | Path, network: dict[str, Any]) -> None:
-    """Write a trial's or member's network into its folder as HydraGNN's JSON, once."""
-    file = Path(folder) / "config.json"
+    """Make a trial's or member's folder and put its network there, as HydraGNN's JSON."""
+    file = Path(folder) / NETWORK
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         write_json(file, {"NeuralNetwork": network})
