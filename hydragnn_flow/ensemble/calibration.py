@@ -12,14 +12,15 @@ from hydragnn_flow.data import Manifest, Target
 from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
 from hydragnn_flow.ensemble.deviation import Deviation, fit_curve, fit_deviation
 from hydragnn_flow.ensemble.measures import gaussian_crps
-from hydragnn_flow.ensemble.mixed_calibration import ByDataSet, with_enough
 from hydragnn_flow.ensemble.uncertainty import (
+    ByDataSet,
     Calibration,
     Floats,
     combine,
     combine_noise,
     group_of,
     size_of,
+    with_enough,
 )
 from hydragnn_flow.models import NOISE_SUFFIX
 

@@ -29,16 +29,19 @@ from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
 from hydragnn_flow.ensemble.members import load_member, member_files, remaining_members
-from hydragnn_flow.ensemble.mixed_calibration import (
-    ByDataSet,
-    MixedCalibration,
-    calibration_of_rows,
-    with_enough,
-)
 from hydragnn_flow.ensemble.predicting import Predictable, predict_chunks
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
 from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, member_name, read_summary
-from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
+from hydragnn_flow.ensemble.uncertainty import (
+    ByDataSet,
+    Calibration,
+    Distribution,
+    Floats,
+    MixedCalibration,
+    calibration_of_rows,
+    distribution,
+    with_enough,
+)
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.plain_files import FROM_A_COPY

@@ -53,7 +53,7 @@ MOST_ASKED_AT_ONCE = 8
 TRIES_TO_CANCEL = 3
 SECONDS_BETWEEN_TRIES = 2.0
 
-_MOST_EVENTS = 10
+_MOST_EVENTS, _MOST_ENDED = 10, 10
 _MOST_NAMES = 8
 _logger = logging.getLogger(__name__)
 # Time before the drain period from which nodes of a block may disappear [s].
@@ -151,6 +151,27 @@ class Blocks:
     def workers(self) -> int:
         """Number of workers that take tasks."""
         return sum(manager.workers for manager in self.usable)
+
+    def summary(self) -> dict[str, Any]:
+        """Describe the blocks as plain values: those that stand, and the last that ended."""
+        return {
+            "events": [list(event) for event in self.events],
+            "trouble": self.patience.trouble,
+            "workers": self.workers,
+            "tasks": self.parsl.outstanding,
+            "blocks": [
+                {
+                    "block": block.job.block,
+                    "job": block.job.number,
+                    "name": block.job.name,
+                    "state": block.state,
+                    "reason": block.reason,
+                    "since": block.since,
+                    "workers": sum(manager.workers for manager in block.managers),
+                }
+                for block in [*self.ended[-_MOST_ENDED:], *self.blocks]
+            ],
+        }
 
     def hosts(self) -> Sequence[Host]:
         """Return the nodes that take tasks, by the identifiers of their worker pools."""

@@ -170,7 +170,7 @@ class Pool:
                     step()
                 except Exception as error:
                     _logger.error("%s: %s", type(error).__name__, error)
-            self._file.write(self._blocks, self._bad_nodes, at_once=True)
+            self._file.write(self._blocks.summary(), self._bad_nodes, at_once=True)
 
     def update(self, demand: int | None = None) -> None:
         """Scale the blocks to the demand. Call it about twice a second.
@@ -203,7 +203,7 @@ class Pool:
         self.hosts()  # marks blocks that wait for the store as not idle
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
-        self._file.write(self._blocks, self._bad_nodes, at_once=news)
+        self._file.write(self._blocks.summary(), self._bad_nodes, at_once=news)
         if now - self._energy_read > SECONDS_BETWEEN_READINGS:
             self._energy_read = now
             self._read_energy()

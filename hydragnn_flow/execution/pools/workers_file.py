@@ -8,18 +8,14 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
 
-if TYPE_CHECKING:  # reading the file needs no Parsl
-    from hydragnn_flow.execution.pools.blocks import Blocks
-
 WORKERS_FILE = "workers.json"
 SECONDS_BETWEEN_WRITES = 2.0
-MOST_ENDED = 10
 SECONDS_TO_REMEMBER = 86_400.0
 
 
@@ -80,13 +76,15 @@ class WorkersFile:
         self.segments: dict[Any, list[dict[str, Any]]] = {}
         """Running segments by their futures: lines of the ledger without an end."""
 
-    def write(self, pool: Blocks, bad_nodes: Mapping[str, float], at_once: bool) -> None:
+    def write(
+        self, blocks: Mapping[str, Any], bad_nodes: Mapping[str, float], at_once: bool
+    ) -> None:
         """Write the file if it has changed.
 
         Parameters
         ----------
-        pool
-            Blocks of the pool, with their workers.
+        blocks
+            Batch jobs with their workers, as `Blocks.summary` describes them.
         bad_nodes
             Nodes that get no further work, with the Unix time [s].
         at_once
@@ -98,7 +96,7 @@ class WorkersFile:
         content = {
             "driver_pid": os.getpid(),
             "host": socket.gethostname(),
-            **_about(pool),
+            **blocks,
             "bad_nodes": dict(bad_nodes),
             "segments": [line for lines in [*self.segments.values()] for line in lines],
         }
@@ -108,25 +106,3 @@ class WorkersFile:
                 write_json(self._path, {"written": time.time(), **content})
         # Writing thousands of segments takes a while: at most a fiftieth of the driver's time.
         self._next = began + max(SECONDS_BETWEEN_WRITES, 50 * (time.monotonic() - began))
-
-
-def _about(pool: Blocks) -> dict[str, Any]:
-    blocks = [*pool.ended[-MOST_ENDED:], *pool.blocks]
-    return {
-        "events": [list(event) for event in pool.events],
-        "trouble": pool.patience.trouble,
-        "workers": pool.workers,
-        "tasks": pool.parsl.outstanding,
-        "blocks": [
-            {
-                "block": block.job.block,
-                "job": block.job.number,
-                "name": block.job.name,
-                "state": block.state,
-                "reason": block.reason,
-                "since": block.since,
-                "workers": sum(manager.workers for manager in block.managers),
-            }
-            for block in blocks
-        ],
-    }
