@@ -1,8 +1,8 @@
 """Batching: how a sequence of graphs is cut into steps, and a step is dealt to the ranks.
 
-A step is the batch of all ranks together. Seed, epoch and budget alone decide its graphs, so a job
-on one, two or eight GCDs takes the same steps. For a split that is streamed from disk the number of
-ranks counts too, because each rank reads blocks of its own. Which graphs come next is decided in
+A step is the batch of all ranks together. Its graphs depend only on seed, epoch and batch limits,
+so a job on one, two or eight GCDs takes the same steps. In a streamed split they also depend on the
+number of ranks, because each rank reads blocks of its own. Which graphs come next is decided in
 :mod:`hydragnn_flow.training.epochs`.
 """
 
@@ -39,7 +39,7 @@ class Sizes(Protocol):
         """Return the number of atoms of the given graphs, [n]."""
 
     def edges_of(self, graphs: Ints) -> Ints:
-        """Edges of some graphs, [n]; asked for only if the budget limits edges."""
+        """Return the number of edges of the given graphs, [n]; used only if edges are limited."""
 
     def __len__(self) -> int:
         """Return the number of graphs."""
@@ -110,7 +110,7 @@ class Step:
     atoms: int
     """Number of atoms over all ranks."""
     drawn: int = 0
-    """Graphs drawn since the epoch began, up to the last one of this step."""
+    """Number of graphs drawn from the beginning of the epoch to the end of this step."""
 
     @property
     def graphs(self) -> int:
@@ -143,12 +143,12 @@ def plan_in_order(
 
 
 def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
-    """Return a mask of the graphs that a plan holds, [n_graphs].
+    """Return a mask of the graphs that the batch limits keep, [n_graphs].
 
     Raises
     ------
     InputError
-        If a graph is above a limit and such graphs are refused, or if no graph is left.
+        If a graph exceeds a limit and such graphs are refused, or if no graph is left.
     """
     costs = Costs.of(index, budget, np.arange(len(index), dtype=np.int64))
     return costs.kept(index.name, budget, some_must_be_left=True)
@@ -156,20 +156,20 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Costs:
-    """Cost of each of some graphs in terms of each limit."""
+    """Costs of some graphs in terms of each limit."""
 
     graphs: Ints
-    """Their places in the split, [n]."""
+    """Indices of the graphs in the split, [n]."""
     atoms: Ints
-    """[n]."""
+    """Number of atoms of each graph, [n]."""
     limits: Ints
-    """Limits of a step, [n_limits]."""
+    """Limits of a whole step, [n_limits]."""
     values: Ints
-    """[n_limits, n]."""
+    """Cost of each graph for each limit, [n_limits, n]."""
     too_large: NDArray[np.bool_]
-    """Above a limit of a batch by itself, [n]."""
+    """Mask of the graphs that exceed a limit of one batch alone, [n]."""
     leading: Ints
-    """Each graph's cost in terms of the limit that decides how many steps there are, [n]."""
+    """Cost of each graph in the binding limit (graphs, atoms or edges), [n]."""
 
     @classmethod
     def of(cls, index: Sizes, budget: Budget, graphs: Ints) -> Costs:
@@ -185,7 +185,7 @@ class Costs:
     def kept(
         self, split: str, budget: Budget, some_must_be_left: bool = False
     ) -> NDArray[np.bool_]:
-        """Mask of the graphs that the budget keeps, [n].
+        """Return a mask of the graphs that the batch limits keep, [n].
 
         Raises
         ------
@@ -245,18 +245,18 @@ def steps_of(
     *,
     divides: bool = False,
 ) -> list[Step]:
-    """Cut a sequence of graphs into steps; deal them to the ranks if that is not done yet.
+    """Cut a sequence of graphs into steps, and assign them to ranks if they have none yet.
 
     Parameters
     ----------
     costs
         Costs of the graphs.
     order, owner
-        The sequence, as places among them, and the rank of each, [n].
+        Sequence of indices into ``costs``, and the rank of each, [n].
     world
-        Number of ranks.
+        Number of ranks of the segment.
     dealing
-        Deals the graphs of a step to the ranks; at nearly equal cost if not given.
+        Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
     divides
         Whether a graph with a step of its own divides the step that it lies in, so that every step
         is a piece of the sequence.

@@ -1,7 +1,7 @@
 """Epochs of a training: windows of an endless order of graphs, planned from the index alone.
 
-An epoch is a number of graphs, of steps, or as many steps as time allows; a whole pass is one, too.
-It is planned window by window while it is trained: only the graphs of a window are drawn, and only
+An epoch is limited by a number of graphs, such as a whole pass, by a number of steps, or by time.
+It is planned window by window during training: only the graphs of a window are drawn, and only
 their sizes are read, so 100 steps of a hundred million graphs cost what 100 steps of a thousand do.
 """
 
@@ -32,47 +32,47 @@ from hydragnn_flow.training.orders import InBlocks, InTurns, Order, Shuffled
 from hydragnn_flow.training.sampling import shares_of
 
 BLOCKS = 16
-"""Blocks among which a rank shuffles its part of a stream: of 4 MB, 64 MB of memory."""
-# Graphs of a window: some megabytes to plan it. Steps of one where it is not known how many follow.
+"""Number of blocks among which a rank shuffles its stream: 16 of 4 MB, 64 MB of memory."""
+# Most graphs of a window, some megabytes to plan it, and its steps if the end is not known.
 _MOST_GRAPHS, _STEPS = 2**18, 128
-# Steps of a window beyond the last one wanted, so that this one is as full as the others.
+# Steps planned beyond the last one wanted, so that it is as full as the others.
 _SPARE = 8
-# Graphs whose sizes tell how many a step holds.
+# Number of graphs whose sizes show how many fit into a step.
 _SAMPLE = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """A part of an endless order, cut into steps.
+    """Section of an endless order, cut into steps.
 
-    Order, budget and the place where it starts decide its steps, on every number of ranks alike; in
-    a stream, the number of ranks does too.
+    Order, batch limits and start determine its steps, whatever the number of ranks; in a streamed
+    split they also depend on the number of ranks.
     """
 
     index: Sizes
     order: Order
     budget: Budget
     start: int
-    """Graphs that were drawn before it."""
+    """Number of graphs drawn before the epoch."""
     world: int
     """Number of ranks."""
     n_graphs: int | None = None
-    """Graphs that it draws."""
+    """Number of graphs to draw, if graphs limit the epoch."""
     n_steps: int | None = None
-    """Steps that it takes. Where neither is given it ends when its time is up."""
+    """Number of steps, if steps limit the epoch; without either number, time limits it."""
     blocks: Ints | None = None
-    """Bounds of the blocks of a stream, in the order of which each rank has ranges of its own that
-    are shuffled among :data:`BLOCKS` blocks, [n_blocks + 1]."""
+    """Bounds of the blocks of a streamed split, [n_blocks + 1]. Each rank reads its own range of
+    them, and shuffles among :data:`BLOCKS` blocks."""
     seed: int = 0
-    """Seed of this shuffling."""
+    """Seed of the shuffle among blocks."""
     dealing: Dealing | None = None
-    """Deals the graphs of a step to the ranks; at nearly equal cost if not given."""
+    """Function that assigns the graphs of a step to ranks; by default at nearly equal cost."""
 
     @cached_property
     def steps(self) -> int:
-        """Number of steps, an estimate where it takes several windows to tell.
+        """Number of steps; an estimate if the epoch has several windows.
 
-        Where time ends the epoch, that of a pass through the split.
+        If time limits the epoch, the number of steps of a pass through the split.
         """
         if self.n_steps is not None:
             return self.n_steps
@@ -84,14 +84,14 @@ class Epoch:
 
     @property
     def graphs_per_step(self) -> float:
-        """Graphs of a step over all ranks."""
+        """Mean number of graphs in a step, over all ranks."""
         if self.n_graphs is None:
             return self._graphs_that_fit
         return self.n_graphs / max(self.steps, 1)
 
     @cached_property
     def _graphs_that_fit(self) -> float:
-        """Graphs of a full step; without a limit of graphs alone, as some of the split say."""
+        """Number of graphs in a full step; an estimate unless graphs alone are limited."""
         if self.budget.limits.keys() == {"graphs"}:
             return self.budget.of_a_step["graphs"]
         graphs = self.order.graphs(0, min(len(self.index), _SAMPLE))
@@ -100,17 +100,17 @@ class Epoch:
         return float(max(1.0, (costs.limits / np.maximum(means, 1e-9)).min()))
 
     def windows(self, first: int = 0) -> Iterator[list[Step]]:
-        """The steps from one on, window by window; each is planned when it is asked for.
+        """Yield the steps window by window, each planned when it is needed.
 
         Parameters
         ----------
         first
-            Steps of the epoch that have been taken.
+            Number of steps of the epoch already taken, which are skipped.
 
         Raises
         ------
         InputError
-            Naming a graph above the budget, if the budget refuses such graphs, or none is left.
+            If a graph exceeds the batch limits and they refuse such graphs, or no graph is left.
         """
         taken = place = last = 0
         while not self._has_ended(taken, place):
@@ -121,7 +121,7 @@ class Epoch:
             if steps:
                 last = place
             elif place - last >= len(self.index) or self._has_ended(taken, place):
-                # Without a step for long: by chance, or because no graph fits.
+                # A full pass yielded no step: by chance, or because no graph fits.
                 graphs_kept(self.index, self.budget)
                 last = place
 
@@ -134,7 +134,7 @@ class Epoch:
         return self._window(0, 0)
 
     def _window(self, taken: int, place: int) -> tuple[int, list[Step]]:
-        """Number of graphs of the next window, and its steps."""
+        """Plan the next window: its number of graphs, and its steps."""
         count = self._size(taken, place)
         start = self.start + place
         graphs = self.order.graphs(start, start + count)
@@ -144,17 +144,17 @@ class Epoch:
         if self.blocks is not None:
             order, owner = self._of_ranks(self.blocks, costs, start)
             order, owner = order[kept[order]], owner[kept[order]]
-        # The next epoch begins where the steps of this one end, or with what follows its graphs.
+        # The next epoch begins after the last step, or after the graphs that limit this one.
         divides = self.n_graphs is None
         steps = steps_of(costs, order, owner, self.world, self.dealing, divides=divides)
         if self.n_steps is not None:
             steps = steps[: self.n_steps - taken]
-        # What is left of a window whose graphs were shuffled among the ranks is left out.
+        # The rest of a window whose graphs were shuffled among the ranks is dropped.
         ends = [step.drawn if owner is None else count for step in steps]
         return count, [replace(s, drawn=place + end) for s, end in zip(steps, ends, strict=True)]
 
     def _size(self, taken: int, place: int) -> int:
-        """Number of graphs of the next window."""
+        """Return the number of graphs in the next window."""
         if self.n_graphs is not None:  # so that no window, and no step, is a small remainder
             left = self.n_graphs - place
             return -(-left // -(-left // _MOST_GRAPHS))
@@ -168,7 +168,7 @@ class Epoch:
         return math.ceil(steps * each)
 
     def _of_ranks(self, blocks: Ints, costs: Costs, start: int) -> tuple[Ints, Ints]:
-        """Places in a window of a stream, from shuffled ranges of the ranks, and their ranks."""
+        """Return positions in a streamed window, shuffled in the range of each rank, and ranks."""
         block = np.searchsorted(blocks, costs.graphs, side="right")
         number = np.cumsum(np.diff(block, prepend=block[:1]) != 0)
         random = np.random.default_rng([self.seed, start, 0, 1]).random(len(block))
@@ -187,22 +187,22 @@ def plan_epoch(
     bootstrap: bool = False,
     dealing: Dealing | None = None,
 ) -> list[Step]:
-    """Plan the steps of a whole pass through a split at once.
+    """Plan all steps of a pass through a split at once.
 
     Parameters
     ----------
     index, budget, world, blocks, dealing
-        Arguments of :class:`Epoch`.
+        The same as for :class:`Epoch`.
     seed, epoch
-        They alone decide the order.
+        Seed and number of the pass; they determine the order.
     bootstrap
-        Whether as many graphs are drawn with replacement by the seed, the same in every epoch, so
-        that about 63 % of them are there at all.
+        If true, replace the graphs by as many drawn with replacement, the same in every epoch;
+        about 63 % of the graphs are among them.
 
     Raises
     ------
     InputError
-        Naming the graph above the budget, if the budget refuses such graphs.
+        If a graph exceeds the batch limits and they refuse such graphs; it names the graph.
     """
     size = len(index)
     order = Shuffled(size, seed, bootstrap) if blocks is None else InBlocks(blocks, seed, bootstrap)
@@ -267,16 +267,16 @@ class Epochs:
         return self._spec.budget[1] / self._spec.network.Training.num_epoch
 
     def plan(self, epoch: int, start: int, limits: Budget) -> Epoch:
-        """The steps of an epoch.
+        """Return the plan of an epoch.
 
         Parameters
         ----------
         epoch
             Number of the epoch, from 0.
         start
-            Graphs that the epochs before it have drawn, where it is not known by its number.
+            Number of graphs drawn by earlier epochs; ignored if the number of the epoch tells it.
         limits
-            Limits of its steps.
+            Limits of each step.
         """
         unit, size = self._spec.budget or ("pass", len(self._train))
         parts = 1 if unit == "pass" else self._spec.network.Training.num_epoch
@@ -294,5 +294,5 @@ class Epochs:
 
 
 def part_of(size: int, epochs: int, epoch: int) -> int:
-    """Share of an epoch, counted from 0, in a budget that some epochs divide evenly."""
+    """Return the share of one epoch, counted from 0, in a total divided evenly among epochs."""
     return size * (epoch + 1) // epochs - size * epoch // epochs

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from hydragnn_flow.data.branch_runs import BranchRuns
 
 Ints = NDArray[np.int64]
-# What numbers of a seed are for beside passes, so that none says anything about another.
+# Purposes of random numbers of one seed beside passes, so that none depends on another.
 _TURNS, _RESAMPLE = 2, 4
-# Draws that are shuffled together, at least, where branches take turns.
+# Least number of draws that are shuffled together when branches alternate.
 _TOGETHER = 1024
-# Up to here a permutation is kept: as fast, and as random as numpy's. It takes half a megabyte.
+# Largest size whose permutation is numpy's, kept in half a megabyte; larger ones are computed.
 _KEPT = 2**16
 _ROUNDS = 5
 
@@ -34,7 +34,7 @@ class Order(Protocol):
 
 
 class _InPasses(Order):
-    """An order of whole passes through all graphs.
+    """Order of whole passes through all graphs.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class _InPasses(Order):
     seed
         Seed of the shuffles.
     bootstrap
-        Whether as many graphs are drawn with replacement, the same in each pass.
+        If true, replace the graphs by as many drawn with replacement, the same in each pass.
     """
 
     def __init__(self, size: int, seed: int, bootstrap: bool = False) -> None:
         self._size, self._seed, self._bootstrap = size, seed, bootstrap
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
         found = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             number, place = divmod(start, self._size)
@@ -61,18 +61,18 @@ class _InPasses(Order):
 
     @abstractmethod
     def _of_pass(self, number: int, places: Ints) -> Ints:
-        """The graphs at some places of a pass, [n]."""
+        """Return the graphs at ascending positions of one pass, [n]."""
 
 
 class Shuffled(_InPasses):
-    """All graphs, shuffled anew for each pass.
+    """Order of all graphs, shuffled differently in each pass.
 
     Parameters
     ----------
     size, seed, bootstrap
         Arguments of every order of passes.
     key
-        Tells orders of one seed apart.
+        Numbers that distinguish orders with the same seed.
     """
 
     def __init__(self, size: int, seed: int, bootstrap: bool = False, *key: int) -> None:
@@ -87,14 +87,14 @@ class Shuffled(_InPasses):
 
 
 class InBlocks(_InPasses):
-    """All graphs block by block, the blocks shuffled anew for each pass; for streams.
+    """Order for streams: block by block, the blocks shuffled differently in each pass.
 
     Parameters
     ----------
     bounds
-        First graph of each block, and the end of the last, [n_blocks + 1].
+        First graph of each block, and the end of the last one, [n_blocks + 1].
     seed, bootstrap
-        Arguments of :class:`Shuffled`; a bootstrap draws from each block on its own.
+        The same as for :class:`Shuffled`; a bootstrap resamples each block separately.
     """
 
     def __init__(self, bounds: Ints, seed: int, bootstrap: bool = False) -> None:
@@ -124,7 +124,7 @@ class InTurns:
     shares
         Branch -> number of its graphs in a cycle of ``sum(shares.values())`` draws.
     seed, bootstrap
-        Arguments of :class:`Shuffled`; a bootstrap draws from each branch on its own.
+        The same as for :class:`Shuffled`; a bootstrap resamples each branch separately.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class InTurns:
         """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
         length = len(self._turns)
         first, last = start // length, -(-stop // length)
-        # In every round all proportions are exact.
+        # Proportions are exact in every round.
         rounds = [
             np.random.default_rng([self._seed, number, 0, _TURNS]).permutation(self._turns)
             for number in range(first, last)
@@ -156,17 +156,17 @@ class InTurns:
         return drawn[start - first * length :][: stop - start]
 
 
-# Branches of a split take turns, each with an order of its own.
+# Alternating branches need the permutations of one pass of each at a time.
 @lru_cache(maxsize=64)
 def permutation(size: int, *key: int) -> Callable[[Ints], Ints]:
-    """The numbers at some places, [n] -> [n], of a shuffled order of all below ``size``.
+    """Return a random permutation of ``range(size)``, as a function of positions, [n] -> [n].
 
     Parameters
     ----------
     size
-        At least 1.
+        Length of the permutation, at least 1.
     key
-        Numbers from 0 on; another key gives another order.
+        Non-negative seeds; another key gives another permutation.
     """
     if size <= _KEPT:
         order = np.random.default_rng(key).permutation(size)
@@ -175,7 +175,7 @@ def permutation(size: int, *key: int) -> Callable[[Ints], Ints]:
 
     def computed(places: Ints) -> Ints:
         numbers = _mixed(places, factors, bits)
-        # Numbers up to a power of two are mixed: the walk goes on from those that are too large.
+        # A power of two of numbers is mixed; those that are too large are mixed again.
         while (beyond := np.flatnonzero(numbers >= size)).size:
             numbers[beyond] = _mixed(numbers[beyond], factors, bits)
         return numbers
@@ -184,21 +184,21 @@ def permutation(size: int, *key: int) -> Callable[[Ints], Ints]:
 
 
 def _resampled(numbers: Ints, size: np.int64 | Ints, seed: int) -> Ints:
-    """A number below ``size`` for each number, at random, but always the same for it."""
+    """Map each number to a pseudo-random number below ``size`` that depends on it and the seed."""
     found: Ints = _mixed(numbers, _factors(seed, 0, 0, _RESAMPLE), 62) % size
     return found
 
 
 def _factors(*key: int) -> NDArray[np.uint64]:
-    """Odd factors of the rounds of :func:`_mixed`."""
+    """Return the odd factor of each round of :func:`_mixed`, [n_rounds]."""
     return np.random.SeedSequence(key).generate_state(_ROUNDS, np.uint64) | np.uint64(1)
 
 
 def _mixed(numbers: Ints, factors: NDArray[np.uint64], bits: int) -> Ints:
-    """Numbers below 2^bits, each mapped to another one; no two meet.
+    """Permute the numbers below 2^bits.
 
     Each round multiplies by an odd factor and mixes the upper half of the bits into the lower one,
-    both of which can be undone, as the finaliser of SplitMix64 does (Steele et al., OOPSLA 2014).
+    which can both be inverted, as in the finaliser of SplitMix64 does (Steele et al., OOPSLA 2014).
     """
     mixed, mask = numbers.astype(np.uint64), np.uint64(2**bits - 1)
     for factor in factors:
