@@ -61,11 +61,11 @@ class EngineProbe:
         Parameters
         ----------
         network
-            The network.
+            Network that an engine builds.
         start
-            Where they are.
+            Source of the weights, and what to freeze.
         target
-            The file; None if they are only to be checked.
+            File to write; None if the weights are only checked.
 
         Raises
         ------

@@ -57,7 +57,7 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
     Parameters
     ----------
     path
-        A YAML file.
+        YAML file of the configuration.
     data
         Directory of the source's data files; overrides the file's ``data.path``.
 

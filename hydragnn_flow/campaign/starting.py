@@ -59,16 +59,16 @@ def check_start(config: RunConfig, store: GraphStore, target: Path | None = None
     Parameters
     ----------
     config
-        The campaign, with `start_from`.
+        Configuration with `start_from`.
     store
-        Its store.
+        Store of the campaign, which the networks are built for.
     target
-        A file to write them to.
+        File to write the weights to; they are only checked if not given.
 
     Returns
     -------
     Path
-        The checkpoint that they come from.
+        Checkpoint that the weights come from.
 
     Raises
     ------

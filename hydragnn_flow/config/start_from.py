@@ -43,8 +43,8 @@ class StartConfig(Section):
     """Whether the heads begin with their weights, too (``keep``), or from scratch (``new``), for
     other targets."""
     freeze: Literal["none", "encoder"] | tuple[str, ...] = "none"
-    """What is not trained: ``encoder`` is the embedding and the message-passing layers. A list
-    names parameters or modules, such as ``encoder.layers.layers.0``."""
+    """Parameters that are not trained: ``encoder`` is the embedding and the message-passing layers.
+    A list names parameters or modules, such as ``encoder.layers.layers.0``."""
 
     @model_validator(mode="before")
     @classmethod

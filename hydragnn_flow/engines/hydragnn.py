@@ -68,7 +68,7 @@ class HydragnnNetwork(nn.Module):
     Parameters
     ----------
     model
-        HydraGNN's.
+        Model that HydraGNN has created.
     section
         Its `NeuralNetwork` section, completed by HydraGNN.
     """
