@@ -30,7 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("training", "engines"),
     ("models",),
     ("data", "search", "segment"),
-    ("config", "placement", "tasks"),
+    ("config", "placement"),
     ("locks", "plain_files", "processes", "retries"),
     ("energy_counters", "errors", "files", "garbage", "lazy", "log", "signals", "versions"),
 )

@@ -15,20 +15,20 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from hydragnn_flow.report.html import mpnn_types, test_targets
+from hydragnn_flow.report.accuracy import TargetValues, binned
+from hydragnn_flow.report.html import test_targets
 from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.style import (
     BLUE,
     INK,
     ORANGE,
+    PALETTE,
     RED,
     SOFT,
-    colours,
     new_figure,
     tidy,
     value_axis,
 )
-from hydragnn_flow.report.target_values import TargetValues, binned
 
 PICTURE = Path(__file__).with_name("images") / "quickstart.png"
 _INCHES, _PIXELS_PER_INCH = (6.67, 5.6), 192  # twice what GitHub shows on a laptop
@@ -88,10 +88,10 @@ def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float
 
 
 def _search(axes: Axes, run: RunFiles) -> None:
-    frame, types = run.trials, mpnn_types(run)
-    palette = colours(types.values())
-    for kind, colour in palette.items():
-        own = frame[[types["trial", n] == kind for n in frame["trial"]]]
+    frame, key = run.trials, "Architecture.mpnn_type"
+    types = frame.get(key, frame["state"].map(lambda _: run.config.network_with({}).kind))
+    for kind, colour in zip(sorted({*types.dropna()}), PALETTE, strict=False):
+        own = frame[types == kind]
         axes.plot(own["trial"], own["value"], "o", color=colour, ms=6.5, mew=0, label=kind)
     complete = frame[frame["state"] == "complete"]
     best = [*complete["value"].cummin()]

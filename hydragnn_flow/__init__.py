@@ -18,8 +18,8 @@ if "HOME" not in os.environ:  # without it, ADIOS2 ends the process by a segment
         os.environ["HOME"] = os.devnull
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign import check_paths, run_campaign
-    from hydragnn_flow.config import RunConfig, load_config
+    from hydragnn_flow.campaign import check_paths, load_config, run_campaign
+    from hydragnn_flow.config import RunConfig
     from hydragnn_flow.data import GraphStore, write_store
     from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator, UncertaintyWatch
     from hydragnn_flow.errors import CampaignStopped, InputError, StoreError, UncertaintyExceeded
@@ -43,7 +43,7 @@ else:
             "UncertaintyWatch": "ensemble",
             "build_model": "models",
             "check_paths": "campaign",
-            "load_config": "config",
+            "load_config": "campaign",
             "load_site": "execution",
             "run_campaign": "campaign",
             "trials_frame": "report.trials_frame",

@@ -1,4 +1,4 @@
-"""Entry of the command line: an environment that it works in, then `cli`."""
+"""Entry of the command line: prepares the environment, then runs `cli`."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Run the command line; in Python's UTF-8 mode, which begins anew, if the locale is another.
+    """Run the command line in Python's UTF-8 mode; restart the interpreter if the locale differs.
 
-    All files are in UTF-8, and other packages take the locale's word for it. What is printed is in
-    the locale's encoding.
+    All files are in UTF-8, but other packages trust the locale. Output stays in the encoding of
+    the locale.
     """
-    for number in range(3):  # a file in the place of a closed one would be printed to
+    for number in range(3):  # else a file opened later would get a closed stream's number
         with suppress(OSError):
             os.fstat(number)
             continue
         os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
         os.environ["PYTHONUTF8"] = "1"
-        encoding = getattr(sys.stdout, "encoding", "utf-8")  # a terminal may not have every sign
+        encoding = getattr(sys.stdout, "encoding", "utf-8")  # a terminal may lack characters
         os.environ.setdefault("PYTHONIOENCODING", f"{encoding}:replace")
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     ended: list[int] = []
-    atexit.register(_leave, ended)  # first of all, and so the last to be called
+    atexit.register(_leave, ended)  # registered first, so called last
     try:
         from hydragnn_flow.cli import main as run
 
@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def _leave(ended: list[int]) -> None:
-    """End the process now: the interpreter takes seconds to take apart what was imported."""
-    with suppress(OSError, ValueError):  # which the interpreter says; a stream may be closed
+    """End the process at once: the interpreter takes seconds to unload what was imported."""
+    with suppress(OSError, ValueError):  # the interpreter reports these; a stream may be closed
         for stream in filter(None, (sys.stdout, sys.stderr)):
             stream.flush()
         if ended:

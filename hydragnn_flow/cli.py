@@ -15,7 +15,6 @@ from rich.text import Text
 from hydragnn_flow.commands import (
     evaluate,
     export,
-    importing,
     init,
     planning,
     predict,
@@ -47,7 +46,6 @@ store_app = typer.Typer(help="Inspect a GraphStore.", no_args_is_help=True)
 app.add_typer(store_app, name="store")
 app.add_typer(evaluate.app)
 app.add_typer(export.app)
-app.add_typer(importing.app)
 app.add_typer(init.app)
 app.add_typer(planning.app)
 app.add_typer(predict.app)
@@ -118,7 +116,7 @@ def _options(
         ),
     ] = False,
 ) -> None:
-    # Both are here for --help. main() takes --debug out of the arguments, wherever it is.
+    # Both are declared for --help; main() removes --debug from the arguments, wherever it is.
     del debug, version
 
 
@@ -135,9 +133,8 @@ def prepare(
 
     The same command continues a preparation that was stopped.
     """
-    from hydragnn_flow.campaign import check_paths
+    from hydragnn_flow.campaign import check_paths, load_config
     from hydragnn_flow.campaign import prepare as build
-    from hydragnn_flow.config import load_config
 
     loaded = load_config(config, data=data)
     check_paths(loaded, run_dir)
@@ -161,9 +158,8 @@ def run(
     The same command continues a run that was stopped. With `search.objective` it calls a function;
     a search for `throughput`, `seconds` or `joules` alone has no ensemble.
     """
-    from hydragnn_flow.campaign import check_paths, run_campaign
+    from hydragnn_flow.campaign import check_paths, run_campaign, with_start
     from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
-    from hydragnn_flow.report.closing import closing_table
 
     loaded = load_campaign(config, data=data)
     if isinstance(loaded, ObjectiveConfig):
@@ -171,6 +167,7 @@ def run(
 
         run_function(loaded, sites.load(site, options), run_dir or _RUNS / loaded.name)
         return
+    loaded = with_start(loaded, config)
     check_paths(loaded, run_dir)
     machine = sites.load(site, options)
     with interruptible(), using(run_dir or _RUNS, data):
@@ -179,13 +176,14 @@ def run(
     if summary.was_complete:
         say(f"{where} is complete; delete it to start over")
     if summary.ensemble is None:
-        from hydragnn_flow.report.tables import best_table
-        from hydragnn_flow.report.trials_frame import trials_frame
+        from hydragnn_flow.report.trials_frame import best_table, trials_frame
 
-        console.print(best_table(trials_frame(summary.run_directory), console, rows=5))
+        console.print(best_table(trials_frame(summary.run_directory), rows=5))
         say(f"what mattered  hydragnn-flow importance {where}")
         say(f"report         {short(summary.report)}")
         return
+    from hydragnn_flow.report.errors import closing_table
+
     console.print(closing_table(summary.ensemble))
     say(f"predictions  {where}/predictions/")
     say(f"report       {short(summary.report)}")
@@ -219,7 +217,7 @@ def report(run_dir: RunDir) -> None:
 
 @store_app.command("info")
 def store_info(path: Store) -> None:
-    """Say what a store holds."""
+    """Show the contents of a store."""
     from hydragnn_flow.data import store_summary
     from hydragnn_flow.data.reading.graph_store import open_foreign
 
@@ -294,7 +292,7 @@ _LONG = 1 << 30
 
 
 def _in_place(paths: list[str], size: int) -> str:
-    """Which directories a store uses where they are; the shards of a store are many."""
+    """Name the directories that a store uses in place; its shards may be many."""
     if not paths:
         return ""
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""
@@ -308,18 +306,18 @@ def _counted(n: int, thing: str) -> str:
 def main() -> None:
     """Run the command line.
 
-    Every failure is reported in one sentence. Exit code 2 says that the input is at fault, 1 that
-    anything else is. ``--debug`` shows the traceback too.
+    Every failure is reported in one sentence. Exit code 2 says that the input is wrong, 1 that
+    anything else failed. ``--debug`` shows the traceback too.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal may not have every sign
+            stream.reconfigure(errors="replace")  # a terminal may lack characters
     arguments = [argument for argument in sys.argv[1:] if argument != _DEBUG]
     debug = _DEBUG in sys.argv
     try:
         with interruptible("stopped"):
             code = app(arguments, prog_name="hydragnn-flow", standalone_mode=False)
-            if code == 130:  # what typer makes of Ctrl-C
+            if code == 130:  # typer's code for Ctrl-C
                 raise KeyboardInterrupt
     except Exception as error:
         if debug:
@@ -332,12 +330,12 @@ def main() -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """A sentence about an error, and the exit code; no sentence if the help is already printed."""
+    """Explain an error in a sentence, empty if help was printed; return the exit code with it."""
     if isinstance(error, (InputError, CampaignStopped)):
         return str(error), 2 if isinstance(error, InputError) else 1
     if not hasattr(error, "format_message"):
         return _brief(error), 1
-    # click's errors, which typer exports by other names in other versions.
+    # click's errors, which typer exports under names that depend on its version.
     usage: Any = error
     message = " ".join(usage.format_message().split()).rstrip(".")
     place = usage.ctx.command_path if getattr(usage, "ctx", None) else "hydragnn-flow"

@@ -1,29 +1,37 @@
-"""The errors a user can cure."""
+"""Errors that a user can fix."""
 
 
 class InputError(ValueError):
-    """Something the user gave is wrong.
+    """Error in something the user gave.
 
-    The message is one sentence that names the file and the key, says what is wrong and what to do
-    about it. The command line prints it and ends with exit code 2. Nearly all are found before
-    anything is started.
+    The message is one sentence that names the file and the key, says what is wrong and how to fix
+    it. The command line prints it and ends with exit code 2. Nearly all are raised before anything
+    starts.
     """
 
 
 class StoreError(InputError):
-    """A store or a HydraGNN `.bp` file that is damaged, incomplete, in use or cannot be written."""
+    """Store or HydraGNN `.bp` file that is damaged, incomplete, in use or cannot be written."""
 
 
 class SelectionError(StoreError, IndexError):
-    """Graphs were asked for that a split does not have."""
+    """Request for graphs that a split does not have."""
+
+
+class NoWorkers(InputError):
+    """Lack of workers that will not end; the input may be correct."""
 
 
 class CampaignStopped(RuntimeError):
-    """Something around the campaign keeps its work from being done: a full disk, a broken node.
+    """Outside cause that keeps a campaign from its work, such as a full disk or a broken node.
 
-    Nothing is lost. When it is cured, the same command continues.
+    Nothing is lost. Once the cause is removed, the same command continues.
     """
 
 
+class JobLost(RuntimeError):
+    """Failure of the node, batch job or disk of a job, for which the job is not to blame."""
+
+
 class UncertaintyExceeded(RuntimeError):
-    """A structure of a dynamics is one the ensemble is too unsure of; the watch stops it there."""
+    """Structure of a dynamics whose ensemble uncertainty is too large; the watch stops there."""

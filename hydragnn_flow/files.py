@@ -1,4 +1,4 @@
-"""Files that survive a crash: replaced at once, or appended to line by line."""
+"""Files that survive a crash: replaced atomically, or appended to line by line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, TypeVar
 
 T = TypeVar("T")
 
-# Errors of a disk that is full or away, and those of a shared file system that sockets also have.
+# Errors of a full or unreachable disk; then also those that a shared file system and sockets have.
 DISKS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE)
 PASSING = (*DISKS, errno.ETIMEDOUT, errno.ENOTCONN, errno.EHOSTDOWN)
 SECONDS_BETWEEN_TRIES = 1.0
@@ -29,9 +29,9 @@ _is_synced = ContextVar("is_synced", default=True)
 
 @contextmanager
 def unsynced() -> Iterator[None]:
-    """Leave it to the system when what this thread writes in a ``with`` block is on disk.
+    """Skip fsync for files that this thread writes in a ``with`` block.
 
-    For files that can be made again, such as those of a simulation.
+    Suitable for files that can be made again, such as those of a simulation.
     """
     token = _is_synced.set(False)
     try:
@@ -47,7 +47,7 @@ def _sync(descriptor: int) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Replace ``path`` at once, at the end of a ``with`` block that writes a temporary file.
+    """Replace ``path`` atomically at the end of a ``with`` block that writes a temporary file.
 
     A crash leaves the old file or the new one.
 
@@ -56,7 +56,7 @@ def replacing(path: Path) -> Iterator[Path]:
     Path
         The temporary file, on the same disk.
     """
-    # A name of its own: processes on several nodes, with the same number even, may write at once.
+    # Unique name: processes on several nodes, even with the same number, may write at once.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         yield temporary
@@ -68,9 +68,9 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def whole_directory(path: Path) -> Iterator[Path]:
-    """Make a directory at once, at the end of a ``with`` block that fills a temporary one.
+    """Make a directory atomically at the end of a ``with`` block that fills a temporary one.
 
-    A crash leaves all of it or nothing. If another process is faster, its directory stays.
+    A crash leaves all of it or nothing. If another process was faster, its directory stays.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     temporary.mkdir(mode=0o700)
@@ -94,9 +94,9 @@ def sweep(path: Path, seconds: float = 0.0) -> None:
     Parameters
     ----------
     path
-        The file, or files.
+        Path of the file, or a pattern for several.
     seconds
-        Time since the last change of those that are deleted [s].
+        Least time since the last change of a temporary file [s]; younger ones stay.
     """
     for left in path.parent.glob(f".{path.name}.*.tmp"):
         with suppress(FileNotFoundError):
@@ -105,7 +105,7 @@ def sweep(path: Path, seconds: float = 0.0) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace ``path`` by ``text`` at once; a crash leaves the old file or the new one."""
+    """Replace ``path`` by ``text`` atomically; a crash leaves the old file or the new one."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
@@ -113,17 +113,17 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Replace ``path`` by ``values`` as JSON at once."""
+    """Replace ``path`` by ``values`` as JSON atomically."""
     write_text(path, json_text(values))
 
 
 def json_text(values: Any) -> str:
-    """What :func:`write_json` writes."""
+    """Format values as in the files of :func:`write_json`."""
     return json.dumps(values, indent=1) + "\n"
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Make ``target`` a copy of ``source`` at once; a crash leaves no part of one."""
+    """Copy ``source`` to ``target`` atomically; a crash never leaves an incomplete copy."""
     with replacing(target) as temporary:
         shutil.copyfile(source, temporary)
         with temporary.open("rb") as file:
@@ -131,7 +131,7 @@ def copy_file(source: Path, target: Path) -> None:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to be read; one that has no end, or waits for a writer, is refused.
+    """Open a regular file for reading; refuse a device or a FIFO, which may block or never end.
 
     Raises
     ------
@@ -146,12 +146,12 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def modified(path: Path) -> float:
-    """Unix time of a file's last change [s]; 0 if there is no file.
+    """Unix time of a file's last change [s]; 0 if the file does not exist.
 
     Raises
     ------
     OSError
-        If the disk does not say.
+        If the disk does not answer.
     """
     try:
         return path.stat().st_mtime
@@ -160,15 +160,15 @@ def modified(path: Path) -> float:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is a file; an error of the disk is no answer.
+    """Return whether a file exists; raise an error of the disk instead of answering False.
 
-    From Python 3.14 on `Path.exists` takes any error for an absence, and absent files are begun
-    anew.
+    `Path.exists` takes any error for absence from Python 3.14 on, and the caller would make an
+    absent file from scratch.
 
     Raises
     ------
     OSError
-        If the disk does not say.
+        If the disk does not answer.
     """
     try:
         path.stat()
@@ -178,14 +178,14 @@ def is_there(path: Path) -> bool:
 
 
 class AppendOnly:
-    """A file that only grows, by records that are on disk when they are said to be.
+    """File that only grows; a record is on disk when :meth:`append` returns.
 
-    It is opened anew each time, so that a shared file system may go away and come back.
+    The file is opened for each record, so that a shared file system may disconnect in between.
 
     Parameters
     ----------
     path
-        The file; made by the first record.
+        The file; the first record creates it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -194,19 +194,19 @@ class AppendOnly:
         self._is_new: bool | None = None
 
     def append(self, content: bytes) -> None:
-        """All of the content or, after an error, nothing: half a record would spoil the next.
+        """Append all of the content or, after an error, nothing: half a record spoils the next.
 
         Raises
         ------
         OSError
-            If the disk does not take it; the same call may be made again.
+            If the disk does not take it; the call may be repeated.
         """
         if self._is_new is None:
             self._is_new = not self._path.exists()
         with self._open() as file:
             if self._sound_end is not None:
                 file.truncate(self._sound_end)
-            # Asked for every time: a note from optuna-dashboard may have come in between.
+            # Determined every time: optuna-dashboard may have added a note in between.
             self._sound_end = file.seek(0, os.SEEK_END)
             try:
                 rest = memoryview(content)
@@ -239,26 +239,26 @@ def patiently(
     tell: Callable[[OSError], object] = lambda error: None,
     seconds: float = 600.0,
 ) -> T:
-    """Read or change a file, again and again while the disk is full or out of reach.
+    """Repeat an action on a file while its disk is full or out of reach.
 
     Parameters
     ----------
     action
-        What to do; where it fails it has changed nothing.
+        Action that changes nothing if it fails.
     tell
-        Called once, with the first error.
+        Function called once, with the first error.
     seconds
-        How long to keep trying, from the first error on.
+        Time after the first error in which to repeat the action [s].
 
     Returns
     -------
     object
-        What the action returned.
+        Result of the action.
 
     Raises
     ------
     Exception
-        If it fails for another reason, or still does at the end.
+        If the action fails for another reason, or still fails at the end.
     """
     give_up = 0.0
     while True:
@@ -275,16 +275,16 @@ def patiently(
 
 
 def passing(error: BaseException | None) -> OSError | None:
-    """The error, or what it came of, if that is a disk's that is full or away: nobody's fault."""
+    """Return the error, or its cause, that a full or unreachable disk raised; None without any."""
     while error is not None and getattr(error, "errno", None) not in PASSING:
         error = error.__cause__
     return error if isinstance(error, OSError) else None
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one that is at ``path`` now.
+    """Return whether an open file is still the one at ``path``.
 
-    A process that has waited for a lock on a file that its holder may delete has to ask this.
+    Needed after waiting for a lock on a file that the lock's holder may delete.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
@@ -293,11 +293,10 @@ def same_file(descriptor: int, path: Path) -> bool:
 
 
 def drop_torn_record(path: Path) -> int:
-    """Cut a last line that a crash left without its newline; returns the bytes removed.
+    """Remove an incomplete last line that a crash left; return the number of bytes removed.
 
-    Both of the run's append-only files hold one JSON record per line. A record without its newline
-    was never acted on; left in place, the next record would be glued to it and neither could be
-    read again.
+    Both append-only files of a run hold one JSON record per line. An incomplete record was never
+    acted on; left in place, it would merge with the next record and make both unreadable.
     """
     if not is_there(path):
         return 0

@@ -11,17 +11,17 @@ from contextlib import contextmanager
 SECONDS_BETWEEN_COLLECTIONS = 10.0
 _NEVER = 2**31 - 1
 
-# A driver that is stopped leaves cycles, with open stores in them, which ADIOS2 complains of at the
-# end of the process unless the interpreter's own last collection finds them.
+# A stopped driver leaves reference cycles that contain open stores. ADIOS2 complains about these at
+# the end of the process unless the interpreter's last collection finds them.
 atexit.register(gc.unfreeze)
 
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Make objects that stay, without searches among them for those that do not.
+    """Disable garbage collection while long-lived objects are made in a ``with`` block.
 
-    The collector would go through all of them again and again, and later once in a while for
-    seconds. From the end of the ``with`` block on it leaves alone what is there.
+    The collector would visit all of them again and again, and later now and then for seconds. From
+    the end of the block on it ignores all objects that exist.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -35,17 +35,17 @@ def no_collection() -> Iterator[None]:
 
 @contextmanager
 def collection_of_new() -> Iterator[Callable[[], None]]:
-    """Have full collections go through what was made since the last one, not through all.
+    """Make full collections visit only objects made since the last one.
 
-    Of a driver with 75,000 running trials it would take four seconds, to find a hundred objects.
-    What outlives one is left alone from then on: it goes when nothing refers to it, unless it is
-    part of a cycle.
+    In a driver with 75,000 running trials a full collection takes four seconds, and finds a hundred
+    objects. An object that survives one is ignored from then on: it is freed when nothing refers to
+    it, unless it belongs to a cycle.
 
     Yields
     ------
     function
-        To be called now and then; makes a full collection if it is time for one. None begins by
-        itself, where a signal might come to code that the collector calls, which loses exceptions.
+        Function to call regularly; it makes a full collection when one is due. None starts on its
+        own, as a signal during code that the collector calls would lose its exception.
     """
     before = gc.get_threshold()
     looked = time.monotonic()

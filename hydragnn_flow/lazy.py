@@ -1,4 +1,4 @@
-"""Packages whose names are imported when first used: a process pays only for what it needs."""
+"""Lazy imports: a process imports a module only when it uses a name of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def lazily(
     Parameters
     ----------
     package
-        Its `__name__`.
+        Value of the package's `__name__`.
     homes
-        Public name -> module that defines it, relative to the package.
+        Module that defines each public name, relative to the package.
     """
 
     def get(name: str) -> Any:

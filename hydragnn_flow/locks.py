@@ -1,4 +1,4 @@
-"""Locks on files, which the operating system frees when their holder dies."""
+"""Locks on files, which the operating system releases when their holder dies."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from hydragnn_flow.files import open_regular, same_file
 
 SECONDS_BETWEEN_TRIES = 0.05
 MOUNTS = Path("/proc/mounts")
-# Options of Lustre and NFS with which a lock keeps out processes of the same node alone.
+# Mount options of Lustre and NFS that limit locks to processes of the same node.
 _ON_THIS_NODE = {"localflock", "local_lock=flock", "local_lock=all"}
 _HELD = (errno.EWOULDBLOCK, errno.EACCES)
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 
 class Held(Exception):
-    """Another process has the lock."""
+    """Error: another process holds the lock."""
 
 
 class Unlockable(OSError):
-    """The file system cannot lock files."""
+    """Error: the file system does not support locks."""
 
 
 @contextmanager
@@ -35,22 +35,22 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
     Parameters
     ----------
     path
-        The file; made if it is missing.
+        File to lock; made if it is missing.
     seconds
-        How long to wait for another holder.
+        Time to wait for another holder [s].
 
     Raises
     ------
     Held
-        If another holds it for longer.
+        If another process holds it longer.
     Unlockable
-        If it is on a file system without locks.
+        If the file system does not support locks.
     """
     give_up = time.monotonic() + seconds
     while True:
         with path.open("ab") as lock:
             if take(lock.fileno()):
-                # Its holder may have deleted the file, and another made it anew.
+                # Its holder may have deleted the file, and another process made a new one.
                 if same_file(lock.fileno(), path):
                     yield
                     return
@@ -60,7 +60,7 @@ def locked(path: Path, seconds: float) -> Iterator[None]:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process holds the lock of a file; takes it for an instant to find out."""
+    """Return whether a process holds the lock of a file; locks it for an instant to find out."""
     try:
         with open_regular(path) as lock:
             return not _flock(lock.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -69,9 +69,9 @@ def is_locked(path: Path) -> bool:
 
 
 def local_locks(path: Path) -> str:
-    """The mount option by which locks of a directory are those of this node alone; empty without.
+    """Mount option that limits locks in a directory to this node; empty if there is none.
 
-    Another node then takes the same lock at the same time.
+    With such an option another node can hold the same lock at the same time.
     """
     try:
         lines = MOUNTS.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -80,7 +80,7 @@ def local_locks(path: Path) -> str:
     path, place, options = path.resolve(), Path("/"), ""
     for line in lines:
         _, name, _, given, *_ = [*line.split(), "", "", "", ""]
-        # Blanks in a name are written as octal numbers.
+        # Spaces in a name are escaped as octal numbers.
         mounted = Path(re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), name))
         if path.is_relative_to(mounted) and len(mounted.parts) >= len(place.parts):
             place, options = mounted, given
@@ -88,25 +88,25 @@ def local_locks(path: Path) -> str:
 
 
 def take(lock: int) -> bool:
-    """Lock an open file for this process alone; returns whether no other process has it.
+    """Lock an open file exclusively; return False if another process holds a lock.
 
-    A lock that was taken by :func:`take_shared` before is lost if another process has it.
+    A shared lock of :func:`take_shared` is lost if another process holds one too.
 
     Raises
     ------
     Unlockable
-        If it is on a file system without locks.
+        If the file system does not support locks.
     """
     return _flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def take_shared(lock: int) -> None:
-    """Lock an open file for reading, as others may; waits for a process that has it alone.
+    """Lock an open file for reading, as others may too; wait for an exclusive lock to end.
 
     Raises
     ------
     Unlockable
-        If it is on a file system without locks.
+        If the file system does not support locks.
     """
     _flock(lock, fcntl.LOCK_SH)
 

@@ -1,8 +1,8 @@
-"""`driver.log` of a run directory: the decisions of the driver and their reasons, a line each.
+"""`driver.log` of a run directory: decisions of the driver and their reasons, one per line.
 
-Every module logs to the logger of its own name. While a driver is at work, records from level INFO
-on are appended to the file, and reach no handler of a user's script. Those from level NOTICE on,
-which :func:`tell` makes, are shown to the user as well.
+Every module uses the logger of its own name. While a driver runs, records from level INFO on are
+appended to the file, and do not reach the handlers of a user's script. Records from level NOTICE
+on, which :func:`tell` makes, are shown to the user too.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 
 FILE = "driver.log"
 NOTICE = 25
-"""Level of messages that the user reads too; between INFO and WARNING."""
+"""Level of messages that are also shown to the user; between INFO and WARNING."""
 MOST_CHARACTERS = 1000
-"""Longest message of a line, so that a page of a scheduler's output does not fill the file."""
+"""Maximum length of a message, so that a page of a scheduler's output does not fill the file."""
 _LARGEST, _KEPT = 64 << 20, 4
-"""Bytes from which on the file is put aside as `driver.log.1`, and how many of those there are."""
+"""Size at which the file is renamed to `driver.log.1` [bytes], and number of old files kept."""
 _LAST_BYTES = 1 << 16
 _logger = logging.getLogger(__name__)
 _PACKAGE = "hydragnn_flow"
@@ -32,32 +32,31 @@ logging.addLevelName(NOTICE, "NOTICE")
 
 
 def tell(logger: logging.Logger, message: str, *values: object) -> None:
-    """Log a sentence that the user is to read as well.
+    """Log a sentence that is also shown to the user.
 
     Parameters
     ----------
     logger
-        Logger of the module that says it.
+        Logger of the calling module.
     message, *values
-        As :meth:`logging.Logger.info` takes them.
+        Format and its values, as in :meth:`logging.Logger.info`.
     """
     logger.log(NOTICE, message, *values)
 
 
 @contextmanager
 def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[None]:
-    """Write `driver.log` for the length of a ``with`` block, after what earlier drivers wrote.
+    """Append to `driver.log` during a ``with`` block.
 
-    A file that has become large is put aside, and the oldest such file deleted.
-
-    A disk that is full or out of reach costs lines, which are counted, and never stops the block.
+    A large file is renamed, and the oldest one deleted. A full or unreachable disk loses lines,
+    which are counted, and never stops the block.
 
     Parameters
     ----------
     run_directory
-        The run, which exists.
+        Existing run directory.
     show
-        Is called with each message for the user.
+        Function called with each message for the user.
     """
     file, shown = _LogFile(run_directory / FILE), _Shown(show)
     package, parsl = logging.getLogger(_PACKAGE), logging.getLogger("parsl")
@@ -66,7 +65,7 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
     package.propagate = False
     package.addHandler(file)
     package.addHandler(shown)
-    parsl.addHandler(file)  # its errors; pools/pool.py keeps the rest away
+    parsl.addHandler(file)  # its errors; pools/pool.py filters the rest
     here = f"process {os.getpid()} on {socket.gethostname()}"
     _logger.info("driver started: %s", here)
     try:
@@ -86,24 +85,24 @@ def driver_log(run_directory: Path, show: Callable[[str], None]) -> Iterator[Non
 
 
 def last_lines(run_directory: Path, lines: int) -> list[str]:
-    """The end of `driver.log`; empty if no driver has written any.
+    """Return the last lines of `driver.log`; empty if no driver has written any.
 
     Parameters
     ----------
     run_directory
-        The run.
+        Run directory of the campaign.
     lines
-        Number of lines, at most.
+        Maximum number of lines.
     """
     path = run_directory / FILE
     found = _end_of(path)
-    if len(found) < lines:  # another has just begun
+    if len(found) < lines:  # a new file has just started
         found = [*_end_of(aside(path, 1)), *found]
     return found[-lines:]
 
 
 def aside(path: Path, number: int) -> Path:
-    """Where a log is that became too large, the last one first, from 1."""
+    """Path of an old log file; the newest has the number 1."""
     return path.with_name(f"{path.name}.{number}")
 
 
@@ -117,7 +116,7 @@ def _end_of(path: Path) -> list[str]:
 
 
 class _Line(logging.Formatter):
-    """Local time with its offset from UTC, level, module and message, on one line."""
+    """Format of a record: time with its UTC offset, level, module and message, on one line."""
 
     def format(self, record: logging.LogRecord) -> str:
         when = time.strftime("%Y-%m-%d %H:%M:%S%z", time.localtime(record.created))
@@ -131,7 +130,7 @@ class _Line(logging.Formatter):
 
 
 class _LogFile(logging.Handler):
-    """Appends each record by one write, on a line of its own after half a line that was left."""
+    """Handler that appends each record by one write, after completing a torn last line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)
@@ -144,7 +143,7 @@ class _LogFile(logging.Handler):
         """Write a line, or count it as lost."""
         try:
             line = self.format(record)
-        except Exception:  # a message that does not fit its values: `logging` says which
+        except Exception:  # the values do not fit the format: `logging` reports it
             self.handleError(record)
             return
         if self._lost:
@@ -171,7 +170,7 @@ class _LogFile(logging.Handler):
             self._put_aside()
 
     def _put_aside(self) -> None:
-        """Begin a new file; the oldest of those that were put aside is deleted."""
+        """Start a new file; the oldest of the old ones is deleted."""
         self._close_file()
         names = [self._path, *(aside(self._path, number) for number in range(1, _KEPT + 1))]
         for newer, older in reversed([*pairwise(names)]):
@@ -190,7 +189,7 @@ class _LogFile(logging.Handler):
 
 
 class _Shown(logging.Handler):
-    """Hands what the user is to read to the progress display."""
+    """Handler that passes messages for the user to the progress display."""
 
     def __init__(self, show: Callable[[str], None]) -> None:
         super().__init__(NOTICE)

@@ -1,7 +1,7 @@
-"""JSON and YAML files that a stranger may have written, or damage changed: read without harm.
+"""JSON and YAML files from unknown sources, or damaged ones: read without harm.
 
-They are regular files, without a device or FIFO that has no end, and no larger or deeper than what
-this package writes; any fault of a file ends in one sentence, which names it.
+Only regular files are read, and none larger or more deeply nested than this package writes. Every
+fault of a file ends in one sentence that names it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """YAML without repeated merges and long numbers, on which PyYAML would be at work for ever."""
+    """YAML without repeated merges and long numbers, which PyYAML would process for ever."""
 
     _merged = 0
 
@@ -41,16 +41,16 @@ class BoundedLoader(yaml.SafeLoader):
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         super().flatten_mapping(node)
-        self._merged += 1 + len(node.value)  # also each time before another takes them over
+        self._merged += 1 + len(node.value)  # again each time that another node merges them
         if self._merged > _MOST_MERGED:
             raise ValueError("too many values are merged")
 
 
 class PlainLoader(BoundedLoader):
-    """YAML 1.2's numbers, and no key twice.
+    """YAML 1.2's numbers, and no duplicate keys.
 
-    PyYAML takes ``1e-3``, without a point, for text, ``12:00:00`` for a number to the base 60,
-    ``010`` for eight, and of two equal keys the last.
+    PyYAML reads ``1e-3``, without a point, as text, ``12:00:00`` as a number to the base 60,
+    ``010`` as eight, and keeps the last of two equal keys.
     """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
@@ -73,23 +73,23 @@ PlainLoader.add_implicit_resolver(_FLOAT, re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]
 
 
 def read_json(path: str | Path, remedy: str = CORRECT) -> Any:
-    """Read the mapping that a JSON file holds.
+    """Read a JSON file that holds a mapping.
 
     Raises
     ------
     InputError
-        If it cannot be read, or is wrong; ``remedy`` says what to do then.
+        If it cannot be read, or is wrong; the message ends with ``remedy``.
     """
     return _read(path, "JSON", from_json, remedy)
 
 
 def read_yaml(path: Path, loader: Any = BoundedLoader, remedy: str = CORRECT) -> Any:
-    """Read the mapping that a YAML file holds, as :func:`read_json` does."""
+    """Read a YAML file that holds a mapping, as :func:`read_json` does."""
     return _read(path, "YAML", lambda text: yaml.load(text, loader), remedy)
 
 
 def from_json(text: str | bytes) -> Any:
-    """Values of a JSON text; ValueError if it is none, gives a key twice or is too deep."""
+    """Parse JSON; ValueError if it is invalid, gives a key twice or is nested too deeply."""
     try:
         return _bounded(json.loads(text, object_pairs_hook=_each_key_once))
     except RecursionError:
@@ -98,7 +98,7 @@ def from_json(text: str | bytes) -> Any:
 
 @contextmanager
 def sound(file: Path, remedy: str = FROM_A_COPY) -> Iterator[None]:
-    """Take an error at what a file holds for damage of the file: an InputError that names both."""
+    """Turn an error about the contents of a file into an InputError that says it is damaged."""
     try:
         yield
     except InputError:
@@ -117,7 +117,7 @@ def _read(path: str | Path, form: str, parse: Callable[[str], Any], remedy: str)
         values = _bounded(parse(content.decode()))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); check the path") from None
-    except (RecursionError, *_WRONG, yaml.YAMLError) as error:  # ValueError: no such date, say
+    except (RecursionError, *_WRONG, yaml.YAMLError) as error:  # ValueError: an impossible date
         said = " ".join(str(error).split())
         if not isinstance(error, (ValueError, yaml.YAMLError)):
             is_deep = isinstance(error, RecursionError)
@@ -131,7 +131,7 @@ def _read(path: str | Path, form: str, parse: Callable[[str], Any], remedy: str)
 
 
 def _bounded(values: Any) -> Any:
-    """The values; few lines of YAML may repeat others so often that there is no end of them."""
+    """Return the values if they are few enough; few lines of YAML may repeat others endlessly."""
     level: list[Any] = [[values]]
     total = 0
     for _ in range(_MOST_LEVELS):
@@ -146,7 +146,7 @@ def _bounded(values: Any) -> Any:
 
 
 def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping; without this, of two values of a key the first would be lost without a word."""
+    """Make a mapping; refuse duplicate keys, of which `json` would silently drop all but one."""
     mapping: dict[str, Any] = {}
     for key, value in pairs:
         if key in mapping:

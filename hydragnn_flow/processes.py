@@ -1,4 +1,4 @@
-"""Processes: children that answer in lines of JSON, and children that end with their parent."""
+"""Child processes: some answer in lines of JSON, some end with their parent."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from typing import Any
 
 import psutil
 
-# A process that the system cannot end, in the middle of reading from a disk, is left to it.
+# Time after which a killed process is abandoned [s]: one that reads from a disk may not end.
 SECONDS_TO_DIE = 10.0
 _STAYS = "its process was killed and does not end"
 
 
 class ProcessDied(RuntimeError):
-    """A child process ended without an answer; the message says how."""
+    """End of a child process without an answer; the message says how it ended."""
 
 
 class JsonProcess:
-    """A child process that takes requests and answers them, each a line of JSON.
+    """Child process that takes requests and answers them, each a line of JSON.
 
     Parameters
     ----------
     module
-        Name of the module that it runs.
+        Name of the module to run.
     *arguments
-        Its command line.
+        Arguments of its command line.
     environment
-        Variables to set for it; None removes one.
+        Environment variables to set for it; None removes one.
     stderr
-        Descriptor of the file that it prints to; that of this process if not given.
+        Descriptor of the file for its standard error; by default that of this process.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class JsonProcess:
             stdout=subprocess.PIPE,
             stderr=stderr,
             env={key: value for key, value in variables.items() if value is not None},
-            # Ctrl-C, and the loss of a terminal, are for this process, which then closes the pipe.
+            # Only this process gets Ctrl-C and the loss of a terminal; it then closes the pipe.
             start_new_session=True,
         )
         assert self._process.stdin is not None and self._process.stdout is not None
@@ -64,16 +64,16 @@ class JsonProcess:
         self._read = b""
         self._sending = threading.Lock()
         self.was_killed = False
-        """Whether :meth:`kill` ended it, and not something else before."""
+        """True if :meth:`kill` ended it, rather than something else before."""
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """Process id of the child."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether the process can take a request."""
+        """True if the process can take a request."""
         return not self.was_killed and self._process.poll() is None
 
     def send(self, message: Mapping[str, Any]) -> None:
@@ -89,16 +89,16 @@ class JsonProcess:
             with self._sending:
                 self._requests.write(line)
                 self._requests.flush()
-        except (BrokenPipeError, ValueError):  # the latter where :meth:`close` has closed it
+        except (BrokenPipeError, ValueError):  # ValueError after :meth:`close`
             raise self._death() from None
 
     def receive(self, seconds: float | None = None) -> dict[str, Any] | None:
-        """The next message of the process; None if it is silent for that time.
+        """Return the next message of the process; None if none comes within ``seconds``.
 
         Parameters
         ----------
         seconds
-            How long to wait; for as long as it lives if not given.
+            Time to wait [s]; by default until the process ends.
 
         Raises
         ------
@@ -107,8 +107,8 @@ class JsonProcess:
         """
         while b"\n" not in self._read:
             if not self._come.poll(None if seconds is None else 1000 * seconds):
-                if self.was_killed:  # and has not ended
-                    raise ProcessDied(_STAYS)
+                if self.was_killed:
+                    raise self._death()
                 return None
             more = os.read(self._answers.fileno(), 1 << 16)
             if not more:
@@ -125,24 +125,24 @@ class JsonProcess:
             return ProcessDied(_STAYS)
 
     def kill(self) -> None:
-        """End the process and what it has started; unless the system cannot, it is gone then."""
+        """End the process and its descendants; it is gone then unless the system cannot end it."""
         if self.alive:
             self.was_killed = True
-            self._process.send_signal(signal.SIGSTOP)  # or it might start others
+            self._process.send_signal(signal.SIGSTOP)  # so that it starts no more children
             kill_below(self.pid)
             self._process.kill()
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(SECONDS_TO_DIE)
 
     def wait(self) -> None:
-        """Wait until the process has ended by itself; one that takes too long is killed."""
+        """Wait until the process has ended on its own; kill it if that takes too long."""
         try:
             self._process.wait(SECONDS_TO_DIE)
-        except subprocess.TimeoutExpired:  # in giving back a GPU's memory, for example
+        except subprocess.TimeoutExpired:  # while freeing a GPU's memory, for example
             self.kill()
 
     def close(self) -> None:
-        """Kill the process and close its pipes, which no thread may be using any more."""
+        """Kill the process and close its pipes, which no thread may still use."""
         self.kill()
         for pipe in (self._requests, self._answers):
             with suppress(BrokenPipeError):
@@ -150,7 +150,7 @@ class JsonProcess:
 
 
 def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
-    """Keep standard output for messages to the parent; returns the function that sends one.
+    """Reserve standard output for messages to the parent; return the function that sends one.
 
     Everything else printed to standard output goes to standard error from then on.
     """
@@ -165,14 +165,14 @@ def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
 
 
 def end_with_parent(parent: int) -> None:
-    """Have this process end when its parent does, however that ends.
+    """End this process when its parent ends, however that ends.
 
-    A parent that is killed sends no message, and its pipes may be held open by other children.
+    A killed parent sends no message, and other children may hold its pipes open.
 
     Parameters
     ----------
     parent
-        Number of the parent process. One that has ended already ends this process too.
+        Process id of the parent. If it has already ended, this process ends too.
     """
 
     def watch() -> None:
@@ -184,7 +184,7 @@ def end_with_parent(parent: int) -> None:
 
 
 def kill_below(pid: int) -> None:
-    """End what a process has started, such as the programs that a user's function calls."""
+    """Kill the descendants of a process, such as programs that a user's function runs."""
     with suppress(psutil.Error):
         for child in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):

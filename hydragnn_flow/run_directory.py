@@ -1,4 +1,4 @@
-"""The run directory: everything one campaign knows."""
+"""Run directory: everything that is known about one campaign."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ CONFIG = "run.yaml"
 STARTED = "started"
 COMMANDS = "commands"
 SIMULATED = "simulated.json"
-"""File of a run directory whose campaign is a simulated one."""
+"""File that marks the run directory of a simulated campaign."""
 _ABOUT = ("versions", STARTED, COMMANDS)
-# The criterion judges trials too, so it may not change with the ensemble.
+# Trials are compared by the criterion too, so it may not change with the ensemble.
 _OF_THE_ENSEMBLE = {f"ensemble.{key}" for key in EnsembleConfig.model_fields} - {
     "ensemble.criterion"
 }
-# What changes nothing in what is computed.
-_ALWAYS_FREE = {"data.path", "tensorboard"}
-# How far the search goes.
+# Keys that do not affect any computed number.
+_ALWAYS_FREE = {"data.path"}
+# Keys that limit the length of the search.
 _OF_THE_BUDGET = {"search.trials", "search.energy_kwh"}
-# What only counts when the members are trained.
+# Keys that are used only once the members are trained.
 _OF_THE_FINISH = {"ensemble.aggregation", "ensemble.coverage"}
 
 
@@ -50,7 +50,7 @@ class RunDirectory:
     Parameters
     ----------
     path
-        The directory; made by :meth:`record_start`.
+        Directory of the run; :meth:`record_start` creates it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,46 +63,45 @@ class RunDirectory:
         self.summary = self.ensemble / SUMMARY
         self.report = self.path / "report.html"
         self.weights = self.path / "start" / "weights.pt"
-        """What every trial begins with, where `start_from` names something."""
+        """Initial weights of every trial, if `start_from` names any."""
         self.start = self.weights.with_name("start.json")
-        """Where they come from."""
+        """Source of those weights."""
         self.simulated = self.path / SIMULATED
         self._read: tuple[tuple[int, int], dict[str, Any]] | None = None
 
     @property
     def has_begun(self) -> bool:
-        """Whether the search has begun; its study may be lost, and is then made anew."""
+        """True if the search has started, even if its study is lost and has to be rebuilt."""
         return any(is_there(path) for path in (self.journal, self.segments, self.path / "trials"))
 
     @property
     def has_members(self) -> bool:
-        """Whether the members of the ensemble are chosen; some may begin before."""
+        """True if the members of the ensemble are chosen; some may start before."""
         if not self.ensemble.exists():
             return False
         try:
             content = read_json(self.ensemble / SELECTION)
-        except InputError:  # it is lost, or was never needed
+        except InputError:  # the file is lost, or was never needed
             return True
         return bool(content.get("chosen", True))
 
     def warm_start(self) -> tuple[Path, ...]:
-        """Earlier searches that the study began with."""
+        """Earlier searches from which the study started."""
         return tuple(map(Path, self._recorded()["search"]["warm_start"]))
 
     def check(self, config: RunConfig) -> None:
-        """Refuse a directory that belongs to another configuration, and earlier searches to start
-        from that are not there.
+        """Refuse a directory of another configuration, and earlier searches that do not exist.
 
-        Another number of trials, or another ensemble by the same criterion, may be asked for as
-        long as members have not been chosen, and with more trials after that too; another coverage
-        and aggregation until the ensemble is finished; all that the store does not depend on, as
-        long as the search has not begun. Once it has, it holds what it started from, and
-        `search.warm_start` no longer counts.
+        The number of trials, and the ensemble as long as its criterion stays, may change until the
+        members are chosen, and later together with more trials. Coverage and aggregation may change
+        until the ensemble is finished. Keys that the store does not depend on may change until the
+        search starts. From then on the directory holds what it started from, and
+        `search.warm_start` is ignored.
 
         Raises
         ------
         InputError
-            Naming the first key that differs.
+            If a key differs; the message names the first.
         """
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
@@ -115,7 +114,7 @@ class RunDirectory:
         before = self._recorded()
         if not before:
             content = self.path.iterdir() if self.path.is_dir() else []
-            # A driver killed at the very start leaves its lock and nothing else.
+            # A driver killed at the very start leaves only its lock.
             if not any(not entry.name.startswith((".", "driver.")) for entry in content):
                 return
             raise InputError(
@@ -143,7 +142,7 @@ class RunDirectory:
                 "start_from",
             }
         else:
-            return  # its driver was stopped before it had done anything
+            return  # its driver was stopped before it did anything
         difference = _first_difference(_with_defaults(before), _resolved(config), "", free)
         if difference is not None:
             raise InputError(
@@ -153,14 +152,14 @@ class RunDirectory:
             )
 
     def check_objective(self, config: ObjectiveConfig) -> None:
-        """Refuse a directory that belongs to another configuration than this of a function.
+        """Refuse a directory of another configuration than this one of a function.
 
-        Another number of trials may be asked for at any time.
+        The number of trials may change at any time.
 
         Raises
         ------
         InputError
-            Naming the first key that differs.
+            If a key differs; the message names the first.
         """
         if not self.has_begun:
             check_earlier(config.search.warm_start)
@@ -180,7 +179,7 @@ class RunDirectory:
             )
 
     def _changeable(self, key: str) -> str:
-        """What can be changed once members are chosen, where one of their keys was."""
+        """Say which keys of the ensemble may still change, if ``key`` is one of the ensemble."""
         if key not in _OF_THE_ENSEMBLE or not self.has_members:
             return ""
         if self.summary.exists():
@@ -192,12 +191,12 @@ class RunDirectory:
         )
 
     def is_extended(self, config: RunConfig) -> bool:
-        """Whether more trials are asked for than those the ensemble was chosen from."""
+        """True if the configuration has more trials than the ensemble was chosen from."""
         before = self._recorded().get("search", {})
         return self.has_members and config.search.trials > before.get("trials", math.inf)
 
     def is_for_another_ensemble(self, config: RunConfig) -> bool:
-        """Whether members that began before the search was over are of another ensemble."""
+        """True if members that started during the search belong to another ensemble."""
         if not self.ensemble.exists() or self.has_members:
             return False
         free = {*_resolved(config), *_OF_THE_FINISH} - {"ensemble"}
@@ -205,18 +204,18 @@ class RunDirectory:
         return _first_difference(before, _resolved(config), "", free) is not None
 
     def is_complete(self, config: RunConfig) -> bool:
-        """Whether there is nothing left to do."""
+        """True if there is nothing left to do."""
         return self.summary.exists() and not self.is_extended(config)
 
     def set_ensemble_aside(self) -> Path:
-        """Keep the ensemble, its predictions and its ledger's lines under names of their own.
+        """Rename the ensemble, its predictions and its lines of the ledger to keep them.
 
-        May be cut short at any point and called again.
+        May be interrupted at any point and called again.
 
         Returns
         -------
         Path
-            Where the ensemble is now.
+            New path of the ensemble.
         """
         results = list(self.results())
         members = [result for result in results if result.kind == "member"]
@@ -234,13 +233,12 @@ class RunDirectory:
         return self.ensemble.rename(aside)
 
     def started_from(self) -> str | None:
-        """Where the weights come from that every trial begins with, in words; None if they are
-        random.
+        """Describe the source of the initial weights of every trial; None if they are random.
 
         Raises
         ------
         InputError
-            If the file that says so is damaged.
+            If the file with the source is damaged.
         """
         if not self.start.exists():
             return None
@@ -253,13 +251,13 @@ class RunDirectory:
     def record_start(self, config: RunConfig | ObjectiveConfig) -> None:
         """Write `run.yaml` for a driver that starts, in a directory that only its user can read.
 
-        Half a line of the ledger, as a driver that was killed may leave, is dropped.
+        An incomplete line of the ledger, which a killed driver may leave, is dropped.
         """
         self.path.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path.chmod(0o700)
         values, before = _resolved(config), self._recorded()
         if self.has_begun and "search" in before:
-            # A study that is lost is made anew from the earlier searches that it began with.
+            # A lost study is rebuilt from the earlier searches that it started from.
             values["search"]["warm_start"] = before["search"].get("warm_start", [])
         command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])
         about = {
@@ -272,9 +270,9 @@ class RunDirectory:
         drop_torn_record(self.segments)
 
     def clear(self, remove: bool) -> None:
-        """Take away what a driver puts into a new directory, and the directory itself on request.
+        """Remove what a driver puts into a new directory and, on request, the directory itself.
 
-        Only for a run that has not begun its search. If its store is prepared, even in part,
+        Only for a run that has not started its search. If its store is prepared, even incompletely,
         everything stays.
         """
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
@@ -289,7 +287,7 @@ class RunDirectory:
     def wall_seconds(self) -> float:
         """Time that drivers have worked on the run, this one included [s].
 
-        One that was killed counts until the last segment it recorded.
+        A killed driver counts until the last segment that it recorded.
         """
         starts = self._recorded().get(STARTED, [])
         ends = [result.ended for result in self.results()]
@@ -301,7 +299,7 @@ class RunDirectory:
         return total
 
     def _recorded(self) -> dict[str, Any]:
-        """Content of `run.yaml`, empty if there is none, checked and parsed once for each file."""
+        """Content of `run.yaml`, empty if there is none; parsed once per version of the file."""
         file = self.path / CONFIG
         if not file.exists():
             return {}
@@ -316,27 +314,27 @@ class RunDirectory:
         return self._read[1]
 
     def trial(self, number: int) -> Path:
-        """The folder of a trial."""
+        """Return the folder of a trial."""
         return self.path / "trials" / str(number)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Append finished segments; on disk when this returns.
+        """Append finished segments to the ledger; they are on disk when this returns.
 
         Raises
         ------
         OSError
-            If the disk does not take them; the ledger is then as it was.
+            If the disk does not take them; the ledger is then unchanged.
         """
         if results:
             self._ledger.append(_lines(results).encode())
 
     def check_study(self, trials: Iterable[int], recorded: Iterable[int]) -> None:
-        """Refuse a study of fewer trials than the ledger, which was read before, records.
+        """Refuse a study that lacks trials which the ledger, read before it, records.
 
         Raises
         ------
         InputError
-            If there are any.
+            If trials are missing.
         """
         if {*recorded} - {*trials}:
             raise InputError(
@@ -346,13 +344,12 @@ class RunDirectory:
             )
 
     def results(self, of_trials: Container[int] | None = None) -> Iterator[SegmentResult]:
-        """Every recorded segment, in the order they ended.
+        """Yield every recorded segment, in the order in which they ended.
 
         Parameters
         ----------
         of_trials
-            Numbers of the trials whose segments are wanted; all, and those of members, if not
-            given.
+            Numbers of the trials whose segments to yield; by default all, and those of members.
         """
         if not is_there(self.segments):
             return
@@ -372,7 +369,7 @@ class RunDirectory:
 
 
 class _Name(msgspec.Struct):
-    """Of a line, which segment it is of."""
+    """Identifier of the segment in a line of the ledger."""
 
     kind: Kind
     number: int
@@ -383,7 +380,7 @@ _fast = msgspec.json.Decoder(SegmentResult).decode
 
 
 def _is_of(line: bytes, trials: Container[int]) -> bool:
-    """Whether a line is one of these trials', or damaged."""
+    """Return whether a line belongs to one of these trials, or is damaged."""
     try:
         name = _name_of(line)
     except msgspec.DecodeError:
@@ -392,12 +389,12 @@ def _is_of(line: bytes, trials: Container[int]) -> bool:
 
 
 def _result(line: bytes) -> SegmentResult:
-    """The segment of a line; ValueError or TypeError if it is damaged, or of another version."""
+    """Decode a line; ValueError or TypeError if it is damaged or of another version."""
     try:
         result = _fast(line)
         if result.version == VERSION:
             return result
-    except msgspec.DecodeError:  # NaN, which is no JSON; or damage, which is to be named
+    except msgspec.DecodeError:  # NaN, which is not JSON; or damage, which json.loads reports
         pass
     values = dict(json.loads(line))
     if (version := values.get("version")) != VERSION:
@@ -415,7 +412,7 @@ def recorded(directory: Path) -> dict[str, Any]:
 
 
 def objectives_of(directory: Path) -> list[str]:
-    """Names of the objectives in the run's configuration; none if it does not say."""
+    """Names of the objectives in the run's configuration; empty if they are unknown."""
     try:
         return [str(name) for name in recorded(directory)["search"]["objectives"]]
     except (KeyError, TypeError):
@@ -432,14 +429,14 @@ def _resolved(config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
 
 
 def _with_defaults(recorded: dict[str, Any]) -> dict[str, Any]:
-    """What an earlier version resolved, with the defaults of keys that are new since."""
+    """Add defaults of keys that are newer than the recorded configuration."""
     try:
         return _resolved(
             RunConfig.model_validate(
                 {key: recorded[key] for key in RunConfig.model_fields if key in recorded}
             )
         )
-    except ValueError:  # of a configuration that this version does not read: it differs
+    except ValueError:  # this version cannot read the configuration, so it differs
         return recorded
 
 

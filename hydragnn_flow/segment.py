@@ -1,9 +1,10 @@
-"""Segments: what one is asked to do, and how it ended.
+"""Jobs: requests for a segment of training or a function call, and their results.
 
-A trial or member is trained segment by segment. :class:`SegmentSpec` goes from the driver through a
-Parsl worker to the process that trains. On the way back each layer adds what it alone knows: the
-trainer a :class:`TrainingOutcome`, the worker a :class:`Place`, the driver a :class:`Forecast`.
-Together they are a :class:`SegmentResult`, a line of `segments.jsonl`.
+A trial or member is trained segment by segment. A :class:`SegmentSpec`, like a :class:`Call`, goes
+from the driver through a Parsl worker to a trainer process. On the way back each layer adds what
+only it knows: the trainer a :class:`TrainingOutcome`, the worker a :class:`Place`, the driver a
+:class:`Forecast`. Together they form a :class:`SegmentResult`; that of a segment is a line of
+`segments.jsonl`.
 """
 
 from __future__ import annotations
@@ -18,24 +19,31 @@ from hydragnn_flow.config.data import Mode
 from hydragnn_flow.config.network import NetworkConfig, load_network
 from hydragnn_flow.config.run import CriterionName
 
-Kind = Literal["trial", "member"]
+Kind = Literal["trial", "member", "preparation", "prediction", "profile", "check", "call"]
 Sampling = str | Mapping[str, float]
-"""``proportional``, ``equal``, or a weight for each branch by its name or number."""
+"""Sampling of branches: ``proportional``, ``equal``, or a weight for each by name or number."""
 Status = Literal[
-    "ok", "diverged", "out_of_memory", "killed", "lost", "refused", "interrupted", "error"
+    "ok",
+    "diverged",
+    "out_of_memory",
+    "killed",
+    "lost",
+    "refused",
+    "interrupted",
+    "error",
+    "wrong_input",
 ]
 VERSION = 5
 """Version of a line of `segments.jsonl`."""
 APART = "goes on separately: "
-"""Beginning of the reason of a segment that was trained fused with others, and ends so as to go on
-without them."""
+"""Beginning of the reason of a segment that leaves a fused group and continues alone."""
 AGREED: tuple[Status, ...] = ("ok", "diverged", "interrupted")
-"""Ends that all ranks come to after the same step. Any other leaves the rest waiting."""
+"""Statuses that all ranks reach after the same step. Any other leaves remaining ranks waiting."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Name of a segment."""
+    """Identifier of a segment."""
 
     kind: Kind
     number: int
@@ -44,135 +52,169 @@ class Segment:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SegmentSpec(Segment):
-    """Request to train one trial or member up to an epoch.
+class JobSpec(Segment):
+    """Request to a trainer process."""
 
-    It begins with the checkpoint of an earlier segment if there is one, and ends in one of its own:
-    at that epoch, or before where early stopping says so, where it is asked to stop, or at its
-    deadline. No two sendings write the same file, so that one which is taken for lost, and is not,
-    spoils nothing.
+    rung: int = 0
+    directory: str
+    """Folder for the files of the job, its `log` included; empty if it has none."""
+    run_directory: str = ""
+    """Directory with the file of the driver's token."""
+    token: str = ""
+    """Token of the driver that sent this job; a newer driver's token ends it."""
+    attempt: str = ""
+    """Identifier of this attempt at the job."""
+    site_gcds: int = 1
+    """Number of GCDs of the site, whose processes share a file system."""
+    deadline: float | None = None
+    """Time by which the job ends, a segment with a checkpoint, by the node's monotonic clock [s];
+    None for no limit."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the job."""
+        return Path(self.directory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; inverse of :func:`read_job`."""
+        return vars(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call(JobSpec):
+    """Request to call a function, in a process that has torch imported.
+
+    Like every job, it may be repeated after it has ended. So it writes its files completely or not
+    at all, and checks first whether they exist.
     """
 
-    directory: str
-    """Folder of the trial or member; the only place the segment writes to."""
+    function: str
+    """Name of the function, `module:function`."""
+    argument: Mapping[str, Any]
+    """Argument as JSON values. A dict returned by the function becomes the outcome's ``answer``."""
+    what: str = ""
+    """Subject of the call, for messages."""
+
+    def __str__(self) -> str:
+        return self.what or f"{self.kind} {self.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SegmentSpec(JobSpec):
+    """Request to train one trial or member up to an epoch.
+
+    It starts from the checkpoint of an earlier segment if there is one. It writes one of its own at
+    that epoch, or earlier on early stopping, on a request to stop, or at its deadline. No two
+    attempts write the same file, so an attempt that is wrongly taken for lost does no harm.
+    """
+
     store: str
     """Path of the GraphStore."""
     network: NetworkConfig
-    """The network, checked."""
+    """Checked configuration of the network."""
     until_epoch: int
-    """Epochs trained in all when the segment ends."""
+    """Total number of epochs trained when the segment ends."""
     seed: int
     start_from: str | None = None
-    """Checkpoint that a member without one of its own begins with: that of its trial."""
+    """Checkpoint of its trial, for a member without a checkpoint of its own."""
     weights: str = ""
-    """File of trained weights that a trial or member with nothing else to begin with begins with;
-    random ones if not given."""
+    """File of initial weights for a trial or member without a checkpoint; empty for random ones."""
     frozen: tuple[str, ...] = ()
-    """Parameters, or modules that hold them, that are not trained."""
+    """Names of parameters, or of modules that hold them, that are not trained."""
     begin_with: str = ""
-    """Name, in the folder, of the checkpoint that it begins with, where the driver knows it."""
+    """Name of the checkpoint in the folder to start from, if the driver knows it."""
     may_have_begun: bool = True
-    """Whether earlier sendings may have left checkpoints that the driver does not know; then it
-    begins with the one that has got furthest."""
+    """True if earlier attempts may have left checkpoints unknown to the driver; the segment then
+    starts from the one with the most progress."""
     decay: tuple[int, int] | None = None
-    """Epochs between which a member's learning rate falls, by default to nothing; those of a trial
-    if not given."""
+    """Epochs between which a member's learning rate falls, by default to nothing; None for the
+    schedule of a trial."""
     checksums: dict[str, int] = field(default_factory=dict)
-    """Of the checkpoints that the driver knows, by name."""
+    """Checksums of the checkpoints that the driver knows, by name."""
     after_epoch: int = 0
-    """Epochs trained when the segment was planned; those after it are in its history."""
+    """Number of epochs trained when the segment was planned; its history has later ones."""
     batches: int = 1
-    """Batches in a step, as large as the network's `Training` says, from the next epoch that it
-    begins; the learning rate follows."""
+    """Number of batches in a step, each as large as in the network's `Training`, from the next
+    epoch on; the learning rate follows."""
     bootstrap: bool = False
-    """Whether it trains on a resample of the training split, drawn by its seed."""
+    """True to train on a resample of the training split, drawn by the seed."""
     budget: tuple[str, float] | None = None
-    """Unit and size of what the network's `num_epoch` epochs divide among themselves, as ("steps",
-    1000); each is a pass through the training split if not given."""
+    """Unit and size of the training that the network's `num_epoch` epochs divide, as ("steps",
+    1000); None if each is a pass through the training split."""
     sampling: Sampling = "proportional"
-    """How often graphs of each branch are drawn, as `data.sampling` has it."""
+    """Sampling of branches, as in `data.sampling`."""
     validation: tuple[int, int] | None = None
-    """Number of graphs of the validation split by which epochs are judged, and the seed that draws
-    them; all if not given."""
+    """Size of the validation subset used after each epoch, and the seed that draws it; None for
+    the whole split."""
     criterion: CriterionName = "mae"
-    """Error by which its epochs are judged."""
+    """Error by which epochs are compared."""
     trivial_errors: dict[str, float] = field(default_factory=dict)
-    """Errors of a trivial predictor, by target, in which the criterion is measured; the trainer
-    works them out if not given."""
-    run_directory: str = ""
-    """File of the driver's token."""
-    token: str = ""
-    """Identifies the driver that sent this segment; a newer driver's token ends it."""
-    attempt: str = ""
-    """Identifies this sending of it."""
-    site_gcds: int = 1
-    """GCDs of the site, whose processes share its file system."""
-    deadline: float | None = None
-    """Time by the node's monotonic clock [s] by which the segment ends with a checkpoint; none if
-    not given."""
+    """Errors of a trivial predictor, by target: the units of the criterion; the trainer computes
+    them if empty."""
     threads: int = 1
     mode: Mode = "memory"
-    """How the store is read."""
+    """Mode of reading the store."""
     scratch: str | None = None
-    """Fast local directory of the node, for a copy of the store."""
+    """Fast local directory of the node for a copy of the store."""
     profile_seconds: float = 0.0
-    """If not 0, its steps are profiled, for so long in each mode [s], and nothing is trained."""
+    """Time to profile its steps in each mode [s], without training; 0 to train."""
     parts_only: bool = False
-    """Whether the profile is of the parts of a step, without other ways to compare them with."""
+    """True to profile only the stages of a step, without comparing other modes."""
     traced: bool = False
-    """Whether the profile comes with a trace of some steps."""
+    """True to add a trace of some steps to the profile."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, for another process; :meth:`from_dict` reads it."""
+        """Plain values for JSON; inverse of :func:`read_job`."""
         return {**vars(self), "network": self.network.to_json()}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SegmentSpec:
-        """The segment of which these are the JSON values.
+        """Read a segment from its JSON values.
 
         Raises
         ------
         InputError
-            If the network is none.
+            If the network is invalid.
         """
         source = f"{values['kind']} {values['number']}"
         known = {"network": load_network(values["network"], source)}
         return cls(**{**values, **known, "frozen": tuple(values.get("frozen", ()))})
 
     @property
-    def folder(self) -> Path:
-        """The trial's or member's folder."""
-        return Path(self.directory)
-
-    @property
     def checkpoint(self) -> Path:
-        """The file that this sending of the segment writes, and no other."""
+        """File that only this attempt at the segment writes."""
         return self.folder / (f"checkpoint-{self.attempt}.pt" if self.attempt else "checkpoint.pt")
 
     @property
-    def profile(self) -> Path:
-        """The file that this sending of a profile writes."""
-        return self.folder / f"profile-{self.attempt}.json"
-
-    @property
     def trace(self) -> Path:
-        """The Chrome trace of this sending of a profile."""
+        """Chrome trace of this attempt at a profile."""
         return self.folder / f"trace-{self.attempt}.json"
+
+
+def read_job(values: Mapping[str, Any]) -> Call | SegmentSpec:
+    """Read a job from its JSON values.
+
+    Raises
+    ------
+    InputError
+        If the network of a segment is invalid.
+    """
+    return Call(**values) if "function" in values else SegmentSpec.from_dict(values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOutcome:
-    """How the training of a segment went, as its trainer knows."""
+    """Result of the training of a segment, as far as its trainer knows it."""
 
     from_epoch: int = 0
     to_epoch: int = 0
-    """Epochs trained in all; fewer than asked for where early stopping ended the segment."""
+    """Total number of epochs trained; less than requested after early stopping."""
     status: Status
     reason: str = ""
     from_step: int = 0
-    """Steps of the epoch after ``from_epoch`` that an earlier segment had taken."""
+    """Number of steps of the epoch after ``from_epoch`` that an earlier segment had taken."""
     best_val_error: float | None = None
-    """Smallest criterion so far, of a member since it left its trial; what a rung judges by."""
+    """Smallest criterion so far, for a member since it left its trial; rungs compare it."""
     best_val_loss: float | None = None
     """Validation loss of the same weights."""
     best_epoch: int | None = None
@@ -181,55 +223,57 @@ class TrainingOutcome:
     metrics: dict[str, float] = field(default_factory=dict)
     """Errors of the same weights on the validation split, in the data's units."""
     checkpoint: str = ""
-    """Name, in the folder, of the checkpoint in which it ended; empty if it wrote none."""
+    """Name of its last checkpoint in the folder; empty if it wrote none."""
     checksum: int | None = None
-    """CRC-32 at the end of this file."""
+    """CRC-32 at the end of that file."""
     passed_over: str = ""
-    """Checkpoints that it should have begun with, and why it did not."""
+    """Checkpoints from which it should have started, and why it did not."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     steps: int = 0
-    """Training steps it took."""
+    """Number of training steps."""
     step_seconds: float = 0.0
-    """Mean time of one, from batch to batch; the first, which starts much up, counts only where it
-    is the only one."""
+    """Mean time of a step, from batch to batch [s]. The first step includes warm-up and counts only
+    if it is the only one."""
     graphs_per_step: float = 0.0
-    """Mean number of graphs of a step over all ranks, in the last epoch that it trained in."""
+    """Mean number of graphs in a step over all ranks, in the last epoch trained."""
     learning_rate: float = 0.0
-    """The largest in that epoch, before a schedule lowers it."""
+    """Largest learning rate in that epoch, before a schedule lowers it."""
     steady_steps: int = 0
-    """Steps after the first five, by which its speed is judged."""
+    """Number of steps after the first five, from which the speed is computed."""
     steady_graphs: int = 0
-    """Graphs of these steps on all ranks."""
+    """Number of graphs in these steps on all ranks."""
     steady_seconds: float = 0.0
-    """Their time, without validation and checkpoints [s]."""
+    """Time of these steps, without validation and checkpoints [s]."""
     steady_joules: float | None = None
-    """Their energy on all ranks [J]; None if a rank has no counter."""
+    """Energy of these steps on all ranks [J]; None if a rank has no counter."""
     peak_memory_gib: float = 0.0
     joules: float | None = None
-    """The segment's energy on all ranks [J]; None if a rank has no counter."""
+    """Energy of the segment on all ranks [J]; None if a rank has no counter."""
     spent_seconds: float = 0.0
-    """Time of each GCD [s] that led to the checkpoint the segment began with, including the work of
-    lost segments, which have no ``seconds``."""
+    """Time of each GCD that led to the initial checkpoint [s], including the work of lost segments,
+    which have no ``seconds``."""
     spent_joules: float = 0.0
     fused: int = 1
-    """Segments that were trained fused with each other, itself included. Its times and its energy
-    are its share of theirs, its peak of memory is that of all of them."""
+    """Number of segments in its fused group, itself included. Its times and energy are its share of
+    the group's; its peak memory is that of the group."""
     started: float = 0.0
-    """Unix time [s]."""
+    """Unix time of the start [s]."""
     ended: float = 0.0
+    answer: dict[str, Any] = field(default_factory=dict)
+    """Dict returned by a called function, or the profile of a segment's steps."""
 
     @classmethod
     def cut_short(cls, status: Status, reason: str, began: float | None = None) -> TrainingOutcome:
-        """Outcome of a segment whose trainer cannot tell more, ended now.
+        """Make the outcome of a segment that ends now and whose trainer cannot say more.
 
         Parameters
         ----------
         status, reason
-            How it ended.
+            Status of the segment, and the reason for it.
         began
-            When it began, by `time.perf_counter` [s], as a wall clock may be set meanwhile; just
-            now if not given.
+            Start of the segment by `time.perf_counter` [s], since a wall clock may be set; by
+            default now.
         """
         now, seconds = time.time(), 0.0 if began is None else time.perf_counter() - began
         return cls(status=status, reason=reason, started=now - seconds, ended=now, seconds=seconds)
@@ -237,11 +281,11 @@ class TrainingOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Node and GCDs of a segment, as its worker knows them."""
+    """Node and GCDs of a segment, as far as its worker knows them."""
 
     node: str = ""
     gcds: list[str] = field(default_factory=list)
-    """GCD of each rank; one on another node than the first rank's is named `node/gcd`."""
+    """Name of each rank's GCD; on another node than the first rank's it is `node/gcd`."""
 
     @property
     def places(self) -> list[tuple[str, str]]:
@@ -252,38 +296,38 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class Forecast:
-    """Plan and estimate of a segment by the driver."""
+    """Plan and cost estimate of a segment, made by the driver."""
 
     together: float = 1.0
-    """Mean number of segments on its GCD while it was there, itself included."""
+    """Mean number of segments on its GCD while it ran, itself included."""
     parameters: dict[str, Any] = field(default_factory=dict)
-    """Values of the trial: dotted path into the network → value."""
+    """Hyper-parameters of the trial by dotted path into the network."""
     accumulation_steps: int = 1
-    """Micro-batches into which each rank divided its graphs of a step."""
+    """Number of micro-batches into which each rank divided its graphs of a step."""
     batches: int = 1
-    """Batches in a step, as :class:`SegmentSpec` has them."""
+    """Number of batches in a step, as in :class:`SegmentSpec`."""
     planned_epochs: int | None = None
-    """Epochs the segment was to train."""
+    """Number of epochs that the segment was to train."""
     predicted_seconds: float | None = None
-    """Time predicted for each of its GCDs, start and validation included [s]."""
+    """Predicted time on each of its GCDs, start and validation included [s]."""
     predicted_low: float | None = None
     """5th percentile of that time [s]."""
     predicted_high: float | None = None
     """95th percentile of that time [s]."""
     busy: float | None = None
-    """Predicted fraction of the time in which its GCD computes."""
+    """Predicted fraction of the time that its GCD computes."""
     step_work: list[float] = field(default_factory=list)
-    """What was counted of a training step: operations, bytes, launches of a GCD, most memory of a
-    GCD and the weights' [B]."""
+    """Counted work of a training step: operations, bytes, launches of a GCD, peak memory of a GCD
+    and memory of the weights [B]."""
     waited_seconds: float | None = None
-    """Time between when it could have run and when it was sent [s]."""
+    """Time between ready to run and launch [s]."""
     away_seconds: float | None = None
-    """Time between when it was sent and when the driver knew its end [s]."""
+    """Time between launch and the driver's notice of its end [s]."""
     uncorrected_seconds: float | None = None
-    """Time predicted for the training steps on all GCDs, before corrections [s]."""
+    """Predicted time of the training steps on all GCDs, before corrections [s]."""
     predicted_memory_gib: float | None = None
     uncorrected_memory_gib: float | None = None
-    """Prediction from the network alone, without a margin."""
+    """Predicted memory from the network alone, without a margin [GiB]."""
 
 
 _NO_DETAILS: dict[str, Any] = {"history": [], "metrics": {}, "parameters": {}}
@@ -291,13 +335,13 @@ _NO_DETAILS: dict[str, Any] = {"history": [], "metrics": {}, "parameters": {}}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
-    """How a segment ended, as trainer, worker and driver know. A line of `segments.jsonl`."""
+    """Complete result of a segment, from trainer, worker and driver; a line of `segments.jsonl`."""
 
     version: int = VERSION
 
     @property
     def is_whole(self) -> bool:
-        """Whether it did all it was sent for, from the beginning of an epoch on."""
+        """True if it trained all planned epochs from the beginning of an epoch on."""
         epochs = self.to_epoch - self.from_epoch
         return self.status == "ok" and epochs == self.planned_epochs and not self.from_step
 
@@ -305,7 +349,7 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
     def of(
         cls, segment: Segment, outcome: TrainingOutcome, place: Place | None = None
     ) -> SegmentResult:
-        """Compose the result of a segment; its forecast is added by :meth:`expected`."""
+        """Compose the result of a segment; :meth:`expected` adds its forecast."""
         return cls(
             kind=segment.kind,
             number=segment.number,
@@ -315,19 +359,20 @@ class SegmentResult(Forecast, Place, TrainingOutcome, Segment):
         )
 
     def expected(self, forecast: Forecast) -> SegmentResult:
-        """The result beside the driver's forecast."""
+        """Add the driver's forecast."""
         return replace(self, **vars(forecast))
 
     def drop_details(self) -> None:
-        """Forget what takes most of the memory, and nobody asks of a trial that has ended."""
+        """Free the largest fields, which nobody needs of an ended trial."""
         for name, nothing in _NO_DETAILS.items():
             object.__setattr__(self, name, nothing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values of all fields."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Plain values of all fields of a segment."""
+        names = (field.name for field in fields(self) if field.name != "answer")
+        return {name: getattr(self, name) for name in names}
 
 
 def trial_kwh(results: Iterable[SegmentResult]) -> float:
-    """Energy that segments of trials have used, as far as it was counted [kWh]."""
+    """Total counted energy of the segments of trials [kWh]."""
     return sum((result.joules or 0.0) / 3.6e6 for result in results if result.kind == "trial")

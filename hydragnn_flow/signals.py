@@ -1,4 +1,4 @@
-"""Signals that end a process, handled so that it gives its resources back first."""
+"""Signals that end a process, handled so that it first releases its resources."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# Sent by Ctrl-C, by `kill` and the guards of a login node, and when a connection is lost.
+# Sent by Ctrl-C, by `kill` and the guards of a login node, and on loss of a connection.
 _ENDING: tuple[int, ...] = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _UNHANDLED = (signal.SIG_DFL, signal.default_int_handler)
-# Signals within this time count as one [s]: the exception of a second one would end the `finally`
-# of the first.
+# Signals within this time count as one [s]: the exception of a second one would interrupt the
+# `finally` blocks that handle the first.
 SECONDS_OF_ONE = 2.0
 
 
@@ -23,11 +23,11 @@ SECONDS_OF_ONE = 2.0
 def leaving_in_order() -> Iterator[None]:
     """Leave a ``with`` block by `SystemExit` on SIGTERM and SIGHUP, as on Ctrl-C by its exception.
 
-    Left alone, both end the process at once. The exit status is a shell's: 128 and the number of
-    the signal. A signal that has a handler, or is ignored as nohup does, is left as it is.
+    By default both end the process at once. The exit status follows the shell: 128 plus the number
+    of the signal. A signal that has a handler, or is ignored as under nohup, is left alone.
 
     Signals that come together raise one exception: systemd ends a session by SIGTERM and SIGHUP at
-    once, and a user whose Ctrl-C has to wait for a long computation may close the terminal.
+    once, and a user whose Ctrl-C waits for a long computation may close the terminal.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -46,7 +46,7 @@ def leaving_in_order() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Put signals that end the process off until the end of a ``with`` block."""
+    """Delay signals that end the process until the end of a ``with`` block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -68,7 +68,7 @@ def undisturbed() -> Iterator[None]:
 
 
 def _leaving() -> Callable[[int, FrameType | None], None]:
-    """A handler that raises the exception of a signal, and none for those right behind it."""
+    """Make a handler that raises a signal's exception, but not again right after it."""
     left = float("-inf")
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -93,8 +93,8 @@ def ignore_endings() -> None:
 
 
 def _keep_silent_without_terminal() -> None:
-    """Print nowhere if the terminal, or who reads a pipe, is gone: an error of `print` would end
-    the clearing up."""
+    """Redirect output to nowhere if the terminal, or the reader of a pipe, is gone: an error of
+    `print` would interrupt the clean-up."""
     for output in (1, 2):
         ends = select.poll()
         ends.register(output, 0)

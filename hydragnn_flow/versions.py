@@ -1,4 +1,4 @@
-"""Versions of all that the numbers of a run depend on."""
+"""Versions of everything that the numbers of a run depend on."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _CLASS = re.compile(r"([A-Za-z_][\w.]*):[A-Za-z_]\w*")
 
 
 def versions(values: Any = None) -> dict[str, str]:
-    """Version of Python and of each of these packages that is installed, by name.
+    """Versions of Python and of each of these packages that is installed, by name.
 
-    No package is imported for it.
+    No package is imported for this.
 
     Parameters
     ----------
     values
-        A configuration, as plain values. Packages follow whose classes it names as
-        ``module:Class`` and that were imported to check it. A module that no installed package
-        has is listed with the SHA-256 of its file.
+        Configuration as plain values. Packages of classes that it names as ``module:Class``, and
+        that were imported to check it, are added. A module that belongs to no installed package
+        is listed with the SHA-256 of its file.
     """
     found = {"python": platform.python_version()}
     for package in _PACKAGES:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ class Keys(Section):
 
 class Neighbours(nn.Module):
     """A sum over neighbours of functions of their distance, for graph and node targets."""
+
+    head_names = ("heads",)
 
     def __init__(self, outputs: dict[str, tuple[str, int]], width: int, cutoff: float) -> None:
         super().__init__()
@@ -38,6 +41,9 @@ class Neighbours(nn.Module):
         return elements + torch.zeros_like(elements).index_add(
             0, receiver, radial * elements[sender]
         )
+
+    def read_weights(self, file: Path) -> Any:
+        return torch.load(file, weights_only=True)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
         nodes, found = self.node_features(batch).tanh(), {}

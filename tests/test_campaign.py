@@ -1,7 +1,5 @@
 """The main job, end to end, as a user runs it: killed once, interrupted once, and finished."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

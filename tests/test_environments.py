@@ -1,13 +1,11 @@
 """Every command works in any environment that a cluster has, or says in one sentence why not."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -42,7 +40,6 @@ COMMANDS = [
     "report RUN",
     "store check STORE",
     "init DATA",
-    "import-deephyper RESULTS -c CONFIG",
     "evaluate RUN DATA/a.extxyz -o NEW/errors.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.csv",
     "predict RUN DATA/a.extxyz -o NEW/a.extxyz",
@@ -63,12 +60,12 @@ ENVIRONMENTS = {**TERMINALS, **FILES}
 class Place:
     """Runs commands in environments, with the files that they are about."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         shutil.copytree(GOLDEN, folder / "RUN")
         (folder / "NEW").mkdir()
 
-    def run(self, environment: str, command: str) -> subprocess.CompletedProcess[str]:
+    def run(self, environment, command):
         changes, how = ENVIRONMENTS[environment]
         set_to = {name: value and self._placed(value) for name, value in changes.items()}
         words = [self._placed(word) for word in command.split()]
@@ -93,13 +90,13 @@ class Place:
             out, err = process.communicate()
         return subprocess.CompletedProcess(flow, process.returncode, out, err)
 
-    def _placed(self, word: str) -> str:
+    def _placed(self, word):
         name = word.partition("/")[0]
         return (
             str(self.folder / word) if len(name) > 1 and name.isupper() and name.isalpha() else word
         )
 
-    def answers(self, environment: str, commands: Sequence[str]) -> None:
+    def answers(self, environment, commands):
         """Check each command: as it should be, or one sentence."""
         shutil.rmtree(self.folder / "NEW", ignore_errors=True)
         (self.folder / "NEW").mkdir()
@@ -124,7 +121,7 @@ class Place:
 
 
 @pytest.fixture
-def small(tmp_path: Path) -> Place:
+def small(tmp_path):
     return Place(tmp_path)
 
 
@@ -132,12 +129,12 @@ def small(tmp_path: Path) -> Place:
     "environment",
     ["ASCII, dumb and narrow", "none of the three", "a reader that has gone", "a full disk"],
 )
-def test_a_run_is_shown_in_any_environment(small: Place, environment: str) -> None:
+def test_a_run_is_shown_in_any_environment(small, environment):
     small.answers(environment, ["status RUN"])
 
 
 @pytest.mark.parametrize("home", [None, "/dev/null"])
-def test_adios2_needs_no_home(home: str | None) -> None:
+def test_adios2_needs_no_home(home):
     without_torch = 'import sys; sys.modules["torch"] = None'  # which adios2 imports, in seconds
     program = f"{without_torch}; import hydragnn_flow, adios2.bindings as a; a.ADIOS()"
     values = {**os.environ, "HOME": home}
@@ -148,9 +145,9 @@ def test_adios2_needs_no_home(home: str | None) -> None:
     assert done.returncode == 0
 
 
-def test_a_home_that_is_read_only_is_not_talked_about() -> None:
+def test_a_home_that_is_read_only_is_not_talked_about():
     done = subprocess.run(
-        [sys.executable, "-c", "import hydragnn_flow.report.pictures"],
+        [sys.executable, "-c", "import hydragnn_flow.report.style"],
         env={**os.environ, "HOME": "/proc"},
         capture_output=True,
     )
@@ -158,7 +155,7 @@ def test_a_home_that_is_read_only_is_not_talked_about() -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(tmp_path_factory):
     """All that the commands need; 64 KiB of a disk, which are full."""
     from ase.io import write
     from console_cases import structures
@@ -173,7 +170,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     changes = {"search": {**CONFIG["search"], "trials": 2, "min_epochs": 1}}
     changes["ensemble"] = {**CONFIG["ensemble"], "epochs": 6}
     (folder / "CONFIG").write_text(yaml.safe_dump({**CONFIG, **changes}), "utf-8")
-    (folder / "RESULTS").write_text("p:hidden_dim,objective\n4,-1.5\n8,-1.25\n", "utf-8")
     done = place.run("no terminal, no input", "prepare CONFIG --run-dir PREPARED")
     assert done.returncode == 0, done.stderr
     (folder / "PREPARED" / "store.gs").rename(folder / "STORE")
@@ -194,13 +190,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", TERMINALS)
-def test_what_is_printed_is_right_on_every_terminal(place: Place, environment: str) -> None:
+def test_what_is_printed_is_right_on_every_terminal(place, environment):
     place.answers(environment, PRINTING)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("environment", FILES)
-def test_every_command_works_in_every_environment(place: Place, environment: str) -> None:
+def test_every_command_works_in_every_environment(place, environment):
     if "latin-1" in environment and not any((place.folder / "LOCALES").iterdir()):
         pytest.skip("needs localedef and the locales' sources")
     if "no room" in environment and not any((place.folder / "FULL").iterdir()):

@@ -1,14 +1,11 @@
 """The package as it is installed: what it needs is declared, and it works away from its sources."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
 from importlib.metadata import packages_distributions, version
 from pathlib import Path
 
@@ -26,7 +23,7 @@ REPOSITORY = Path(__file__).parents[1]
 SUITES = REPOSITORY / "hydragnn_flow" / "testing"
 
 
-def imported(folder: str) -> Iterator[tuple[Path, str]]:
+def imported(folder):
     """Each file of a folder of sources, with the modules that it imports anywhere in it."""
     for file in (REPOSITORY / folder).rglob("*.py"):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -36,11 +33,11 @@ def imported(folder: str) -> Iterator[tuple[Path, str]]:
             yield from ((file, name) for name in names)
 
 
-def test_every_package_that_is_imported_is_declared() -> None:
+def test_every_package_that_is_imported_is_declared():
     """What the tests need must not hide what the package itself needs."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["shap"], *extras["mesh"], *extras["tensorboard"]]
+    needed = [*project["dependencies"], *extras["mesh"]]
     always, of_suites = (
         {re.split(r"[^\w.-]", line)[0].lower() for line in lines}
         for lines in (needed, extras["testing"])
@@ -58,7 +55,7 @@ def test_every_package_that_is_imported_is_declared() -> None:
     assert not wrong
 
 
-def test_the_citation_is_of_this_version_and_licence() -> None:
+def test_the_citation_is_of_this_version_and_licence():
     cited = yaml.safe_load((REPOSITORY / "CITATION.cff").read_text(encoding="utf-8"))
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert cited["title"] == project["name"]
@@ -73,7 +70,7 @@ def test_the_citation_is_of_this_version_and_licence() -> None:
     assert cited["authors"][0]["name"] in text
 
 
-def test_nothing_but_tests_imports_the_conformance_suites() -> None:
+def test_nothing_but_tests_imports_the_conformance_suites():
     """They need pytest, which the package does not."""
     assert list(SUITES.glob("*.py"))
     importers = {
@@ -86,7 +83,7 @@ def test_nothing_but_tests_imports_the_conformance_suites() -> None:
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed(tmp_path_factory):
     """Commands of a fresh environment with this package, built and installed by pip.
 
     What the package depends on comes from the environment of the tests.
@@ -100,7 +97,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fresh / "bin"
 
 
-def run(installed: Path, folder: Path, *words: str) -> str:
+def run(installed, folder, *words):
     """Start a command of the fresh environment in a folder that is not the repository."""
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [installed / words[0], *words[1:]]
@@ -110,7 +107,7 @@ def run(installed: Path, folder: Path, *words: str) -> str:
 
 
 @pytest.mark.slow
-def test_an_installed_package_is_whole(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_package_is_whole(installed, tmp_path):
     where = "import hydragnn_flow; print(hydragnn_flow.__file__)"
     package = Path(run(installed, tmp_path, "python", "-c", where).strip()).parent
     assert package.is_relative_to(installed.parent)
@@ -127,7 +124,7 @@ def test_an_installed_package_is_whole(installed: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_installed_package_knows_its_sites(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_package_knows_its_sites(installed, tmp_path):
     (tmp_path / "site.yaml").write_text("site: frontier\naccount: ABC123\nnodes: 16\nblocks: 4\n")
     for site in ("frontier", "site.yaml"):
         said = run(installed, tmp_path, "hydragnn-flow", "site", "show", site, "-A", "ABC123")
@@ -139,7 +136,7 @@ def test_an_installed_package_knows_its_sites(installed: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_workers_start_from_an_installed_package(installed: Path, tmp_path: Path) -> None:
+def test_workers_start_from_an_installed_package(installed, tmp_path):
     """Parsl starts them with the Python of the environment; trainers import the package there."""
     with bound_to({min(os.sched_getaffinity(0))}):  # of one core it makes one GCD
         said = run(installed, tmp_path, "hydragnn-flow", "site", "check", "local")

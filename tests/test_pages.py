@@ -1,19 +1,16 @@
 """README and docs: configurations are valid, commands and files exist, links lead somewhere."""
 
-from __future__ import annotations
-
 import json
 import re
 import runpy
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 import yaml
-from page_cases import PACKAGE, PAGES, REPOSITORY, Block, Line, blocks, is_defined, lines, names
+from page_cases import PACKAGE, PAGES, REPOSITORY, blocks, is_defined, lines, names
 
 from hydragnn_flow import cli, load_site
 from hydragnn_flow.config import DataConfig, NetworkConfig, RunConfig, load_config, resolve_config
@@ -36,12 +33,12 @@ _JOB = {
 }
 
 
-def place(case: Block | Line) -> str:
+def place(case):
     return case.place
 
 
 @pytest.mark.parametrize("block", blocks("yaml"), ids=place)
-def test_yaml(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yaml(block, tmp_path, monkeypatch):
     values = yaml.safe_load(block.text)
     if "site" in values:
         for name, value in _JOB.items():
@@ -63,7 +60,7 @@ def test_yaml(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("block", blocks("json"), ids=place)
-def test_json(block: Block) -> None:
+def test_json(block):
     values = json.loads(f"{{{block.text}}}")
     network = read_json(_QUICKSTART.with_name("potential.json"))["NeuralNetwork"]
     for section, keys in values.items():
@@ -73,18 +70,18 @@ def test_json(block: Block) -> None:
 
 
 @pytest.mark.parametrize("file", sorted(REPOSITORY.glob("configs/*.yaml")), ids=lambda f: f.name)
-def test_every_configuration_that_comes_with_the_package_is_valid(file: Path) -> None:
+def test_every_configuration_that_comes_with_the_package_is_valid(file):
     assert load_config(file).search.trials > 0
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=place)
-def test_python_is_python(block: Block) -> None:
+def test_python_is_python(block):
     """What it says of a finished run is run by test_campaign."""
     compile(block.text, block.place, "exec")
 
 
 @pytest.mark.parametrize("line", lines("hydragnn-flow"), ids=place)
-def test_commands_exist_with_their_options(line: Line) -> None:
+def test_commands_exist_with_their_options(line):
     command: Any = typer.main.get_command(cli.app)
     words = list(line.words[1:])
     while hasattr(command, "commands") and words != ["--version"]:
@@ -101,7 +98,7 @@ def test_commands_exist_with_their_options(line: Line) -> None:
 @pytest.mark.parametrize(
     "line", [line for line in lines("python") if "-m" not in line.words], ids=place
 )
-def test_programs_exist_with_their_options(line: Line) -> None:
+def test_programs_exist_with_their_options(line):
     page = line.place.partition(":")[0]
     own = (block for block in blocks("python") if block.place.partition(":")[0] == page)
     if any(block.text.startswith(f"# {line.words[1]}\n") for block in own):
@@ -115,9 +112,7 @@ def test_programs_exist_with_their_options(line: Line) -> None:
             assert re.search(rf'"{word}"|\b{parameter}: ', source)
 
 
-def test_the_workflow_takes_what_the_readme_gives_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_the_workflow_takes_what_the_readme_gives_it(monkeypatch, capsys, tmp_path):
     [line] = [line for line in lines("python") if "workflows/ensemble_hpo.py" in line.words]
     monkeypatch.setattr(sys, "argv", list(line.words[1:]))
     monkeypatch.chdir(tmp_path)
@@ -127,7 +122,7 @@ def test_the_workflow_takes_what_the_readme_gives_it(
 
 
 @pytest.mark.parametrize("line", lines("make"), ids=place)
-def test_make_has_its_targets(line: Line) -> None:
+def test_make_has_its_targets(line):
     if "benchmark-NAME" in line.words:
         return  # stands for any
     command = ["make", "--dry-run", *line.words[1:]]
@@ -138,21 +133,21 @@ def test_make_has_its_targets(line: Line) -> None:
         assert re.search(rf"\b{name}\b", makefile)
 
 
-def test_pages_name_files_and_code() -> None:
+def test_pages_name_files_and_code():
     """What the following tests look for is found."""
     text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
     assert len(re.findall(_FILE, text)) > 20 and len(re.findall(_NAME, text)) > 20
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_files_of_the_repository_that_a_page_names_exist(page: Path) -> None:
+def test_files_of_the_repository_that_a_page_names_exist(page):
     """Modules may be named by the end of their path, as `campaign/driver.py`."""
     for name in re.findall(_FILE, page.read_text(encoding="utf-8")):
         assert (REPOSITORY / name).exists() or any(PACKAGE.rglob(name)), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_names_of_the_code_on_a_page_are_defined(page: Path) -> None:
+def test_names_of_the_code_on_a_page_are_defined(page):
     text = page.read_text(encoding="utf-8")
     for name in re.findall(r"(?<![/\w])hydragnn_flow(?:\.\w+)+", text):
         assert is_defined(name), name
@@ -162,7 +157,7 @@ def test_names_of_the_code_on_a_page_are_defined(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_prose_is_wrapped(page: Path) -> None:
+def test_prose_is_wrapped(page):
     text = page.read_text(encoding="utf-8")
     for unwrapped in (r"^ *```.*?^ *```$", r"^<!-- (?:result|table): .*?^<!-- end -->$"):
         text = re.sub(unwrapped, "", text, flags=re.DOTALL | re.MULTILINE)
@@ -171,7 +166,7 @@ def test_prose_is_wrapped(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere(page):
     text = page.read_text(encoding="utf-8")
     pictures = re.findall(r'<img src="([^"]+)"', text)
     for target in [*re.findall(r"\]\((?!https?://)([^)\s]+)\)", text), *pictures]:
@@ -181,7 +176,7 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(file), target
 
 
-def anchors(page: Path) -> set[str]:
+def anchors(page):
     """Names GitHub gives to the headings of a page."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
@@ -189,7 +184,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_row_of_a_table_has_a_header(page: Path) -> None:
+def test_every_row_of_a_table_has_a_header(page):
     """A blank line within a table makes a second one of its rest, without a header."""
     text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
     rows = [bool(re.fullmatch(r"\s*\|.*\|\s*", line)) for line in text.splitlines()]

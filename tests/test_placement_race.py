@@ -1,25 +1,21 @@
 """Trials of known cost through the real loop of a campaign, beside what no schedule can beat."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 from placement_race import synthetic
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import prepare_store
 
 GIB = 200.0
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(tmp_path_factory):
     data = DataConfig.model_validate(synthetic.CONFIG["data"])
     return prepare_store(data, 4.0, None, 0, tmp_path_factory.mktemp("data") / "store.gs")
 
 
-def test_few_trials_use_many_gcds(tmp_path: Path, store: GraphStore) -> None:
+def test_few_trials_use_many_gcds(tmp_path, store):
     """A GCD each, they would wait for the longest; and what comes first is always the same."""
     trials, gcds = 40, 256
     fixed = synthetic.campaign(
@@ -36,9 +32,7 @@ def test_few_trials_use_many_gcds(tmp_path: Path, store: GraphStore) -> None:
 
 
 @pytest.mark.parametrize("trials", [60, 300])
-def test_no_campaign_is_shorter_than_the_bounds(
-    tmp_path: Path, store: GraphStore, trials: int
-) -> None:
+def test_no_campaign_is_shorter_than_the_bounds(tmp_path, store, trials):
     gcds = 32
     ran = synthetic.campaign(tmp_path / "run", store, trials, gcds, GIB)
     assert len(ran.models) == trials

@@ -1,7 +1,5 @@
 """How this suite shares its files out between processes: groups together, a crash told and over."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
@@ -23,7 +21,7 @@ def test_it():
 CRASH = "import os\ndef test_before(): pass\ndef test_crash(): os._exit(9)\n"
 
 
-def test_groups_stay_together_and_a_crash_is_one_red_test(tmp_path: Path) -> None:
+def test_groups_stay_together_and_a_crash_is_one_red_test(tmp_path):
     conftest = Path(__file__).with_name("conftest.py")
     (tmp_path / "conftest.py").write_text(CONFTEST.format(path=str(conftest)))
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = xdist_group\n")

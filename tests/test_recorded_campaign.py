@@ -1,9 +1,6 @@
 """A campaign that really ran on this machine, and the simulation of its record."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from campaign_cases import write_config
@@ -13,20 +10,19 @@ from hydragnn_flow import load_config, load_site, run_campaign
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
-from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.simulation import Conditions, simulate
 
 
-def states(path: Path) -> list[tuple[int, str]]:
+def states(path):
     return [(trial.number, trial.state) for trial in read_trials(path)]
 
 
-def segments(path: Path) -> list[SegmentResult]:
+def segments(path):
     return sorted(RunDirectory(path).results(), key=lambda result: result.started)
 
 
 @pytest.mark.slow
-def test_a_real_campaign_is_reproduced(tmp_path: Path) -> None:
+def test_a_real_campaign_is_reproduced(tmp_path):
     config, site, run = load_config(write_config(tmp_path)), load_site("local"), tmp_path / "run"
     # On one GCD no result races another, so what follows from what is the same again.
     site = replace(site, node=replace(site.node, gcds=site.node.gcds[:1]))

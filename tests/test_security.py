@@ -1,7 +1,5 @@
 """What docs/security.md promises of a campaign: who can reach it, and who can read it."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import subprocess

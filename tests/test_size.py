@@ -1,12 +1,9 @@
 """The size of the repository stays below `ceilings.yaml`; CONTRIBUTING says when one is raised."""
 
-from __future__ import annotations
-
 import ast
 import io
 import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,11 +22,11 @@ _NO_CODE = {
 _NUMBER = (ast.Constant, ast.Tuple, ast.BinOp, ast.UnaryOp)
 
 
-def modules(folder: str) -> list[Path]:
+def modules(folder):
     return sorted((REPOSITORY / folder).rglob("*.py"))
 
 
-def code_lines(source: str) -> int:
+def code_lines(source):
     """Number of lines without docstrings, comments and blank lines."""
     strings = [
         range(node.lineno, (node.end_lineno or node.lineno) + 1)
@@ -48,7 +45,7 @@ def code_lines(source: str) -> int:
     return len(code.difference(*strings))
 
 
-def constants(source: str) -> Iterator[str]:
+def constants(source):
     """Names of the numbers that a module sets for good."""
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign) or isinstance(node.value, ast.Name):
@@ -70,7 +67,7 @@ def constants(source: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def sizes() -> dict[str, int]:
+def sizes():
     package = {path: path.read_text(encoding="utf-8") for path in modules("hydragnn_flow")}
     pages = [*(REPOSITORY / "docs").glob("*.md"), REPOSITORY / "README.md"]
     pages.append(REPOSITORY / "CONTRIBUTING.md")
@@ -86,15 +83,15 @@ def sizes() -> dict[str, int]:
 
 
 @pytest.mark.parametrize("what", CEILINGS)
-def test_the_house_does_not_grow(what: str, sizes: dict[str, int]) -> None:
+def test_the_house_does_not_grow(what, sizes):
     assert sizes[what] <= CEILINGS[what], "take something away, or see CONTRIBUTING, Size"
 
 
-def test_every_size_has_a_ceiling(sizes: dict[str, int]) -> None:
+def test_every_size_has_a_ceiling(sizes):
     assert sizes.keys() == CEILINGS.keys()
 
 
-def test_docstrings_comments_and_blank_lines_are_no_code() -> None:
+def test_docstrings_comments_and_blank_lines_are_no_code():
     function = 'def f():\n    """F."""\n    return (\n        X)\n'
     source = f'"""Module."""\n\n# why\nX, Y = 1, -2.5\nZ = "text"\n\n{function}'
     assert code_lines(source) == 5

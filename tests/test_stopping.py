@@ -1,7 +1,5 @@
 """Ctrl-C at a terminal and SIGTERM end a command with its sentence, and nothing behind it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import pty
@@ -24,7 +22,7 @@ _IMPORTING = r"import time:.* {}\r\n"
 _ON = "stopped; the same command continues from here"
 
 
-def stopped(command: list[str], seen: str, how: str, folder: Path) -> tuple[int, list[str]]:
+def stopped(command, seen, how, folder):
     """Exit status and last words of a command that is stopped once a pattern is on its terminal."""
     ours, its = pty.openpty()
     process = subprocess.Popen(
@@ -64,7 +62,7 @@ def stopped(command: list[str], seen: str, how: str, folder: Path) -> tuple[int,
 
 
 @pytest.mark.parametrize("module", ["typer", "yaml"])
-def test_ctrl_c_while_modules_are_imported(tmp_path: Path, module: str) -> None:
+def test_ctrl_c_while_modules_are_imported(tmp_path, module):
     shutil.copytree(Path(__file__).parent / "golden" / "run_1", tmp_path / "run")
     command = ["-X", "importtime", "-c", _BEGIN, "status", "run"]
     code, words = stopped(command, _IMPORTING.format(module), "Ctrl-C", tmp_path)
@@ -72,7 +70,7 @@ def test_ctrl_c_while_modules_are_imported(tmp_path: Path, module: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_sentence_is_the_last_word_in_every_phase(tmp_path: Path) -> None:
+def test_the_sentence_is_the_last_word_in_every_phase(tmp_path):
     """Each stop is followed by the same command, which comes to the next phase."""
     command = ["-c", _BEGIN, "run", str(write_config(tmp_path))]
     for seen, how in [
@@ -96,9 +94,7 @@ def test_the_sentence_is_the_last_word_in_every_phase(tmp_path: Path) -> None:
         ("simulate", _IMPORTING.format("torch"), "Ctrl-C", "stopped"),
     ],
 )
-def test_the_sentence_is_the_last_word(
-    tmp_path: Path, word: str, seen: str, how: str, told: str
-) -> None:
+def test_the_sentence_is_the_last_word(tmp_path, word, seen, how, told):
     options = ["-X", "importtime"] if seen == _IMPORTING.format("torch") else []
     command = [*options, "-c", _BEGIN, word, str(write_config(tmp_path))]
     code, said = stopped(command, seen, how, tmp_path)
@@ -106,6 +102,6 @@ def test_the_sentence_is_the_last_word(
     assert not _behind(said)
 
 
-def _behind(said: list[str]) -> list[str]:
+def _behind(said):
     """Lines that no user should see."""
     return [line for line in said if "nanobind" in line or "Traceback" in line]

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydragnn_flow.execution import Node, Rank
-from hydragnn_flow.execution.workers.worker import ask_trainer
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.execution.workers.worker import run_ranks
+from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec
 
 
 def end_at_once(node: Node, groups: Sequence[Rank]) -> list[SegmentResult]:
     """In place of `run_ranks`: results of segments that did nothing; the best rate is 1e-3."""
     found, now = [], time.time()
-    for spec in [group.spec for group in groups]:
+    for spec in [group.segment for group in groups]:
         loss = abs(spec.network.Training.Optimizer.learning_rate - 1e-3) + 1.0 / spec.until_epoch
         epochs = range(spec.after_epoch + 1, spec.until_epoch + 1)
         result = SegmentResult(
@@ -39,8 +39,10 @@ def end_at_once(node: Node, groups: Sequence[Rank]) -> list[SegmentResult]:
 
 def to_first_step(node: Node, spec: SegmentSpec) -> float:
     """Have a trainer process do all of a segment before its first step; Unix time then [s]."""
-    answer = ask_trainer(node, f"{__name__}:stop_at_first_step", spec.to_dict(), gcd=0)
-    return float(answer["ended"])
+    function = f"{__name__}:stop_at_first_step"
+    call = Call(kind="check", number=0, directory="", function=function, argument=spec.to_dict())
+    (end,) = run_ranks(node, [Rank(call, gcd=0)])
+    return float(end.answer["ended"])
 
 
 def stop_at_first_step(values: dict[str, Any]) -> dict[str, Any]:

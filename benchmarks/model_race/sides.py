@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Protocol
@@ -15,9 +16,8 @@ from torch_geometric.data import Batch
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Budget, Step
+from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.epochs import Epochs, WholeEpoch
 from hydragnn_flow.training.monitor import Stopped, TrainingMonitor
 from hydragnn_flow.training.trainer import Trainer
 from model_race.networks import Case, network
@@ -118,20 +118,6 @@ class Ours:
         return graphs
 
 
-class _OneLong(Epochs):
-    """An epoch of given steps, at every turn."""
-
-    are_drawn = False
-    seconds = None
-
-    def __init__(self, steps: Sequence[Step]) -> None:
-        self._steps = steps
-
-    def plan(self, epoch: int, start: int, limits: Budget) -> WholeEpoch:
-        """The steps, whatever is asked for."""
-        return WholeEpoch(self._steps)
-
-
 class _InMemory(Trainer):
     """A trainer of one long epoch, whose batches are in memory already."""
 
@@ -141,7 +127,10 @@ class _InMemory(Trainer):
         """Read an epoch, which is what there is from here on."""
         steps = self.plan(0)
         self.kept = [piece for (piece,) in self.micro_batches(steps)]
-        self.epochs = _OneLong(list(islice(cycle(steps), _STEPS)))
+        whole = self.epochs.plan(0, 0, self.budget)
+        epoch = replace(whole, n_graphs=None, n_steps=_STEPS)
+        vars(epoch)["_first"] = 0, [*islice(cycle(steps), _STEPS)]  # planned once, not in each turn
+        self.epochs.plan = lambda *_: epoch  # type: ignore[method-assign]
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch], None, None]:
         """The batches in memory, over and over."""

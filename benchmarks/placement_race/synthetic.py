@@ -142,8 +142,8 @@ class Foreseen:
 
     def cost(self, rank: Rank) -> Cost:
         """Time and memory that a segment really takes."""
-        model = self.model(rank.spec.network)
-        epoch = model.on(rank.world, rank.spec.batches) / EPOCHS
+        model = self.model(rank.segment.network)
+        epoch = model.on(rank.world, rank.segment.batches) / EPOCHS
         memory = model.memory_gib / rank.world
         return Cost(SECONDS_TO_START, epoch, epoch / STEPS, STEPS, model.busy, memory)
 

@@ -1,9 +1,13 @@
-"""The driver: search -> place -> run -> judge, until done; then the ensemble."""
+"""The driver: search -> place -> run -> judge, until done; then the ensemble.
+
+One process decides everything and records it first, so a killed campaign continues where it was.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hydragnn_flow.campaign.origin import load_config, with_start
 from hydragnn_flow.campaign.start import CampaignSummary, check_paths, prepare, run_campaign
 from hydragnn_flow.lazy import lazily
 
@@ -26,10 +30,12 @@ else:
 __all__ = [
     "CampaignSummary",
     "check_paths",
+    "load_config",
     "predict_on_site",
     "prepare",
     "profile_on_site",
     "run_campaign",
     "run_objective",
     "scaling_study",
+    "with_start",
 ]

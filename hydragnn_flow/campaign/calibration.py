@@ -1,4 +1,4 @@
-"""Calibration of a site: what its cost model makes of networks that were trained there."""
+"""Calibration of a site: fits its cost model to networks that were trained there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import CostModel, Taken, Work
 
-# Steps of a segment whose start does not count.
+# Number of steps in which the start of a segment is negligible.
 _MANY = 10_000
 
 
@@ -22,23 +22,23 @@ class Calibrated:
     """Message-passing type."""
     hidden: int
     before: float
-    """As it was predicted [s]."""
+    """Time predicted before the calibration [s]."""
     measured: float
-    """As it was [s]."""
+    """Measured time of a step [s]."""
     after: float
-    """As it is predicted now [s]."""
+    """Time predicted after the calibration [s]."""
 
 
 def learn(site: Site, networks: Sequence[Mapping[str, Any]]) -> list[Calibrated]:
-    """Add what networks took to the cost file of a site.
+    """Add the measured costs of networks to the cost file of a site.
 
     Parameters
     ----------
     site
-        Where they were trained.
+        Site on which the networks were trained.
     networks
-        ``kind``, ``hidden`` and ``taken`` of each, as
-        :func:`~hydragnn_flow.execution.site_check.calibration.calibrate` answers.
+        ``kind``, ``hidden`` and ``taken`` of each network, as returned by
+        :func:`~hydragnn_flow.execution.site_check.calibration.calibrate`.
     """
     files = CostFiles(site)
     model = CostModel(site.node.gcd, len(site.node.gcds))

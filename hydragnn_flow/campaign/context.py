@@ -1,4 +1,4 @@
-"""Context: what both phases of a campaign work with."""
+"""Context: objects that both phases of a campaign share."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
-from hydragnn_flow.campaign.event_files import EventFiles, write
 from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.ledger import Ledger
-from hydragnn_flow.campaign.machine import Clock, WallClock
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
+from hydragnn_flow.execution.machine import Clock, WallClock
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
     Estimate,
@@ -35,23 +33,23 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
 from hydragnn_flow.training.trivial import trivial_errors
 
-# Least time that a segment is to save by more GCDs: a part of it goes into joining their ranks [s].
+# Least time that more GCDs must save [s]: joining their ranks costs some of it.
 SECONDS_TO_JOIN = 20.0
-# Least fraction of its time that it is to save by twice as many.
+# Least fraction of a segment's time that twice as many GCDs must save.
 LEAST_GAIN = 0.1
-# Optimiser steps that an epoch keeps at least where each GCD has a batch of its own.
+# Least number of optimiser steps in an epoch if each GCD has a batch of its own.
 LEAST_STEPS = 8
 _UNKNOWN = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
-# Between seeds of a trial: more than there are trials.
+# Difference between seeds of a trial: larger than the number of trials.
 _SEEDS = 10_000_019
-# The ledger has all of this run meanwhile.
+# Cost files may lag behind: the ledger has all measurements of this run.
 _SECONDS_BETWEEN_COST_FILES = 300.0
 _logger = logging.getLogger(__name__)
 
 
 @dataclass
 class Context:
-    """Objects that both phases of a campaign use."""
+    """Objects that both phases of a campaign share."""
 
     config: RunConfig
     site: Site
@@ -62,26 +60,21 @@ class Context:
     view: View
     clock: Clock = field(default_factory=WallClock)
     cost_files: CostFiles | None = None
-    """Where costs are kept for later campaigns; nowhere if not given."""
+    """Files that keep costs for later campaigns; None to keep none."""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
-    """The work of networks, which another campaign on the same data may have counted already."""
+    """Counted work of networks, perhaps shared with another campaign on the same data."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
-    event_files: EventFiles | None = field(init=False, default=None)
-    """For TensorBoard; none if they are not asked for."""
     _kept_costs: float = field(init=False, default=-math.inf)
     validation: tuple[int, int] | None = field(init=False)
-    """Number of graphs that epochs are judged by, and the seed that draws them; None if all are."""
+    """Size of the validation subset and the seed that draws it; None for the whole split."""
     trivial_errors: dict[str, float] = field(init=False)
-    """Units of the criterion, worked out once for all segments."""
+    """Units of the criterion by target, computed once for all segments."""
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
         self.estimator = self.another_estimator()
         self.ledger.load(self.estimator.learn)
-        if self.config.tensorboard:
-            self.event_files = EventFiles(self.directory, self.config)
-            self.ledger.write(self.event_files.restore)
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.criterion
@@ -91,7 +84,7 @@ class Context:
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
     def another_estimator(self) -> Estimator:
-        """An estimator for the same campaign that has learned nothing of it."""
+        """Make an estimator for the same campaign without any experience."""
         gcd = gcd_for_segments(self.site, self.config, self.store)
         node = self.site.node
         return Estimator(
@@ -100,16 +93,16 @@ class Context:
 
     @property
     def gcd(self) -> Gcd:
-        """Speed and memory that each GCD has for segments."""
+        """Speed and memory of each GCD for segments."""
         return self.estimator.gcd
 
     def to_come(self, asked: int) -> int:
-        """Trials that are yet to be asked for; none once their energy is used up.
+        """Number of trials yet to be requested; 0 once their energy is used up.
 
         Parameters
         ----------
         asked
-            Trials that have been asked for.
+            Number of trials requested so far.
         """
         search = self.config.search
         if search.energy_kwh is not None and self.ledger.trial_kwh >= search.energy_kwh:
@@ -132,20 +125,20 @@ class Context:
         decay: tuple[int, int] | None = None,
         repeat: int = 0,
         width: int | None = 1,
-    ) -> Task:
-        """A segment of a trial or member, for a number of GCDs; one or more of them if None.
+    ) -> SegmentTask:
+        """Make a segment of a trial or member on ``width`` GCDs; on one or more if None.
 
-        Members of one trial have different seeds by their ``repeat``.
+        Members of one trial get different seeds by their ``repeat``.
 
         Raises
         ------
         InputError
-            If the trial's parameters give no network.
+            If the trial's parameters give an invalid network.
         """
         network = self.config.network_with(trial.parameters)
         sharding = network.Training.sharding
         if width is None and self.config.data.mode == "stream" and network.Training.is_sharded:
-            # It keeps its width, and may fit no single GCD.
+            # It keeps its width, and may not fit on a single GCD.
             asked = self.config.gcds(trial.parameters) or 1
             width = min(asked, self.site.nodes * len(self.site.node.gcds))
         if sharding is not None and (wrong := sharding.wrong_width(width or 1)):
@@ -180,29 +173,29 @@ class Context:
             mode=self.config.data.mode,
             scratch=self.site.node.scratch,
         )
-        task = Task(
+        task = SegmentTask(
             spec=spec,
             estimate=_UNKNOWN,
             epochs=until_epoch - done_epochs,
             parameters=trial.parameters,
             trial=trial.number,
             micro_batches=spec.network.Training.accumulation_steps,
-            # The plan of an epoch of a stream depends on the ranks, and must not change in it.
+            # The plan of a streamed epoch depends on the ranks, and must not change within it.
             is_flexible=width is None and self.config.data.mode != "stream",
             is_batch_per_gcd=kind == "member" and self.config.resources.batch_per_gcd,
             width=width or 1,
         )
         return self.sized(task)
 
-    def sized(self, task: Task) -> Task:
-        """A segment as it is to be sent now, on the fewest GCDs that it may have.
+    def sized(self, task: SegmentTask) -> SegmentTask:
+        """Set the micro-batches and number of GCDs of a segment that is ready now: as few as fit.
 
-        Its steps are divided into as many micro-batches as its memory needs. A segment whose steps
-        cannot be divided so far has more GCDs, if the placer may choose their number.
+        Each step gets as many micro-batches as its memory needs. A segment whose steps cannot be
+        divided that far gets more GCDs, if the placer may choose their number.
         """
         widths = self._widths(task) if task.is_flexible else [task.width]
         if task.is_batch_per_gcd:
-            widths = [1]  # more of them have as much each
+            widths = [1]  # more GCDs do not lower the memory on each
         found = task = replace(task, ready_since=self.clock.monotonic())
         for width in widths:
             found = self._on(task, width)
@@ -216,11 +209,11 @@ class Context:
             )
         return found
 
-    def shapes(self, task: Task) -> list[Task]:
-        """A segment on each number of GCDs that it may have, itself first.
+    def shapes(self, task: SegmentTask) -> list[SegmentTask]:
+        """Versions of a segment on each useful number of GCDs, itself first.
 
-        To have more is of use where it saves a good part of the time, and more than it takes for
-        ranks to join each other.
+        More GCDs are useful if they save a good fraction of the time, and more time than ranks need
+        to join each other.
         """
         found = [task]
         widths = self._widths(task) if task.is_flexible else []
@@ -233,7 +226,7 @@ class Context:
         return found
 
     def widest(self, network: NetworkConfig) -> int:
-        """GCDs whose ranks can all be given two graphs in every step, in one block.
+        """Largest number of GCDs, in one block, whose ranks get two graphs in every step.
 
         With one graph each, two ranks take as long as one: they wait for each other's gradients.
         """
@@ -242,12 +235,12 @@ class Context:
         return max(1, min(graphs // (2 * steps), self.site.gcds_of_a_block))
 
     def _most_batches(self, network: NetworkConfig) -> int:
-        """GCDs, in one block, with a batch each of which an epoch still has steps enough."""
+        """Largest number of GCDs in a block with a batch each that leaves an epoch enough steps."""
         steps = self.estimator.steps_per_epoch(network)
         return max(1, min(steps // LEAST_STEPS, self.site.gcds_of_a_block))
 
-    def _widths(self, task: Task) -> list[int]:
-        """Numbers of GCDs that a segment may have where it is free to have several."""
+    def _widths(self, task: SegmentTask) -> list[int]:
+        """Numbers of GCDs among which the placer may choose for a segment."""
         network = task.spec.network
         most = self._most_batches(network) if task.is_batch_per_gcd else self.widest(network)
         sharding = network.Training.sharding
@@ -257,8 +250,8 @@ class Context:
             if sharding is None or not sharding.wrong_width(width)
         ]
 
-    def _on(self, task: Task, width: int) -> Task:
-        """A segment on a number of GCDs, with as many micro-batches as its memory needs."""
+    def _on(self, task: SegmentTask, width: int) -> SegmentTask:
+        """Return the segment on ``width`` GCDs with as many micro-batches as its memory needs."""
         network = task.spec.network.with_accumulation(task.micro_batches)
         batches = width if task.is_batch_per_gcd else task.spec.batches
         results = self._results(task)
@@ -267,8 +260,8 @@ class Context:
         spec = replace(task.spec, network=network, batches=batches, checksums=checksums)
         return replace(task, spec=spec, estimate=estimate, width=width)
 
-    def _results(self, task: Task) -> list[SegmentResult]:
-        """Of all segments before it, those of a member's trial included."""
+    def _results(self, task: SegmentTask) -> list[SegmentResult]:
+        """Results of all earlier segments, including those of a member's trial."""
         results = self.ledger.trials.get(task.trial, [])
         if task.spec.kind == "member":
             mine = [one for one in self.ledger.members if one.number == task.spec.number]
@@ -276,17 +269,17 @@ class Context:
         return results
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Put results on disk, then learn from them; only then may they be acted on.
+        """Write results to disk, then learn from them; only then may they be acted on.
 
         Parameters
         ----------
         results
-            Of segments that ended.
+            Results of segments that ended.
 
         Raises
         ------
         CampaignStopped
-            If the run directory cannot be written to for minutes.
+            If the run directory cannot be written for minutes.
         """
         self.ledger.record(results)
         self.estimator.learn(results)
@@ -295,14 +288,12 @@ class Context:
                 told = "%s %d began at epoch %d: %s"
                 values = result.kind, result.number, result.from_epoch, result.passed_over
                 tell(_logger, told, *values)
-        for file in self.event_files.of(results, self.ledger.trials) if self.event_files else ():
-            self.ledger.write(partial(write, file))
         now = self.clock.monotonic()
         if now - self._kept_costs > _SECONDS_BETWEEN_COST_FILES:
             self._kept_costs = now
             self.keep_costs()
 
     def keep_costs(self) -> None:
-        """Write what segments took to the cost files."""
+        """Write the measured costs of segments to the cost files."""
         if self.cost_files is not None:
             self.cost_files.write(self.estimator.costs.experience())

@@ -1,8 +1,8 @@
-"""Cost files: what segments took on a site, kept so that the next campaign starts calibrated.
+"""Cost files: measured costs of segments on a site, so that the next campaign starts calibrated.
 
-There are two: that of the site in the user's cache, and that of the run in its directory. They have
-observations, not what was fitted to them, so that a better fit makes use of old ones. Campaigns
-that share the site's file add to what is there, one at a time.
+There are two: the site's in the user's cache, and the run's in its directory. They hold
+observations rather than fits, so that a better fit can use old ones. Campaigns that share the
+site's file add to it, one at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ VERSION = 1
 """Version of a cost file."""
 FILE = "cost.json"
 """Name of the file in a run directory."""
-# Time to wait for another campaign that writes the same file [s]: it takes it for an instant.
+# Time to wait for another campaign that writes the same file [s]; writing takes an instant.
 _SECONDS_FOR_ANOTHER = 5.0
 _logger = logging.getLogger(__name__)
 
@@ -41,10 +41,10 @@ class CostFiles:
     Parameters
     ----------
     site
-        Where the segments run. Observations are those of its name, the kind of its devices, the
-        threads of each and the version of torch; others are ignored.
+            Site of the segments. Observations with another name, kind of device, number of threads
+        or version of torch are ignored.
     run_directory
-        The run; without one the site's file alone is read and written.
+        Run directory; without one only the site's file is read and written.
     """
 
     def __init__(self, site: Site, run_directory: Path | None = None) -> None:
@@ -55,7 +55,7 @@ class CostFiles:
             "threads": node.cores_per_gcd,
             "torch": version("torch"),
         }
-        # The whole key, so that campaigns with another torch leave this file alone.
+        # The name contains the whole key, so that each version of torch has its own file.
         name = re.sub(r"[^\w.-]", "-", "-".join(map(str, self._key.values())))
         self._paths: list[Path] = []
         if cache := _cache():
@@ -63,11 +63,11 @@ class CostFiles:
         if run_directory is not None:
             self._paths.append(run_directory / FILE)
         self._failed: set[Path] = set()
-        # What is no news to a file: it has been there, or was read from another.
+        # Observations that a file already has: written before, or read from another file.
         self._known: dict[Path, list[Experience]] = {}
 
     def read(self) -> list[Experience]:
-        """What the files that are of use have; the user is told of any other."""
+        """Read the files that fit this site; report any other to the user."""
         read: list[Experience] = []
         for path in self._paths:
             found = self._found(path)
@@ -80,9 +80,9 @@ class CostFiles:
         return read
 
     def write(self, experience: Experience) -> None:
-        """Add what is new to the files; the user is told once of one that cannot be written.
+        """Add new observations to the files; report a file that cannot be written, once.
 
-        What another campaign has put there meanwhile is older than that, and newer than all else.
+        Observations of other campaigns are older than these, and newer than all others there.
         """
         for path in self._paths:
             try:
@@ -107,7 +107,7 @@ class CostFiles:
                 self._failed.add(path)
 
     def _found(self, path: Path) -> Experience | str:
-        """Content of a file, or why it is of no use; empty if there is none."""
+        """Content of a file, or the reason why it is not used; empty if there is none."""
         try:
             return self._experience(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -118,7 +118,7 @@ class CostFiles:
             return f"is damaged ({error})"
 
     def _experience(self, values: Any) -> Experience | str:
-        """Content of a file, or why it is of no use; ValueError if it is damaged."""
+        """Decode a file, or return why it is not used; ValueError if it is damaged."""
         if not isinstance(values, dict):
             raise ValueError("it is no JSON object")
         if values.get("version") != VERSION:
@@ -131,20 +131,19 @@ class CostFiles:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """Keep other campaigns from a file for the length of a ``with`` block.
+    """Keep other campaigns from writing a file during a ``with`` block.
 
-    Where the file system has no locks they come in between, at worst, and one's observations are
-    lost.
+    On a file system without locks another one may interfere, and its observations may be lost.
     """
     with ExitStack() as stack:
-        # The file itself is replaced, and its lock with it.
+        # The file itself is replaced, and would lose its lock.
         with suppress(Unlockable):
             stack.enter_context(locked(path.with_name(f".{path.name}.lock"), _SECONDS_FOR_ANOTHER))
         yield
 
 
 def _cache() -> Path | None:
-    """The user's cache (XDG Base Directory Specification 0.8); None for a user without a home."""
+    """User's cache (XDG Base Directory Specification 0.8); None for a user without a home."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if given.is_absolute():
         return given

@@ -1,4 +1,4 @@
-"""Sends segments to the workers of a site, and collects how they ended."""
+"""Dispatch of segments to the workers of a site, and collection of their results."""
 
 from __future__ import annotations
 
@@ -6,121 +6,70 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import groupby, islice
+from dataclasses import replace
+from itertools import islice
 from queue import SimpleQueue
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.fusing import Fusing
-from hydragnn_flow.campaign.machine import Workers
-from hydragnn_flow.campaign.task import Task
-from hydragnn_flow.execution import Rank, merged
+from hydragnn_flow.campaign.task import SegmentTask
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Jobs, Sending
+from hydragnn_flow.execution.machine import Workers
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
     SURELY_BEFORE,
     Fleet,
     Placement,
     Resident,
-    Spot,
     place,
     to_make_way,
     to_part,
     to_place_anew,
     widened,
 )
-from hydragnn_flow.segment import AGREED, APART, Kind, SegmentResult
+from hydragnn_flow.segment import APART, Kind, SegmentResult
 
-SECONDS_BETWEEN_CHECKS = 0.5
 # Least time between two records [s] where more than MANY segments run. On a large machine a hundred
-# end in a second, and each record makes some requests of the shared file system.
+# end in a second, and each record makes some requests to the shared file system.
 SECONDS_BETWEEN_RECORDS = 0.2
 MANY = 32
-# Time between two looks for segments that could go on over more GCDs [s], where MANY run.
+# Time between two searches for segments that could continue on more GCDs [s], where MANY run.
 SECONDS_BETWEEN_LOOKS = 10.0
-# Time for all ranks of a gang to end when one has, before they are ended [s].
-SECONDS_TO_FOLLOW = 60.0
-# Until it is known how segments on one GCD slow each other down, every fourth keeps its GCD to
-# itself, sixteen at most at a time.
+# Until the slowdown of co-located segments is known, every fourth segment keeps its GCD to itself,
+# at most sixteen at a time.
 _ONE_ALONE_OF, _MOST_ALONE = 4, 16
-# Segments that share a GCD and are stopped at a time, where sharing does not pay.
+# Most co-located segments that are stopped at a time, where sharing does not pay.
 _MOST_PARTED = 4096
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(eq=False)
-class _Sending:
-    """A segment on its way: what each of its nodes runs, and how that ended."""
-
-    task: Task
-    resident: Resident
-    parts: list[tuple[str, list[Spot]]]
-    """Nodes, and the GCDs there, rank by rank."""
-    ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
-    """Results of the ranks of each part."""
-    is_released: bool = False
-    """Whether it was asked to stop at a checkpoint."""
-    is_awaited: bool = False
-    """Whether its GCDs, or others, are promised until it has stopped."""
-
-    @property
-    def keeps_gcd(self) -> bool:
-        """Whether it keeps its GCD to itself so as to be measured alone."""
-        return self.task.keeps_gcd and self.resident.alone and not self.is_gang
-
-    @property
-    def is_gang(self) -> bool:
-        return len(self.resident.spots) > 1
-
-    @property
-    def results(self) -> list[SegmentResult]:
-        """Of all ranks, in their order."""
-        return [result for part in range(len(self.parts)) for result in self.ended[part]]
-
-
-_Ended = tuple[_Sending, int, Future[list[SegmentResult]]]
-"""A segment that was sent, the number of one of its parts, and the results of that."""
-
-
-class Dispatch:
-    """The segments that a campaign has running.
+class Dispatch(Jobs[SegmentTask]):
+    """Running segments of a campaign.
 
     Parameters
     ----------
     context
-        Of the campaign.
+        Context of the campaign.
     workers
-        Of its site.
+        Workers of the site.
     """
 
     def __init__(self, context: Context, workers: Workers) -> None:
-        self._context, self._workers = context, workers
-        self._clock = context.clock
-        site = context.site
-        self._fleet = Fleet(context.gcd, len(site.node.gcds), site.gcds_of_a_block)
-        self._running: dict[_Sending, None] = {}  # in the order in which they were sent
+        super().__init__(workers, context.site, context.clock, context.gcd)
+        self._context = context
         self._number = Counter[Kind]()
-        # When the other ranks of a gang are to have ended too, by the campaign's clock [s].
-        self._follow_by: dict[_Sending, float] = {}
-        self._done: SimpleQueue[_Ended] = SimpleQueue()
         self._waited_for = ""
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
         self._told_apart = False
         self._fusing = Fusing(context.config, context.gcd)
 
-    @property
-    def running(self) -> int:
-        """GCDs that have something to do."""
-        return self._fleet.at_work
-
     def number(self, kind: Kind) -> int:
-        """Number of segments at work, of trials or of members."""
+        """Number of running segments of trials or of members."""
         return self._number[kind]
 
-    def tasks(self, kind: Kind) -> list[Task]:
-        """Segments at work, of trials or of members, in the order in which they were sent."""
+    def tasks(self, kind: Kind) -> list[SegmentTask]:
+        """Running segments of trials or of members, in the order in which they were sent."""
         return [task for _, sending in self._of(kind) for task in sending.task.members]
 
     def longest(self, kind: Kind) -> float:
@@ -130,57 +79,56 @@ class Dispatch:
 
     @property
     def trials_at_once(self) -> int:
-        """Trials that are worth asking for at a time for one GCD."""
+        """Number of trials to request per free GCD; more than 1 if trials can be fused."""
         return self._fusing.trials_at_once
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a segment was asked to stop, whose GCDs are promised, and has not ended yet."""
+        """True if a segment was asked to stop for its GCDs, and has not ended yet."""
         return any(sending.is_awaited for sending in self._running)
 
     @property
     def fleet(self) -> Fleet:
-        """The GCDs of all nodes that take work now."""
-        self._fleet.update(self._workers.hosts())
+        """GCDs of all nodes that take work now."""
         self._fleet.sharing_pays = self._sharing_pays()
-        return self._fleet
+        return super().fleet
 
     def request_workers(self, more: int) -> None:
-        """Ask the site for workers, ``more`` than are at work.
+        """Request GCDs from the site, ``more`` than are busy.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none can be got, or none that does any work.
+            If none come, or none that do any work.
         """
-        self._workers.update(self.running + more)
-        waits_for = self._workers.waiting() if more and not self._running else ""
+        super().request_workers(more)
+        waits_for = self.waiting if more and not self._running else ""
         if waits_for and not self._waited_for:
             tell(_logger, "%s", waits_for)
         self._waited_for = waits_for
 
     def begin(
         self,
-        ready: Sequence[Task],
+        ready: Sequence[SegmentTask],
         most: float = math.inf,
         to_come: int = 0,
         *,
         may_join: bool = True,
-    ) -> list[Task]:
-        """Send those for which there are GCDs now; returns the others.
+    ) -> list[SegmentTask]:
+        """Send the segments for which there are GCDs now; return the others.
 
-        Where GCDs would idle, segments that are free to have more than one get several.
+        Where GCDs would idle, segments may get several if their number is free.
 
         Parameters
         ----------
         ready
-            Segments that could run, all of trials or all of members.
+            Segments that could run, either all of trials or all of members.
         most
-            GCDs with nothing to do that may be given work.
+            Maximum number of idle GCDs to give work.
         to_come
-            Number of segments that are yet to be asked for, which have a right to GCDs too.
+            Number of segments yet to be requested, which will need GCDs too.
         may_join
-            Whether they may share a GCD with those at work.
+            True if they may share a GCD with running segments.
         """
         fleet, now = self.fleet, self._clock.monotonic()
         process_gib = self._context.estimator.costs.process_gib
@@ -188,47 +136,46 @@ class Dispatch:
         ready = self._with_some_alone(ready)
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
-            # Of their own kind: members that begin early are no reason for trials to take longer.
+            # Only their own kind counts: early members must not make trials take longer.
             enough = 0.0 if to_come else SURELY_BEFORE * self.longest(ready[0].spec.kind)
             ready = widened(ready, int(for_these), self._context.shapes, enough)
         placed, rest = place(ready, fleet, now, most, may_join=may_join)
         for placement in placed:
-            self._send(placement)
+            self.send(placement)
         return [
             replace(task, wider=(), keeps_gcd=False) if task.wider or task.keeps_gcd else task
             for bundle in rest
             for task in bundle.members
         ]
 
-    def stop(self, tasks: Collection[Task]) -> None:
-        """Have segments at work stop at a checkpoint.
+    def stop(self, tasks: Collection[SegmentTask]) -> None:
+        """Stop running segments at a checkpoint.
 
-        They come back from :meth:`wait` as interrupted ones do, which is nobody's failure.
+        :meth:`wait` returns them as interrupted, which does not count as a failure.
         """
         attempts = {task.spec.attempt for task in tasks}
         for sending in self._running:
             found = {task.spec.attempt for task in sending.task.members}
             if found & attempts and not sending.is_released:
-                self._release(sending)
+                self.release(sending)
 
     def reshape(self, kind: Kind) -> None:
-        """Have segments stop at a checkpoint that would go on much faster over idle GCDs.
+        """Stop segments at a checkpoint that would run much faster on idle GCDs as well.
 
-        They come back from :meth:`wait` as interrupted ones do. To be called where nothing is ready
-        that could use these GCDs. Trials go on over those of members that began early, too: these
-        stop first.
+        :meth:`wait` returns them as interrupted. Call it only if nothing is ready that could use
+        these GCDs. Trials may also take over the GCDs of early members, which then stop first.
 
         Parameters
         ----------
         kind
-            Whether these are segments of trials or of members.
+            Kind of segments to reshard, trials or members.
         """
         now, fleet = self._clock.monotonic(), self.fleet
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         self._looked = now
         if self.is_stopping:
-            return  # what was promised to them is still to be given
+            return  # GCDs promised earlier are still to be given
         at_work = {
             resident: sending for resident, sending in self._of(kind) if sending.task.is_flexible
         }
@@ -239,16 +186,16 @@ class Dispatch:
         chosen = to_place_anew(at_work, times, fleet, now)
         for resident in chosen:
             _logger.info("%s is to go on over more GCDs", at_work[resident].task)
-            self._release(at_work[resident])
+            self.release(at_work[resident])
         if not chosen and kind == "trial" and self._number["member"]:
             members = dict(self._of("member"))
             over_theirs = to_place_anew(at_work, times, fleet, now, members)
             self._clear({node for nodes in over_theirs.values() for node in nodes})
 
-    def make_way(self, ready: Sequence[Task]) -> None:
-        """Have members stop at a checkpoint whose GCDs one of the trials that are ready waits for.
+    def make_way(self, ready: Sequence[SegmentTask]) -> None:
+        """Stop members at a checkpoint to free GCDs that one of the ready trials waits for.
 
-        The others go on.
+        Members on other GCDs continue.
         """
         if self.is_stopping or not self._number["member"]:
             return
@@ -256,85 +203,55 @@ class Dispatch:
         for width in sorted({task.width for task in ready}):
             if stopped := to_make_way(width, fleet, now, members):
                 for resident in stopped:
-                    self._release(members[resident])
+                    self.release(members[resident])
                 return
 
-    def _of(self, kind: Kind) -> Iterator[tuple[Resident, _Sending]]:
+    def _of(self, kind: Kind) -> Iterator[tuple[Resident, Sending[SegmentTask]]]:
         return ((one.resident, one) for one in self._running if one.task.spec.kind == kind)
 
     def _clear(self, nodes: Collection[str]) -> None:
         for resident, sending in self._of("member"):
             if any(spot.node in nodes for spot in resident.spots):
-                self._release(sending)
+                self.release(sending)
 
-    def _release(self, sending: _Sending, *, is_awaited: bool = True) -> None:
-        sending.is_released, sending.is_awaited = True, is_awaited
-        _logger.info("%s is stopped at a checkpoint", sending.task)
-        self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
-
-    def _send(self, placement: Placement[Task]) -> None:
-        task, resident = placement.segment, placement.resident
-        task = task.sent()
-        spec, spots = task.spec, resident.spots
-        if len(spots) > 1 or spec.kind == "member":
-            _logger.info("%s gets a width of %d", task, len(spots))
-        parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
-        sending = _Sending(task, resident, parts)
-        self._running[sending] = None
-        self._number[spec.kind] += len(task.members)
+    def send(self, placement: Placement[SegmentTask]) -> Sending[SegmentTask]:
+        """Send a segment to GCDs on which the fleet already has it."""
+        sending = super().send(placement)
+        task, width = sending.task, len(placement.resident.spots)
+        if sending.is_gang or task.spec.kind == "member":
+            _logger.info("%s gets a width of %d", task, width)
+        self._number[task.spec.kind] += len(task.members)
         self._alone += sending.keeps_gcd
-        now, number = self._clock.monotonic(), 0
-        for part, (node, there) in enumerate(parts):
-            left = self._fleet.ends(node) - now
-            ranks = [
-                Rank(
-                    spec,
-                    number + place,
-                    len(spots),
-                    gcd=spot.gcd,
-                    nodes=len(parts),
-                    memory_gib=task.estimate.memory_gib,
-                    seconds=None if left == math.inf else left,
-                    fused=tuple(other.spec for other in task.members[1:]),
-                )
-                for place, spot in enumerate(there)
-            ]
-            number += len(there)
-            future = self._workers.run(ranks, node)
-            future.add_done_callback(partial(self._ended, sending, part))
+        return sending
 
-    def _ended(self, sending: _Sending, part: int, end: Future[list[SegmentResult]]) -> None:
-        self._done.put((sending, part, end))  # called by a thread of Parsl's
-
-    def wait(self, *, at_once: bool = False) -> list[tuple[Task, SegmentResult]]:
-        """The segments that have ended, already on disk; none if that takes long.
+    def wait(self, *, at_once: bool = False) -> list[tuple[SegmentTask, SegmentResult]]:
+        """Return segments that have ended, already on disk; empty if none ends for a while.
 
         Parameters
         ----------
         at_once
-            Whether not to wait at all.
+            True to return without waiting.
         """
         pause = self._recorded + SECONDS_BETWEEN_RECORDS - self._clock.monotonic()
         if pause > 0 and not at_once and len(self._running) > MANY:
-            self._clock.next(SimpleQueue(), pause)  # nothing is taken that might not be recorded
-        finished = self._finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
-        for sending, _ in finished:
-            del self._running[sending]
+            self._clock.next(SimpleQueue(), pause)  # takes no results that might not be recorded
+        finished = self.finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
+        for sending in finished:
             self._number[sending.task.spec.kind] -= len(sending.task.members)
             self._alone -= sending.keeps_gcd
             if sending.is_awaited:
-                self._looked = -math.inf  # what it was stopped for comes next
+                self._looked = -math.inf  # the segment that it made way for comes next
         now = self._clock.monotonic()
-        ended = [end for sending, together in finished for end in _ends(sending, together, now)]
+        ended = [end for sending in finished for end in _ends(sending, now)]
         self._fusing.learn(ended)
         self._context.record([result for _, result in ended])
+        self.judge_nodes(finished)
         self._recorded = self._clock.monotonic() if ended else self._recorded
-        self._judge_nodes([result for sending, _ in finished for result in sending.results])
         self._part()
         return ended
 
     def _sharing_pays(self) -> bool:
-        """Whether segments may join others on a GCD; the user is told if not."""
+        """Return whether segments may share a GCD; tell the user if not."""
         pays = self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.pays
         if not pays and not self._told_apart:
             self._told_apart = True
@@ -342,8 +259,8 @@ class Dispatch:
             tell(_logger, told)
         return pays
 
-    def _with_some_alone(self, ready: Sequence[Task]) -> Sequence[Task]:
-        """Let some keep their GCD, as long as it is not known how those get on that share one."""
+    def _with_some_alone(self, ready: Sequence[SegmentTask]) -> Sequence[SegmentTask]:
+        """Let some segments keep their GCD until the slowdown of co-located ones is known."""
         if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
             return ready
         site = self._context.site
@@ -359,7 +276,7 @@ class Dispatch:
         return with_some
 
     def _part(self) -> None:
-        """Have segments that share a GCD go on apart, where that is faster."""
+        """Stop co-located segments at a checkpoint, where sharing a GCD is slower."""
         now = self._clock.monotonic()
         if not self._fleet.packs or now - self._parted < SECONDS_BETWEEN_LOOKS:
             return
@@ -368,83 +285,21 @@ class Dispatch:
         self._parted = now
         at_work = {one.resident: one for one in self._running if not one.is_released}
         for resident in to_part(at_work, now)[:_MOST_PARTED]:
-            self._release(at_work[resident], is_awaited=False)
-
-    def _judge_nodes(self, results: Sequence[SegmentResult]) -> None:
-        """Tell the pool how nodes do; in a gang each rank counts for its own node.
-
-        Successes come last: the node is good, whatever failed beside them.
-        """
-        for result in sorted(results, key=_has_worked):
-            if result.status in ("interrupted", "lost") or not result.node:
-                continue
-            if result.status == "refused":
-                self._workers.avoid(result.node, result.reason)
-                continue
-            segment = (result.kind, result.number, result.rung)
-            self._workers.record(result.node, segment, _has_worked(result))
-
-    def _finished(self, seconds: float) -> list[tuple[_Sending, float]]:
-        """Segments that have ended, and how many were on their GCD on the average.
-
-        A gang is called off when one of its ranks ends badly.
-        """
-        finished: list[tuple[_Sending, float]] = []
-        while (end := self._clock.next(self._done, seconds)) is not None:
-            seconds = 0.0
-            sending, part, future = end
-            results = sending.ended[part] = future.result()
-            now = self._clock.monotonic()
-            together = self._fleet.together(sending.resident, now)
-            self._fleet.end(sending.resident, sending.parts[part][1], now)
-            if len(sending.ended) == len(sending.parts):
-                finished.append((sending, together))
-                continue
-            bad = next((r for r in results if r.status not in AGREED or _never_came(r)), None)
-            if bad is not None:
-                self._call_off(sending, bad.reason)
-            elif results[0].status != "ok":
-                self._follow_by.setdefault(sending, now + SECONDS_TO_FOLLOW)
-        for sending, _ in finished:
-            self._follow_by.pop(sending, None)
-        now = self._clock.monotonic()
-        for sending in [gang for gang, until in self._follow_by.items() if now > until]:
-            del self._follow_by[sending]
-            self._call_off(sending, next(iter(sending.ended.values()))[0].reason)
-        return finished
-
-    def _call_off(self, sending: _Sending, reason: str) -> None:
-        """End the other ranks of a gang, which would wait in vain."""
-        _logger.info("%s: its ranks are called off: %s", sending.task, reason)
-        for part, (node, _) in enumerate(sending.parts):
-            if part not in sending.ended:
-                self._workers.call_off(node, sending.task.spec.attempt, reason)
+            self.release(at_work[resident], is_awaited=False)
 
 
-def _has_worked(result: SegmentResult) -> bool:
-    """Whether the end, good or bad, is the segment's own doing and not its node's."""
-    return result.status in ("ok", "diverged", "out_of_memory")
-
-
-def _never_came(result: SegmentResult) -> bool:
-    """Whether a rank was not begun: its node took no more work."""
-    return result.status == "interrupted" and not result.node
-
-
-def _ends(sending: _Sending, together: float, now: float) -> Iterator[tuple[Task, SegmentResult]]:
-    """The segment, or those that were fused, and how each has ended."""
-    results, sent = sending.results, sending.resident.since
-    if sending.is_gang:
-        results = [merged(results)]
-    for task, result in zip(sending.task.members, results, strict=True):
+def _ends(sending: Sending[SegmentTask], now: float) -> Iterator[tuple[SegmentTask, SegmentResult]]:
+    """Yield the segment, or each of the fused ones, with its result."""
+    sent = sending.resident.since
+    for task, result in zip(sending.task.members, sending.results, strict=True):
         is_released = sending.is_released
         if is_released and result.status == "lost":
-            # A gang that was stopped while its ranks met each other; it is nobody's failure.
+            # A gang that was stopped while its ranks met each other did not fail.
             result = replace(result, status="interrupted")
-        # To go on separately is nobody's failure either.
+        # Leaving a fused group is not a failure either.
         is_released = is_released or result.reason.startswith(APART)
         forecast = replace(
-            task.forecast(together),
+            task.forecast(sending.together),
             waited_seconds=max(0.0, sent - task.ready_since),
             away_seconds=now - sent,
         )

@@ -1,13 +1,13 @@
 """The driver: search, place, run, judge, until done; then the ensemble.
 
-The only process that writes the study. Everything it knows is in the run directory before it acts
-on it, so it may be killed at any moment and started again by the same command.
+Only this process writes the study. It writes everything it knows to the run directory before it
+acts on it, so it may be killed at any moment and restarted by the same command.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
@@ -16,7 +16,6 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.ledger import answering
 from hydragnn_flow.campaign.phases import run_phases
-from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.campaign.starting import bring_weights
 from hydragnn_flow.campaign.stores import checked_store
 from hydragnn_flow.campaign.view import View
@@ -26,6 +25,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import Member, finish_ensemble
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
@@ -33,11 +33,12 @@ from hydragnn_flow.report.cost import cost_of, nodes_cost, rest_watts
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 
+_PREPARES = "hydragnn_flow.data:run_task"
 _logger = logging.getLogger(__name__)
 
 
 def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: View) -> None:
-    """Build the store of a run, unless it is there already."""
+    """Build the store of a run, unless it exists."""
     with _driving(directory, config, view), _started(site, directory) as pool:
         _prepare(config, site, directory, view, pool)
 
@@ -45,12 +46,12 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
 def drive(
     config: RunConfig, site: Site, directory: RunDirectory, view: View
 ) -> dict[str, Any] | None:
-    """Continue a campaign to its end; returns the content of `ensemble.json`, if there is one.
+    """Continue a campaign to its end; return the content of `ensemble.json`, if there is one.
 
     Raises
     ------
     InputError
-        If the speed of trials is to be measured over more GCDs than the site has for one.
+        If the speed of trials is to be measured on more GCDs than the site has for one.
     """
     check_gcds(config, site)
     with _driving(directory, config, view) as token:
@@ -65,12 +66,12 @@ def drive(
 
 
 def check_gcds(config: RunConfig, site: Site) -> None:
-    """Refuse trials whose speed would be that on fewer GCDs than they ask for.
+    """Refuse trials whose speed would be measured on fewer GCDs than they ask for.
 
     Raises
     ------
     InputError
-        Naming the key.
+        If they ask for too many; the message names the key.
     """
     if not config.search.times_steps:
         return
@@ -96,15 +97,19 @@ def _prepare(
     view: View,
     pool: Callable[[], Pool],
 ) -> GraphStore:
-    tasks = PoolWorkers(site, pool, "hydragnn_flow.data:run_task")
-    return checked_store(config, directory.store, view, tasks)
+    def workers(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+        if requests:
+            jobs, work = Jobs[Task](pool(), site), "preparing the store"
+            yield from run_calls(jobs, "preparation", _PREPARES, requests, work)
+
+    return checked_store(config, directory.store, view, workers)
 
 
 @contextmanager
 def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator[str]:
-    """Own the run directory; where the input turns out wrong, what was new is taken away again.
+    """Own the run directory; remove a new one if the input turns out wrong.
 
-    A store that was prepared stays, since the mistakes are elsewhere.
+    A prepared store stays, since the mistakes are elsewhere.
     """
     new = not directory.path.exists()
     fresh = not (directory.path / CONFIG).exists()
@@ -138,7 +143,7 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
 
 @contextmanager
 def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]]:
-    """The site's pool, checked now and started when it is first asked for."""
+    """Check the site's pool now, and start it when it is first needed."""
     pool = Pool(site, directory.path / "parsl")
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(pool))
@@ -147,7 +152,7 @@ def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]
 def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | None:
     """Make the ensemble of the members, test it once, and write the report."""
     config, directory, view = context.config, context.directory, context.view
-    context.ledger.write(lambda: None)  # which says whether another driver is in charge
+    context.ledger.write(lambda: None)  # raises if another driver is in charge
     rest = rest_watts(directory)
     if rest is not None:
         context.estimator.costs.rest_watts = rest

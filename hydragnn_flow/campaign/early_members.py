@@ -1,4 +1,4 @@
-"""Early members: trained on GCDs that would idle while the last trials of a search are at work."""
+"""Early members: trained on GCDs that would idle while the last trials of a search run."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from hydragnn_flow.campaign.selecting import (
     numbered,
     write_selection,
 )
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.ensemble.selection import Early, Selection
 from hydragnn_flow.search import Search, TrialRecord
 
-# Part of all trials that may be at work when members begin: as many may yet take the place of
-# one that was chosen without them.
+# Largest fraction of all trials that may still run when members start: as many may yet replace a
+# member that was chosen without them.
 MOST_UNDECIDED = 0.1
-# Least time to the expected end of the last trial from which it is worth while [s].
+# Least time to the expected end of the last trial for early members to be worth while [s].
 LEAST_TIME = 60.0
-# Least time between two looks [s], and over the time that the last one took: it may have read the
-# predictions of the best trials.
+# Least time between two looks [s], also as a multiple of the duration of the last one, which may
+# have read the predictions of the best trials.
 SECONDS_BETWEEN_LOOKS, BETWEEN_LOOKS = 10.0, 20.0
 _logger = logging.getLogger(__name__)
 
 
 class EarlyMembers:
-    """Trains the members that would be chosen if the search ended now, where GCDs would idle.
+    """Trains, on idle GCDs, the members that would be chosen if the search ended now.
 
-    A member that is not chosen in the end has cost only what nobody could use. One of a trial that
-    was continued since it began does not count as the same. Trials have precedence: where one
-    waits for GCDs, or would go on over more of them, early members stop at a checkpoint; they do
-    not share a GCD with one.
+    A member that is not chosen in the end has used only idle GCDs. If a trial continued since,
+    its member does not count as the same. Trials have precedence: where one waits for GCDs, or
+    would run on more of them, early members stop at a checkpoint. They do not share GCDs with
+    trials.
 
     Parameters
     ----------
     context
-        Of the campaign.
+        Context of the campaign.
     """
 
     def __init__(self, context: Context) -> None:
@@ -54,9 +54,9 @@ class EarlyMembers:
         self._next_look = -math.inf
 
     def begin(self, dispatch: Dispatch, search: Search) -> None:
-        """Begin members on idle GCDs, and stop those that would be chosen no more.
+        """Start members on idle GCDs, and stop those that would not be chosen any more.
 
-        To be called where no segment of a trial is ready.
+        Call it only if no segment of a trial is ready.
         """
         now = self._context.clock.monotonic()
         if now < self._next_look or not self._is_time(dispatch, search):
@@ -72,7 +72,7 @@ class EarlyMembers:
         at_work = {task.spec.number: task for task in dispatch.tasks("member")}
         dispatch.stop([task for number, task in at_work.items() if number not in wanted])
         last = {one.number: one.status for one in self._context.ledger.members}
-        # One that failed is seen to when the search is over.
+        # A failed one is dealt with after the search.
         ended = {number for number, status in last.items() if status != "interrupted"}
         trials = {record.number: record for record in records}
         ready = [
@@ -84,7 +84,7 @@ class EarlyMembers:
             self._send(dispatch, ready)
 
     def _is_time(self, dispatch: Dispatch, search: Search) -> bool:
-        """Whether GCDs idle, few trials are undecided, and the last of them takes a while."""
+        """True if GCDs idle, few trials are undecided, and the last of them takes a while."""
         undecided = dispatch.number("trial")
         return (
             not self._context.to_come(search.asked)
@@ -95,7 +95,7 @@ class EarlyMembers:
         )
 
     def _choose(self, records: Sequence[TrialRecord]) -> Selection:
-        """The choice if the search ended now, whose members have numbers of their own on disk."""
+        """Choose members as if the search ended now; reserve their numbers on disk."""
         ended = {record.number for record in records if record.state in ("complete", "pruned")}
         if ended == self._ended:
             return self._selection
@@ -111,7 +111,7 @@ class EarlyMembers:
         write_selection(self._context, Selection([], [], self._selection.early), [])
         return self._selection
 
-    def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> None:
+    def _send(self, dispatch: Dispatch, ready: Sequence[SegmentTask]) -> None:
         rest = dispatch.begin(ready, self._gcds - dispatch.running, may_join=False)
         waiting = {task.spec.number for task in rest}
         for task in ready:

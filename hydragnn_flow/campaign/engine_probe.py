@@ -1,29 +1,31 @@
-"""The driver's end of a process that tries networks of engines.
+"""Probe of networks of engines, in a process of its own.
 
-An engine's code may crash or need much memory, so the driver does not run it.
+An engine's code may crash or need much memory, so the driver does not run it itself.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Collection
 from pathlib import Path
 from subprocess import DEVNULL
 from typing import Any
 
 from hydragnn_flow.config.network import EngineNetwork
+from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NetworkCost
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
 SECONDS = 600.0
-"""Time that a network has to be built and to take its steps [s]."""
+"""Time limit for a network to be built and to take its steps [s]."""
 
 
 class EngineProbe:
-    """Takes a training step of networks that engines build, on a few graphs of a store.
+    """Tries networks that engines build: a training step on a few graphs, weights to begin with.
 
-    Its process begins with the first network, and ends with this object.
+    It uses a few graphs of a store, starts with the first network and ends with this object.
 
     Parameters
     ----------
@@ -42,23 +44,36 @@ class EngineProbe:
         self.close()
 
     def cost(self, network: EngineNetwork, atoms: int, edges: int, graphs: int) -> NetworkCost:
-        """Cost of a training step of a network on a batch of a given size.
+        """Measure the cost of a training step on a batch of a given size.
 
         Raises
         ------
         InputError
-            If the engine cannot build the network, it returns what was not asked for, or its step
-            fails.
+            If the engine cannot build the network, it returns something else than requested, or its
+            step fails.
         """
-        request = {
-            "network": network.to_json(),
-            "store": str(self._store),
-            "batch": {"atoms": atoms, "edges": edges, "graphs": graphs},
-        }
-        answer = self._ask(network.engine, request)
-        if "refused" in answer:
-            raise InputError(answer["refused"])
-        return NetworkCost(**answer)
+        batch = {"atoms": atoms, "edges": edges, "graphs": graphs}
+        return NetworkCost(**self._ask(network, batch=batch))
+
+    def weights(self, network: EngineNetwork, start: StartConfig, target: Path | None) -> None:
+        """Read the weights that a network is to begin with, and write them to a file.
+
+        Parameters
+        ----------
+        network
+            Network that an engine builds.
+        start
+            Source of the weights, and what to freeze.
+        target
+            File to write; None if the weights are only checked.
+
+        Raises
+        ------
+        InputError
+            If the engine cannot read them, or they are of another network.
+        """
+        asked = {"file": str(start.path), "heads": start.heads, "frozen": list(start.frozen)}
+        self._ask(network, start={**asked, "target": None if target is None else str(target)})
 
     def close(self) -> None:
         """End the process; it is gone when this returns."""
@@ -66,29 +81,37 @@ class EngineProbe:
             self._process.close()
             self._process = None
 
-    def _ask(self, engine: str, request: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, network: EngineNetwork, **what: Any) -> dict[str, Any]:
+        engine = network.engine
         if self._process is None:
             self._process = JsonProcess(
                 "hydragnn_flow.campaign.engine_process",
                 str(os.getpid()),
-                # A login node's accelerator, if it has one, is not for this.
-                # What it prints has no place beside the driver's display.
+                # An accelerator of a login node must not be used for this, and output of the
+                # process would disturb the driver's display.
                 stderr=DEVNULL,
                 environment={"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
             )
             weakref.finalize(self, self._process.close)
         try:
-            self._process.send(request)
+            store = str(self._store)
+            self._process.send({"network": network.to_json(), "store": store, **what})
             answer = self._process.receive(SECONDS)
         except ProcessDied as death:
             self.close()
             raise InputError(
-                f"network: engine {engine} does not get through a training step: {death}"
+                f"network: engine {engine} does not get through {_tried(what)}: {death}"
             ) from None
         if answer is None:
             self.close()
             raise InputError(
-                f"network: engine {engine} took more than {SECONDS:g} s for a training step of a "
-                f"few graphs; make it smaller"
+                f"network: engine {engine} took more than {SECONDS:g} s for {_tried(what)}; make "
+                f"it smaller"
             )
+        if "refused" in answer:
+            raise InputError(answer["refused"])
         return answer
+
+
+def _tried(what: Collection[str]) -> str:
+    return "reading weights" if "start" in what else "a training step"

@@ -1,4 +1,4 @@
-"""Estimates of a campaign's segments: seconds, memory, and micro-batches that fit a GCD."""
+"""Estimates of a campaign's segments: time, memory, and micro-batches that fit on a GCD."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.parallel import division_of
 from hydragnn_flow.training.sampling import drawn_size
 
-# Trials whose last segment is remembered.
+# Number of trials whose last segment is remembered.
 _REMEMBERED = 4096
-# Where memory was short that exceeds what was counted by more, something else took it.
+# Largest ratio of needed to counted memory; above it, something else took the memory.
 _MOST_OVER_COUNTED = 4.0
-# Steps among which what else a segment does is not seen.
+# Number of steps in which a segment's other work is negligible.
 _MANY_STEPS = 10_000
-# Keys of `Training` that say nothing of a step's work but how large its batch is, if that.
+# Keys of `Training` that affect the work of a step at most by the size of its batch.
 _TOLD_BY_THE_BATCH = {
     "Batching",
     "Optimizer",
@@ -58,22 +58,22 @@ _TOLD_BY_THE_BATCH = {
 
 
 class Estimator:
-    """Estimates segments from their networks, and from the segments that ended before them.
+    """Estimates segments from their networks, and from earlier segments.
 
     Parameters
     ----------
     config
-        Of the run.
+        Configuration of the run.
     store
-        Whose training split is trained on.
+        Store with the training split.
     gcd
-        What each GCD has for segments; see :func:`gcd_for_segments`.
+        Speed and memory of a GCD for segments; see :func:`gcd_for_segments`.
     device
-        What the GCDs are, which decides what is measured of their memory.
+        Kind of the GCDs, which decides how their memory is measured.
     gcds_per_node
-        Number of GCDs of a node.
+        Number of GCDs on a node.
     works
-        Counts networks; one of its own if not given.
+        Interpolation that counts the work of networks; a new one by default.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Estimator:
     ) -> None:
         self.gcd = gcd
         self.costs = CostModel(gcd, gcds_per_node)
-        """What is known of costs, by experience too."""
-        # The last segments of trials and members, by kind and number.
+        """Cost model of the GCDs, with its experience."""
+        # Last segment of each trial and member, by kind and number.
         self._last: dict[tuple[str, int], Taken] = {}
         self._config, self._store, self._device = config, store, device
         self.judged = graphs_judged(config, store.manifest)
-        """Graphs of the validation split by which epochs are judged."""
+        """Size of the validation subset used after each epoch."""
         self._train = drawn_size(store.manifest, config.data.sampling)
         self._base = config.network_with({})
         self._works = works or WorkInterpolation()
@@ -115,21 +115,21 @@ class Estimator:
         results: Sequence[SegmentResult],
         batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
-        """Accumulate as many micro-batches as the memory of a GCD asks for, and estimate that.
+        """Choose the number of micro-batches that fits the memory of a GCD, and estimate the cost.
 
-        Their number is the smallest with which a step is expected to fit, and at least twice that
-        with which it did not.
+        It is the smallest number with which a step is expected to fit, and at least twice a number
+        that did not fit.
 
         Parameters
         ----------
         network
-            The network as the trial has it.
+            Network with the hyper-parameters of the trial.
         epochs, width
-            To train, and GCDs to do so.
+            Number of epochs to train, and number of GCDs.
         results
-            Of all earlier segments of the trial, and of the member it has become.
+            Results of all earlier segments of the trial, and of its member.
         batches
-            In a step.
+            Number of batches in a step.
 
         Returns
         -------
@@ -155,17 +155,17 @@ class Estimator:
         return network, estimate
 
     def steps_of_a_pass(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Optimiser steps of a pass through the training split, each of some batches."""
+        """Number of optimiser steps, of some batches each, in a pass through the training split."""
         sizes = self._train
         return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
-        """Mean number of graphs of a step of some batches."""
+        """Mean number of graphs in a step of some batches."""
         graphs = self._train.graphs
         return graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Optimiser steps of an epoch, each of some batches: of a pass, or a part of the budget."""
+        """Number of optimiser steps in an epoch: in a pass, or its share of `search.budget`."""
         budget = self._config.divided_budget
         if budget is None:
             return self.steps_of_a_pass(network, batches)
@@ -174,22 +174,22 @@ class Estimator:
         return self._steps(network, 1, batches)
 
     def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
-        """Work of one training step of a network on some batches of average size."""
+        """Count the work of a training step on some batches of average size."""
         return self._step_work(network, self.steps_of_a_pass(network, batches))
 
     @property
     def sharing(self) -> Sharing:
-        """What is known of segments that share a GCD."""
+        """Effect of co-location on the speed of segments."""
         return self.costs.sharing
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
-        """Correct what comes by what segments took."""
+        """Correct later estimates by the measured costs of segments."""
         for result in results:
             if result.fused > 1:
-                continue  # its times and memory are those of several
+                continue  # times and memory are those of the fused group
             kind = self._kind(result)
             if result.status == "out_of_memory" and result.together == 1.0:
-                # It took more than there was; how much more is not known.
+                # It needed more than there was; how much more is unknown.
                 there = self.gcd.memory_gib - self.costs.process_gib
                 ratio = self._over_counted(result, there)
                 if ratio < _MOST_OVER_COUNTED:
@@ -212,12 +212,12 @@ class Estimator:
         return self._base.kind if varied is None else self._base.kind_of(str(varied))
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
-        """Time and memory of the last whole segment of a trial."""
+        """Measured cost of the last whole segment of a trial."""
         found = map(self._taken, reversed(results))
         return next((taken for taken in found if taken is not None), None)
 
     def _taken(self, result: SegmentResult) -> Taken | None:
-        """Time and memory of a segment; None if it is not whole or was not measured."""
+        """Measured cost of a segment; None if it is not whole or was not measured."""
         if not result.is_whole or not result.step_work:
             return None
         epochs = result.to_epoch - result.from_epoch
@@ -236,27 +236,27 @@ class Estimator:
         return taken if taken.is_sound else None
 
     def _evaluated_by(self, result: SegmentResult) -> float:
-        """Graphs that a segment validated by after an epoch, over those of a step."""
+        """Ratio of the graphs validated after an epoch to those of a step, in a segment."""
         if self._config.divided_budget is not None and result.graphs_per_step:
             return self.judged / result.graphs_per_step
         return self._evaluated(result.steps / (result.to_epoch - result.from_epoch))
 
     def _evaluated(self, steps: float) -> float:
-        """Graphs to validate by over those of a step, of which a pass has ``steps``."""
+        """Ratio of the graphs validated after an epoch to those of a step; a pass has ``steps``."""
         return steps * self.judged / self._train.graphs
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
-        """Measured over counted memory, where the measured is not mostly that of the process."""
+        """Measured over counted memory; None if most of the measured memory is the process's."""
         process = self.costs.process_gib
-        # The memory of an accelerator's libraries is not in torch's count.
+        # Torch does not count the memory of an accelerator's libraries.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
         ratio = self._over_counted(result, measured)
-        # More than that is not the network's: a process that has imported other things is larger,
-        # and a small network's count would be multiplied by it for large ones.
+        # A larger ratio is not the network's: a process that has imported other packages is larger,
+        # and the small count of a small network would scale that up for large ones.
         return ratio if measured > process and 0 < ratio < _MOST_OVER_COUNTED else None
 
     def _over_counted(self, result: SegmentResult, gib: float) -> float:
-        """Memory over what was counted of a segment, without the process; 0 if nothing was."""
+        """Ratio of memory to the counted memory of a segment, without the process; 0 if unknown."""
         counted = (result.uncorrected_memory_gib or 0.0) - self.gcd.process_gib
         return gib / counted if counted > 0 else 0.0
 
@@ -270,7 +270,7 @@ class Estimator:
         larger = self._largest_batch(Budget.of(network, batches), steps, micro_batches)
         work = replace(
             self._in_parts(work, network, width),
-            # Every micro-batch starts all operations anew.
+            # Every micro-batch launches all operations again.
             launches=work.launches * network.Training.accumulation_steps,
             activation_bytes=work.activation_bytes * larger / micro_batches,
         )
@@ -290,13 +290,13 @@ class Estimator:
         if budget is None or budget[0] != "seconds":
             taken = self._steps(network, epochs, batches)
             return cost(taken), taken
-        # As many as go into the time, the rest of a segment put aside.
+        # The number of steps that fit in the time, the rest of a segment neglected.
         one = (cost(2 * _MANY_STEPS).seconds - cost(_MANY_STEPS).seconds) / _MANY_STEPS
         taken = max(1, round(budget[1] * epochs / self._config.num_epoch / one))
         return cost(taken), taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
-        """Steps of some epochs, which time does not end."""
+        """Number of steps in some epochs, unless their length is a time."""
         budget = self._config.divided_budget
         if budget is None:
             return epochs * self.steps_of_a_pass(network, batches)
@@ -319,13 +319,13 @@ class Estimator:
         return larger
 
     def _step_work(self, network: NetworkConfig, steps: int) -> Work:
-        """Work of one training step of a network on a batch of average size.
+        """Count the work of a training step of a network on a batch of average size.
 
         ``steps`` is the number of steps in a pass through the training split.
         """
         training = network.Training
         of = network.Architecture, training.precision, training.conv_checkpointing, steps
-        # One network is asked about on several numbers of GCDs in turn.
+        # One network is estimated on several numbers of GCDs in turn.
         if self._counted is None or self._counted[0][0] is not of[0] or self._counted[0] != of:
             self._counted = of, self._another_step_work(network, steps)
         return self._counted[1]
@@ -337,14 +337,14 @@ class Estimator:
         )
         if division is None:
             return _in_parts(work, network, width)
-        # Of the GCD that has most; as if all exchanged the gradient of as many heads.
+        # The GCD with most heads counts, as if all exchanged the gradient of as many.
         most = max(map(len, division.branches)) / network.branches
         held = work.parameter_bytes - (1 - most) * work.head_bytes
         return replace(work, parameter_bytes=held)
 
     def _is_finite(self, model: Model) -> bool:
         assert isinstance(model, HydraModel)
-        # Others do not ask, and graphs are read for the answer.
+        # Other models do not use the answer, which requires reading graphs.
         return not model.encoder.inputs.space or any_finite(self._store[TRAIN])
 
     def _another_step_work(self, network: NetworkConfig, steps: int) -> Work:
@@ -378,26 +378,26 @@ class Estimator:
                 head_bytes=4 * heads * wide,
             )
 
-        # With the defaults: a network that has one of them is of no other family.
+        # Defaults are included, so that a network with an explicit one is of the same family.
         architecture = network.Architecture.model_dump(mode="json")
         told_by = training.model_dump(mode="json", exclude=_TOLD_BY_THE_BATCH)
         return self._works.work([architecture, told_by, batch], count)
 
 
 def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
-    """Work of a step on some GCDs, as `Training.sharding` divides the network among them."""
+    """Count the work of a step on some GCDs, as `Training.sharding` divides the network."""
     sharding = network.Training.sharding
     parts = 1 if sharding is None else sharding.replica(width)
     if sharding is None or parts == 1:
         ddp = network.Training.ddp
         buckets = width > 1 and ddp is not None and not ddp.gradient_as_bucket_view
         return replace(work, gathered_bytes=work.parameter_bytes) if buckets else work
-    # Parameters and gradients: of a potential all, of other networks those of a layer, of the one
-    # that comes next, and those outside the layers.
+    # Parameters and gradients held at a time: all of a potential's; of another network those of a
+    # layer, of the next one, and those outside the layers.
     units = getattr(network.Architecture, "num_conv_layers", 1) + 1
     is_whole = network.Architecture.enable_interatomic_potential or sharding.reshards is False
     at_a_time = 1.0 if is_whole else min(1.0, 3 / units)
-    # Between micro-batches gradients are whole.
+    # Between micro-batches gradients are not sharded.
     gradients = 1.0 if network.Training.accumulation_steps > 1 else at_a_time
     gathered = work.parameter_bytes * (at_a_time + gradients)
     gathers = 1 if sharding.reshards is False else 2
@@ -405,12 +405,12 @@ def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
 
 
 def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
-    """The site's GCD, less a part of the store where both are in the node's memory.
+    """Speed and memory of a GCD of the site, less its share of a store in the node's memory.
 
     Raises
     ------
     InputError
-        If that is less than a process needs.
+            If what is left is less than a process needs.
     """
     node = site.node
     if node.device != "cpu" or config.data.mode != "memory":

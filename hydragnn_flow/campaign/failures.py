@@ -11,21 +11,21 @@ from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.search import Failures
 from hydragnn_flow.segment import SegmentResult
 
-# A step's size may be a budget of atoms or edges, which says nothing about its number of graphs.
+# Largest number of micro-batches if a step is limited by atoms or edges instead of graphs.
 _MOST_MICRO_BATCHES = 64
 
 
 def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResult) -> bool:
-    """Whether a bad end is the trial's own, to be recorded and not tried again.
+    """Return whether a failure belongs to the trial, to be recorded and not retried.
 
     Parameters
     ----------
     config
-        Says how failures are treated.
+        Configuration with the policies for failures.
     parameters
-        Of the trial.
+        Hyper-parameters of the trial.
     end
-        How its last segment ended.
+        Result of its last segment.
     """
     failures = config.search.failures
     if end.status == "diverged":
@@ -34,14 +34,14 @@ def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResul
         network = config.network_with(parameters)
         more = takes_more(failures, network, end.accumulation_steps, end.batches)
         return failures.out_of_memory != "retry" and not more
-    # An interrupted or refused segment tells nothing about its trial.
+    # An interrupted or refused segment says nothing about its trial.
     return failures.lost == "record" and end.status not in ("ok", "interrupted", "refused")
 
 
 def takes_more(failures: Failures, network: NetworkConfig, steps: int, batches: int = 1) -> bool:
-    """Whether more than ``steps`` micro-batches may be accumulated: same gradient, less memory.
+    """Return whether a step of ``batches`` may have more than ``steps`` micro-batches.
 
-    A step has ``batches``.
+    More of them give the same gradient with less memory.
     """
     training = network.Training
     by_graphs = training.Batching is None or training.Batching.mode == "fixed"
@@ -52,7 +52,7 @@ def takes_more(failures: Failures, network: NetworkConfig, steps: int, batches: 
 
 
 def times_too_large(failures: Failures, results: Sequence[SegmentResult]) -> int:
-    """Number of times that a segment ran out of memory and is now to need less."""
+    """Number of times that a segment ran out of memory and should need less afterwards."""
     if failures.out_of_memory != "resize":
         return 0
     return sum(result.status == "out_of_memory" for result in results)
@@ -61,10 +61,10 @@ def times_too_large(failures: Failures, results: Sequence[SegmentResult]) -> int
 def fewest_micro_batches(
     failures: Failures, results: Sequence[SegmentResult], width: int, batches: int = 1
 ) -> int:
-    """Number of micro-batches of each of ``width`` GCDs after segments that ran out of memory.
+    """Number of micro-batches on each of ``width`` GCDs after segments that ran out of memory.
 
-    With half as many graphs each as the smallest that did not fit; 1 if all did. A step has
-    ``batches``.
+    Each has half as many graphs as the smallest that did not fit; the number is 1 if all fitted.
+    A step has ``batches``.
     """
     if not times_too_large(failures, results):
         return 1

@@ -1,4 +1,4 @@
-"""A first configuration for data that were looked at: commented YAML, and a network in JSON."""
+"""First configuration for inspected data: commented YAML, and a network in JSON."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
@@ -22,19 +23,16 @@ from hydragnn_flow.data.looking import Finding, Label
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 
-# Structures of a split from which intervals follow, and errors that mean something.
+# Fewest structures of a split for usable intervals and errors.
 _FEWEST = 12
 _LARGEST_FRACTION = 0.3
-# Atoms that a trial sees in all its epochs: some minutes on a core for networks of this size.
+# Number of atoms that a trial trains on: some minutes on a core for networks of this size.
 _ATOMS_SEEN = 250_000
 _EPOCHS = (6, 60)
 _STEPS = 40, 15
-"""Steps of an epoch that the batch size leaves, and the fewest that it does."""
+"""Number of steps in an epoch, and the least number, from which the batch size follows."""
 _ATOMS_OF_A_STEP = 128
-"""A step on fewer takes as long."""
-
-_COLUMN = 36
-"""Column of the comments."""
+"""Number of atoms in a step; a step with fewer takes as long."""
 
 _BY_ATOM = re.compile(rf"(per|/)[\W_]*atom|{DIVIDED_BY_ATOMS}", re.IGNORECASE)
 _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
@@ -43,44 +41,44 @@ _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """Texts of the two files, and what they ask for."""
+    """Texts of the two files, and the choices in them."""
 
     name: str
     text: str
-    """YAML."""
+    """YAML text of the configuration."""
     network: dict[str, Any]
     targets: list[Label]
-    """Labels that are learnt."""
+    """Labels that the network learns."""
     others: list[Label]
-    """Labels that could be, too."""
+    """Labels that it could learn too."""
     trials: int
     members: int
 
     @property
     def is_potential(self) -> bool:
-        """Whether energies and forces are learnt together."""
+        """True if energies and forces are learnt together."""
         architecture = self.network["NeuralNetwork"]["Architecture"]
         return bool(architecture.get("enable_interatomic_potential", False))
 
 
 def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstConfig:
-    """Make a configuration that `hydragnn-flow run` takes as it is.
+    """Make a configuration that `hydragnn-flow run` accepts unchanged.
 
     Parameters
     ----------
     finding
-        What the data are.
+        Description of the inspected data.
     name
-        Of the run, and of the two files without their endings.
+        Name of the run, and of the two files without their suffixes.
     folder
-        Where these will be.
+        Folder for the two files.
     gcds
-        Devices, or cores, of this machine.
+        Number of devices, or cores, of this machine.
 
     Raises
     ------
     InputError
-        If there are too few structures, or if the files would be among those of the data.
+        If there are too few structures, or the files would match the data's patterns.
     """
     name = name.removesuffix(".gs").removesuffix(".bp")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._") or "run"
@@ -98,31 +96,42 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     batch = 2 ** round(math.log2(min(max(batch, 2), 32)))
     network = _network(finding, targets, potential, epochs, batch)
     trials, members = max(16, min(2 * gcds, 256)), 4 if gcds >= 4 else 3
-    lines = [
-        *_head(name, finding),
-        *_data(finding, targets, others, split, folder),
-        _noted(f"network: {name}.json", f"HydraGNN's own JSON; radius {finding.radius:g}"),
-        "",
-        *_search(potential, trials, epochs, batch),
-        "",
-        "ensemble:",
-        _noted(f"  size: {members}", "networks that predict together"),
-        _noted(f"  epochs: {2 * epochs}", "of each, those of its trial included"),
-        _noted("  coverage: 0.9", "fraction of true values that the intervals should hold"),
-    ]
-    text = "\n".join(lines) + "\n"
+    path = os.path.relpath(finding.folder, folder)
+    pages = Environment(
+        loader=PackageLoader("hydragnn_flow.campaign", ""),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    pages.filters |= {"plain": _plain, "noted": _noted, "target": _target}
+    text = pages.get_template("first_config.yaml.j2").render(
+        name=name,
+        finding=finding,
+        atoms=atoms_told(finding),
+        # Relative where both can be moved together.
+        path=finding.folder.as_posix() if path.startswith("..") else path,
+        targets=targets,
+        others=others,
+        split=split,
+        types="PAINN, SchNet, EGNN" if potential else "PNA, SchNet, EGNN",
+        batches=", ".join(str(size) for size in sorted({max(1, batch // 2), batch, 2 * batch})),
+        trials=trials,
+        members=members,
+        epochs=epochs,
+    )
     values = yaml.safe_load(text) | {"network": network["NeuralNetwork"]}
-    resolve_config(values, folder / f"{name}.yaml")  # what it says must be what `run` takes
+    resolve_config(values, folder / f"{name}.yaml")  # checks that `run` accepts it
     return FirstConfig(name, text, network, targets, others, trials, members)
 
 
 def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
-    """Write both files; neither is written over one that exists.
+    """Write both files; never overwrite an existing one.
 
     Raises
     ------
     InputError
-        If one exists.
+        If one of them exists.
     """
     files = folder / f"{config.name}.yaml", folder / f"{config.name}.json"
     for file in files:
@@ -138,7 +147,7 @@ def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
 
 
 def _check_apart(finding: Finding, name: str, folder: Path) -> None:
-    """Refuse a directory in which the data's own patterns would find the new files."""
+    """Refuse a directory in which the patterns of the data would match the new files."""
     if folder.resolve() != finding.folder.resolve():
         return
     for role in finding.sizes:
@@ -152,7 +161,7 @@ def _check_apart(finding: Finding, name: str, folder: Path) -> None:
 
 
 def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
-    """What to learn: energy and forces, or else an energy, or the first label there is."""
+    """Choose labels to learn: energy and forces, or else an energy, or the first label."""
     sums = [label for label in labels if not _is_per_atom(label)]
     energy = _like("energy", "graph", 1, sums)
     forces = _like("force", "node", 3, labels)
@@ -166,7 +175,7 @@ def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
 
 
 def _like(word: str, level: str, dim: int, labels: Sequence[Label]) -> Label | None:
-    """The label with a word in its key: that of the calculation first, then a total energy."""
+    """Find the label with a word in its key; ASE's own keys come first, then a total energy."""
     fitting = [label for label in labels if (label.level, label.dim) == (level, dim)]
     named = [label for label in fitting if word in label.key.lower()]
     named.sort(key=lambda label: (label.key not in ("energy", "forces"), not _is_total(label)))
@@ -178,7 +187,7 @@ def _is_per_atom(label: Label) -> bool:
 
 
 def _is_total(label: Label) -> bool:
-    """Whether a name can only be that of a sum over atoms: others are often per atom or site."""
+    """True if the name can only mean a sum over atoms; others are often per atom or site."""
     words = set(label.name.lower().split("_"))
     return "energy" in words and words <= _TOTAL
 
@@ -238,7 +247,7 @@ def _network(
             "output_heads": head[target.level],
             "task_weights": [1.0],
         }
-        # Heads that predict their noise erred less on perov_5, and told errors apart far better.
+        # Heads that predict their noise erred less on perov_5, and their uncertainties were better.
         loss = {"loss_function_type": "GaussianNLLLoss", "nll_beta": 0.5}
     return {
         "NeuralNetwork": {
@@ -258,21 +267,8 @@ def _network(
     }
 
 
-def _head(name: str, finding: Finding) -> Iterator[str]:
-    yield f"# Written by `hydragnn-flow init` after a look at {finding.looked_at:,} structures"
-    yield f"# ({atoms_told(finding)}). Correct what is wrong or unknown;"
-    yield "# docs/configuration.md explains every key."
-    yield f"#   hydragnn-flow prepare {name}.yaml"
-    yield "#       reads, checks and stores all structures"
-    yield f"#   hydragnn-flow run {name}.yaml"
-    yield "#       searches, trains the ensemble, predicts the test split and writes the report"
-    yield f"name: {name}"
-    yield "seed: 0"
-    yield ""
-
-
 def atoms_told(finding: Finding) -> str:
-    """Number of atoms of the structures, in words."""
+    """Describe the number of atoms of the structures in words."""
     lowest, mean, highest = finding.atoms
     if lowest == highest:
         return f"{lowest} atoms each"
@@ -280,41 +276,8 @@ def atoms_told(finding: Finding) -> str:
 
 
 def _noted(text: str, comment: str) -> str:
-    return f"{text:<{_COLUMN}} # {comment}"
-
-
-def _data(
-    finding: Finding,
-    targets: Sequence[Label],
-    others: Sequence[Label],
-    split: dict[str, float],
-    folder: Path,
-) -> Iterator[str]:
-    yield "data:"
-    path = os.path.relpath(finding.folder, folder)
-    # Relative where both can be moved together.
-    yield f"  path: {_plain(finding.folder.as_posix() if path.startswith('..') else path)}"
-    yield "  source:"
-    for key, value in finding.source.items():
-        size = finding.sizes.get(key)  # type: ignore[call-overload]
-        line = f"    {key}: {_plain(value)}"
-        yield line if size is None else _noted(line, f"structures: {size:,}")
-    yield "    targets:"
-    for label in targets:
-        line = f"      {_target(label)}"
-        yield line if label.unit else _noted(line, "unit unknown: write it between the quotes")
-    if others:
-        yield "      # Also there. What is learnt is in output_names of the network:"
-        yield from (f"      # {_target(label)}" for label in others)
-    if split:
-        yield "  split:"
-        words = {
-            "val": "chooses epochs and trials, and calibrates",
-            "calibration": "calibrates: too few are given for val",
-            "test": "used at the end",
-        }
-        yield from (_noted(f"    {role}: {part}", words[role]) for role, part in split.items())
-    yield ""
+    """A line with its comment in column 36."""
+    return f"{text:<36} # {comment}"
 
 
 def _target(label: Label) -> str:
@@ -323,22 +286,6 @@ def _target(label: Label) -> str:
 
 
 def _plain(value: Any) -> str:
-    """A value in one line of YAML."""
+    """Format a value in one line of YAML."""
     dumped = yaml.safe_dump(value, default_flow_style=True, width=math.inf, allow_unicode=True)
     return dumped.removesuffix("...\n").strip()
-
-
-def _search(potential: bool, trials: int, epochs: int, batch: int) -> Iterator[str]:
-    types = "PAINN, SchNet, EGNN" if potential else "PNA, SchNet, EGNN"
-    batches = ", ".join(str(size) for size in sorted({max(1, batch // 2), batch, 2 * batch}))
-    first = max(2, epochs // 9)
-    yield "search:"
-    yield _noted(f"  trials: {trials}", "networks that are tried")
-    yield _noted(f"  min_epochs: {first}", "the first rung; each keeps the best third")
-    yield "  reduction_factor: 3"
-    yield _noted("  space:", "dotted paths into the network's JSON")
-    yield f"    Architecture.mpnn_type: {{choices: [{types}]}}"
-    yield "    Architecture.hidden_dim: {int: [32, 96], log: true}"
-    yield "    Architecture.num_conv_layers: {int: [2, 3]}"
-    yield "    Training.Optimizer.learning_rate: {float: [1.0e-3, 1.0e-2], log: true}"
-    yield f"    Training.batch_size: {{choices: [{batches}]}}"

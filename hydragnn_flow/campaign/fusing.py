@@ -1,4 +1,4 @@
-"""Fusing: segments of one shape that are sent together, to be trained in one process."""
+"""Fusing: segments of one shape that are trained in one process."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from hydragnn_flow.campaign.task import Task
+from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.search import CRITERION, LOSSES
 from hydragnn_flow.placement import MEMORY_FRACTION, Estimate, Gcd
 from hydragnn_flow.segment import APART, SegmentResult
 from hydragnn_flow.training.fused.shapes import is_of_member, refusal_of, shape_of
 
-# Ends of a fused process after which its segments are sent separately.
+# Statuses of a fused process after which its segments are sent separately.
 _BAD = ("killed", "error", "out_of_memory")
 _logger = logging.getLogger(__name__)
 
 
 class Fusing:
-    """Puts segments of one shape together, where there are more of them than free GCDs.
+    """Groups segments of one shape, where there are more of them than free GCDs.
 
-    Trials that are judged by what they cost are left alone: of a process that they share it is not
-    known whose that is.
+    Trials whose objectives are costs are not fused: costs of a shared process cannot be told apart.
 
     Parameters
     ----------
     config
-        Of the run; its `resources.fused_members` is the most segments of a process.
+        Configuration of the run; its `resources.fused_members` is the most segments of a process.
     gcd
-        What each GCD has for segments.
+        Speed and memory of a GCD for segments.
     """
 
     def __init__(self, config: RunConfig, gcd: Gcd) -> None:
@@ -39,35 +38,37 @@ class Fusing:
         judged = {*config.search.objectives, *config.search.constraints}
         errors = {CRITERION, *LOSSES}
         self._trials = all(name in errors or name.startswith("val.") for name in judged)
-        # Shapes that go on separately.
+        # Shapes that are not fused any more.
         self._apart: set[str] = set()
         self._is_one_shape = all(is_of_member(path) for path in config.search.space)
 
     @property
     def trials_at_once(self) -> int:
-        """Trials that are worth asking for at a time for one GCD: several, if all are of one shape
-        and get on fused."""
+        """Number of trials to request per free GCD; more than 1 if all trials have one shape and
+        can be fused."""
         if self._most == 1 or not self._trials or not self._is_one_shape or self._apart:
             return 1
         return self._most
 
-    def together(self, ready: Sequence[Task], free: int, process_gib: float) -> list[Task]:
-        """The segments, some of them as one.
+    def together(
+        self, ready: Sequence[SegmentTask], free: int, process_gib: float
+    ) -> list[SegmentTask]:
+        """Group segments of one shape; each group becomes one segment.
 
         Parameters
         ----------
         ready
-            Segments that could run, all of trials or all of members.
+            Segments that could run, either all of trials or all of members.
         free
-            GCDs with nothing to do.
+            Number of idle GCDs.
         process_gib
-            Memory of a process beside that of its networks [GiB].
+            Memory of a process without its networks [GiB].
         """
         each = min(self._most, math.ceil(len(ready) / free)) if free > 0 else 1
         if each < 2:
             return [*ready]
-        found: list[Task] = []
-        alike: defaultdict[str, list[Task]] = defaultdict(list)
+        found: list[SegmentTask] = []
+        alike: defaultdict[str, list[SegmentTask]] = defaultdict(list)
         for task in ready:
             shape = self._shape(task)
             if shape is None:
@@ -80,13 +81,13 @@ class Fusing:
                 found += self._fitting(tasks[number::bundles], process_gib)
         return found
 
-    def learn(self, ended: Iterable[tuple[Task, SegmentResult]]) -> None:
-        """Remember shapes that are to go on separately.
+    def learn(self, ended: Iterable[tuple[SegmentTask, SegmentResult]]) -> None:
+        """Remember shapes that failed or separated when fused.
 
         Parameters
         ----------
         ended
-            Segments that were fused with others, and how they have ended.
+            Segments that ended, with their results.
         """
         for task, result in ended:
             is_apart = result.reason.startswith(APART)
@@ -97,8 +98,8 @@ class Fusing:
                 self._apart.add(shape)
                 _logger.info("%s and others like it are not fused: %s", task, result.reason)
 
-    def _shape(self, task: Task) -> str | None:
-        """Shape of a segment; None if it is to be sent by itself."""
+    def _shape(self, task: SegmentTask) -> str | None:
+        """Shape of a segment; None if it is not to be fused."""
         spec = task.spec
         if task.width > 1 or task.is_batch_per_gcd or refusal_of(spec):
             return None
@@ -107,9 +108,9 @@ class Fusing:
         shape = shape_of(spec)
         return None if shape in self._apart else shape
 
-    def _fitting(self, tasks: Sequence[Task], process_gib: float) -> list[Task]:
-        """Segments of one shape in as few bundles as fit the memory of a GCD."""
-        bundles: list[list[Task]] = []
+    def _fitting(self, tasks: Sequence[SegmentTask], process_gib: float) -> list[SegmentTask]:
+        """Group segments of one shape into as few processes as fit the memory of a GCD."""
+        bundles: list[list[SegmentTask]] = []
         room = 0.0
         for task in tasks:
             mine = max(0.0, task.estimate.memory_gib - process_gib)
@@ -121,8 +122,8 @@ class Fusing:
         return [_bundle(found, process_gib) if len(found) > 1 else found[0] for found in bundles]
 
 
-def _bundle(tasks: Sequence[Task], process_gib: float) -> Task:
-    """Some segments as one: they take as long as separately, or less, and share a process."""
+def _bundle(tasks: Sequence[SegmentTask], process_gib: float) -> SegmentTask:
+    """Combine segments into one, which takes at most the sum of their times, in one process."""
     each = [task.estimate for task in tasks]
     estimate = Estimate(
         seconds=sum(one.seconds for one in each),

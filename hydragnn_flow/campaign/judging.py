@@ -1,4 +1,4 @@
-"""How many graphs of the validation split epochs are judged by."""
+"""Size of the validation subset used after each epoch."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from hydragnn_flow.data.splits import VALIDATION
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.sampling import drawn_size
 
-# So few tell trials apart that differ by some per cent.
+# Fewest graphs: 1,000 resolve differences of a few per cent between trials.
 _FEWEST = 1000
 _IN_SECONDS = 10_000
 
 
 def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
-    """Number of graphs of the validation split by which every epoch of the run is judged.
+    """Size of the validation subset used after each epoch of the run.
 
-    By default all of them; where epochs are parts of a budget, no more than an epoch trains on, so
-    that judging costs no more than training, but enough to tell trials apart. One, where no
-    objective is an error.
+    By default it is the whole split. If epochs divide `search.budget`, it is at most the number of
+    graphs of an epoch, so that validation costs no more than training, but at least enough to
+    compare trials. It is 1 if no objective is an error.
 
     Parameters
     ----------
     config
-        Of the run; `search.validation_samples` decides where it is a number.
+        Configuration of the run; `search.validation_samples` may give the size.
     manifest
-        Of the store.
+        Manifest of the store.
     """
     there = manifest.splits[VALIDATION].graphs
     asked, budget = config.search.validation_samples, config.divided_budget
     if isinstance(asked, int):
         return min(asked, there)
     if asked == "auto" and not config.search.judges_errors:
-        return min(1, there)  # nobody asks for its error
+        return min(1, there)  # the error is not used
     if asked == "all" or budget is None:
         return there
     unit, size = budget

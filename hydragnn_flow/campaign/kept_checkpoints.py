@@ -1,4 +1,4 @@
-"""Checkpoints of trials that have ended: those that no member can come of are deleted."""
+"""Checkpoints of ended trials: those of trials that cannot become members are deleted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hydragnn_flow.training.checkpoint import checkpoints
 from hydragnn_flow.training.checkpoint_parts import remove_checkpoint
 
 _Rank = tuple[bool, float, int]
-"""Of an ended trial, negated for a heap whose first is the worst: feasible, criterion, number."""
+"""Rank of an ended trial: feasible, -criterion, -number; a heap thus has the worst trial first."""
 
 
 class KeptCheckpoints:
@@ -25,9 +25,9 @@ class KeptCheckpoints:
     Parameters
     ----------
     directory
-        Of the run.
+        Run directory of the campaign.
     config
-        Of the run.
+        Configuration of the run.
     """
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
@@ -41,27 +41,27 @@ class KeptCheckpoints:
     def restore(
         self, records: Iterable[TrialRecord], results: Mapping[int, Sequence[SegmentResult]]
     ) -> None:
-        """Take note of trials that ended under an earlier driver, which has deleted others."""
+        """Register trials that ended under an earlier driver, which deleted checkpoints itself."""
         for record in records:
             if record.state in ("complete", "pruned"):
                 self._keep(record, results.get(record.number, ()))
 
     def ended(self, record: TrialRecord, results: Sequence[SegmentResult]) -> None:
-        """Take note of a trial that has ended, which may be better than another."""
+        """Register a trial that has ended, which may replace a worse one."""
         worst = record.number if record.state == "failed" else self._keep(record, results)
         if self._deletes and worst is not None:
             self._needless.append(worst)
 
     def delete(self) -> None:
-        """Delete what is not needed any more; only when the study has the verdicts on disk."""
+        """Delete checkpoints not needed any more; only once the study on disk has the results."""
         for number in self._needless:
-            with suppress(OSError):  # a file too many harms nobody
+            with suppress(OSError):  # a remaining file does no harm
                 for file in checkpoints(self._directory.trial(number)):
                     remove_checkpoint(file)
         self._needless.clear()
 
     def _keep(self, record: TrialRecord, results: Sequence[SegmentResult]) -> int | None:
-        """Count a trial among the best; returns the number of the one that is no more."""
+        """Insert a trial among the best; return the number of the trial that drops out."""
         judged = [result for result in results if result.best_val_error is not None]
         if not (self._deletes and judged):
             return None

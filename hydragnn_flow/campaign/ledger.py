@@ -1,4 +1,4 @@
-"""Ledger: the segments of a run that have ended, and the way to its directory."""
+"""Ledger: the ended segments of a run, and guarded writing to its directory."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _logger = logging.getLogger(__name__)
 
 @contextmanager
 def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> Iterator[None]:
-    """Stop a campaign, in one sentence, where the disk of its directory is full or away.
+    """Stop a campaign with one sentence if the disk of its directory is full or unreachable.
 
     Raises
     ------
     CampaignStopped
-        In place of what the disk raised.
+        Instead of the disk's error.
     """
     try:
         yield
@@ -41,38 +41,38 @@ def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> It
 
 
 class Ledger:
-    """The segments of a run that have ended; written to disk before they are acted on.
+    """Ended segments of a run; written to disk before they are acted on.
 
-    A driver that works for days records millions. Of a trial that has ended it keeps in memory what
+    A driver that works for days records millions. For an ended trial it keeps in memory only what
     its members may need; the rest is on disk.
 
     Parameters
     ----------
     directory
-        Of the run.
+        Run directory of the campaign.
     token
-        Of this driver; a newer one keeps it from writing.
+        Token of this driver; a newer driver prevents it from writing.
     """
 
     def __init__(self, directory: RunDirectory, token: str) -> None:
-        self._directory, self._token = directory, token
+        self._directory, self.token = directory, token
         self._driver = DriverFile(directory.path)
         self.trials: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-        """Segments of each trial, in the order they ended."""
+        """Segments of each trial, in the order in which they ended."""
         self.members: list[SegmentResult] = []
-        """Those of members, in the order they ended."""
+        """Segments of members, in the order in which they ended."""
         self.counts_energy = False
-        """Whether the energy of any was measured."""
+        """True if the energy of any segment was measured."""
         self.trial_kwh = 0.0
-        """Energy of all segments of trials [kWh], as far as it was counted."""
+        """Total counted energy of the segments of trials [kWh]."""
 
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
-        """Read what earlier drivers recorded; of trials only what those that ended are kept by.
+        """Read the records of earlier drivers; for each trial keep only what an ended one needs.
 
         Parameters
         ----------
         learn
-            Is given every segment, whole.
+            Function called with every complete record.
 
         Raises
         ------
@@ -94,7 +94,7 @@ class Ledger:
             self.trials[result.number].append(result)
 
     def settle(self, trial: int) -> None:
-        """Keep of a trial that has ended what its members need."""
+        """Drop what members of an ended trial do not need."""
         judged = whole = False
         kept = deque[SegmentResult]()
         for result in reversed(self.trials[trial]):
@@ -106,12 +106,12 @@ class Ledger:
         self.trials[trial] = list(kept)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Put results on disk; only then may they be acted on.
+        """Write results to disk; only then may they be acted on.
 
         Raises
         ------
         CampaignStopped
-            If the run directory cannot be written to for minutes.
+            If the run directory cannot be written for minutes.
         """
         self.write(lambda: self._directory.record(results))
         for result in results:
@@ -124,7 +124,7 @@ class Ledger:
         self.trial_kwh += trial_kwh([result])
 
     def write(self, action: Callable[[], None]) -> None:
-        """Change a file of the run directory; waits for a disk that is full or gone for a while.
+        """Change a file of the run directory; wait while the disk is full or unreachable.
 
         Raises
         ------
@@ -133,7 +133,7 @@ class Ledger:
         """
 
         def act() -> None:
-            self._driver.check(self._token)
+            self._driver.check(self.token)
             action()
 
         with answering(self._directory.path, bool):
@@ -145,5 +145,5 @@ class Ledger:
 
 
 def is_judged(result: SegmentResult) -> bool:
-    """Whether a segment ended with weights that were validated."""
+    """True if a segment ended with validated weights."""
     return result.best_val_error is not None and math.isfinite(result.best_val_error)

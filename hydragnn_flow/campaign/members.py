@@ -1,4 +1,4 @@
-"""The ensemble phase: the chosen trials are trained further."""
+"""Ensemble phase: the chosen trials are trained further."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hydragnn_flow.campaign.member_task import (
     record_begun,
 )
 from hydragnn_flow.campaign.selecting import numbered, write_selection
-from hydragnn_flow.campaign.task import Task, log_retry
+from hydragnn_flow.campaign.task import SegmentTask, log_retry
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.ensemble import Member, member_folder
 from hydragnn_flow.ensemble.failed_members import FailedMember, failed_members
@@ -42,7 +42,7 @@ from hydragnn_flow.training.checkpoint import (
 )
 from hydragnn_flow.training.checkpoint_parts import Damaged, folder_of, remove_checkpoint
 
-# Ends that may be the member's own doing: the next in line may do better.
+# Statuses that may be caused by the member itself; a reserve trial then replaces it.
 _GIVEN_UP = ("error", "killed")
 _LOOK = partial(load_checkpoint, lazily=True)
 _logger = logging.getLogger(__name__)
@@ -51,22 +51,22 @@ _logger = logging.getLogger(__name__)
 class MemberPhase:
     """Trains the members of the ensemble.
 
-    One that fails for good is replaced by the next in line, unless the one before it failed in the
-    same way: then what is around them is to blame.
+    A member that fails for good is replaced by the next trial in line, unless the previous one
+    failed in the same way: then the cause is outside.
 
     Parameters
     ----------
     context
-        Of the campaign; members that its run directory records as trained are not trained again.
+        Context of the campaign; members recorded as trained are not trained again.
     selection
-        The chosen trials, in the order of their members, and those next in line.
+        Chosen trials in the order of their members, and the reserve trials.
     records
-        Of the search.
+        Trials of the search.
 
     Raises
     ------
     InputError
-        If a member was trained from another trial: a study that was lost and made anew may know
+        If a member was trained from another trial: a study that was lost and rebuilt may rank
         trials as good that had been given up.
     """
 
@@ -81,7 +81,7 @@ class MemberPhase:
         self.trials = {member: trials[choice.trial] for member, choice in self.line.items()}
         self._last: dict[int, SegmentResult] = {}
         for result in context.ledger.members:
-            self._last.pop(result.number, None)  # in the order they ended
+            self._last.pop(result.number, None)  # keeps the order in which they ended
             self._last[result.number] = result
         for k, trial in self.trials.items():
             trained = self._last[k].parameters if k in self._last else {}
@@ -98,22 +98,22 @@ class MemberPhase:
             for k, result in self._last.items()
             if k in self.line and (k in given_up or self._has_ended(result))
         }
-        # Those that began early and are not asked for, or not yet, have no say.
+        # Ignore early members that were not selected, or not yet.
         self._ended = {k: result for k, result in self._ended.items() if k in {*self._asked}}
-        # Checkpoints of members that earlier drivers have trained, as they were found.
+        # Checkpoints of members that earlier drivers trained, as found on disk.
         self._kept: dict[int, Path] = {}
         self._miss_checkpoints(self._asked)
-        # Members at work that began early and are not asked for.
+        # Running early members that were not selected.
         self._dropped: set[int] = set()
 
     def run(self, dispatch: Dispatch) -> list[Member]:
-        """Train until every member has ended; returns how.
+        """Train until every member has ended; return the members.
 
         Parameters
         ----------
         dispatch
-            Sends the segments. Members that began early may be at work; those that were not chosen
-            are stopped.
+            Dispatch of the segments. Early members may be running; those that were not chosen are
+            stopped.
         """
         at_work = {task.spec.number: task for task in dispatch.tasks("member")}
         self._dropped = at_work.keys() - {*self._asked}
@@ -121,7 +121,7 @@ class MemberPhase:
         self._drop_others()
         ready = [self._task(k) for k in self._asked if k not in self._ended.keys() | at_work]
         if self._failed:
-            self._record_failed(self._failed)  # the last driver may have been killed before
+            self._record_failed(self._failed)  # the last driver may have been killed before this
         self._show()
         while ready or dispatch.running:
             could_use = sum(self.context.shapes(task)[-1].width for task in ready)
@@ -136,7 +136,7 @@ class MemberPhase:
         trained = [k for k in self._asked if self._ended[k].status == "ok"]
         if not trained:
             self._check_usable()
-        # Where the line was too short, those that failed are what they were until then.
+        # Without enough reserve trials, failed members keep the weights they had.
         members = [*trained, *self._failed][: self.size]
         return [self._member(k) for k in sorted(members)]
 
@@ -146,7 +146,7 @@ class MemberPhase:
 
     @property
     def _asked(self) -> list[int]:
-        """Members to be trained: as many as the ensemble has, and one more for each that failed."""
+        """Members to train: as many as the ensemble has, and one more for each failed one."""
         asked: list[int] = []
         wanted = self.size
         for k in self.line:
@@ -157,38 +157,38 @@ class MemberPhase:
         return asked
 
     def _drop_others(self) -> None:
-        """Take away what members have left that began early and were not chosen."""
+        """Delete the folders of early members that were not selected."""
         for k in {*range(len(self._selection.early))} - {*self._asked} - self._dropped:
             shutil.rmtree(self._folder(k), ignore_errors=True)
 
     def _miss_checkpoints(self, members: Sequence[int]) -> None:
-        """Train members again whose checkpoint was taken away since, or is damaged."""
+        """Train members again whose checkpoint was removed or is damaged."""
         trained = [self._last[k] for k in members if k in self._last]
         missed = [
             SegmentResult.of(result, TrainingOutcome.cut_short("lost", "its checkpoint is gone"))
             for result in trained
             if result.status == "ok" and not self._is_kept(result)
         ]
-        # On disk, so that what is trained of it by the next start is not taken for the whole.
+        # Recorded, so that the next start does not take a partly retrained member for complete.
         self.context.ledger.record(missed)
         for result in missed:
             _logger.info("member %d is trained again: %s", result.number, result.reason)
             self._ended.pop(result.number, None)
 
     def _is_kept(self, result: SegmentResult) -> bool:
-        """Whether a checkpoint that has all a member was trained for can be read."""
+        """True if there is a readable checkpoint of all epochs that the member was trained for."""
         read = partial(_LOOK, known={result.checkpoint: result.checksum})
         try:
             found = patiently(lambda: furthest(self._checkpoints(result.number), read))
-        except Damaged:  # which has been logged
+        except Damaged:  # logged by `furthest`
             return False
         if found is None or found[1]["progress"]["epoch"] < result.to_epoch:
             return False
         self._kept[result.number] = found[0]
         return True
 
-    def _send(self, dispatch: Dispatch, ready: Sequence[Task]) -> list[Task]:
-        """Send the members for which there are GCDs, the longest first; returns the others."""
+    def _send(self, dispatch: Dispatch, ready: Sequence[SegmentTask]) -> list[SegmentTask]:
+        """Send the members for which there are GCDs, the longest first; return the others."""
         rest = dispatch.begin(ready, self._gcds - dispatch.running) if ready else []
         waiting = {task.spec.number for task in rest}
         for task in ready:
@@ -196,11 +196,11 @@ class MemberPhase:
                 record_begun(self.context, task)
         return rest
 
-    def _task(self, member: int) -> Task:
+    def _task(self, member: int) -> SegmentTask:
         return member_task(self.context, member, self.line[member], self.trials[member])
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
-        """Segments of a member, or of its trial before it."""
+        """Segments of a member, or of its trial."""
         ledger = self.context.ledger
         if kind == "trial":
             return ledger.trials[self.trials[member].number]
@@ -209,8 +209,8 @@ class MemberPhase:
     def _folder(self, member: int) -> Path:
         return member_folder(self.context.directory.ensemble, member)
 
-    def _judge(self, task: Task, result: SegmentResult) -> list[Task]:
-        """Record the end of a member; returns the task where it should be repeated."""
+    def _judge(self, task: SegmentTask, result: SegmentResult) -> list[SegmentTask]:
+        """Record the end of a member; return the tasks that have to run next."""
         self._dropped.discard(task.spec.number)
         if task.spec.number not in self._asked:
             return []
@@ -227,7 +227,7 @@ class MemberPhase:
         return [self._task(k) for k in self._replacements(task.spec.number, before)]
 
     def _replacements(self, member: int, before: int) -> list[int]:
-        """The members that take the place of one that has ended, none where it is trained."""
+        """Members that replace an ended one; empty if it was trained."""
         result, asked = self._ended[member], self._asked
         if result.status == "ok":
             return []
@@ -239,13 +239,13 @@ class MemberPhase:
             what = "no other trial can take its place, so it stays what it was until then"
         tell(_logger, "member %d has failed (%s); %s", member, _reason(result), what)
         more = [k for k in asked[before:] if k not in self._dropped]
-        self._miss_checkpoints(more)  # one may have begun early, and been dropped
+        self._miss_checkpoints(more)  # an early member may have been dropped
         return more
 
     def _check_own_fault(self, result: SegmentResult) -> None:
-        """Stop where a member that is given up is not to blame.
+        """Stop if a member that is given up is not to blame.
 
-        The one that ended before it failed in the same way, or it was the machine that failed.
+        If the previous member failed in the same way, the machine is to blame.
         """
         last = next(reversed(self._ended.values()), None)
         is_common = last is not None and _alike(last) == _alike(result)
@@ -254,14 +254,14 @@ class MemberPhase:
         self._stop(f"member {result.number} cannot be trained", result)
 
     def _check_usable(self) -> None:
-        """Stop where no member is trained, and not for what training itself has come to."""
+        """Stop if no member was trained, unless training itself failed."""
         given_up = [k for k in self._failed if self._ended[k].status in _GIVEN_UP]
         if given_up:
             n = len(self._failed)
             self._stop(f"none of {n} members can be trained", self._ended[given_up[-1]])
 
     def _stop(self, what: str, last: SegmentResult) -> NoReturn:
-        """Stop the campaign; members given up for the like get another chance by the next start."""
+        """Stop the campaign; members with the same failure are tried again at the next start."""
         alike = [k for k in self._failed if _alike(self._ended[k]) == _alike(last)]
         self._record_failed([k for k in self._failed if k not in alike])
         raise CampaignStopped(
@@ -274,7 +274,7 @@ class MemberPhase:
         write_selection(self.context, self._selection, failed)
 
     def _has_ended(self, result: SegmentResult) -> bool:
-        """Whether a member is trained, or ended in a way that would recur."""
+        """True if a member is trained, or failed in a way that would recur."""
         if result.status == "out_of_memory":
             config, trial = self.context.config, self.trials[result.number]
             network = config.network_with(trial.parameters)
@@ -287,7 +287,7 @@ class MemberPhase:
         self.context.ledger.write(lambda: self._publish(member))
         trained = next((result for result in reversed(mine) if result.learning_rate), last)
         trial_error, _ = _judged(self._of("trial", member))
-        # Its trial's, where it has ended before its first epoch did.
+        # The trial's values count if the member ended before its first epoch.
         error, loss = _judged([*self._of("trial", member), last])
         return Member(
             member=member,
@@ -306,12 +306,12 @@ class MemberPhase:
         )
 
     def _publish(self, member: int) -> None:
-        """Give a member's files the names by which an ensemble knows them."""
+        """Rename a member's files to the names that an ensemble expects."""
         folder, trial = self._folder(member), self.trials[member]
         file = folder / FILE
         mine = self._checkpoints(member)
         if not any(map(is_judged, self._of("member", member))):
-            # It failed before its first validation, so its trial's weights are still the best.
+            # It failed before its first validation, so its trial's weights are the best.
             trial_file = checkpoint_of_trial(self.context, trial.number)
             copy_checkpoint(named_or_furthest(trial_file, _LOOK)[0], file)
         elif mine != [file]:
@@ -320,7 +320,7 @@ class MemberPhase:
             source = self._kept.get(member) or named_or_furthest(named, _LOOK)[0]
             if folder_of(source) is None:
                 source.replace(file)
-            else:  # one file, so that what is sealed and copied of an ensemble is all of it
+            else:  # a single file, so that sealing and copying an ensemble covers all of it
                 copy_checkpoint(source, file)
         for other in mine:
             if other != file:
@@ -329,11 +329,11 @@ class MemberPhase:
         write_network(folder, self.context.config.network_with(trial.parameters).to_json())
 
     def _checkpoints(self, member: int) -> list[Path]:
-        """What sendings of a member have left; waits for a disk that is gone for a while."""
+        """Checkpoints that attempts at a member left; waits while the disk is unreachable."""
         return patiently(lambda: checkpoints(self._folder(member)))
 
     def _choice(self, member: int) -> str:
-        """Why a trial was chosen."""
+        """Reason why a trial was chosen."""
         place = [*self.line].index(member)
         if place < self.size:
             return self.line[member].reason
@@ -345,9 +345,9 @@ class MemberPhase:
 
 
 def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:
-    """Criterion and validation loss after the last segment that has them."""
+    """Criterion and validation loss of the last segment that has them."""
     last = [result for result in results if is_judged(result)][-1]
-    assert last.best_val_error is not None and last.best_val_loss is not None  # they come together
+    assert last.best_val_error is not None and last.best_val_loss is not None  # set together
     return last.best_val_error, last.best_val_loss
 
 
@@ -356,5 +356,5 @@ def _reason(result: SegmentResult) -> str:
 
 
 def _alike(result: SegmentResult) -> tuple[str, str]:
-    """What failures of one cause have in common; members, files and nodes have numbers."""
+    """Signature of a failure's cause: numbers of members, files and nodes are masked."""
     return result.status, re.sub(r"\d+", "#", result.reason)

@@ -1,88 +1,74 @@
-"""The driver of a campaign that calls a function: ask, send, judge, until done.
+"""Driver of a campaign that calls a function: ask, send, judge, until done.
 
-The study is written by this process alone, and every answer is in the ledger before it is acted on,
-so it may be killed at any moment and started again by the same command.
+Only this process writes the study, and every answer is in the ledger before it is acted on. So it
+may be killed at any moment and restarted by the same command.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 import logging
-import time
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
 
 from hydragnn_flow.campaign.ledger import Ledger, answering
-from hydragnn_flow.campaign.objective_task import answer_file
-from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config.objective import SECONDS, ObjectiveConfig
 from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Jobs, Sending, Task
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_BEGIN, STEPS_TO_WAIT
-from hydragnn_flow.files import patiently, write_text
+from hydragnn_flow.files import write_text
 from hydragnn_flow.log import driver_log, tell
+from hydragnn_flow.placement import place
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.retries import Retries
+from hydragnn_flow.retries import LOST
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome, Search, TrialRecord
 from hydragnn_flow.search.records import best_first
-from hydragnn_flow.segment import Place, Segment, SegmentResult, TrainingOutcome
-from hydragnn_flow.tasks import TaskFailed, TaskLost
+from hydragnn_flow.segment import Call, Place, SegmentResult, TrainingOutcome
 
 TABLE = "trials.csv"
-"""File of a run directory with a row for each trial."""
+"""File of the run directory with a row for each trial."""
 _TASK = "hydragnn_flow.campaign.objective_task:run"
-_SECONDS_BETWEEN_CHECKS = 0.5
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _Call:
-    """A trial that is to be called up to a rung."""
+@dataclass
+class _Look:
+    """Heartbeat of a call: time of the last look [s], and last change of its folder."""
 
-    number: int
-    rung: int
-    retries: Retries = field(default_factory=Retries)
-    attempt: str = ""
-    """Identifies this sending of it."""
-    looked: float = 0.0
-    """When it was last sent or looked after [s]."""
-    before: int = 0
-    seen: int = 0
-    """Last change of its folder then; before, when it was sent."""
+    at: float
+    before: int
+    """Last change when the call was sent."""
+    seen: int
 
 
 def run_objective(
     config: ObjectiveConfig, site: Site, run_directory: str | Path | None = None
 ) -> list[TrialRecord]:
-    """Search with a function to the end, or continue what was stopped; the best trial comes first.
+    """Search with a function to the end, or continue a stopped search; the best trial comes first.
 
     Parameters
     ----------
     config
-        The campaign.
+        Configuration of the campaign.
     site
-        The machine.
+        Site that runs the calls.
     run_directory
-        Where to keep everything; ``runs/<name>`` if not given.
+        Run directory; ``runs/<name>`` by default.
 
     Raises
     ------
     InputError
-        If the directory belongs to something else, or no worker can be got.
+        If the directory belongs to something else, or no worker comes.
     CampaignStopped
-        If something around the campaign keeps its work from being done; once that is cured, the
-        same call continues.
+        If an outside cause keeps the campaign from its work; once it is removed, the same call
+        continues.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     directory.check_objective(config)
@@ -114,10 +100,10 @@ class _Campaign:
         self._config, self._site, self._directory, self._view = config, site, directory, view
         self._ledger = ledger
         self._gcds = site.nodes * len(site.node.gcds)
-        self._ready: deque[_Call] = deque()
-        self._running: dict[Future[None], _Call] = {}
+        self._ready: list[Task] = []
+        self._looks: dict[Sending[Task], _Look] = {}
         self._longest = 0.0
-        """Longest that a call has taken, for each unit of its budget [s]."""
+        """Longest time that a call took for each unit of its number of epochs [s]."""
         ledger.load(self._learn)
 
     def run(self) -> list[TrialRecord]:
@@ -128,24 +114,25 @@ class _Campaign:
             self._config.seed,
         )
         with Pool(self._site, self._directory.path / "parsl") as pool, search:
-            workers = PoolWorkers(self._site, lambda: pool, _TASK)
-            self._search = search
+            self._search, self._jobs = search, Jobs[Task](pool, self._site)
             self._directory.check_study((one.number for one in search.records), self._ledger.trials)
             self._take_up()
-            while self._fill(workers):
+            while self._fill():
                 self._show()
-                ended, _ = wait(self._running, _SECONDS_BETWEEN_CHECKS, return_when=FIRST_COMPLETED)
-                workers.check()
-                for future in ended:
-                    self._take(self._running.pop(future), future)
-                self._end_hung(pool)
+                self._jobs.request_workers(len(self._ready))
+                finished = self._jobs.finished(SECONDS_BETWEEN_CHECKS)
+                for sending in finished:
+                    del self._looks[sending]
+                    self._take(sending.task, sending.results[0])
+                self._jobs.judge_nodes(finished)
+                self._end_hung()
             search.end_waiting()
             self._ledger.write(self._search.commit)
             self._show()
             return search.records
 
     def _take_up(self) -> None:
-        """After a restart: report what is recorded and not judged, and make the rest ready."""
+        """After a restart: report recorded answers to the study, and make the rest ready."""
         running = [trial for trial in self._search.records if trial.state == "running"]
         self._ledger.load_whole([trial.number for trial in running])
         for trial in running:
@@ -153,120 +140,121 @@ class _Campaign:
                 self._go_on(trial.number, 0)
 
     def _go_on(self, number: int, rung: int) -> None:
-        """Judge a trial by the answers there are, from a rung on, then call it again."""
+        """Judge a trial by its answers from a rung on, then prepare the next call."""
         known = {result.rung: result for result in self._ledger.trials[number]}
         while rung in known:
             if not self._judge(known[rung]):
                 return
             rung += 1
-        self._ready.append(_Call(number, rung))
+        self._ready.append(self._call(number, rung))
 
-    def _fill(self, workers: PoolWorkers) -> bool:
-        """Give every free GCD a call; returns whether anything is left to wait for."""
-        while len(self._running) + len(self._ready) < self._gcds:
-            closing = not self._running and not self._ready and not self._left
+    def _fill(self) -> bool:
+        """Give every free GCD a call; return False if nothing is left to wait for."""
+        while len(self._looks) + len(self._ready) < self._gcds:
+            closing = not self._looks and not self._ready and not self._left
             promoted = self._search.promote(closing)
             if promoted is not None:
-                self._ready.append(_Call(promoted[0].number, promoted[1] + 1))
+                self._ready.append(self._call(promoted[0].number, promoted[1] + 1))
             elif self._left:
-                self._ready.append(_Call(self._search.ask().number, 0))
+                self._ready.append(self._call(self._search.ask().number, 0))
             else:
                 break
         self._ledger.write(self._search.commit)
-        while self._ready and len(self._running) < self._gcds:
-            call = replace(self._ready.popleft(), attempt=uuid4().hex)
-            before = self._last_change(call.number)
-            call = replace(call, looked=time.monotonic(), before=before, seen=before)
-            self._running[workers.submit(self._request(call))] = call
-        return bool(self._running)
+        fleet, now = self._jobs.fleet, self._jobs.now
+        placed, self._ready = place(self._ready, fleet, now, may_join=False)
+        for placement in placed:
+            change = self._last_change(placement.segment.spec.number)
+            self._looks[self._jobs.send(placement)] = _Look(now, change, change)
+        return bool(self._looks or self._ready)
 
     @property
     def _left(self) -> bool:
         return self._search.asked < self._config.search.trials
 
-    def _request(self, call: _Call) -> dict[str, Any]:
-        return {
-            "objective": self._config.search.objective,
-            "objectives": list(self._config.search.objectives),
-            "number": call.number,
-            "attempt": call.attempt,
-            "pause": call.retries.pause,
-            "parameters": self._search.record(call.number).parameters,
-            "budget": self._budget(call),
-            "directory": str(self._directory.trial(call.number)),
-            "seed": self._config.seed * 100_003 + call.number,
-        }
+    def _call(self, number: int, rung: int) -> Task:
+        config, seed = self._config.search, self._config.seed * 100_003 + number
+        spec = Call(
+            kind="trial",
+            number=number,
+            rung=rung,
+            directory=str(self._directory.trial(number)),
+            run_directory=str(self._directory.path),
+            token=self._ledger.token,
+            site_gcds=self._gcds,
+            function=_TASK,
+            argument={
+                "objective": config.objective,
+                "objectives": list(config.objectives),
+                "number": number,
+                "parameters": self._search.record(number).parameters,
+                "budget": self._budget(number, rung),
+                "directory": str(self._directory.trial(number)),
+                "seed": seed,
+                "pause": 0,
+            },
+        )
+        return Task(spec=spec)
 
-    def _budget(self, call: _Call) -> int:
-        return self._search.rungs.epochs(call.number)[call.rung]
+    def _budget(self, number: int, rung: int) -> int:
+        return self._search.rungs.epochs(number)[rung]
 
-    def _end_hung(self, pool: Pool) -> None:
-        """Call off what writes nothing for an hour and for 20 times as long as any has taken."""
-        now = time.monotonic()
-        for future, call in self._running.items():
-            most = max(SECONDS_TO_BEGIN, STEPS_TO_WAIT * self._longest * self._budget(call))
-            if now - call.looked <= most:
+    def _end_hung(self) -> None:
+        """Cancel calls that write nothing for an hour and 20 times as long as the longest took."""
+        now = self._jobs.now
+        for sending, look in self._looks.items():
+            spec = sending.task.spec
+            budget = self._budget(spec.number, spec.rung)
+            most = max(SECONDS_TO_BEGIN, STEPS_TO_WAIT * self._longest * budget)
+            if now - look.at <= most:
                 continue
-            change = self._last_change(call.number)
-            self._running[future] = replace(call, looked=now, seen=change)
-            if change == call.seen != call.before:  # else it may not have begun
+            change = self._last_change(spec.number)
+            is_hung = change == look.seen != look.before  # without a new file it may not have begun
+            look.at, look.seen = now, change
+            if is_hung:
                 reason = f"it hung: it neither returned nor wrote a file for {most:.0f} s"
-                for host in pool.hosts():  # nobody knows which has it
-                    pool.call_off(host.name, call.attempt, reason)
+                self._jobs.call_off(sending, reason)
 
     def _last_change(self, number: int) -> int:
         with suppress(OSError):
             return max(one.stat().st_mtime_ns for one in self._directory.trial(number).iterdir())
         return 0
 
-    def _take(self, call: _Call, ended: Future[None]) -> None:
-        try:
-            ended.result()
-            self._record(self._answered(call))
-        except TaskFailed as error:
-            is_lost = isinstance(error, TaskLost)
-            retries = call.retries.lost() if is_lost else call.retries.failed()
-            say = partial(tell, _logger) if is_lost and not call.retries.losses else _logger.info
-            say("trial %d: %s (%s)", call.number, error, retries)
-            if not retries.is_hopeless:
-                self._ready.append(_Call(call.number, call.rung, retries))
-                return
-            outcome = TrainingOutcome.cut_short(
-                "lost" if is_lost else "killed", f"{retries.total} times: {error}"
-            )
-            self._record(self._result(call, outcome, Place(node=error.node)))
+    def _take(self, task: Task, end: SegmentResult) -> None:
+        number, rung = task.spec.number, task.spec.rung
+        if end.status == "ok":
+            self._record(self._answered(number, rung, end))
+            return
+        is_first_loss = end.status in LOST and not task.retries.losses
+        task = task.again(end)
+        say = partial(tell, _logger) if is_first_loss else _logger.info
+        say("trial %d: %s (%s)", number, end.reason, task.retries)
+        if task.retries.is_hopeless:
+            reason = f"{task.retries.total} times: {end.reason}"
+            self._record(replace(end, reason=reason))
+            return
+        assert isinstance(task.spec, Call)
+        argument = {**task.spec.argument, "pause": task.retries.pause}
+        self._ready.append(replace(task, spec=replace(task.spec, argument=argument)))
 
-    def _answered(self, call: _Call) -> SegmentResult:
-        """What a function has answered, as a line of the ledger."""
-        file = answer_file(self._directory.trial(call.number), self._budget(call))
-        budget = self._budget(call)
-        try:
-            answer: dict[str, Any] = json.loads(patiently(file.read_bytes))
-            values: dict[str, float] = answer.pop("values")
-            place = Place(node=answer.pop("node"))
-            first = values.get(self._config.search.objectives[0])
-            before = self._search.rungs.epochs(call.number)[call.rung - 1] if call.rung else 0
-            outcome = TrainingOutcome(
-                from_epoch=before,
-                to_epoch=budget if first is not None else 0,
-                best_val_error=first,
-                metrics=values,
-                **answer,
-            )
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError) as error:
-            file.unlink(missing_ok=True)  # or it would be the answer of the next call, too
-            raise TaskLost("", f"{file} is damaged ({error}) and was deleted") from error
-        return self._result(call, outcome, place)
-
-    def _result(self, call: _Call, outcome: TrainingOutcome, place: Place) -> SegmentResult:
-        segment = Segment(kind="trial", number=call.number, rung=call.rung)
-        return SegmentResult.of(segment, outcome, place)
+    def _answered(self, number: int, rung: int, end: SegmentResult) -> SegmentResult:
+        """Convert the answer of a function to a line of the ledger."""
+        answer = {**end.answer}
+        values: dict[str, float] = answer.pop("values")
+        first = values.get(self._config.search.objectives[0])
+        outcome = TrainingOutcome(
+            from_epoch=self._budget(number, rung - 1) if rung else 0,
+            to_epoch=self._budget(number, rung) if first is not None else 0,
+            best_val_error=first,
+            metrics=values,
+            **{key: value for key, value in answer.items() if key != "node"},
+        )
+        return SegmentResult.of(end, outcome, Place(node=answer["node"]))
 
     def _record(self, result: SegmentResult) -> None:
         self._ledger.record([result])
         self._learn([result])
         if self._judge(result):
-            self._ready.append(_Call(result.number, result.rung + 1))
+            self._ready.append(self._call(result.number, result.rung + 1))
 
     def _learn(self, results: Sequence[SegmentResult]) -> None:
         for one in results:
@@ -275,7 +263,7 @@ class _Campaign:
                 self._longest = max(self._longest, one.seconds / units)
 
     def _judge(self, result: SegmentResult) -> bool:
-        """Report an answer to the study; returns whether the trial goes on."""
+        """Report an answer to the study; return whether the trial continues."""
         if result.status != "ok":
             self._search.fail(result.number, f"{result.status}: {result.reason}")
             return False

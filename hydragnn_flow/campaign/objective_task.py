@@ -1,4 +1,4 @@
-"""Calling of an objective, in a process of a worker."""
+"""Call of an objective, in a trainer process."""
 
 from __future__ import annotations
 
@@ -13,54 +13,82 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.user_classes import import_class, one_line, with_place
+from hydragnn_flow.errors import InputError, JobLost
 from hydragnn_flow.files import DISKS, is_there, passing, patiently, write_json
 from hydragnn_flow.locks import Held, locked
+from hydragnn_flow.plain_files import read_json
 from hydragnn_flow.search.job import Job
 from hydragnn_flow.segment import Status
-from hydragnn_flow.tasks import TaskLost
 from hydragnn_flow.training.device import this_device
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 
+_KEYS = {
+    "status",
+    "reason",
+    "values",
+    "node",
+    "started",
+    "ended",
+    "seconds",
+    "cpu_seconds",
+    "peak_memory_gib",
+}
 SECONDS_TO_WAIT = 120.0
-"""Time for a call of the same trial that was taken for lost to end [s]."""
+"""Time for an earlier call of the same trial, taken for lost, to end [s]."""
 
 
 def answer_file(folder: Path, budget: int) -> Path:
-    """Where a call says what came of it; written whole or not at all."""
+    """Path of the file with a call's answer, which is written atomically."""
     return folder / f"budget-{budget}.json"
 
 
-def run(request: Mapping[str, Any]) -> None:
-    """Call the objective for a trial up to a rung, unless that has been done.
+def run(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Call the objective for a trial up to a rung, unless it was called; return its answer.
 
-    Whatever the function does is an answer; a process that dies leaves none, nor does a disk that
-    is full or away, which the next sending waits for.
+    Whatever the function does is an answer. A process that dies leaves none; nor does a full or
+    unreachable disk, for which the next attempt waits.
 
     Raises
     ------
-    TaskLost
-        If the disk fails once the function was called, which is not to be called again at once.
+    JobLost
+        If the disk fails after the call, so that the function is not called again at once.
     OSError
-        If the disk fails before, or an earlier call of the trial does not end.
+        If the disk fails before the call, or an earlier call of the trial does not end.
     """
     time.sleep(request["pause"])
     folder = Path(request["directory"])
     folder.mkdir(parents=True, exist_ok=True)
     file = answer_file(folder, request["budget"])
     try:
-        # Two calls of a trial would spoil each other's files.
+        # Two calls of a trial would corrupt each other's files.
         with locked(folder / "lock", SECONDS_TO_WAIT):
-            if not is_there(file):
-                (folder / "lock").touch()  # for `hydragnn-flow status`, which says since when
-                try:
-                    answer = _answer(request, folder)
-                    patiently(lambda: write_json(file, answer))
-                except OSError as error:
-                    raise TaskLost("", f"the disk failed ({one_line(error)})") from None
+            if (before := _before(file)) is not None:
+                return before
+            (folder / "lock").touch()  # its time is the start that `hydragnn-flow status` shows
+            try:
+                answer = _answer(request, folder)
+                patiently(lambda: write_json(file, answer))
+            except OSError as error:
+                raise JobLost(f"the disk failed ({one_line(error)})") from None
+            return answer
     except Held:
         raise TimeoutError(
             errno.ETIMEDOUT, f"an earlier call of trial {request['number']} still holds {folder}"
         ) from None
+
+
+def _before(file: Path) -> dict[str, Any] | None:
+    """Read the answer of an earlier call; None if there is none, or it is damaged."""
+    if not is_there(file):
+        return None
+    try:
+        found: dict[str, Any] = read_json(file)
+    except InputError:
+        found = {}
+    if found.keys() == _KEYS:
+        return found
+    print(f"{file}: is damaged; the function is called again")
+    return None
 
 
 def _answer(request: Mapping[str, Any], folder: Path) -> dict[str, Any]:
@@ -85,7 +113,7 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
     job = Job(request["number"], request["parameters"], request["budget"], folder, request["seed"])
     try:
         returned = import_class(request["objective"])(job)
-    except (Exception, SystemExit) as error:  # whatever a user's function does
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
         if (cause := _of_disk(error, folder)) is not None:
             raise cause from None
         reason = out_of_memory(error) if isinstance(error, Exception) else None
@@ -96,7 +124,7 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
 
 
 def _of_disk(error: BaseException, folder: Path) -> OSError | None:
-    """The error, or what it came of, if it is one of the run's disk: no other is looked after."""
+    """Return the error, or its cause, if it comes from the run's own disk."""
     cause = passing(error)
     if cause is None or cause.errno not in DISKS:
         return None
@@ -107,7 +135,7 @@ def _of_disk(error: BaseException, folder: Path) -> OSError | None:
 
 
 def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dict[str, float]]:
-    """The objectives that a function has returned; `seconds` is measured if it is missing."""
+    """Check the objectives that a function returned; a missing `seconds` is measured later."""
     wanted = [name for name in objectives if name != "seconds"]
     if not isinstance(returned, Mapping):
         returned = dict.fromkeys(wanted[:1], returned)

@@ -1,4 +1,4 @@
-"""Objectives and constraints of a trial, read from the results of its segments."""
+"""Objectives and constraints of a trial, computed from the results of its segments."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ _ON_VALIDATION = "val."
 
 
 class TooShort(ValueError):
-    """A trial was over before its speed could be measured."""
+    """End of a trial before its speed could be measured."""
 
 
 def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcome:
-    """Objectives and constraints of a trial.
+    """Compute the objectives and constraints of a trial.
 
     Parameters
     ----------
     config
-        Names the objectives and the limits.
+        Configuration with the names of the objectives, and the limits.
     results
-        Of every segment of the trial, in the order they ended; the last one went well.
+        Results of all segments of the trial, in the order in which they ended; the last is good.
 
     Raises
     ------
     InputError
-        If joules are asked for and no counter reported them where the last segment ran.
+        If energy is an objective and was not counted in the last segment.
     TooShort
-        If the speed of its steps is asked for, and it has taken too few.
+        If the speed of steps is an objective and there were too few steps.
     """
     curve = [row for result in results for row in result.history if result.status == "ok"]
     judged = 2 if config.objectives[0] == "val_loss" else 3
@@ -57,19 +57,19 @@ def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcom
 def check_earlier_errors(
     config: SearchConfig, manifest: Manifest, criterion: CriterionName
 ) -> None:
-    """Refuse to begin with trials of another run that were judged by another error.
+    """Refuse to start from trials of another run whose objective was another error.
 
-    The error of a target is one per atom where the target is extensive, and only there. Root mean
-    squares are measured only where they are the criterion.
+    The error of a target is per atom exactly if the target is extensive. Root mean squares are
+    measured only if they are the criterion.
 
     Raises
     ------
     InputError
-        Naming the run and the target.
+        If they differ; the message names the run and the target.
     """
     for path in config.warm_start:
         measured = set[str]()
-        with suppress(InputError):  # of a journal alone nothing is known
+        with suppress(InputError):  # a bare journal does not tell
             measured.update(*(result.metrics for result in RunDirectory(path).results()))
         judged = [name.removeprefix(_ON_VALIDATION) for name in config.objectives]
         if CRITERION in judged and measured:
@@ -96,7 +96,7 @@ def check_earlier_errors(
 
 
 def _speed(name: str, results: Sequence[SegmentResult]) -> float:
-    """Structures in a second, or seconds or joules of `STRUCTURES`, of steps after the first."""
+    """Structures per second, or seconds or joules per `STRUCTURES`, of steps after the first."""
     steady = [result for result in results if result.steady_steps]
     if not steady:
         raise TooShort(
@@ -120,20 +120,20 @@ def _speed(name: str, results: Sequence[SegmentResult]) -> float:
 def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence[float]]) -> float:
     last = results[-1]
     if name == CRITERION:
-        assert last.best_val_error is not None  # it went well
+        assert last.best_val_error is not None  # the segment ended well
         return last.best_val_error
     if name == "val_loss":
-        assert last.best_val_loss is not None  # it went well
+        assert last.best_val_loss is not None  # the segment ended well
         return last.best_val_loss
     if name == "train_loss":
         return next((row[1] for row in curve if row[0] == last.best_epoch), curve[-1][1])
     if name.startswith(_ON_VALIDATION):
         target = name.removeprefix(_ON_VALIDATION)
-        # Training has measured the error per atom of extensive targets only.
+        # Training measures the error per atom of extensive targets only.
         per_atom = last.metrics.get(f"{target}_mae_per_atom")
         return last.metrics[f"{target}_mae"] if per_atom is None else per_atom
     if name == "peak_memory_gib":
-        # A step that did not fit was tried again in more micro-batches.
+        # A step that did not fit was repeated with more micro-batches.
         fitted = [result for result in results if result.status != "out_of_memory"]
         return max(result.peak_memory_gib for result in fitted)
     if name == JOULES:
@@ -146,19 +146,19 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
 
 
 def check_counted(what: str, result: SegmentResult) -> None:
-    """Refuse to go on with what needs energies where they are not counted.
+    """Refuse to use energies where they are not counted.
 
     Parameters
     ----------
     what
-        Needs them, as a message begins.
+        Subject of the message: the key that needs energies.
     result
-        Of a segment that went well.
+        Result of a segment that ended well.
 
     Raises
     ------
     InputError
-        If its energy was not counted.
+        If the segment's energy was not counted.
     """
     if result.joules is None:
         raise InputError(
@@ -168,10 +168,10 @@ def check_counted(what: str, result: SegmentResult) -> None:
 
 
 def _in_all(costs: Iterable[tuple[float, float]]) -> float:
-    """The cost of a trial, of (before, in) each of its segments.
+    """Total cost of a trial, from pairs (before, in) for each of its segments.
 
-    A segment that was lost, or whose driver was, has no cost recorded; what of its work was saved
-    is in that before the next one.
+    A segment that was lost, or whose driver was, has no recorded cost; the cost of the work that
+    it saved is included in ``before`` of the next one.
     """
     total = 0.0
     for before, own in costs:

@@ -1,4 +1,4 @@
-"""The phases of a campaign on whatever machine; the second begins where the first leaves GCDs."""
+"""Phases of a campaign on any machine; members start early where the search leaves GCDs idle."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections.abc import Callable, Sequence
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
-from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.machine import Workers
 from hydragnn_flow.search import TrialRecord
 
 
 def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
-    """Search, choose members and train them; returns the members, if there is to be an ensemble.
+    """Search, choose members and train them; return the members, if there is to be an ensemble.
 
     Parameters
     ----------
     context
-        Of the campaign.
+        Context of the campaign.
     start
-        Starts the workers, once nothing can be found wrong with the search any more.
+        Function that starts the workers; called once the search is known to be valid.
 
     Raises
     ------
     InputError
-        If no trial came to an end, or fewer than members.
+        If no trial finished, or fewer than members.
     """
     trials = TrialPhase(context)
     dispatch = Dispatch(context, start())
@@ -42,7 +42,7 @@ def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
 
 
 def _check_any(records: Sequence[TrialRecord]) -> None:
-    """Refuse a search of which nothing has come."""
+    """Refuse a search without any finished trial."""
     if all(record.state == "failed" for record in records):
         raise InputError(
             f"search: none of {len(records)} trials came to an end, the first because "

@@ -1,4 +1,4 @@
-"""Predictions spread over the GCDs of a site: planned in parts, predicted by workers, joined."""
+"""Prediction on the GCDs of a site: divided into parts, predicted by workers, joined."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hydragnn_flow.campaign.pool_workers import PoolWorkers
 from hydragnn_flow.ensemble import Ensemble
 from hydragnn_flow.ensemble.parts import (
     Asked,
@@ -23,14 +22,14 @@ from hydragnn_flow.ensemble.parts import (
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles, Written
 from hydragnn_flow.ensemble.structure_files import Files
 from hydragnn_flow.ensemble.summary import read_summary
-from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
+from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
 from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.log import driver_log
-from hydragnn_flow.tasks import NoWorkers, run_all
 
 Shown = Callable[[int, int, str], None]
-"""Called with the number of structures that are done, their number, and what is waited for."""
+"""Function called with the number of finished structures, their total, and the reason to wait."""
 
 _TASK = "hydragnn_flow.ensemble.parts:predict_part"
 _SECONDS_TO_SEE = 90.0
@@ -48,36 +47,36 @@ def predict_on_site(
     say: Callable[[str], None] = print,
     progress: Shown = lambda done, total, note: None,
 ) -> Written:
-    """Predict structures on all GCDs of a site, into the files that one process would write.
+    """Predict structures on all GCDs of a site, into the same files as one process would write.
 
     The structures are divided into parts, which workers predict into the hidden directory
-    ``.NAME.parts`` beside the first file. Finished parts stay when the process ends early, and the
-    same call continues from there. At the end they are joined, and the directory is deleted.
+    ``.NAME.parts`` next to the first file. If the process ends early, finished parts stay, and the
+    same call continues. At the end the parts are joined, and the directory is deleted.
 
     Parameters
     ----------
     ensemble
-        An ensemble as :meth:`Ensemble.load` gives it, or another coverage or data set of it. The
-        workers load it again, from a directory that the site's nodes see.
+        Ensemble as :meth:`Ensemble.load` returns it, at any coverage. Workers load it again, from a
+        directory that is visible to the site's nodes.
     data
-        Path of a file, a directory of files or a GraphStore; the nodes see it too.
+        Path of a file, a directory of files or a GraphStore; visible to the nodes too.
     paths
-        As for :class:`~hydragnn_flow.ensemble.predictions_files.PredictionFiles`; the nodes see the
-        directory of the first.
+        Output files, as for :class:`~hydragnn_flow.ensemble.predictions_files.PredictionFiles`; the
+        directory of the first is visible to the nodes.
     site
-        The machine, which decides the device.
+        Site that predicts, which decides the device.
     split, members, say
-        As for :meth:`Ensemble.predict`.
+        Options of :meth:`Ensemble.predict`.
     progress
-        Called as parts are done.
+        Function called with the progress of the prediction.
 
     Raises
     ------
     InputError
-        As :meth:`Ensemble.predict`, or if parts of another prediction are there; nearly all of that
-        is found before a worker starts.
+        If :meth:`Ensemble.predict` would refuse, or there are parts of another prediction; nearly
+        always before a worker starts.
     CampaignStopped
-        If something keeps a part from being predicted, again and again.
+        If a part repeatedly fails.
     """
     run, data, outs = ensemble.directory, Path(data), [Path(path) for path in paths]
     files = PredictionFiles(outs)
@@ -102,7 +101,7 @@ def predict_on_site(
     )
     folder = outs[0].absolute().with_name(f".{outs[0].name}.parts")
     folder.mkdir(mode=0o700, exist_ok=True)
-    # Whoever else writes the files says so before the parts are predicted, and costs none of them.
+    # Another writer of the files is detected here, before the parts are predicted, and loses none.
     with sole_driver(folder), driver_log(folder, say), files, _forgotten_if_input_is_wrong(folder):
         parts = plan(folder, asked, opened, site.nodes * len(site.node.gcds))
         _predict(parts, asked, site, folder, progress)
@@ -130,26 +129,24 @@ def _predict(
 
     def waits(why: str) -> None:
         nonlocal note
-        note = why
-        progress(done, total, note)
-
-    def ended(number: int) -> None:
-        nonlocal done
-        done += parts[left[number]].structures
-        progress(done, total, note)
+        if why != note:
+            note = why
+            progress(done, total, note)
 
     progress(done, total, note)
     if left:
         device = "cuda" if site.node.device == "hip" else site.node.device
         requests = {n: request_of(parts[path], path, asked, device) for n, path in left.items()}
         with Pool(site, folder / "parsl") as pool:
-            workers = PoolWorkers(site, lambda: pool, _TASK, waits)
-            run_all(workers, requests, ended, "predicting")
+            jobs = Jobs[Task](pool, site)
+            for number in run_calls(jobs, "prediction", _TASK, requests, "predicting", waits):
+                done += parts[left[number]].structures
+                progress(done, total, note)
     _wait_for(parts, together)
 
 
 def _wait_for(parts: Collection[Path], folder: Path) -> None:
-    """Wait until this node sees what others have written: NFS tells for a while what was before."""
+    """Wait until this node sees files that others wrote: NFS shows an earlier state for a while."""
     give_up = time.monotonic() + _SECONDS_TO_SEE
     while missing := {path.name for path in parts} - finished(folder):
         if time.monotonic() > give_up:
@@ -162,7 +159,7 @@ def _wait_for(parts: Collection[Path], folder: Path) -> None:
 
 @contextmanager
 def _forgotten_if_input_is_wrong(folder: Path) -> Iterator[None]:
-    """Delete the parts where input is at fault: it will be other input the next time."""
+    """Delete the parts if the input is wrong: it will differ the next time."""
     try:
         yield
     except (StoreError, NoWorkers, OtherParts):

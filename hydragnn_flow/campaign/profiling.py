@@ -6,43 +6,37 @@ import logging
 import math
 import shutil
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
-from dataclasses import replace
-from itertools import groupby
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hydragnn_flow.config.network import EngineNetwork, NetworkConfig, read_json
+from hydragnn_flow.config.network import EngineNetwork, NetworkConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Rank, Site, merged, sole_driver
+from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.jobs import Jobs, Task, run_all
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.files import copy_file, is_there
 from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.models import build_model
-from hydragnn_flow.placement import Fleet, Room, Spot
+from hydragnn_flow.placement import Estimate
 from hydragnn_flow.report.run_files import read_run
-from hydragnn_flow.retries import Retries
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
-from hydragnn_flow.segment import AGREED, SegmentResult, SegmentSpec
+from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.profile_result import TrainingProfile
 
-# Ways of going through steps that a profile compares, and those that the parts need.
+# Number of modes of running steps that a profile compares, and of those that the stages need.
 MODES, FEWEST_MODES = 5, 2
 FOLDER = "profile"
-"""Folder of the run directory that a profile writes to, and deletes."""
-SECONDS_BETWEEN_CHECKS = 0.5
-# Time for the other nodes of a batch job to come after its first.
+"""Folder of the run directory in which a profile works; deleted at the end."""
+# Time for the other nodes of a batch job to join after its first [s].
 SECONDS_FOR_THE_OTHERS = 120.0
-# Time for the other ranks of a gang to end when one has.
-SECONDS_TO_FOLLOW = 60.0
-# Time for a network file system to show what a node has written.
+# Time for a network file system to show a file written on a node [s].
 SECONDS_TO_SEE = 90.0
 _logger = logging.getLogger(__name__)
 
@@ -58,41 +52,41 @@ def profile_on_site(
     say: Callable[[str], None] = print,
     waits: Callable[[str], None] = lambda why: None,
 ) -> tuple[TrainingProfile, int]:
-    """Take training steps of a run's network apart, on GCDs of a site. The run stays as it is.
+    """Profile training steps of a run's network on GCDs of a site. The run is not changed.
 
     Parameters
     ----------
     run
-        Directory of a run with a prepared store, which the nodes see.
+        Directory of a run with a prepared store; visible to the nodes.
     site
-        The machine.
+        Site with the GCDs.
     trial
-        Trial whose network it is; that of the configuration if not given.
+        Number of the trial whose network is profiled; by default that of the configuration.
     gcds
-        How many train together: on one node, or on several nodes of a batch job.
+        Number of GCDs that train together, on one node or on several of a batch job.
     seconds
-        Time for each of the ways of going through steps that are compared.
+        Time for each of the compared modes of running steps [s].
     trace
         File for a Chrome trace of some steps of the first rank.
     say
-        Called with sentences for the user.
+        Function called with sentences for the user.
     waits
-        Called with what is going on.
+        Function called with the reason to wait.
 
     Returns
     -------
     profile : TrainingProfile
-        What was measured.
+        Measured times of the steps.
     nodes : int
-        How many the GCDs were on.
+        Number of nodes that the GCDs were on.
 
     Raises
     ------
     InputError
-        If the run, its store, the trial, the site's GCDs or the file are not as needed; before
+        If the run, its store, the trial, the site's GCDs or the file are unsuitable; raised before
         anything starts.
     CampaignStopped
-        If the site gives no GCDs, or their processes end again and again.
+        If the site provides no GCDs, or their processes repeatedly fail.
     """
     run, trace = Path(run), None if trace is None else Path(trace)
     spec = profile_spec(run, trial, site, seconds)
@@ -105,7 +99,7 @@ def profile_on_site(
 
 
 def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> SegmentSpec:
-    """The segment whose steps are profiled: those of a trial, or of the configuration.
+    """Make the segment whose steps are profiled, of a trial or of the configuration.
 
     Raises
     ------
@@ -151,9 +145,9 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
 
 
 def check_network(network: NetworkConfig, store: GraphStore) -> None:
-    """Refuse, here and not on a node, a network that the store does not fit.
+    """Refuse a network that does not fit the store before it reaches a node.
 
-    What an engine builds may need anything, and is built on the nodes alone.
+    A network of an engine may need anything, and is built only on the nodes.
     """
     if not isinstance(network, EngineNetwork):
         with torch.device("meta"):
@@ -166,7 +160,7 @@ def check_widths(widths: Sequence[int], site: Site) -> None:
     Raises
     ------
     InputError
-        Naming the first.
+        If there are any; the message names the first.
     """
     most = site.gcds_of_a_block
     for width in widths:
@@ -180,26 +174,25 @@ def check_widths(widths: Sequence[int], site: Site) -> None:
 
 
 Measure = Callable[[SegmentSpec, int, Path | None], tuple[TrainingProfile, int]]
-"""Profiles a segment on a number of GCDs, with a trace or without; also says on how many nodes."""
+"""Function that profiles a segment on some GCDs, traced or not; returns the number of nodes too."""
 
 
 class OutOfMemory(CampaignStopped):
-    """A step takes more memory than the GCDs have."""
+    """Lack of memory: a step needs more than the GCDs have."""
 
 
 @contextmanager
 def profiler(
     run: Path, site: Site, say: Callable[[str], None], waits: Callable[[str], None]
 ) -> Iterator[Measure]:
-    """The pool of a site, that profiles one segment after the other in a ``with`` block.
+    """Start the pool of a site to profile segments one by one in a ``with`` block.
 
     Parameters
     ----------
     run
-        The run directory; all is written to its folder `profile`, which is deleted if all went
-        well.
+        Run directory; its folder `profile` takes all files and is deleted if all goes well.
     site, say, waits
-        As for :func:`profile_on_site`.
+        Site and functions to call, as in :func:`profile_on_site`.
     """
     folder = run.resolve() / FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -213,117 +206,57 @@ def profiler(
         def measure(
             spec: SegmentSpec, gcds: int, trace: Path | None = None
         ) -> tuple[TrainingProfile, int]:
-            sent, nodes = _Gang(pool, site, waits).run(replace(spec, token=token), gcds)
-            profile = TrainingProfile.from_dict(read_json(_seen(sent.profile)))
+            jobs = Jobs[_Profile](pool, site)
+            task = _profile(replace(spec, token=token), gcds, site)
+            for sent, end in run_all(jobs, [task], "profiling", _Waits(jobs, task, waits)):
+                spec = sent.spec
+                if end.status == "out_of_memory":
+                    raise OutOfMemory(
+                        f"a step on {gcds} GCDs takes more memory than they have ({end.reason}); "
+                        "ask for more GCDs, or raise Training.accumulation_steps"
+                    )
+                if end.status != "ok":
+                    tell(_logger, "the profile is begun again: %s", end.reason)
             if trace is not None:
-                copy_file(_seen(sent.trace), trace)
-            return profile, nodes
+                copy_file(_seen(spec.trace), trace)
+            return TrainingProfile.from_dict(end.answer), len({node for node, _ in end.places})
 
         yield measure
     shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Gang:
-    """Runs the ranks of a profile on nodes of a pool, again where some of them were lost."""
+@dataclass(frozen=True, kw_only=True)
+class _Profile(Task):
+    spec: SegmentSpec
 
-    def __init__(self, pool: Pool, site: Site, waits: Callable[[str], None]) -> None:
-        self._pool, self._site, self._waits = pool, site, waits
 
-    def run(self, spec: SegmentSpec, gcds: int) -> tuple[SegmentSpec, int]:
-        """Run a profile to its end; the segment as it was sent, and its number of nodes."""
-        retries = Retries()
-        while True:
-            spec = replace(spec, attempt=uuid.uuid4().hex[:12])
-            spots = self._spots(gcds, _seconds(spec))
-            result, nodes = self._sent(spec, spots)
-            if result.status == "ok":
-                return spec, nodes
-            if result.status == "out_of_memory":
-                raise OutOfMemory(
-                    f"a step on {gcds} GCDs takes more memory than they have ({result.reason}); "
-                    "ask for more GCDs, or raise Training.accumulation_steps"
-                )
-            is_lost = result.status in ("lost", "interrupted")
-            retries = retries.lost() if is_lost else retries.failed()
-            if retries.is_hopeless:
-                raise CampaignStopped(
-                    f"the profile on {gcds} GCDs ended {retries.total} times, last on "
-                    f"{result.node or 'a lost node'}: {result.reason}; its log is in {spec.folder}"
-                )
-            tell(_logger, "the profile is begun again: %s", result.reason)
+def _profile(spec: SegmentSpec, gcds: int, site: Site) -> _Profile:
+    estimate = Estimate(gcds * _seconds(spec), site.node.gcd.memory_gib, 0.0, busy=1.0)
+    return _Profile(spec=spec, width=gcds, estimate=estimate)
 
-    def _spots(self, gcds: int, seconds: float) -> Sequence[Spot]:
-        """GCDs on one node, or on as few as they need; waits until they are there."""
-        site, pool = self._site, self._pool
-        first = math.inf
-        while True:
-            pool.update(gcds)
-            now = time.monotonic()
-            fleet = Fleet(site.node.gcd, len(site.node.gcds), site.gcds_of_a_block)
-            fleet.update(pool.hosts())
-            if spots := Room(fleet, now).take(gcds, seconds):
-                return spots
-            # Between two batch jobs there are none, and the wait begins anew.
-            first = min(first, now) if fleet.free else math.inf
-            if now - first > SECONDS_FOR_THE_OTHERS:
-                raise CampaignStopped(
-                    f"of {gcds} GCDs in a batch job of site {site.name}, {fleet.free} came within "
-                    f"{SECONDS_FOR_THE_OTHERS:.0f} s; see `hydragnn-flow site check`, or ask for "
-                    "fewer"
-                )
-            self._waits(pool.waiting() or f"{fleet.free} of {gcds} GCDs are there")
-            time.sleep(SECONDS_BETWEEN_CHECKS)
 
-    def _sent(self, spec: SegmentSpec, spots: Sequence[Spot]) -> tuple[SegmentResult, int]:
-        """Run the ranks of a sending; how they ended, and their number of nodes."""
-        parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
-        ends = {host.name: host.ends for host in self._pool.hosts()}
-        memory = self._site.node.gcd.memory_gib
-        futures: dict[Future[list[SegmentResult]], str] = {}
-        number = 0
-        for node, there in parts:
-            left = ends.get(node, math.inf) - time.monotonic()
-            ranks = [
-                Rank(
-                    spec,
-                    number + place,
-                    len(spots),
-                    gcd=spot.gcd,
-                    nodes=len(parts),
-                    memory_gib=memory,
-                    seconds=None if left == math.inf else left,
-                )
-                for place, spot in enumerate(there)
-            ]
-            number += len(there)
-            futures[self._pool.run(ranks, node)] = node
-        return merged(self._results(spec, futures, len(spots))), len(parts)
+class _Waits:
+    """Reports what a profile waits for; gives up if a batch job comes without all its GCDs."""
 
-    def _results(
-        self, spec: SegmentSpec, futures: dict[Future[list[SegmentResult]], str], gcds: int
-    ) -> list[SegmentResult]:
-        """Wait for the ranks of all nodes, which end as one."""
-        left, follow_by = set(futures), math.inf
-        bad: list[SegmentResult] = []
-        words = f"{_gcds(gcds)} for {_seconds(spec):.0f} s, after a start"
-        while left:
-            done, left = wait(left, SECONDS_BETWEEN_CHECKS, FIRST_COMPLETED)
-            self._pool.update(gcds)
-            self._waits(words)
-            bad += [r for future in done for r in future.result() if r.status != "ok"]
-            if any(r.status not in AGREED or not r.node for r in bad):
-                follow_by = min(follow_by, time.monotonic())
-            elif bad:
-                follow_by = min(follow_by, time.monotonic() + SECONDS_TO_FOLLOW)
-            if time.monotonic() >= follow_by:
-                for future in left:
-                    self._pool.call_off(futures[future], spec.attempt, bad[0].reason)
-                follow_by, bad = math.inf, []
-        results = [result for future in futures for result in future.result()]
-        for result in results:
-            if result.node and result.status in ("refused", "killed", "error"):
-                self._pool.record(result.node, spec.attempt, worked=False)
-        return results
+    def __init__(self, jobs: Jobs[_Profile], task: _Profile, say: Callable[[str], None]) -> None:
+        self._jobs, self._task, self._say = jobs, task, say
+        self._first = math.inf
+
+    def __call__(self, why: str) -> None:
+        gcds, free = self._task.width, self._jobs.fleet.free
+        if self._jobs.running:
+            seconds = self._task.seconds
+            self._say(f"{_gcds(gcds)} for {seconds:.0f} s, after a start")
+            return
+        # Between two batch jobs no GCDs are free, and the wait starts again.
+        now = time.monotonic()
+        self._first = min(self._first, now) if free else math.inf
+        if now - self._first > SECONDS_FOR_THE_OTHERS:
+            raise CampaignStopped(
+                f"of {gcds} GCDs in a batch job of site {self._jobs.site.name}, {free} came within "
+                f"{SECONDS_FOR_THE_OTHERS:.0f} s; see `hydragnn-flow site check`, or ask for fewer"
+            )
+        self._say(why or f"{free} of {gcds} GCDs are there")
 
 
 def _seconds(spec: SegmentSpec) -> float:
@@ -335,7 +268,7 @@ def _gcds(count: int) -> str:
 
 
 def _seen(path: Path) -> Path:
-    """A file that a node has written, once this one sees it: NFS tells for a while what was."""
+    """Wait until this node sees a file of another one: NFS shows an earlier state for a while."""
     give_up = time.monotonic() + SECONDS_TO_SEE
     while not is_there(path):
         if time.monotonic() > give_up:
@@ -343,5 +276,5 @@ def _seen(path: Path) -> Path:
                 f"{path}: a node has written it, and it is not there; the run directory must be "
                 "on a file system that the nodes share with this one"
             )
-        time.sleep(SECONDS_BETWEEN_CHECKS)
+        time.sleep(1.0)
     return path

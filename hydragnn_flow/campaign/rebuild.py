@@ -1,4 +1,4 @@
-"""Rebuilding of a lost study from the ledger of segments."""
+"""Rebuilding of a lost study from the ledger."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ from hydragnn_flow.training.checkpoint_parts import Damaged
 
 
 def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
-    """Make a missing study anew, where the run has left traces of its trials.
+    """Rebuild a missing study, if the run has left traces of its trials.
 
-    The reports are judged again in the order they came, so every trial is as it was after its last
-    recorded segment. Trials in flight run on, also one that was given up because its segments came
-    back unfinished again and again. The caller holds the run directory's lock.
+    Recorded results are reported again in their order, so every trial is as it was after its last
+    recorded segment. Running trials continue, also one that was given up because its segments were
+    repeatedly interrupted. The caller holds the run directory's lock.
 
     Parameters
     ----------
     directory
-        Of the run; its `run.yaml` names the earlier searches that the study began with.
+        Run directory; its `run.yaml` names the earlier searches that the study started from.
     config
-        Of the run.
+        Configuration of the run.
 
     Returns
     -------
     int
-        Number of trials made anew, without those of earlier studies; 0 if the study is there, or
-        the search has not begun.
+        Number of rebuilt trials, without those of earlier studies; 0 if the study exists, or the
+        search has not started.
 
     Raises
     ------
     InputError
-        If the earlier searches are not what they were.
+        If the earlier searches have changed.
     """
     if is_there(directory.journal):
         return 0
@@ -77,10 +77,10 @@ def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
 
 
 class _SecondJudgement(Search):
-    """A search that repeats the decisions of the first one, where they are known."""
+    """Search that repeats the decisions of the original one, where they are known."""
 
     def went_on(self, number: int, rung: int, value: float) -> None:
-        """A trial reported a value and was sent on."""
+        """Record that a trial reported a value and continued."""
         identity = self._trial(number)._trial_id
         epoch = self.rungs.epochs(number)[rung]
         self._storage.set_trial_intermediate_value(identity, epoch, value)
@@ -95,7 +95,7 @@ def _begin_trials(
     results: Sequence[SegmentResult],
     numbers: set[int],
 ) -> int:
-    """Put every trial up to the largest number into a new study, running; returns how many."""
+    """Add every trial up to the largest number to a new study, running; return how many."""
     recorded = {result.number: result.parameters for result in results if result.parameters}
     enqueued = [dict(configuration) for configuration in config.enqueue]
     with StudyStorage(journal) as storage:
@@ -120,7 +120,7 @@ def _begin_trials(
 def _begun(
     config: SearchConfig, found: Mapping[str, Any], enqueued: list[dict[str, Any]]
 ) -> FrozenTrial:
-    """A running trial; a failed one if nothing is known of it but its number."""
+    """Make a running trial; a failed one if only its number is known."""
     names = active(config.space, found)
     if not all(config.space[name].contains(found.get(name)) for name in names):
         reason = {REASON: "lost: neither the ledger nor its folder says what it varied"}
@@ -153,7 +153,7 @@ def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
     values = {}
     for name, domain in config.space.items():
         value = _at(network, name)
-        # HydraGNN's "" is nothing in a checked network.
+        # HydraGNN's "" is None in a checked network.
         values[name] = "" if value is None and domain.contains("") else value
     return values
 
@@ -161,7 +161,7 @@ def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
 def _at(network: Any, path: str) -> Any:
     for key in path.split("."):
         network = network.get(key) if isinstance(network, dict) else None
-    # One width may be given for all layers.
+    # A single width may be given for all layers.
     return network[0] if isinstance(network, list) and network else network
 
 
@@ -171,7 +171,7 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
     for result in results:
         reached[result.number] = max(result.rung, reached.get(result.number, 0))
     last = {result.number: result for result in results}
-    # The sampler is not asked for anything.
+    # The sampler proposes nothing here, so the cheapest will do.
     quick = config.search.model_copy(update={"sampler": "random"})
     so_far: defaultdict[int, list[SegmentResult]] = defaultdict(list)
     search = _SecondJudgement(journal, quick, config.num_epoch, config.seed, config.ensemble_size)

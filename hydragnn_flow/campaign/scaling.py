@@ -1,4 +1,4 @@
-"""Scaling study on the GCDs of a site: profile after profile over more of them."""
+"""Scaling study on the GCDs of a site: profiles on more and more of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.files import is_there, replacing
 from hydragnn_flow.placement import useful_widths
-from hydragnn_flow.report.figures.scaling import scaling_figure
-from hydragnn_flow.report.scaling import Point, Study
+from hydragnn_flow.report.scaling import Point, Study, scaling_figure
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.batching import Budget
 
 Shown = Callable[[int, int, str], None]
-"""Called with the number of widths that are done, their number, and what is going on."""
+"""Function called with the number of finished points, their total, and the current activity."""
 _PIXELS_PER_INCH = 192
 
 
@@ -34,32 +33,32 @@ def scaling_study(
     say: Callable[[str], None] = print,
     progress: Shown = lambda done, total, note: None,
 ) -> tuple[Study, Path]:
-    """Profile the steps of a run's network over more and more GCDs of a site.
+    """Profile the steps of a run's network on more and more GCDs of a site.
 
     Weak scaling: each GCD has a batch of its own. Strong scaling: all of them share one batch. Each
-    width is written as it is measured, and the same call continues a study that was stopped. One
-    that is complete is only drawn again.
+    point is written once it is measured, and the same call continues a stopped study. A complete
+    one is only drawn again.
 
     Parameters
     ----------
     run, site, trial, seconds, say
-        As for :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
+        Arguments of :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
     gcds
-        Numbers of GCDs; powers of two up to a batch job of the site if not given.
+        Numbers of GCDs; by default powers of two up to a batch job of the site.
     progress
-        Told how far the study is.
+        Function called with the progress of the study.
 
     Returns
     -------
     study : Study
-        All that was measured.
+        All measured points of the study.
     picture : Path
-        The picture that was drawn, beside the study's file.
+        Path of the figure, next to the study's file.
 
     Raises
     ------
     InputError, CampaignStopped
-        As :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
+        The errors of :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
     """
     run = Path(run)
     spec = profile_spec(run, trial, site, seconds)
@@ -112,7 +111,7 @@ def scaling_study(
 
 
 def draw(study: Study, run: Path) -> Path:
-    """Write the study and its picture."""
+    """Write the study and its figure."""
     path = study.write(run).with_suffix(".png")
     figure = scaling_figure(study)
     with replacing(path) as temporary:
@@ -121,7 +120,7 @@ def draw(study: Study, run: Path) -> Path:
 
 
 def _continued(study: Study, run: Path) -> Study:
-    """A study with what an earlier one has measured; InputError if that is of another network."""
+    """Add the points of an earlier study; InputError if that is of another network."""
     path = study.path(run)
     if not is_there(path):
         return study
@@ -135,7 +134,7 @@ def _continued(study: Study, run: Path) -> Study:
 
 
 def _limits(spec: SegmentSpec) -> tuple[int, float]:
-    """Batches that the training split has, and graphs of one."""
+    """Number of batches in the training split, and mean number of graphs in one."""
     with GraphStore.open(spec.store, "random") as store:
         train = store.manifest.splits[TRAIN]
     batches = Budget.of(spec.network).least_steps(train.graphs, train.atoms, train.edges)
@@ -143,7 +142,7 @@ def _limits(spec: SegmentSpec) -> tuple[int, float]:
 
 
 def _impossible(point: Point, batches: int, graphs: float) -> str:
-    """Why a point cannot be measured; empty if it can."""
+    """Reason why a point cannot be measured; empty if it can."""
     if point.batches > batches:
         return f"the training split has {batches} batches; lower Training.batch_size"
     if point.batches == 1 and point.gcds > graphs:

@@ -1,4 +1,4 @@
-"""The choice of members when the search is over, kept until the ensemble is finished."""
+"""Choice of members after the search, kept until the ensemble is finished."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.validation import judged_by
 
 _VERSION = 3
-# Version 1 says nothing of failed members, version 2 nothing of early ones.
+# Version 1 lacks failed members, version 2 lacks early ones.
 _READ = (1, 2, _VERSION)
 _NOBODY = Early(-1, 0, 0)
 _logger = logging.getLogger(__name__)
 
 
 def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection:
-    """The trials that become members; once chosen, always the same.
+    """Choose the trials that become members; a recorded choice is returned again.
 
     Parameters
     ----------
     context
-        Of the campaign. The choice is on disk, in the ensemble's folder, when this returns.
+        Context of the campaign. The choice is in the ensemble's folder when this returns.
     records
-        Of the search, which is over.
+        Trials of the finished search.
 
     Raises
     ------
     InputError
-        If fewer trials than members finished.
+        If fewer trials finished than there are members.
     """
     kept = _kept(context, records)
     if kept is not None:
@@ -70,9 +70,9 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
 
 
 def choice_so_far(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection, bool]:
-    """The choice among the trials that have ended, and whether it is on disk as the last one.
+    """Choose among the trials that have ended; also return whether the choice is final.
 
-    Nobody is chosen where too few trials have ended.
+    The choice is empty if too few trials have ended.
     """
     kept = _kept(context, records)
     if kept is not None:
@@ -85,9 +85,9 @@ def choice_so_far(context: Context, records: Sequence[TrialRecord]) -> tuple[Sel
 
 
 def numbered(context: Context, selection: Selection) -> dict[int, Choice]:
-    """Number of each member, and of those next in line, in the order of the line.
+    """Number each member and each reserve trial, in order.
 
-    A member that began early keeps its number, unless its trial was continued since.
+    An early member keeps its number, unless its trial continued since.
     """
     known = {early: number for number, early in enumerate(selection.early)}
     more = itertools.count(len(selection.early))
@@ -100,9 +100,9 @@ def numbered(context: Context, selection: Selection) -> dict[int, Choice]:
 
 
 def begun_early(context: Context) -> list[Early]:
-    """The members that were chosen before the search was over, by their numbers.
+    """List the early members by their numbers.
 
-    Where that is lost, the numbers of all that have begun are of nobody: none is taken for another.
+    If the list is lost, all used numbers are assigned to nobody, so that none is reused.
     """
     file = context.directory.ensemble / SELECTION
     try:
@@ -114,11 +114,11 @@ def begun_early(context: Context) -> list[Early]:
 
 
 def _are_of(context: Context, selection: Selection, records: Sequence[TrialRecord]) -> bool:
-    """Whether all members that have begun are those of a selection, with none of them early."""
+    """Return whether all started members belong to a selection, with none of them early."""
     numbers, trials = numbered(context, selection), {record.number: record for record in records}
 
     def is_of(member: SegmentResult, trial: int) -> bool:
-        # A trial that was continued since is another.
+        # A trial that continued since counts as another.
         was_continued = any(one.started > member.started for one in context.ledger.trials[trial])
         return not was_continued and member.parameters in ({}, trials[trial].parameters)
 
@@ -138,7 +138,7 @@ def _chosen(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection
 
 
 def write_selection(context: Context, selection: Selection, failed: Sequence[FailedMember]) -> None:
-    """Put the choice, and the members that were given up since, on disk."""
+    """Write the choice, and the members that were given up since, to disk."""
     folder = context.directory.ensemble
     content = {
         "version": _VERSION,
@@ -155,7 +155,7 @@ def write_selection(context: Context, selection: Selection, failed: Sequence[Fai
 
 
 def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
-    """An earlier driver's choice, where it fits the search as it is known now."""
+    """Read an earlier driver's choice; None if it does not fit the search."""
     file, config = context.directory.ensemble / SELECTION, context.config.members
     if not is_there(file):
         return None

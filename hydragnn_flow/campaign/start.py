@@ -1,7 +1,7 @@
-"""Start of a campaign: the user's input is checked first, then the driver is imported.
+"""Start of a campaign: checks the user's input before it imports the driver.
 
-The driver needs torch and Parsl, which take seconds to import, on a file system that many use a
-minute. A wrong path is reported before.
+The driver needs torch and Parsl, whose import takes seconds, and a minute on a busy shared file
+system. A wrong path is reported before.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -26,43 +25,41 @@ from hydragnn_flow.segment import trial_kwh
 
 @dataclass
 class CampaignSummary:
-    """Result of a campaign."""
+    """Summary of a campaign."""
 
     run_directory: Path
     report: Path
     ensemble: dict[str, Any] | None
-    """The content of `ensemble.json`; None where the search is for the fastest training."""
+    """Content of `ensemble.json`; None for a search without an ensemble."""
     was_complete: bool = False
-    """Whether there was nothing left to do."""
+    """True if there was nothing left to do."""
 
 
 def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> RunDirectory:
-    """Refuse a run directory or data files that will not do; imports neither torch nor Parsl.
+    """Refuse an unsuitable run directory or data files; import neither torch nor Parsl.
 
-    :func:`prepare` and :func:`run_campaign` begin with it. Called before a site is loaded, it
+    :func:`prepare` and :func:`run_campaign` call it first. Called before a site is loaded, it
     reports a wrong path at once.
 
     Parameters
     ----------
     config, run_directory
-        As :func:`run_campaign` takes them.
+        Arguments of :func:`run_campaign`.
 
     Returns
     -------
     RunDirectory
-        The directory of the run; nothing is written to it.
+        Directory of the run; nothing is written to it.
 
     Raises
     ------
     InputError
-        If the directory belongs to something else or cannot be written to, there are no data files
-        where the configuration says, the sampler cannot propose for its search, or a package that
-        event files need is not installed.
+        If the directory belongs to something else or cannot be written, data files do not exist,
+        or the sampler cannot propose for the search.
     """
     directory = RunDirectory(Path(run_directory or Path("runs") / config.name))
     try:
         directory.check(config)
-        _check_tensorboard(config)
         if not _is_complete(config, directory):
             _check_writable(directory.path)
             config.data.check_files()
@@ -81,7 +78,7 @@ def prepare(
     run_directory: str | Path | None = None,
     view: View | None = None,
 ) -> Path:
-    """Build the GraphStore of a run on a site, unless it is there already; returns its path.
+    """Build the GraphStore of a run on a site, unless it exists; return its path.
 
     Parameters and errors are those of :func:`run_campaign`.
     """
@@ -99,29 +96,29 @@ def run_campaign(
     run_directory: str | Path | None = None,
     view: View | None = None,
 ) -> CampaignSummary:
-    """Run a campaign to its end, or continue one that was stopped.
+    """Run a campaign to its end, or continue a stopped one.
 
     Parameters
     ----------
     config
-        The campaign.
+        Configuration of the campaign.
     site
-        The machine.
+        Site that runs the campaign.
     run_directory
-        Where to keep everything; ``runs/<name>`` if not given.
+        Run directory; ``runs/<name>`` by default.
     view
-        The progress display, which the caller starts and ends; the terminal's if not given.
+        Progress display, which the caller starts and ends; by default the terminal's.
 
     Raises
     ------
     InputError
-        If something the user gave is wrong; nearly all of that is found before a trial starts.
+        If something the user gave is wrong; nearly always before a trial starts.
     StoreError
         If the store is damaged, now or while trials read it; once it is restored, the same call
         continues.
     CampaignStopped
-        If something around the campaign keeps its work from being done; once that is cured, the
-        same call continues.
+        If an outside cause keeps the campaign from its work; once it is removed, the same call
+        continues.
     """
     directory = check_paths(config, run_directory)
     was_complete = _is_complete(config, directory)
@@ -133,10 +130,6 @@ def run_campaign(
             from hydragnn_flow.report.html import write_report
 
             write_report(directory.path)
-        if config.tensorboard:
-            from hydragnn_flow.campaign.event_files import EventFiles
-
-            EventFiles(directory, config).restore()
     else:
         from hydragnn_flow.campaign.driver import drive
 
@@ -146,7 +139,6 @@ def run_campaign(
 
 
 def _is_complete(config: RunConfig, directory: RunDirectory) -> bool:
-    """Whether there is nothing left to do."""
     if config.ensemble is not None:
         return directory.is_complete(config)
     from hydragnn_flow.search import read_trials  # which imports Optuna
@@ -171,16 +163,8 @@ def _shown(view: View | None) -> Iterator[View]:
         yield shown
 
 
-def _check_tensorboard(config: RunConfig) -> None:
-    if config.tensorboard and find_spec("tensorboard") is None:
-        raise InputError(
-            "tensorboard: true needs the package tensorboard, which is not installed; "
-            'pip install "hydragnn_flow[tensorboard]" or remove the key'
-        )
-
-
 def _check_sampler(config: RunConfig) -> None:
-    """Let a sampler that was chosen by its class propose; it needs Optuna, and some need torch."""
+    """Let a sampler given by its class propose once; it needs Optuna, and some need torch."""
     if not isinstance(config.search.sampler, str):
         from hydragnn_flow.search.rehearsal import rehearse
 

@@ -1,4 +1,4 @@
-"""The store of a campaign, and what is refused before anything trains on it."""
+"""Store of a campaign, with the checks before anything trains on it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import torch
 
 from hydragnn_flow.campaign.engine_probe import EngineProbe
 from hydragnn_flow.campaign.judging import graphs_judged
-from hydragnn_flow.campaign.starting import weights_for
+from hydragnn_flow.campaign.starting import check_start
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.config.remarks import remarks
 from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data.preparing import Workers
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import SplitSize
@@ -22,9 +23,8 @@ from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.folds import calibration_split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.log import tell
-from hydragnn_flow.models import HydraModel, Model, build_model
+from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import Sampling
-from hydragnn_flow.tasks import Workers
 from hydragnn_flow.training.batching import Budget, graphs_kept
 from hydragnn_flow.training.sampling import drawn_size, shares_of
 
@@ -34,27 +34,27 @@ _logger = logging.getLogger(__name__)
 def checked_store(
     config: RunConfig, path: Path, view: View, workers: Workers | None = None
 ) -> GraphStore:
-    """The store of a campaign, prepared unless it is there, and found to fit its configuration.
+    """Open the store of a campaign, prepared if it is missing; check it for the configuration.
 
     Parameters
     ----------
     config
-        The campaign.
+        Configuration of the campaign.
     path
-        Of the store.
+        Path of the store.
     view
-        Shows the progress.
+        Display of the progress.
     workers
-        Who prepares it; by default this process.
+        Workers that run the tasks of its preparation; by default this process does.
 
     Raises
     ------
     InputError
-        If the data cannot be read, or do not fit the network or what is asked of the ensemble.
+        If the data cannot be read, or do not fit the network or the ensemble.
     """
     base = config.network_with({})
     architecture = base.Architecture
-    assert architecture.radius is not None  # load_config has seen to it
+    assert architecture.radius is not None  # checked by load_config
     for sentence in remarks(config):
         tell(_logger, "%s", sentence)
     store = prepare_store(
@@ -78,15 +78,14 @@ def checked_store(
     there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
     if judged < there and config.search.judges_errors:
         tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
-    model = _checked_model(base, store, config.data.sampling)
+    _check_model(base, store, config.data.sampling)
     if config.start_from is not None:
-        assert isinstance(model, HydraModel)  # load_config has seen to it
-        weights_for(config.start_from, model)
+        check_start(config, store)
     return store
 
 
 def _check_calibration(config: RunConfig, store: GraphStore) -> None:
-    """Refuse too few structures for the coverage that is asked for."""
+    """Refuse a split with too few structures for the configured coverage."""
     split, coverage = calibration_split(store), config.members.coverage
     if len(split) >= (needed := needed_for_coverage(coverage)):
         return
@@ -103,7 +102,7 @@ def _check_calibration(config: RunConfig, store: GraphStore) -> None:
 
 
 def _check_sampling(config: RunConfig, store: GraphStore) -> None:
-    """Refuse weights of branches that there are not, before anything trains."""
+    """Refuse weights of branches that do not exist, before anything trains."""
     if config.data.sampling != "proportional":
         names = store.manifest.branch_names
         try:
@@ -112,27 +111,27 @@ def _check_sampling(config: RunConfig, store: GraphStore) -> None:
             raise InputError(f"{config.name}: {error}") from None
 
 
-def _checked_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> Model | None:
-    """A network; what does not fit the data is refused before anything starts.
+def _check_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> None:
+    """Refuse a network that does not fit the data, before anything starts.
 
-    That of an engine is tried in another process, which it may crash, and is none here.
+    That of an engine is tried in another process, which it may crash.
     """
     if isinstance(network, EngineNetwork):
         with EngineProbe(store.path) as probe:
             probe.cost(network, *_mean_batch(network, drawn_size(store.manifest, sampling)))
-        return None
+        return
     with torch.device("meta"):
-        return build_model(network, store)
+        build_model(network, store)
 
 
 def _mean_batch(network: NetworkConfig, train: SplitSize) -> tuple[int, int, int]:
-    """Atoms, edges and graphs of a step."""
+    """Number of atoms, edges and graphs in a step."""
     steps = Budget.of(network).least_steps(train.graphs, train.atoms, train.edges)
     return -(-train.atoms // steps), -(-train.edges // steps), -(-train.graphs // steps)
 
 
 def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
-    """Refuse, or name, graphs larger than a step may be, before anything trains."""
+    """Refuse, or report, graphs larger than a step may be, before anything trains."""
     budget, train = Budget.of(network), store["trainset"]
     if set(budget.limits) == {"graphs"}:  # one graph always fits
         return

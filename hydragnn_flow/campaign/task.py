@@ -1,14 +1,13 @@
-"""Task: a segment to run, and its estimated cost."""
+"""Task: a segment to run, with its estimated cost."""
 
 from __future__ import annotations
 
 import logging
-import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from hydragnn_flow.execution.jobs import Task
 from hydragnn_flow.files import is_there, patiently
-from hydragnn_flow.placement import Placeable
 from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import Forecast, SegmentResult, SegmentSpec
 
@@ -16,43 +15,39 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(Placeable):
-    """A segment to run, and its estimated cost."""
+class SegmentTask(Task):
+    """Segment to run, with its estimated cost."""
 
     spec: SegmentSpec
     epochs: int
-    """Epochs it is expected to train."""
+    """Number of epochs that it is expected to train."""
     parameters: dict[str, Any]
-    """Values of the trial by path."""
+    """Hyper-parameters of the trial by dotted path."""
     trial: int
-    """Number of the trial, which for a member is that it comes from."""
+    """Number of the trial; for a member, of the trial it comes from."""
     micro_batches: int = 1
-    """Micro-batches of a step that the trial asks for; it may be sent with more."""
-    is_released: bool = False
-    """Whether it was stopped to go on over other GCDs, which is nobody's failure."""
+    """Number of micro-batches in a step that the trial asks for; it may be sent with more."""
     is_flexible: bool = False
-    """Whether the placer may give it more GCDs."""
+    """True if the placer may give it more GCDs."""
     is_batch_per_gcd: bool = False
-    """Whether a step has a batch of each of its GCDs, however many they are."""
-    fused: tuple[Task, ...] = ()
-    """Segments that are trained fused, in one process, where this stands for several."""
-    retries: Retries = field(default_factory=Retries)
-    """Failures without progress; losses are those of its node or batch job."""
+    """True if a step has one batch for each of its GCDs, whatever their number."""
+    fused: tuple[SegmentTask, ...] = ()
+    """Segments that are trained fused, in one process, if this task stands for several."""
 
     @property
-    def members(self) -> tuple[Task, ...]:
-        """The segments that it stands for; itself, if it is one."""
+    def members(self) -> tuple[SegmentTask, ...]:
+        """Segments that the task stands for; a single one is itself."""
         return self.fused or (self,)
 
-    def sent(self) -> Task:
-        """The segment as it goes out, with an attempt of its own."""
+    def sent(self) -> SegmentTask:
+        """Return the segment with a new attempt."""
         if self.fused:
             fused = tuple(task.sent() for task in self.fused)
             return replace(self, spec=fused[0].spec, fused=fused)
-        return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
+        return super().sent()
 
     def forecast(self, together: float) -> Forecast:
-        """Plan and estimate of the segment, which shared its GCD with others or not."""
+        """Forecast recorded with the result; ``together`` is the mean number on its GCD."""
         estimate = self.estimate
         return Forecast(
             together=together,
@@ -70,26 +65,19 @@ class Task(Placeable):
             uncorrected_memory_gib=estimate.uncorrected_memory_gib,
         )
 
-    def again(self, end: SegmentResult) -> Task:
-        """The segment, as it was sent, once more after a bad end or to be placed anew.
+    def again(self, end: SegmentResult, nodes: int = 1) -> SegmentTask:
+        """Return the segment for another attempt, after a failure or to be resharded.
 
-        One that got further, and so has left a checkpoint, has its failures forgotten. Waits for a
-        disk that is gone for a while.
+        If it left a checkpoint, and so made progress, its failures are forgotten. Waits while the
+        disk is unreachable.
         """
         got_further = patiently(lambda: is_there(self.spec.checkpoint))
         before = Retries() if got_further else self.retries
-        is_lost = end.status in ("lost", "refused", "interrupted")
-        if self.is_released:
-            retries = before
-        else:
-            retries = before.lost() if is_lost else before.failed()
-        spec = replace(self.spec, may_have_begun=True)
-        epochs = min(self.epochs, spec.until_epoch - end.to_epoch)
         return replace(
             self,
-            spec=spec,
-            epochs=epochs,
-            retries=retries,
+            spec=replace(self.spec, may_have_begun=True),
+            epochs=min(self.epochs, self.spec.until_epoch - end.to_epoch),
+            retries=before if self.is_released else before.after(end.status, end.node, nodes),
             is_urgent=True,
             wider=(),
             keeps_gcd=False,
@@ -100,11 +88,11 @@ class Task(Placeable):
         if self.fused:
             numbers = ", ".join(str(task.spec.number) for task in self.fused)
             return f"{self.spec.kind}s {numbers}, fused"
-        return f"{self.spec.kind} {self.spec.number}"
+        return super().__str__()
 
 
-def log_retry(task: Task, end: SegmentResult) -> None:
-    """Log that a segment is sent once more after a bad end."""
+def log_retry(task: SegmentTask, end: SegmentResult) -> None:
+    """Log that a segment is sent again after a failure."""
     _logger.info(
         "%s is sent again (%s): %s%s: %s",
         *(task, task.retries, end.status, f" on {end.node}" if end.node else "", end.reason),

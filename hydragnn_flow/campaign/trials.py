@@ -1,4 +1,4 @@
-"""The search phase: trials are asked for, placed, run and judged until the budget is spent."""
+"""Search phase: trials are requested, placed, run and judged until the search is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from hydragnn_flow.campaign.objectives import (
     outcome_of,
 )
 from hydragnn_flow.campaign.rebuild import rebuild_study
-from hydragnn_flow.campaign.task import Task, log_retry
+from hydragnn_flow.campaign.task import SegmentTask, log_retry
 from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
 from hydragnn_flow.garbage import collection_of_new
 from hydragnn_flow.log import tell
@@ -27,15 +27,15 @@ from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.segment import SegmentResult
 
-# Networks that cannot be, while nothing else has come of the search: its space is to blame.
+# Number of impossible networks, with no result of any other, after which the space is to blame.
 _MOST_IMPOSSIBLE = 20
-# GCDs that are given work at a time. To ask for a trial takes a millisecond or more, and the first
-# of thousands must not wait for the last.
+# Most GCDs that get work in one round. Requesting a trial takes a millisecond or more, and the
+# first of thousands must not wait for the last.
 _MOST_AT_ONCE = 512
-# Segments that are ready for each free GCD, while the first of them wait for others to be free.
+# Number of segments to prepare per free GCD, while the first of them wait for several GCDs.
 _CANDIDATES = 4
-# Segments that are ready for each GCD at work that others may join: of a few, the first ones that
-# fit none would keep those out that do.
+# Number of segments to prepare per running GCD that others may join, and its maximum: with only a
+# few, those that fit nowhere would keep out others that fit.
 _LOOKED_AT, _MOST_LOOKED_AT = 1 / 8, 64
 _logger = logging.getLogger(__name__)
 
@@ -46,8 +46,8 @@ class TrialPhase:
     Parameters
     ----------
     context
-        Of the campaign. Results that are in the run directory but not yet in the study are reported
-        first, so that a restart continues where the last driver stopped.
+        Context of the campaign. Results in the run directory that are missing in the study are
+        reported first, so that a restart continues where the last driver stopped.
     """
 
     def __init__(self, context: Context) -> None:
@@ -67,10 +67,10 @@ class TrialPhase:
             config.seed,
             config.ensemble_size,
         )
-        self._ready: list[Task] = []
+        self._ready: list[SegmentTask] = []
         site = context.site
         self._gcds = site.nodes * len(site.node.gcds)
-        # Those that share a GCD slow each other down.
+        # Co-located segments slow each other down, so timed ones stay alone.
         self._times_steps = config.search.times_steps
         self._has_room = self._is_used_up = False
         self._troubled: set[int] = set()
@@ -85,14 +85,14 @@ class TrialPhase:
         self._take_up()
 
     def run(self, dispatch: Dispatch, early: EarlyMembers | None = None) -> list[TrialRecord]:
-        """Search until every trial has ended; returns them.
+        """Search until every trial has ended; return the trials.
 
         Parameters
         ----------
         dispatch
-            Sends the segments.
+            Dispatch that sends the segments.
         early
-            Members that begin where GCDs would idle, if any may. They may be at work when this
+            Starter of members on idle GCDs, if they may start early. Some may be running when this
             returns.
         """
         with self.search as search, collection_of_new() as collect:
@@ -116,7 +116,7 @@ class TrialPhase:
         return self.context.to_come(self.search.asked)
 
     def _tell_of_energy(self) -> None:
-        """Say once that the energy for trials is used up before all were asked for."""
+        """Report once that the energy for trials was used up before all were requested."""
         search, asked = self.context.config.search, self.search.asked
         if not self._is_used_up and not self._to_come and asked < search.trials:
             self._is_used_up = True
@@ -128,26 +128,26 @@ class TrialPhase:
             )
 
     def _fill(self, dispatch: Dispatch) -> bool:
-        """Give GCDs something to do; returns whether anything is left to do.
+        """Give work to GCDs; return False if nothing is left to do.
 
-        Trials are in the study, on disk, before they run; those sent together are written together.
+        Trials are in the study on disk before they run; those sent together are written together.
         """
         self._tell_of_energy()
         left = self._to_come
-        # Of those that are yet to be asked for, as many as the first that are ready can use.
+        # Future trials are assumed to use as many GCDs as the first ready ones can.
         of_some = [self.context.shapes(task)[-1].width for task in self._ready[:_CANDIDATES]]
         each = max(of_some, default=self.context.config.gcds({}) or 1)
         more = (left + len(self._ready)) * each
         dispatch.request_workers(min(more, self._gcds - dispatch.running))
-        # Of thousands of GCDs the rest comes in the next turn: what has ended is recorded between.
+        # On thousands of GCDs the rest follows in the next round: results are recorded in between.
         self._has_room = self._fill_some(dispatch)
         return bool(dispatch.number("trial") or self._ready)
 
     def _use_idle(self, dispatch: Dispatch, early: EarlyMembers | None) -> None:
-        """Give GCDs that would idle to trials at work, then to members; or take them back.
+        """Give idle GCDs to running trials, then to members; or take them back from members.
 
-        Near the end of the search, those that wait need several GCDs side by side. Others do not
-        wait with them.
+        Near the end of the search, segments that wait need several neighbouring GCDs. Others do not
+        have to wait for them.
         """
         if self._has_room:
             return
@@ -159,10 +159,10 @@ class TrialPhase:
             early.begin(dispatch, self.search)
 
     def _fill_some(self, dispatch: Dispatch) -> bool:
-        """Send segments until no GCD takes another; returns whether some may be left for that.
+        """Send segments until no GCD takes another; return whether the round ended before that.
 
-        A trial is asked for no earlier than there is room for it: later, it is chosen with more
-        results. Some may be left over, which fit nowhere now.
+        A trial is requested only once there is room for it, and so chosen with as many results as
+        possible. Some segments may be left over that fit nowhere now.
         """
         begun = 0
         self._ready = self._send(dispatch)
@@ -176,8 +176,8 @@ class TrialPhase:
                 return False
         return True
 
-    def _send(self, dispatch: Dispatch) -> list[Task]:
-        """Put new trials on disk, then send what there is room for; returns the rest."""
+    def _send(self, dispatch: Dispatch) -> list[SegmentTask]:
+        """Write new trials to disk, then send the segments that fit; return the rest."""
         self.context.ledger.write(self.search.commit)
         self._kept.delete()
         if not self._ready:
@@ -186,11 +186,11 @@ class TrialPhase:
         return dispatch.begin(self._ready, free, self._to_come, may_join=not apart)
 
     def _wanted(self, dispatch: Dispatch) -> int:
-        """GCDs for which more segments are to be made ready.
+        """Number of GCDs to prepare further segments for.
 
-        Where GCDs are free, what is ready waits for several, or would delay what does; a few others
-        may do better. Where all are at work, some are looked at that might share one. If nothing
-        runs, one is kept ready, so that a machine is asked for.
+        If GCDs are free, ready segments wait for several, or would delay those that do; a few
+        others may fit better. If all are busy, some are prepared that might share one. If nothing
+        runs, one is kept ready, so that workers are requested.
         """
         fleet = dispatch.fleet
         free = min(fleet.free, self._gcds - dispatch.running) * dispatch.trials_at_once
@@ -204,7 +204,7 @@ class TrialPhase:
         return int(is_first and not self._ready)
 
     def _gather(self, wanted: int, running: int) -> bool:
-        """Make segments ready for a number of GCDs; returns whether any were made."""
+        """Prepare segments for a number of GCDs; return whether there were any."""
         before = seen = len(self._ready)
         closing = not self._to_come and not running and not self._ready
         while wanted > 0 and (self._promote(closing) or self._ask()):
@@ -213,7 +213,7 @@ class TrialPhase:
         return seen > before
 
     def _ask(self) -> bool:
-        """Begin a new trial, where the budget has one left."""
+        """Request a new trial, if any are left."""
         if not self._to_come:
             return False
         trial = self.search.ask()
@@ -230,7 +230,7 @@ class TrialPhase:
         return True
 
     def _promote(self, closing: bool) -> bool:
-        """Continue a trial that has waited at a rung, if one may."""
+        """Continue a trial that waits at a rung, if one may."""
         promoted = self.search.promote(closing)
         if promoted is None:
             return False
@@ -240,15 +240,15 @@ class TrialPhase:
         return True
 
     def _queue(self, trial: TrialRecord, rung: int, *, may_have_begun: bool = False) -> None:
-        """Make a trial's next segment ready, or fail the trial where there can be none.
+        """Prepare the next segment of a trial, or fail the trial if that is impossible.
 
-        It may have begun where an earlier driver, or a sending that came to nothing, has sent it.
+        ``may_have_begun`` is True if an earlier driver, or a failed attempt, may have started it.
         """
         try:
             task = self._task(trial, rung, may_have_begun)
         except StoreError:
             raise
-        except InputError as error:  # values that go together in pairs need not do so all at once
+        except InputError as error:  # values that are valid in pairs need not be so all together
             self._impossible += 1
             self._fail(trial.number, f"error: {error}")
             return
@@ -259,7 +259,7 @@ class TrialPhase:
         else:
             self._ready.append(task)
 
-    def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> Task:
+    def _task(self, trial: TrialRecord, rung: int, may_have_begun: bool) -> SegmentTask:
         epochs, results = self.search.rungs.epochs(trial.number), self._results[trial.number]
         gcds = self.context.config.gcds(trial.parameters)
         return self.context.task(
@@ -275,7 +275,7 @@ class TrialPhase:
             width=None if gcds is None else min(gcds, self._gcds),
         )
 
-    def _judge(self, task: Task, result: SegmentResult) -> None:
+    def _judge(self, task: SegmentTask, result: SegmentResult) -> None:
         number, rung, config = task.spec.number, task.spec.rung, self.context.config
         if result.status == "ok" and result.best_val_error is not None:
             self._succeeded = True
@@ -299,7 +299,7 @@ class TrialPhase:
             return "stops"
         except InputError as error:
             if not ledger.counts_energy:
-                raise  # before the search has spent anything on what cannot be measured
+                raise  # before the search spends anything on a quantity that cannot be measured
             self._fail(number, f"error: {error}")
             return "stops"
         if not all(math.isfinite(value) for value in outcome.objectives):
@@ -317,7 +317,7 @@ class TrialPhase:
         return verdict
 
     def _settle(self, number: int) -> None:
-        """Free what a trial that has ended takes of disk and memory, as far as nobody needs it."""
+        """Free disk and memory of an ended trial, as far as they are no longer needed."""
         self._kept.ended(self.search.record(number), self._results[number])
         self.context.ledger.settle(number)
 
@@ -326,15 +326,15 @@ class TrialPhase:
         self.search.fail(number, reason)
         self._settle(number)
 
-    def _repeat(self, task: Task, result: SegmentResult) -> None:
-        """Try a segment once more, or say who is to blame."""
+    def _repeat(self, task: SegmentTask, result: SegmentResult) -> None:
+        """Repeat a segment, or fail its trial or the campaign."""
         if task.retries.total:
             self._troubled.add(task.spec.number)
         if not task.retries.is_hopeless:
             log_retry(task, result)
             self._ready.append(self.context.sized(task))
         elif not self._succeeded and len(self._troubled) > 1:
-            # No segment has ever worked, so it is not the trials; they keep their chance.
+            # No segment has ever worked, so the trials are not to blame and may run again.
             raise CampaignStopped(
                 f"no segment of any trial has worked ({result.status}: {result.reason}); see "
                 f"{task.spec.folder / 'log'}, cure the cause and give the same command again"
@@ -345,7 +345,7 @@ class TrialPhase:
             self._fail(task.spec.number, reason)
 
     def _check_records(self) -> None:
-        """Refuse to begin again, or to repeat, what a lost file has forgotten."""
+        """Refuse to continue if study or ledger has lost trials, which would be repeated."""
         directory = self.context.directory
         study, ledger = directory.journal, directory.segments
         directory.check_study((trial.number for trial in self.search.records), self._results)
@@ -356,7 +356,7 @@ class TrialPhase:
             )
 
     def _take_up(self) -> None:
-        """After a restart: report what is recorded but not judged, and make the rest ready."""
+        """After a restart: report recorded results to the study, and make the rest ready."""
         running = [trial for trial in self.search.records if trial.state == "running"]
         self.context.ledger.load_whole({trial.number for trial in running})
         for trial in running:

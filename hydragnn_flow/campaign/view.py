@@ -7,23 +7,23 @@ from typing import Protocol
 
 
 class View(Protocol):
-    """A progress display; `CampaignView` is that of the terminal."""
+    """Progress display; `CampaignView` is that of the terminal."""
 
     def say(self, text: str) -> None:
         """Show a sentence."""
         ...
 
     def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Show how far a stage is.
+        """Show the progress of a stage.
 
         Parameters
         ----------
         stage
-            `prepare`, `search`, `ensemble`, …
+            Name of the stage: `prepare`, `search`, `ensemble`, …
         done, total
-            Of the stage's units.
+            Finished and total number of the stage's units.
         note
-            What else to say beside the bar.
+            Further text to show with the bar.
         """
         ...
 
@@ -35,12 +35,12 @@ class View(Protocol):
         Parameters
         ----------
         states
-            Trials in each of Optuna's states.
+            Number of trials in each of Optuna's states.
         ready, waiting
-            Those of the running ones that have no GCD yet, and that wait to be promoted.
+            Number of running trials without a GCD, and of those that wait to be promoted.
         best
-            Best value of the first objective.
+            Best value so far of the first objective.
         total
-            Trials the search may have.
+            Maximum number of trials of the search.
         """
         ...

@@ -1,1 +1,4 @@
-"""The commands of the command line, by purpose."""
+"""The commands of the command line, by purpose.
+
+Each imports what it needs only when it runs, so that help and errors of usage appear at once.
+"""

@@ -1,4 +1,4 @@
-"""Output and refusals common to all commands."""
+"""Output and error handling common to all commands."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rich.segment import Segment
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.signals import ignore_endings, leaving_in_order
 
-# C0 but tab and newline, DEL, C1: what a terminal obeys instead of showing it.
+# C0 except tab and newline, DEL, and C1: control characters that a terminal would obey.
 _CONTROLS = dict.fromkeys({*range(32), *range(127, 160)} - {9, 10})
 
 
 class Terminal(Console):
-    """A console that files of strangers cannot command: it leaves out their control characters."""
+    """Console that drops control characters, so that files of strangers cannot control it."""
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -33,24 +33,24 @@ class Terminal(Console):
         try:
             super().print(*objects, **options)
         except OSError as error:
-            error.filename = "/dev/stdout"  # no place that the command is about
+            error.filename = "/dev/stdout"  # none of the paths of the command
             raise
 
 
 console = Terminal()
 
-# The system refuses these without naming a file: the data of one already open.
+# Errors that the system raises without the name of a file: the data of one already open.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
 def using(*named: Path | None) -> Iterator[None]:
-    """Tell the user, in a sentence, when the system refuses a place the user named.
+    """Turn an error of the system at a path that the user named into a sentence.
 
     Parameters
     ----------
     named
-        The place that is written to, then others.
+        Path that is written, then other paths of the command.
     """
     places = [place.absolute() for place in named if place is not None]
     try:
@@ -72,20 +72,20 @@ def using(*named: Path | None) -> Iterator[None]:
 
 
 class Stopped(SystemExit):
-    """Stopped by a signal, as the user has been told."""
+    """End by a signal, of which the user has been informed."""
 
 
 @contextmanager
 def interruptible(told: str = "stopped; the same command continues from here") -> Iterator[None]:
-    """Say how a command that is stopped by Ctrl-C or another signal can be continued."""
+    """Print how to continue a command that Ctrl-C or another signal stops."""
     try:
         with leaving_in_order():
             yield
     except (KeyboardInterrupt, SystemExit) as stop:
-        ignore_endings()  # what is said now is the last word
+        ignore_endings()  # the next message is the last
         if isinstance(stop, Stopped):
             raise
-        with suppress(SystemExit):  # how rich leaves if nobody reads any more
+        with suppress(SystemExit):  # raised by rich if nobody reads the output any more
             say(told)
         raise Stopped(stop.code if isinstance(stop, SystemExit) else 130) from None
 
@@ -100,12 +100,12 @@ def _existing(run_dir: Path) -> Path:
 
 
 def writable(out: Path | None) -> Path | None:
-    """Refuse, before anything is computed, a table that could not be written."""
+    """Refuse a table that could not be written, before anything is computed."""
     return refuse_unwritable(out, ".csv", ".parquet")
 
 
 def refuse_unwritable(out: Path | None, *suffixes: str, option: str = "--out") -> Path | None:
-    """Refuse a file that could not be written or ends otherwise than by one of some suffixes."""
+    """Refuse a file that could not be written or has none of the given suffixes."""
     if out is None:
         return out
     if out.suffix not in suffixes:
@@ -131,7 +131,7 @@ def _finished(run_dir: Path) -> Path:
 
 
 def existing_data(data: Path) -> Path:
-    """Refuse a path of structures where there is nothing."""
+    """Refuse a path of structures that does not exist."""
     with using(data):
         if not data.exists():
             raise InputError(f"{data}: does not exist; correct the path of the structures")
@@ -179,19 +179,19 @@ DataSetName = Annotated[
 
 
 def say_without(members: list[int] | None) -> None:
-    """Say what leaving members out means for the intervals."""
+    """Print the effect of leaving out members on the intervals."""
     if members:
         left_out = ", ".join(map(str, sorted(set(members))))
         say(f"left out: {left_out}; intervals are those calibrated with all members")
 
 
 def say(text: str) -> None:
-    """Print a line as it is: no markup, and no breaks in paths that a script may read."""
+    """Print a line unchanged: no markup, and no breaks in paths that a script may read."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def short(path: Path) -> str:
-    """A path relative to the working directory, if it is below."""
+    """Shorten a path below the working directory to a relative one."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:

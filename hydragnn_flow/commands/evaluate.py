@@ -1,4 +1,4 @@
-"""The commands that judge an ensemble by labelled data, and calibrate it on such."""
+"""Commands that evaluate an ensemble on labelled data, and calibrate it on them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def evaluate(
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble import evaluate as measure
     from hydragnn_flow.ensemble.target_measures import save_measures
-    from hydragnn_flow.report.measures import measures_table
+    from hydragnn_flow.report.errors import measures_frame
+    from hydragnn_flow.report.tables import terminal
 
     keys = dict(words.split("=", 1) for words in key or ())
     with using(out or data, run_dir, data):
@@ -100,7 +101,8 @@ def evaluate(
         found = measure(ensemble, data, split=split, keys=keys, say=say)
         if out is not None:
             save_measures(out, found)
-    console.print(measures_table({name: target.to_dict() for name, target in found.items()}))
+    measures = measures_frame({name: target.to_dict() for name, target in found.items()})
+    console.print(terminal(measures, caption="intervals: 95 %, from a bootstrap of structures"))
     if out is not None:
         say(short(out))
 
@@ -115,9 +117,9 @@ def recalibrate(
 ) -> None:
     """Calibrate the error bars of a finished run's ensemble on other labelled data.
 
-    Nothing is trained, and the predicted means stay. The data must be others than those of
-    training, and like those to be predicted. Predictions of RUN_DIR have the new error bars from
-    then on; delete ensemble/calibration.json in it to return to those of the run.
+    Nothing is trained, and the predicted means stay. The data must differ from those of training,
+    and resemble those to be predicted. Predictions of RUN_DIR have the new error bars from then on;
+    delete ensemble/calibration.json in it to return to those of the run.
     """
     from hydragnn_flow.ensemble import recalibrate as calibrate
     from hydragnn_flow.ensemble.calibration_file import FILE

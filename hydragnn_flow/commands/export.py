@@ -1,4 +1,4 @@
-"""The command that makes an ensemble portable."""
+"""Command that makes an ensemble portable."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def export(
 ) -> None:
     """Export the ensemble of a finished run: a directory that predicts wherever it is copied.
 
-    It holds networks and weights of the members, the calibration, what they need to know of the
-    training data, a model card (README.md) and checksums, which are verified when it is loaded.
-    `predict`, `evaluate` and `select` take it in place of RUN_DIR. No data and no state of the
-    search or of an optimizer are in it, and nothing that runs code.
+    The directory holds networks and weights of the members, the calibration, the statistics of the
+    training data that they need, a model card (README.md) and checksums, which are verified on
+    loading. `predict`, `evaluate` and `select` accept it in place of RUN_DIR. It holds no data, no
+    state of the search or of an optimizer, and nothing that runs code.
     """
     with using(out, run_dir), sound(run_dir):
         from hydragnn_flow.ensemble.checksums import verify_checksums

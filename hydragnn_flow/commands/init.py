@@ -1,4 +1,4 @@
-"""The command that writes a first configuration."""
+"""Command that writes a first configuration."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def init(
 ) -> None:
     """Look at data and write a first configuration: NAME.yaml, and its network NAME.json.
 
-    NAME is that of the directory. Both are written where the command is given, and nothing is
-    overwritten. `hydragnn-flow run` takes them as they are; what could not be told, such as units,
-    is marked.
+    NAME is that of the directory. Both files go to the working directory, and nothing is
+    overwritten. `hydragnn-flow run` accepts them unchanged; what is unknown, such as units, is
+    marked.
     """
     from hydragnn_flow.campaign.first_config import atoms_told, first_config, write_config
     from hydragnn_flow.data.looking import look

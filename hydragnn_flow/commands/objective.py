@@ -1,4 +1,4 @@
-"""What `hydragnn-flow run` does with a configuration that calls a function."""
+"""Run of a configuration that calls a function, for `hydragnn-flow run`."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
     Parameters
     ----------
     config, site
-        The campaign and the machine.
+        Configuration of the campaign, and site that runs it.
     run_dir
-        Where to keep everything.
+        Run directory of the campaign.
     """
     from hydragnn_flow.campaign.objective import TABLE, run_objective
 

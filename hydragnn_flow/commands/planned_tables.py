@@ -12,18 +12,18 @@ from rich.table import Table
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.execution import Site
 from hydragnn_flow.placement import Power
-from hydragnn_flow.report.text import number
+from hydragnn_flow.report.tables import number
 from hydragnn_flow.simulation import Configuration, Simulated
 
 _PERCENTILES = (10, 50, 90)
-# Batch jobs are asked for in steps of this [s].
+# Granularity of requested walltimes [s].
 _STEP = 600
-# Of a makespan: by less than this more nodes do not pay.
+# Least relative reduction of the makespan for which more nodes pay.
 _WORTH = 0.1
 
 
 def simulated_table(found: Simulated, site: Site) -> Table:
-    """What a simulated campaign took."""
+    """Table of the time and resources of a simulated campaign."""
     table = Table(title=f"Simulated on {_machine(site)}", show_header=False)
     for name, value in (
         ("makespan", duration(found.makespan)),
@@ -41,7 +41,7 @@ def simulated_table(found: Simulated, site: Site) -> Table:
 
 
 def survey_table(found: Sequence[Configuration]) -> Table:
-    """How the configurations of a search space fit a machine, by message-passing type."""
+    """Table of the fit of configurations to a machine, by message-passing type."""
     fit = sum(not one.reason for one in found)
     table = Table(title=f"{fit} of {len(found)} configurations drawn from the search space fit")
     table.add_column("type")
@@ -69,16 +69,16 @@ def survey_table(found: Sequence[Configuration]) -> Table:
 def plan_table(
     draws: Sequence[Simulated], site: Site, config: RunConfig, power: Power | None = None
 ) -> Table:
-    """What the campaign takes, with the uncertainty of that.
+    """Table of the time and resources of a campaign, with percentiles.
 
     Parameters
     ----------
     draws
-        As `Planner.simulate` returns them.
+        Simulations of the campaign, from `Planner.simulate`.
     site, config
-        The machine and the campaign.
+        Site of the machine, and configuration of the campaign.
     power
-        What GCDs and nodes draw, where that was measured.
+        Measured power of GCDs and nodes; None if unknown.
     """
     planned = f"{config.search.trials:,} trials"
     planned += f" and {config.ensemble.size} members" if config.ensemble else ""
@@ -110,7 +110,7 @@ def plan_table(
 
 
 def nodes_table(on_nodes: Mapping[int, Simulated]) -> Table:
-    """What half and twice the nodes would change."""
+    """Table of the effect of half and twice the nodes."""
     table = Table(title="With other numbers of nodes, as the middle simulation")
     for column in ("nodes", "makespan", "node-hours", "GCDs idle"):
         table.add_column(column, justify="right")
@@ -129,20 +129,20 @@ def conclusions(
     node_hours: float | None,
     power: Power | None = None,
 ) -> Iterator[str]:
-    """Sentences that say what to ask for.
+    """Yield sentences that recommend what to request.
 
     Parameters
     ----------
     draws, on_nodes
-        As `Planner.simulate` returns them.
+        Simulations with the site's and with other numbers of nodes, from `Planner.simulate`.
     site
-        The machine.
+        Site of the simulated machine.
     is_calibrated
-        Whether segments of the site were measured before.
+        True if segments were measured on the site before.
     node_hours
-        What there is; not known if not given.
+        Available node-hours; None if unknown.
     power
-        What GCDs and nodes draw, where that was measured.
+        Measured power of GCDs and nodes; None if unknown.
     """
     _, _, longest = _percentiles([draw.makespan for draw in draws])
     _, middle, most = _percentiles([draw.node_hours for draw in draws])
@@ -180,7 +180,7 @@ def conclusions(
 
 
 def _of_energy(site: Site, power: Power | None) -> str:
-    """Where figures of energy come from."""
+    """Sentence on the source of the figures for energy."""
     if power is not None:
         measured = (
             f"energy: {number(power.gcd_watts)} W of a GCD at work, from the "
@@ -208,7 +208,7 @@ def _jobs(seconds: float, site: Site) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A time in words: 0.9 s, 42 s, 3 min 10 s, 5 h 20 min."""
+    """Format a time in words: 0.9 s, 42 s, 3 min 10 s, 5 h 20 min."""
     if seconds < 60:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

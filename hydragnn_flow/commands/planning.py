@@ -1,4 +1,4 @@
-"""Commands that look ahead: what a campaign would take of a machine, without using it."""
+"""Commands that predict the cost of a campaign on a machine, without using it."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def simulate(
     """Run a campaign on simulated nodes, in virtual time: the whole loop of search, placement and
     ensemble, without training anything.
 
-    Nothing is submitted: it runs here, also for a machine of thousands of nodes. How long trials
-    take, and how well they learn, is drawn by the seed, or taken from a recorded run. `status`,
-    `trials` and `report` read the run directory that comes out. To ask how many node-hours to apply
+    Nothing is submitted: it runs here, even for a machine of thousands of nodes. The time and the
+    learning curve of each trial are drawn by the seed, or taken from a recorded run. `status`,
+    `trials` and `report` read the resulting run directory. To find out how many node-hours to apply
     for, use `plan`.
     """
     from hydragnn_flow.commands.planned_tables import simulated_table
@@ -129,10 +129,10 @@ def plan(
 ) -> None:
     """Say what a campaign will probably take of a machine: time, node-hours, memory, energy.
 
-    Submits nothing. Draws configurations from the search space, says which fit the machine how, and
-    which do not and why; then simulates the campaign several times, within what the cost model does
-    not know. A machine that has run segments before is known better. To see a single simulated
-    campaign from inside, use `simulate`.
+    Submits nothing. Draws configurations from the search space, and says which fit the machine how,
+    and which do not and why. Then simulates the campaign several times, within the uncertainty of
+    the cost model, which is smaller on a machine that has run segments before. To see a single
+    simulated campaign in detail, use `simulate`.
     """
     import tempfile
 
@@ -178,7 +178,7 @@ def plan(
 def _conditions(site: Site, queue_wait: float, losses: float) -> Conditions:
     from hydragnn_flow.simulation import Conditions
 
-    # Without batch jobs a node is there, and only starts its processes.
+    # Without batch jobs the nodes exist, and only start their processes.
     return Conditions(
         queue_seconds=60 * queue_wait,
         losses=losses,
@@ -190,7 +190,7 @@ def _loaded(
     config: Path, site: str, data: Path | None, options: dict[str, Any]
 ) -> tuple[RunConfig, Site]:
     """The campaign, and the machine: an account, which nothing is paid with, need not be given."""
-    from hydragnn_flow.config import load_config
+    from hydragnn_flow.campaign import load_config
     from hydragnn_flow.execution.site import about_site
 
     loaded = load_config(config, data=data)

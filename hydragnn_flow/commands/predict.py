@@ -1,4 +1,4 @@
-"""The command that predicts structures."""
+"""Command that predicts structures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-# A bar for less would only flicker.
+# Time after which a progress bar appears [s]; a shorter one would only flicker.
 _SECONDS_BEFORE_A_BAR = 3.0
 
 
@@ -114,8 +114,8 @@ def predict(
     Rows are in the order of the input; files of a directory in natural order (run-2 before run-10),
     with columns `file` and `frame`. A structure that cannot be predicted has the reason in the
     column `note`. Files that cannot be read are left out and named. Labels in the input are shown
-    beside the predictions, with the errors. Units are those of the training data; they are printed,
-    and written to the metadata of Parquet files.
+    next to the predictions, with the errors. Units are those of the training data; they are
+    printed, and written to the metadata of Parquet files.
     """
     machine = _machine(site, device, options)
     from hydragnn_flow.ensemble import Ensemble
@@ -145,7 +145,7 @@ def predict(
 
 
 def _machine(site: str | None, device: str | None, options: dict[str, Any]) -> Site | None:
-    """The site that the options name; None for this process."""
+    """Load the site that the options name; None for this process."""
     if site is not None:
         if device is not None:
             raise InputError(f"--device {device}: the site says what its GCDs are; leave it out")

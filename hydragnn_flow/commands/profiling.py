@@ -1,4 +1,4 @@
-"""Commands that say where the time of a training step goes, on one GCD and over many."""
+"""Commands that measure the time of a training step, on one GCD and on many."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _trace(trace: Path | None) -> Path | None:
 
 
 def _widths(words: str) -> list[int]:
-    """Numbers of GCDs as in "1,2,4"."""
+    """Parse numbers of GCDs, as in "1,2,4"."""
     try:
         widths = [int(word) for word in words.split(",")] if words else []
     except ValueError:
@@ -112,8 +112,8 @@ def scaling(
 ) -> None:
     """Measure how a network trains over more and more GCDs, and say where they stop paying.
 
-    Weak scaling has a batch of each GCD, strong scaling one batch over all. Table and picture stand
-    in RUN_DIR/scaling and in the report. The same command continues a study that was stopped.
+    In weak scaling each GCD has a batch, in strong scaling all share one. Table and figure are in
+    RUN_DIR/scaling and in the report. The same command continues a stopped study.
     """
     machine = sites.load(site, options)
     from hydragnn_flow.campaign.scaling import scaling_study

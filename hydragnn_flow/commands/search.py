@@ -1,4 +1,4 @@
-"""Commands that show a search: its trials, what mattered, optuna-dashboard."""
+"""Commands that show a search: its trials, the importance of parameters, optuna-dashboard."""
 
 from __future__ import annotations
 
@@ -37,15 +37,14 @@ def trials(
 ) -> None:
     """Show the best trials of a live or finished run.
 
-    A pruned trial has the value of its last rung.
+    The value of a pruned trial is that of its last rung.
     """
-    from hydragnn_flow.report.tables import best_table
-    from hydragnn_flow.report.trials_frame import trials_frame
+    from hydragnn_flow.report.trials_frame import best_table, trials_frame
 
     with using(out or run_dir, run_dir), sound(run_dir):
         frame = trials_frame(run_dir)
         if out is None:
-            console.print(best_table(frame, console))
+            console.print(best_table(frame))
             return
         if out.suffix == ".csv":
             frame.to_csv(out, index=False)
@@ -57,38 +56,34 @@ def trials(
 @app.command()
 def importance(
     run_dir: RunDir,
-    shap: Annotated[
+    fanova: Annotated[
         bool,
         typer.Option(
-            "--shap",
-            help="Add by how much each moves a trial in the ranking, or its throughput, seconds or "
-            "joules (Shapley values of a random forest); needs the extra `shap`.",
+            "--fanova",
+            help="Add the part of the variance over the whole space that each explains, whatever "
+            "the sampler preferred (fANOVA); needs the extra `fanova`.",
         ),
     ] = False,
 ) -> None:
     """Say which hyper-parameters decided whether a trial is among the best tenth (PED-ANOVA).
 
-    At least five trials count as the best. Each parameter is judged by itself, one with a condition
+    At least five trials count as the best. Each parameter is assessed on its own, a conditional one
     among the trials that have it; pruned trials count by how far they came.
     """
-    from hydragnn_flow.report.importance import parameter_importance
-    from hydragnn_flow.report.tables import importance_table, shapley_sentences
+    from hydragnn_flow.report.importance import importance_table, parameter_importance
     from hydragnn_flow.report.trials_frame import study_frame_of
 
     with using(run_dir):
         study, frame = study_frame_of(run_dir)
     for i, objective in enumerate(frame.attrs["objectives"]):
         try:
-            found = parameter_importance(study, frame, i, shap=shap)
+            found = parameter_importance(study, frame, i, fanova=fanova)
         except InputError as error:
             if i == 0:
                 raise
-            say(str(error))  # pruned trials have a value of the first objective alone
+            say(str(error))  # pruned trials have a value of the first objective only
             continue
         console.print(importance_table(found, f"What {objective} depends on"))
-        if shap:
-            for sentence in shapley_sentences(found):
-                say(sentence)
 
 
 @app.command()

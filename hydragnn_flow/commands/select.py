@@ -1,4 +1,4 @@
-"""The command that chooses structures to label next."""
+"""Command that selects structures to label next."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def select(
 ) -> None:
     """Select structures to label next: uncertain, and different from each other.
 
-    The structure about which the members disagree most comes first; then always the one whose
-    disagreement times its distance from those selected before is largest, by node features. Each is
-    written with its `file`, its number in that as `frame`, and its `uncertainty`: the disagreement
-    relative to the mean of all structures. Of a GraphStore, it has `split` and `graph_id` instead.
+    The structure about which the members disagree most comes first. Each further one has the
+    largest product of disagreement and distance from those selected before, by node features. Each
+    is written with its `file`, its position in it as `frame`, and its `uncertainty`: disagreement
+    relative to the mean of all structures. From a GraphStore it has `split` and `graph_id` instead.
     """
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble

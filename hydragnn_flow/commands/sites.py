@@ -62,13 +62,13 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option)
         for name, option in _OPTIONS.items()
     ]
-    # typer reads it (PEP 362), though functions are not declared to have it.
+    # typer reads this attribute (PEP 362), which the type of functions lacks.
     command.__signature__ = inspect.Signature([*own, *more])  # type: ignore[attr-defined]
     return command
 
 
 def load(site: str, options: Mapping[str, Any]) -> Site:
-    """The site that the options of a command name."""
+    """Load the site that the options of a command name."""
     from hydragnn_flow.execution import load_site
 
     return load_site(site, **options)
@@ -113,7 +113,7 @@ def check(
 ) -> None:
     """Start one block of a site and say, GCD by GCD, what a trial would find there.
 
-    Ends with exit code 1 if anything is not as the site says.
+    Ends with exit code 1 if anything differs from the site's description.
     """
     loaded = load(site, options)
     from hydragnn_flow.data import GraphStore
@@ -124,7 +124,7 @@ def check(
     with using(directory, store):
         if store is not None:
             with GraphStore.open(store):
-                pass  # told before a job waits in a queue
+                pass  # reports a bad store before a job waits in a queue
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (
             sole_driver(directory),
@@ -226,7 +226,7 @@ def _calibration_table(networks: Sequence[Calibrated]) -> Table:
 
 
 def _ranges(cores: list[int]) -> str:
-    """Core numbers as in "0-7,64-71"."""
+    """Format core numbers, as in "0-7,64-71"."""
     ranges: list[list[int]] = []
     for core in cores:
         if ranges and ranges[-1][1] == core - 1:

@@ -1,4 +1,8 @@
-"""Typed run configuration and HydraGNN's network schema, validated once at the door."""
+"""Schema of the run configuration, a YAML file, and of HydraGNN's network section in it.
+
+Everything is validated here, before data are read or a job starts: a mistake then costs a second,
+not a node hour. Other rooms receive typed, immutable sections.
+"""
 
 from hydragnn_flow.config.data import DataConfig, SplitConfig
 from hydragnn_flow.config.network import NetworkConfig, load_network

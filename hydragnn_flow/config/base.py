@@ -15,9 +15,9 @@ from hydragnn_flow.errors import InputError
 
 _WHOLE = (int, int | None)
 _NUMBER = (float, float | None)
-# Whole numbers beyond are not exact as floats, and nothing can be counted that far.
+# Larger whole numbers are not exact as floats, and no count gets so large.
 _LARGEST = 2**53
-# Letters of a key that say which longer one was meant.
+# Number of letters of a key from which a longer one is guessed.
 _TELLING = 4
 # Pydantic's names of the members of unions.
 _TYPES = {"bool", "constrained-int", "tuple[constrained-int, ...]"}
@@ -37,17 +37,17 @@ _IN_PLAIN_WORDS = {
 
 
 class Section(BaseModel):
-    """A section of a configuration file; immutable, unknown keys refused."""
+    """Section of a configuration file; it is immutable and refuses unknown keys."""
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,  # the reference in docs/ is made of them
+        use_attribute_docstrings=True,  # the reference in docs/ is generated from them
     )
 
     unused: ClassVar[Mapping[str, str]] = {}
-    """Further keys that are accepted and change nothing, and the reason."""
+    """Keys that are accepted but change nothing, and the reason."""
 
     @model_validator(mode="before")
     @classmethod
@@ -56,19 +56,19 @@ class Section(BaseModel):
 
 
 def check_keys(section: type[Section], values: Any) -> Any:
-    """Refuse unknown keys of a section, and values that pydantic would bend; returns the values.
+    """Return the values, having refused unknown keys and types that pydantic would coerce.
 
     Raises
     ------
     ValueError
-        Naming the key.
+        If a key or its type is wrong; the message names the key.
     """
     if isinstance(values, dict):
-        fields = section.model_fields  # slow to ask for
+        fields = section.model_fields  # a slow property
         for key, value in values.items():
             if key not in fields:
                 raise ValueError(unknown_key(key, fields, section.unused))
-            # Pydantic would read `yes` as 1; a whole number in quotes is a slip as well.
+            # Pydantic would read `yes` as 1; a whole number in quotes is an error as well.
             kind = fields[key].annotation
             if kind in _WHOLE and isinstance(value, (bool, str)):
                 raise ValueError(f"{key} must be a whole number, got {value!r}")
@@ -80,14 +80,14 @@ def check_keys(section: type[Section], values: Any) -> Any:
 
 
 def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | None = None) -> str:
-    """Say that a key is unknown, and which known one was probably meant.
+    """Return a message that a key is unknown, with the known key that was probably meant.
 
     Parameters
     ----------
     key
-        The unknown key.
+        Key in the user's file.
     known
-        Keys that are read.
+        Keys that the section reads.
     unused
         Keys that are accepted too but change nothing, and the reason.
     """
@@ -111,17 +111,17 @@ def _bare(key: str) -> str:
 
 
 def explain(error: ValidationError, source: object) -> InputError:
-    """Turn pydantic's report into one sentence about the first mistake.
+    """Convert pydantic's report into one sentence about the first mistake.
 
     Parameters
     ----------
     error
-        What pydantic found.
+        Report of pydantic's validation.
     source
-        The file, or other origin, the values came from.
+        File, or other origin, of the values.
     """
     errors = error.errors(include_url=False)
-    # A list is meant for the member of a union that takes lists, not for the number before it.
+    # For a list, report the error of the union's member that takes lists, not of the number.
     meant = (e for e in errors if e["type"] != "int_type" or not isinstance(e["input"], list))
     first = next(meant, errors[0])
     # The member of a union that pydantic tried is in its location but not in the user's file.

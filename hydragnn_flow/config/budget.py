@@ -1,4 +1,4 @@
-"""Budgets: how long a trial or member trains."""
+"""Training budget: how long a trial or member trains."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ Unit = Literal["steps", "samples", "epochs", "seconds"]
 
 
 class TrainingBudget(Section):
-    """`search.budget`, `ensemble.budget`: how long a trial or member trains; one of the keys.
+    """`search.budget`, `ensemble.budget`: length of a training, given by one of the keys.
 
-    Divided evenly into the ``Training.num_epoch`` epochs of a trial, which are counted as ever: at
-    the end of each a trial is validated, and rungs lie at some of them. An epoch goes on in the
-    shuffled training split where the one before it ended.
+    The budget is divided evenly into the ``Training.num_epoch`` epochs of a trial. A trial is
+    validated at the end of each epoch, and rungs lie at some of them. An epoch continues in the
+    shuffled training split where the previous one ended.
     """
 
     steps: int | None = Field(default=None, ge=1)
-    """Optimiser steps."""
+    """Number of optimiser steps."""
     samples: int | None = Field(default=None, ge=1)
-    """Structures trained on, one counted as often as it is drawn."""
+    """Number of structures trained on; a structure counts each time it is drawn."""
     epochs: int | None = Field(default=None, ge=1)
-    """Passes through the training split; takes the place of ``Training.num_epoch``."""
+    """Number of passes through the training split; replaces ``Training.num_epoch``."""
     seconds: float | None = Field(default=None, gt=0)
-    """Time of training steps on a GCD [s]; on several of them, the sum of their times. Start,
-    validation and checkpoints are not counted. Results depend on the machine, and on what else a
-    GCD has to do."""
+    """Time of training steps, summed over GCDs [s]. Start-up, validation and checkpoints are not
+    counted. Results depend on the machine and on other work on the same GCD."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> TrainingBudget:
@@ -39,11 +38,11 @@ class TrainingBudget(Section):
 
     @property
     def unit(self) -> Unit:
-        """The key that is given."""
+        """Key that is given, the unit of :attr:`size`."""
         units: tuple[Unit, ...] = get_args(Unit)
         return next(unit for unit in units if getattr(self, unit) is not None)
 
     @property
     def size(self) -> float:
-        """Its value."""
+        """Value of the key that is given."""
         return float(getattr(self, self.unit))

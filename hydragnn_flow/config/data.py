@@ -1,4 +1,4 @@
-"""Data of a run: where structures come from, how they are split, stored and read."""
+"""Schema of `data`: sources of structures, splits, storage and reading."""
 
 from __future__ import annotations
 
@@ -26,33 +26,33 @@ Mode = Literal["memory", "random", "stream"]
 
 
 class DataConfig(Section):
-    """One source of labelled structures, or several."""
+    """`data`: one source of labelled structures, or several."""
 
     source: AnySource | None = None
-    """Where the structures come from. Required unless there are ``sources``."""
+    """Source of the structures. Required unless there are ``sources``."""
     sources: tuple[AnyDataSet, ...] | None = Field(default=None, min_length=1)
-    """Several data sets for one network, each with a ``name`` beside the keys of its source, and a
-    ``split`` of its own if it has one. Each is learnt by a branch of the network."""
+    """Data sets for one network. Each has a ``name``, the keys of its source and, if it needs one,
+    a ``split`` of its own. Each is learnt by a branch of the network."""
     path: Path | None = None
-    """Directory the source's files are in (`--data` on the command line)."""
+    """Directory of the source's files (`--data` on the command line)."""
     split: SplitConfig = Field(default=SplitConfig(), validate_default=True)
     dtypes: Literal["hydragnn", "compact"] = "hydragnn"
-    """How the store keeps numbers: ``hydragnn`` each in its own type, ``compact`` integers of nodes
+    """Number types in the store: ``hydragnn`` keeps each type, ``compact`` stores integers of nodes
     and edges in the narrowest type that holds them."""
     sampling: Literal["proportional", "equal"] | dict[str, Annotated[float, Field(gt=0)]] = (
         "proportional"
     )
-    """How often training draws structures of each data set, that is of each branch of the network:
-    ``proportional``, each structure as often as any other; ``equal``, as many of each data set; or
-    by a weight for each of them, ``{mptrj: 2, qm7x: 1}``, by its name, or by the number of
-    its branch where they have no names. An epoch has as many structures as the training split in
-    any case."""
+    """Frequency with which training draws structures of each data set, that is of each branch of
+    the network: ``proportional``, each structure equally often; ``equal``, as many of each data
+    set; or a weight for each of them, ``{mptrj: 2, qm7x: 1}``, by its name, or by the number of its
+    branch where they have no names. An epoch always has as many structures as the training
+    split."""
     mode: Mode = "memory"
-    """How training reads the store: ``memory`` from memory common to the processes of a node. If
+    """Access of training to the store: ``memory`` from memory shared by the processes of a node. If
     memory is too small, ``random`` reads single graphs from disk and ``stream`` reads blocks."""
     in_place: bool = False
     """Train on the files where they are, without a copy: for sources of the format ``hydragnn``
-    that are too large to be copied. Duplicates are not looked for then."""
+    that are too large to be copied. Duplicates are then not searched for."""
 
     @field_validator("sampling", mode="before")
     @classmethod
@@ -141,18 +141,18 @@ class DataConfig(Section):
 
     @property
     def data_sets(self) -> tuple[DataSet, ...]:
-        """All data sets, each with its split; one without a name where there is one source."""
+        """Data sets with their splits; a single ``source`` has an empty name."""
         if self.source is not None:
             return (DataSet("", self.source, self.split),)
         return tuple(replace(one, split=_split_of(one, self.split)) for one in self.sources or ())
 
     @property
     def branch_names(self) -> list[str]:
-        """Name of each data set, and of its branch; none where there is one source."""
+        """Name of each data set and its branch; empty for a single ``source``."""
         return [one.name for one in self.sources or ()]
 
     def for_network(self, network: NetworkConfig) -> DataConfig:
-        """The same data, whose sources know what they need of the network that is to be trained.
+        """Return the same data with all that the sources need to know of the network.
 
         Raises
         ------
@@ -178,7 +178,7 @@ class DataConfig(Section):
 
     @property
     def graph_attr(self) -> list[str]:
-        """Names of the numbers of whole structures; none if no source names any."""
+        """Names of the quantities of whole structures, `graph_attr`; empty if there are none."""
         named = (getattr(one.source, "graph_attr", None) for one in self.data_sets)
         return list(next(filter(None, named), ()))
 
@@ -188,7 +188,7 @@ class DataConfig(Section):
         Raises
         ------
         InputError
-            Naming the path and the key.
+            If a name matches nothing; the message names path and key.
         """
         for number, one in enumerate(self.data_sets):
             try:
@@ -204,14 +204,14 @@ def _split_of(one: DataSet, shared: SplitConfig) -> SplitConfig:
 
 
 def _of_data_set(error: InputError, number: int, one: DataSet) -> InputError:
-    """The error with the key that is in the user's file."""
+    """Return the error with the key that is in the user's file."""
     if not one.name:
         return error
     return InputError(str(error).replace("data.source.", f"data.sources.{number}."))
 
 
 def _check_targets(data_sets: tuple[DataSet, ...]) -> None:
-    """Refuse data sets that do not have the same targets in the same units."""
+    """Raise an error if data sets differ in their targets or units."""
     known: list[tuple[str, dict[str, TargetConfig | None]]] = []
     for one in data_sets:
         levels = one.source.target_levels
@@ -237,7 +237,7 @@ def _check_targets(data_sets: tuple[DataSet, ...]) -> None:
 
 
 def _check_graph_attr(data_sets: tuple[DataSet, ...]) -> None:
-    """Refuse data sets whose numbers of whole structures are others, or in another order."""
+    """Raise an error if data sets differ in `graph_attr` or its order."""
     named = {one.name: getattr(one.source, "graph_attr", None) for one in data_sets}
     given = {name: names for name, names in named.items() if names}
     for name, names in given.items():

@@ -1,4 +1,4 @@
-"""Data sets of `data.sources`: each a source with a name, which is a branch of the network."""
+"""Data sets of `data.sources`: named sources, each learnt by its own branch of the network."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class DataSet:
-    """One of several data sets: a source, its name, and how it is split."""
+    """Named source among several data sets, with its split."""
 
     name: str
     """Name of the data set, and of the branch of the network that learns it."""
     source: SourceSection
-    """Where its structures come from."""
+    """Source of its structures."""
     split: SplitConfig | None = None
-    """Fractions for this data set, if they are not those of ``data.split``."""
+    """Fractions for this data set; if None, those of ``data.split``."""
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys beside one another, as a configuration has them."""
+        """Return name, split and the source's keys in one mapping, as a configuration has them."""
         split = {} if self.split is None else {"split": self.split.model_dump(mode="json")}
         return {"name": self.name, **split, **self.source.model_dump(mode="json")}
 
 
 def data_set(values: Any) -> DataSet:
-    """Check one data set: the keys `name` and `split`, and those of its source.
+    """Validate one data set: the keys `name` and `split`, and those of its source.
 
     Raises
     ------
     ValueError
-        If it is no mapping, or its name cannot be one.
+        If it is not a mapping, or its name is not valid.
     ValidationError
         If another key is wrong.
     """
@@ -64,4 +64,4 @@ def data_set(values: Any) -> DataSet:
 AnyDataSet = Annotated[
     DataSet, PlainValidator(data_set), PlainSerializer(DataSet.to_dict, return_type=dict[str, Any])
 ]
-"""A data set, written as the keys of its source with a name beside them."""
+"""Data set, written as the keys of its source plus a name."""

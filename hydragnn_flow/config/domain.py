@@ -20,18 +20,18 @@ _Number = float
 
 
 class Parameter(Section):
-    """One hyper-parameter: exactly one of ``choices``, ``int`` and ``float``."""
+    """Hyper-parameter of a search: exactly one of ``choices``, ``int`` and ``float``."""
 
     choices: tuple[Scalar, ...] | None = None
     """Values to choose from."""
     int: _IntRange | None = None
-    """Smallest and largest value of a whole number."""
+    """Range of a whole number: smallest and largest value."""
     float: _FloatRange | None = None
-    """Smallest and largest value of a number."""
+    """Range of a real number: smallest and largest value."""
     log: bool = False
-    """Whether to search the range on a logarithmic scale."""
+    """Search the range on a logarithmic scale."""
     step: _Number | None = Field(default=None, gt=0)
-    """Grid spacing, counted from the smallest value. The largest is rounded down to the grid."""
+    """Grid spacing, from the smallest value. The largest is rounded down to the grid."""
     when: dict[str, tuple[Scalar, ...]] = Field(default={})
     """Condition: the parameter exists only while each parameter named here has one of these values,
     as in ``{Architecture.mpnn_type: [SchNet]}``. Those parameters must be listed before it."""
@@ -54,7 +54,7 @@ class Parameter(Section):
             if getattr(self, option):
                 raise ValueError(f"{option} belongs to int and float ranges; remove it")
         for i, value in enumerate(choices):
-            if value in choices[:i]:  # nor can Optuna tell 1 from true
+            if value in choices[:i]:  # Optuna cannot tell 1 from true either
                 raise ValueError(f"choices lists {value!r} twice; remove one")
 
     def _check_range(self, low: _Number, high: _Number) -> None:
@@ -80,15 +80,15 @@ class Parameter(Section):
             )
 
     def _steps_to(self, value: _Number) -> Decimal:
-        """Steps between the smallest value and this one; in binary 0.3 is not three of 0.1."""
+        """Return the number of steps above the smallest value, in decimals: 0.3 is 3 times 0.1."""
         bounds = self.int or self.float or (0, 0)
         low, number, step = (Decimal(str(n)) for n in (bounds[0], value, self.step))
         return (number - low) / step
 
     @property
     def bounds(self) -> tuple[_Number, _Number] | None:
-        """Smallest and largest value of a range, the largest that its step can reach; whole numbers
-        where it is of integers."""
+        """Smallest and largest value of a range that its step can reach, as integers for an `int`
+        range; None for choices."""
         bounds = self.int or self.float
         if bounds is None or self.step is None:
             return bounds
@@ -97,7 +97,7 @@ class Parameter(Section):
         return (bounds[0], type(bounds[1])(reached))
 
     def contains(self, value: object) -> bool:
-        """Whether a value is in the domain."""
+        """Return True if a value is in the domain."""
         if self.choices is not None:
             return any(_same(value, choice) for choice in self.choices)
         kinds = int if self.int is not None else (int, float)
@@ -110,9 +110,9 @@ class Parameter(Section):
         return isclose(steps, round(steps), abs_tol=1e-8)
 
     def examples(self) -> tuple[Scalar, ...]:
-        """Values that together test the domain: every choice, or both ends of the range.
+        """Return values that together test the domain: every choice, or both ends of the range.
 
-        Of integers the ends' neighbours as well: some only make sense as multiples.
+        For integers, they include the ends' neighbours: some only make sense as multiples.
         """
         if self.int is None:
             return self.choices or self.bounds or ()
@@ -124,7 +124,7 @@ class Parameter(Section):
 
 
 def check_conditions(space: Mapping[str, Parameter]) -> None:
-    """Refuse a parameter that no trial could have.
+    """Raise an error for a parameter that no trial could have.
 
     Raises
     ------
@@ -164,7 +164,7 @@ def check_conditions(space: Mapping[str, Parameter]) -> None:
 
 
 def needed(space: Mapping[str, Parameter], name: str) -> Needed:
-    """Values other parameters must have for this one to exist, along the chain of conditions."""
+    """Return the values other parameters must have for this one to exist, following conditions."""
     result: Needed = {}
     for other, values in space[name].when.items():
         result = both(both(result, needed(space, other)), {other: values})
@@ -172,7 +172,7 @@ def needed(space: Mapping[str, Parameter], name: str) -> Needed:
 
 
 def both(one: Needed, other: Needed) -> Needed:
-    """Values that both allow; none if they contradict each other."""
+    """Return the values that both conditions allow; none where they contradict each other."""
     shared = {
         name: tuple(value for value in one[name] if value in other[name])
         for name in one
@@ -182,11 +182,11 @@ def both(one: Needed, other: Needed) -> Needed:
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether two values are one and the same; in Python True is 1."""
+    """Compare two values; True is not 1, unlike in Python."""
     return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def did_you_mean(given: object, known: Iterable[str]) -> str:
-    """The end of a sentence about an unknown word: the known one that was probably meant."""
+    """Return the end of a sentence about an unknown word: the word probably meant."""
     near = difflib.get_close_matches(str(given), list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

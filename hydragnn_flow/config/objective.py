@@ -1,4 +1,4 @@
-"""A search of any Python function, without data and networks of this package."""
+"""Search over any Python function, without data and networks of this package."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
 SECONDS = "seconds"
-"""Objective that is measured where the function does not return it."""
+"""Objective that is measured if the function does not return it."""
 _LIMITS = (SECONDS, "gcd_hours")
-# What is made for networks that are trained here.
+# Keys of `search` that apply only to networks trained by this package.
 _OF_NETWORKS = (
     "budget",
     "energy_kwh",
@@ -30,17 +30,17 @@ _OF_NETWORKS = (
 
 
 class ObjectiveSearch(SearchConfig):
-    """`search` of a campaign that calls a function."""
+    """`search` of a campaign that calls a user's function."""
 
     objective: str
     """Function that is called with a job, as ``module:function``. It returns a number, or a mapping
-    with one for each of ``objectives``."""
+    with a number for each of ``objectives``."""
     epochs: int = Field(ge=1)
-    """Budget of a trial that no rung ends, in whatever unit the function counts. The first rung is
-    ``min_epochs``."""
+    """Epochs of a trial that no rung ends, in whatever unit the function counts. The first rung is
+    at ``min_epochs``."""
     objectives: tuple[str, ...] = ("value",)
     """Names of the quantities to minimise, at most three; ``throughput`` is maximised. ``seconds``
-    is measured."""
+    is measured if the function does not return it."""
 
     @model_validator(mode="after")
     def _of_functions(self) -> ObjectiveSearch:
@@ -84,14 +84,14 @@ class ObjectiveSearch(SearchConfig):
 
 
 class ObjectiveConfig(Section):
-    """A campaign that calls a function: no data, no network, no ensemble."""
+    """Configuration of a campaign that calls a function: no data, network or ensemble."""
 
     name: str
     """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
     seed: int = Field(default=0, ge=0, lt=2**32)
-    """Seed of the search, and of each job's own."""
+    """Seed of the search, from which each job's own seed follows."""
     search: ObjectiveSearch
-    """The search."""
+    """Search space, sampler, objectives and rungs."""
 
     @model_validator(mode="before")
     @classmethod
@@ -113,17 +113,17 @@ class ObjectiveConfig(Section):
 def load_campaign(
     path: str | Path, *, data: str | Path | None = None
 ) -> RunConfig | ObjectiveConfig:
-    """Read and check the configuration of either kind of campaign.
+    """Read and validate the configuration of either kind of campaign.
 
     Parameters
     ----------
     path, data
-        As of :func:`~hydragnn_flow.config.load_config`.
+        Arguments of :func:`~hydragnn_flow.config.load_config`.
 
     Raises
     ------
     InputError
-        If anything in the file is wrong: one sentence naming file, key and remedy.
+        If anything in the file is wrong; the message names file, key and remedy.
     """
     path = Path(path)
     values = read_yaml(path, PlainLoader)

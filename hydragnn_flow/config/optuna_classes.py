@@ -1,4 +1,4 @@
-"""Samplers and pruners by their names and options: Optuna's, or a class of the user's."""
+"""Samplers and pruners by name and options: Optuna's classes, or the user's own."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _HOMES = {
     "BaseCrossover": "optuna.samplers.nsgaii",
     "BaseMutation": "optuna.samplers.nsgaii",
 }
-"""Base class → module of Optuna's that exports it and the classes derived from it."""
+"""Optuna's module that exports a base class and the classes derived from it."""
 
 
 def build_pruner(options: Mapping[str, Any]) -> BasePruner:
-    """The pruner a configuration asks for.
+    """Build the pruner that a configuration names.
 
     Parameters
     ----------
@@ -46,17 +46,17 @@ def build_pruner(options: Mapping[str, Any]) -> BasePruner:
 def build_sampler(
     chosen: str | Mapping[str, Any], space: Mapping[str, Parameter], seed: int
 ) -> BaseSampler:
-    """The sampler a configuration asks for.
+    """Build the sampler that a configuration names.
 
     Parameters
     ----------
     chosen
-        One of :data:`~hydragnn_flow.config.samplers.SAMPLERS`; or options as for `build_pruner`, of
-        `optuna.samplers`, whose ``type`` may be such a name too.
+        Key of :data:`~hydragnn_flow.config.samplers.SAMPLERS`, or options as for `build_pruner` of
+        a class in `optuna.samplers`, whose ``type`` may be such a key too.
     space
-        Dotted path → domain; given to every class that has this parameter.
+        Domain by dotted path; given to every class that has this parameter.
     seed
-        Of the random numbers; given to every class that takes one.
+        Random seed; given to every class that takes one.
 
     Raises
     ------
@@ -66,16 +66,16 @@ def build_sampler(
     given = {"type": chosen} if isinstance(chosen, str) else chosen
     named = SAMPLERS.get(str(given.get("type")))
     options = {**named.options, **given, "type": named.options["type"]} if named else given
-    # Conditional parameters are drawn on their own, which is no news to who chose the sampler.
+    # Conditional parameters are sampled independently; Optuna's warning of it is no news.
     supplied = {"space": space, "seed": seed, "warn_independent_sampling": False}
     return cast("BaseSampler", _built("sampler", "BaseSampler", options, supplied))
 
 
 def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[str, Any]) -> object:
-    """An object of a class derived from ``base``, one of `_HOMES`.
+    """Build an object of a class derived from ``base``, a key of `_HOMES`.
 
-    ``key`` is for messages; ``options`` has ``type`` and arguments. A user may not give those that
-    are ``supplied`` to every class that has them.
+    ``key`` is for messages; ``options`` has ``type`` and arguments. Those that are ``supplied`` go
+    to every class that takes them; users may not give their ``seed`` and ``space``.
     """
     kind = _found(key, base, options)
     name, signature = kind.__name__, inspect.signature(kind)
@@ -100,7 +100,7 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
     more = {argument: value for argument, value in supplied.items() if argument in takes}
     try:
         with warnings.catch_warnings():
-            # An experimental class was chosen by name, and deprecated options are Optuna's to tell.
+            # The user chose class and options by name, so Optuna's warnings of them are noise.
             warnings.simplefilter("ignore")
             return kind(**{**more, **given})
     except Exception as error:
@@ -110,7 +110,7 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
 def _argument(
     key: str, parameter: inspect.Parameter, value: Any, supplied: Mapping[str, Any]
 ) -> Any:
-    """A plain value as it is; a mapping or name as an object of the parameter's annotated class."""
+    """Return a plain value unchanged; build an object from a mapping or the name of a class."""
     annotation = str(parameter.annotation)
     base = next((base for base in _HOMES if base in annotation), None)
     if base is not None and isinstance(value, str):
@@ -126,8 +126,8 @@ def _argument(
 
 
 def _found(key: str, base: str, options: Mapping[str, Any]) -> Any:
-    """The class that ``type`` names."""
-    # Only a search that asks for one needs Optuna this early.
+    """Return the class that ``type`` names."""
+    # Imported here, as only a search that names such a class needs Optuna this early.
     home = importlib.import_module(_HOMES[base])
     exported = {name: getattr(home, name) for name in home.__all__ if name != base}
     parent = getattr(home, base)

@@ -1,4 +1,4 @@
-"""Dotted paths into nested values, lists and branches included."""
+"""Dotted paths into nested mappings, lists and branches."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any
 from hydragnn_flow.errors import InputError
 
 _BRANCH = {"type", "architecture"}
-"""Keys of a branch among output heads; its layers are in the second."""
+"""Keys of a branch of output heads; ``architecture`` holds its layers."""
 
 
 def set_path(values: dict[str, Any], path: str, value: Any) -> None:
-    """Put a value where a dotted path leads.
+    """Set the value that a dotted path names.
 
-    In a list, a number is one of its places, counted from 0, and a name leads into all of them.
-    A branch of output heads need not be entered by its `architecture`, so that a path into heads
-    is the same with one branch and with several. A single value that is put where a list is takes
-    each of its places. Mappings on the way that are missing are made.
+    In a list, a number selects an item, counted from 0, and a name applies to all items. The
+    `architecture` of a branch of output heads may be left out, so that a path into heads is the
+    same with one branch and with several. A single value set in place of a list fills all its
+    items. Missing mappings are created.
 
     Parameters
     ----------
     values
-        Mappings and lists, which are changed.
+        Mappings and lists, changed in place.
     path
-        As ``Architecture.output_heads.graph.1.dim_headlayers.0``.
+        Dotted path such as ``Architecture.output_heads.graph.1.dim_headlayers.0``.
     value
-        What to put there.
+        New value at the path.
 
     Raises
     ------
     InputError
-        If the path leads through something that is neither a mapping nor a list, or to a place
-        that a list does not have.
+        If the path leads through something that is neither a mapping nor a list, or to an item that
+        a list does not have.
     """
     _set(values, path.split("."), value, path)
 

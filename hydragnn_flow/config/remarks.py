@@ -1,4 +1,4 @@
-"""What a user is told of a configuration that is right: keys without effect, defaults, meanings."""
+"""Remarks on a valid configuration: keys without effect, defaults that apply, meanings."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hydragnn_flow.errors import InputError
 
 
 def remarks(config: RunConfig) -> list[str]:
-    """Sentences to be told once, before a campaign begins.
+    """Return sentences to show once, before a campaign begins.
 
-    They name keys that change nothing, in no network of the search; the weights of a potential that
-    come by default; that positional encodings make a potential jump; and that a HydraGNN file means
-    the batch of a rank, where `resources` does not say what is meant here.
+    They name keys without effect in every network of the search, default weights of a potential,
+    positional encodings that make a potential jump, and HydraGNN's other meaning of the batch size,
+    which is that of a rank, if `resources` does not choose one.
     """
     found = []
     unused = unused_keys(config.network)
@@ -36,16 +36,16 @@ def remarks(config: RunConfig) -> list[str]:
             "network: Architecture.pe_dim: encodings change at once when an edge appears at the "
             "radius, and the potential's energy jumps there; 0 makes it continuous"
         )
-    # Whoever has such keys has a file that was written for HydraGNN.
+    # Such keys show that the file was written for HydraGNN.
     if unused and "batch_per_gcd" not in config.resources.model_fields_set:
         found.append(_meaning_of_batches(config.network_with({})))
     return found
 
 
 def _networks(config: RunConfig) -> Iterator[NetworkConfig]:
-    """The network as it is written, and with each value of the space that may decide what is read.
+    """Yield the network as written, and with each example value of each parameter.
 
-    Values that do not go with the first ones of the others are left out.
+    Values that do not go with the first values of the other parameters are skipped.
     """
     yield config.network_with({})
     space = config.search.space

@@ -1,4 +1,4 @@
-"""The run configuration: one YAML file that says everything about a campaign but the machine."""
+"""Schema of a run: one YAML file that describes a campaign, but not the machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.config.network import (
-    EngineNetwork,
     NetworkConfig,
     fusing_refusal,
     load_network,
@@ -23,8 +22,8 @@ from hydragnn_flow.config.network import (
 )
 from hydragnn_flow.config.network.architecture import GPS
 from hydragnn_flow.config.search import CRITERION, WARM_UP_STEPS, SearchConfig
-from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, check_search, completed
-from hydragnn_flow.config.start_from import StartConfig, check_origin, find_origin, resolve_start
+from hydragnn_flow.config.search_checks import ACCUMULATION, GCDS, check_search
+from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.config.warm_start import absolute
 from hydragnn_flow.errors import InputError
@@ -36,49 +35,41 @@ Aggregation = Literal["weighted", "uniform", "median"]
 
 
 class EnsembleConfig(Section):
-    """The best trials, trained further and calibrated."""
+    """`ensemble`: the best trials, trained further and calibrated."""
 
     size: int = Field(default=4, ge=2)
     """Number of members. Successive halving lets at least as many trials finish. Trials that a rung
     ended can become members, too."""
     strategy: Strategy = "greedy"
-    """Which trials become members, by the criterion on the validation split: those that together
+    """Choice of members among trials, by the criterion on the validation split: those that together
     predict best (``greedy``), the best (``top``), or the best of each message-passing type
-    (``best_of_each_type``). ``greedy`` may take a trial for several members, each with a
-    seed of its own. The best trial is always a member."""
+    (``best_of_each_type``). ``greedy`` may take a trial for several members, each with a seed of
+    its own. The best trial is always a member."""
     epochs: int | None = Field(default=None, ge=1)
-    """Epochs of a member in total, those of its trial included where it continues from there. They
-    are as long as a trial's. Required, unless there is a ``budget``."""
+    """Total epochs of a member, including those of its trial where it continues from there. An
+    epoch is as long as a trial's. Required unless there is a ``budget``."""
     budget: TrainingBudget | None = None
-    """The same as steps, samples, epochs or seconds: in the unit of ``search.budget``, rounded up
-    to whole epochs."""
+    """Total training length of a member instead of ``epochs``, in the unit of ``search.budget`` and
+    rounded up to whole epochs."""
     start: Literal["checkpoint", "scratch"] = "checkpoint"
-    """Whether a member's training continues from its trial's checkpoint or begins from scratch. A
-    second member of the same trial always begins from scratch, with another seed."""
+    """``checkpoint``: a member continues from its trial's checkpoint; ``scratch``: it begins with
+    new weights. A second member of the same trial always does so, with another seed."""
     bootstrap: bool = False
-    """Whether each member trains on a bootstrap resample of the training split: as many structures,
-    drawn with replacement by the member's seed, about 63 % of all. The validation split stays as it
-    is. A member that continues from its trial's checkpoint has seen the others there; ``start:
-    scratch`` never shows them."""
+    """Train each member on a bootstrap resample of the training split: as many structures, drawn
+    with replacement by the member's seed, about 63 % of all. The validation split stays as it is. A
+    member that continues from its trial's checkpoint has already seen the others there."""
     criterion: CriterionName = "mae"
     """Error by which epochs, trials and members are judged: mean absolute (``mae``) or root mean
     square (``rmse``). It is divided by the error of a trivial predictor, and averaged over the
-    targets trained on, so it has no unit. Squares let a few atoms of thousands decide."""
+    targets trained on, so it has no unit. With ``rmse`` a few atoms of thousands can decide."""
     aggregation: Literal["auto", Aggregation] = "auto"
-    """How members' predictions become one: mean by weights (``weighted``), mean with equal
+    """Combination of the members' predictions: weighted mean (``weighted``), mean with equal
     weights (``uniform``) or ``median``. ``auto`` takes equal weights unless others are better by
-    more than chance on structures that did not fit them. Potentials have no median: forces would
-    not be the gradient of the energy."""
+    more than chance on structures that they were not fitted to. Potentials have no median: forces
+    would not be the gradient of the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     split that calibrates needs at least ``coverage / (1 - coverage)`` structures."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _has_no_level(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "level" in values:
-            raise ValueError("level is called coverage now; rename the key")
-        return values
 
     @model_validator(mode="after")
     def _trains_for_a_time(self) -> EnsembleConfig:
@@ -98,27 +89,27 @@ _DECIDE_FUSING = (
 
 
 class ResourcesConfig(Section):
-    """`resources`: what a trial or member gets of the machine."""
+    """`resources`: GCDs and processes of a trial or member."""
 
     gcds: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """GCDs of a trial, over which it trains together. ``auto`` gives it one, and more where GCDs
+    """Number of GCDs over which a trial is trained. ``auto`` gives it one, and more where GCDs
     would idle otherwise and its steps are large enough. The number of GCDs changes its time, not
     its result, except with ``batch_per_gcd``. ``search.space`` may vary it by the path
-    ``Resources.gcds``. Members have what ``auto`` gives."""
+    ``Resources.gcds``. Members always use ``auto``."""
     batch_per_gcd: bool = False
-    """Whether each GCD has a batch of ``Training.batch_size`` or ``Training.Batching`` to itself,
-    so that steps grow with the width, and the learning rate with them: with its root, and for SGD
-    in proportion. It holds for members, and for trials that ask for a number of GCDs. Trials with
-    ``gcds: auto`` have one batch, or they would be compared by how many GCDs were free."""
+    """Give each GCD its own batch of ``Training.batch_size`` or ``Training.Batching``. Steps then
+    grow with the number of GCDs, and the learning rate with its square root, for SGD in proportion.
+    This applies to members, and to trials that ask for a number of GCDs. Trials with ``gcds: auto``
+    have one batch; otherwise they would be compared by how many GCDs were free."""
     fused_members: int = Field(default=1, ge=1)
-    """Experimental: most trials or members that train fused in one process, each on batches of its
-    own, with a step of all of them at once. For networks too small to fill a GCD that are equal but
-    for seed, learning rate and the like. Used where fewer GCDs are free than segments are ready,
-    and where a probe shows that it pays."""
+    """Experimental: maximum number of trials or members that train fused in one process, each on
+    its own batches, with one step for all of them. For networks that are too small to fill a GCD
+    and differ only in seed, learning rate and the like. Used if fewer GCDs are free than segments
+    are ready, and if a probe shows that it pays."""
 
 
 class RunConfig(Section):
-    """A campaign: data, network, search, ensemble, resources."""
+    """Configuration of a campaign: data, network, search, ensemble, resources."""
 
     name: str
     """Name of the run; its directory is ``runs/<name>`` unless the command line says otherwise."""
@@ -127,17 +118,14 @@ class RunConfig(Section):
     which trials finish first."""
     data: DataConfig
     network: dict[str, Any]
-    """HydraGNN's JSON: written in place, or the name of a file beside this one."""
+    """HydraGNN's JSON, written in place, or the name of its file relative to this one."""
     search: SearchConfig
     ensemble: EnsembleConfig | None = None
-    """The ensemble; left out where no objective of the search is a loss or an error, since nothing
-    would say which trials are good."""
+    """Ensemble of the best trials. Leave it out if no objective of the search is a loss or an
+    error: trials then have no error to be chosen by."""
     start_from: StartConfig | None = None
     """Trained weights that every trial begins with."""
     resources: ResourcesConfig = ResourcesConfig()
-    tensorboard: bool = False
-    """Whether the driver writes event files for TensorBoard into the run directory: losses, errors
-    and learning rates of every trial and member."""
 
     @field_validator("name")
     @classmethod
@@ -149,12 +137,8 @@ class RunConfig(Section):
         base = self.network_with({})
         if base.Architecture.radius is None:
             raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
-        if self.start_from is not None and isinstance(base, EngineNetwork):
-            raise ValueError(
-                f"start_from is for networks that are built here, and network.engine is "
-                f"{base.engine}; let the engine load its weights when it builds the network, or "
-                f"remove one of them"
-            )
+        if self.start_from is not None:
+            self.start_from.check(base, self.search.space)
         data = self.data.for_network(base)
         _check_targets(data, base)
         _check_branches(data, base)
@@ -167,7 +151,7 @@ class RunConfig(Section):
         return self.model_copy(update={"data": data, "search": self._search()})
 
     def _search(self) -> SearchConfig:
-        """The search, in which a lack of memory is a result where its remedy is searched for."""
+        """Return the search, in which out-of-memory is a result if its remedy is varied."""
         search = self.search
         failures, is_given = search.failures, "out_of_memory" in search.failures.model_fields_set
         divided = self.ensemble is not None and self.resources.batch_per_gcd
@@ -178,7 +162,7 @@ class RunConfig(Section):
         return search.model_copy(update={"failures": failures})
 
     def _check_ensemble(self, base: NetworkConfig) -> None:
-        """Refuse an ensemble that the search cannot give, or none where it could."""
+        """Raise an error if the ensemble does not fit the search, or is missing."""
         ensemble, search = self.ensemble, self.search
         objectives = " and ".join(search.objectives)
         if ensemble is None:
@@ -205,8 +189,7 @@ class RunConfig(Section):
             )
 
     def _check_budgets(self, num_epoch: int) -> None:
-        """Refuse budgets that cannot be divided into epochs, that leave a member less to do, or a
-        trial nothing to measure."""
+        """Raise an error for budgets that leave an epoch, a member or a measurement too little."""
         trials = self.search.budget
         steps = None if trials is None else trials.steps
         if not self.search.judges_errors and steps is not None and steps <= WARM_UP_STEPS:
@@ -237,7 +220,7 @@ class RunConfig(Section):
             raise ValueError(f"{key} = {mine:g} is less than {is_of} = {theirs:g}; raise it")
 
     def _check_batches(self, base: NetworkConfig) -> None:
-        """Refuse a batch of each GCD where a member could not have it, or not go on without it."""
+        """Raise an error where a member cannot have a batch per GCD, or not continue without."""
         if not self.resources.batch_per_gcd:
             return
         if self.data.mode == "stream":
@@ -247,7 +230,7 @@ class RunConfig(Section):
             )
         if self.ensemble is None:
             return
-        # What is left of an epoch on fewer GCDs is computed in parts.
+        # A member that continues on fewer GCDs computes the rest of its epoch in micro-batches.
         key = "Training.loss_function_type"
         varied = self.search.space.get(key)
         if "rmse" in (base.Training.loss_function_type, *(varied.examples() if varied else ())):
@@ -263,7 +246,7 @@ class RunConfig(Section):
             )
 
     def _check_fused(self, base: NetworkConfig) -> None:
-        """Refuse fused members where no network of the search can be one."""
+        """Raise an error for fused members if no network of the search can be fused."""
         if self.resources.fused_members == 1:
             return
         reason = fusing_refusal(base)
@@ -274,12 +257,12 @@ class RunConfig(Section):
         elif self.search.times_steps:
             reason = "trials whose speed is an objective (search.objectives) cannot be fused"
         elif any(path in self.search.space for path in _DECIDE_FUSING):
-            return  # others of the search may be fused
+            return  # other networks of the search may be fusable
         if reason:
             raise ValueError(f"resources.fused_members: {reason}; remove it")
 
     def _check_task_parallel(self, base: NetworkConfig) -> None:
-        """Refuse to divide heads that are one, or of data that cannot be dealt by data sets."""
+        """Raise an error for task parallelism with one branch or with streamed data."""
         key = "Training.task_parallel"
         varied = self.search.space.get(key)
         if True not in (base.Training.task_parallel, *(varied.examples() if varied else ())):
@@ -297,7 +280,7 @@ class RunConfig(Section):
             )
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
-        """The network with some dotted paths set, checked.
+        """Return the validated network with some dotted paths set.
 
         Raises
         ------
@@ -307,21 +290,21 @@ class RunConfig(Section):
         return load_network(self.network_values(parameters))
 
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
+        """Return HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
-        :func:`~hydragnn_flow.config.paths.set_path` says what paths are. `Resources` do not belong
-        to a network and are passed over. Heads that are described once are those of the branch of
+        See :func:`~hydragnn_flow.config.paths.set_path` for paths. `Resources` paths do not belong
+        to a network and are skipped. Heads that are described once are repeated for the branch of
         each data set.
         """
         budget = self.search.budget
         epochs = None if budget is None else budget.epochs
         if self.divided_budget is not None and not self.search.judges_errors:
-            epochs = 1  # there is nothing to judge on the way
+            epochs = 1  # trials are only compared at the end
         return network_of_trial(self.network, parameters, self.data.branch_names, epochs)
 
     @property
     def encodings(self) -> int:
-        """Positional encodings that some network of the search reads; 0 if none does."""
+        """Largest number of positional encodings that a network of the search reads; 0 for none."""
         engine = "Architecture.global_attn_engine"
         examples = self.search.space[engine].examples() if engine in self.search.space else ()
         # The other engine reads none, and does not fit every type.
@@ -329,16 +312,16 @@ class RunConfig(Section):
         return max(self.network_with(values).encodings for values in asked)
 
     def gcds(self, parameters: Mapping[str, Any]) -> int | None:
-        """GCDs that a trial asks for; None where the placer chooses."""
+        """Return the number of GCDs that a trial asks for; None where the placer chooses."""
         asked = parameters.get(GCDS, self.resources.gcds)
         if asked == "auto":
             return 1 if self.search.times_steps else None
         return int(asked)
 
     def batches(self, parameters: Mapping[str, Any]) -> int:
-        """Batches in a step of a trial: of each GCD that it asks for, by ``batch_per_gcd``.
+        """Return the batches in a trial's step: with ``batch_per_gcd`` one for each GCD asked for.
 
-        On a machine with fewer GCDs it has them nevertheless, so that its result is the same.
+        A machine with fewer GCDs does not change it, so that the result stays the same.
         """
         return (self.gcds(parameters) or 1) if self.resources.batch_per_gcd else 1
 
@@ -349,13 +332,13 @@ class RunConfig(Section):
 
     @property
     def members(self) -> EnsembleConfig:
-        """`ensemble` of a search that leads to one."""
+        """Section `ensemble`, which must be there."""
         assert self.ensemble is not None
         return self.ensemble
 
     @property
     def ensemble_size(self) -> int:
-        """Trials that the search is to find."""
+        """Number of trials that the search must find."""
         return 1 if self.ensemble is None else self.ensemble.size
 
     @property
@@ -365,7 +348,7 @@ class RunConfig(Section):
 
     @property
     def member_epochs(self) -> int:
-        """Epochs of a member in total, each as long as a trial's."""
+        """Total epochs of a member, each as long as a trial's."""
         members, trials = self.members.budget, self.search.budget
         if members is None:
             return int(self.members.epochs or 0)
@@ -375,7 +358,7 @@ class RunConfig(Section):
 
     @property
     def divided_budget(self) -> tuple[str, float] | None:
-        """Unit and size of the budget that a trial's epochs divide; None if they are whole."""
+        """Unit and size of the budget that a trial's epochs divide; None if they are passes."""
         budget = self.search.budget
         if budget is None or budget.unit == "epochs":
             return None
@@ -383,19 +366,19 @@ class RunConfig(Section):
 
     @property
     def rungs(self) -> tuple[int, ...]:
-        """Epochs at which trials are judged; in some brackets of Hyperband not at all of them."""
+        """Epochs at which trials are judged; some brackets of Hyperband skip some of them."""
         return self.search.rung_epochs(self.num_epoch)
 
 
 def is_file_name(name: str) -> str:
-    """The name of a run, which its directory can bear; a ValueError if it is none."""
+    """Return the name of a run if a directory can have it; raise a ValueError otherwise."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ValueError("must be made of letters, digits, '.', '_' and '-'")
     return name
 
 
 def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
-    """Refuse a network whose outputs the data do not have, if the targets are configured."""
+    """Raise an error if the data lack outputs of the network, where targets are configured."""
     architecture, asked = network.Architecture, network.Variables_of_interest
     targets = data.target_levels
     if targets is None:
@@ -423,7 +406,7 @@ def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
 
 
 def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
-    """Refuse a network whose branches are not those of the data sets."""
+    """Raise an error if the network's branches do not match the data sets."""
     names = data.branch_names
     if names and network.branches != len(names):
         raise ValueError(
@@ -439,19 +422,19 @@ def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
-    """Read and check a run configuration.
+    """Read and check a run configuration, but for what is in the run that `start_from` names.
 
     Parameters
     ----------
     path
-        A YAML file.
+        YAML file of the campaign.
     data
         Directory of the source's data files; overrides the file's ``data.path``.
 
     Raises
     ------
     InputError
-        If anything in the file is wrong: one sentence naming file, key and remedy.
+        If anything in the file is wrong; the message names file, key and remedy.
     """
     path = Path(path)
     values = read_yaml(path, PlainLoader)
@@ -466,7 +449,7 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
 def resolve_config(
     values: dict[str, Any], source: str | Path, *, data: str | Path | None = None
 ) -> RunConfig:
-    """Check the values of a run configuration read from ``source``.
+    """Validate the values of a run configuration that was read from ``source``.
 
     File names in it are relative to ``source``.
     """
@@ -493,22 +476,13 @@ def resolve_config(
     search = values.get("search")
     if isinstance(search, dict) and isinstance(search.get("warm_start"), list):
         values["search"] = {**search, "warm_start": absolute(search["warm_start"], source)}
-    values = resolve_start(values, source)
+    start = values.get("start_from")
+    if isinstance(start, (str, Path)):
+        values["start_from"] = start = {"path": start}
+    if isinstance(start, dict) and isinstance(start.get("path"), (str, Path)):
+        path = (source.parent / start["path"]).resolve()
+        values["start_from"] = {**start, "path": path}
     try:
-        config = RunConfig.model_validate(values)
+        return RunConfig.model_validate(values)
     except ValidationError as error:
         raise explain(error, source) from None
-    if config.start_from is not None:
-        _check_start(config, config.start_from, source)
-    return config
-
-
-def _check_start(config: RunConfig, start: StartConfig, source: Path) -> None:
-    """Refuse networks of trials that cannot begin with the weights that all begin with."""
-    space = config.search.space
-    tried = [completed(space, {k: value}) for k, p in space.items() for value in p.examples()]
-    networks = (config.network_with(parameters) for parameters in [{}, *tried])
-    try:
-        check_origin(start, find_origin(start), networks, space, config.data.branch_names)
-    except InputError as error:
-        raise InputError(f"{source}: {error}") from None

@@ -1,4 +1,4 @@
-"""The samplers that have a short name in `search.sampler`: a new one is a line here."""
+"""Short names of samplers in `search.sampler`; a new one is a line of the table."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ _OURS = "hydragnn_flow.search.samplers"
 
 
 class NamedSampler(NamedTuple):
-    """A sampler that has a short name."""
+    """Sampler with a short name."""
 
     about: str
-    """For the table in docs/search.md."""
+    """Description for the table in docs/search.md."""
     options: Mapping[str, Any]
     """``type`` and arguments, as a configuration could give them."""
 
@@ -37,4 +37,4 @@ SAMPLERS: dict[str, NamedSampler] = {
     "qmc": NamedSampler("Optuna's quasi-random points", {"type": "QMCSampler", "scramble": True}),
     "random": NamedSampler("random points", {"type": "RandomSampler"}),
 }
-"""Name → sampler; the first is the default."""
+"""Sampler by short name; the first is the default."""

@@ -1,4 +1,4 @@
-"""The search: its space, its sampler, its rungs, its budget."""
+"""Schema of `search`: space, sampler, objectives and rungs."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ CRITERION = "val_error"
 LOSSES = ("val_loss", "train_loss")
 COSTS = ("throughput", "seconds", "joules")
 MAXIMISED = ("throughput",)
-"""Objectives of which more is better."""
+"""Objectives that are maximised; all others are minimised."""
 MOST_OBJECTIVES = 3
 STRUCTURES = 1000
-"""Structures whose training `seconds` and `joules` are of, where no error is an objective."""
+"""Number of structures trained on in `seconds` and `joules`, if no objective is an error."""
 WARM_UP_STEPS = 5
 """Steps at the beginning of a segment that are not measured: kernels are chosen, memory is
-allocated, ranks find out in which order gradients come."""
+allocated, and ranks learn the order in which gradients come."""
 LIMITS = ("peak_memory_gib", "seconds", "gcd_hours", "joules")
 
 
 Direction = Literal["minimize", "maximize"]
-"""Of an objective, as Optuna calls it."""
+"""Direction of an objective, as Optuna calls it."""
 
 
 def direction_of(objective: str) -> Direction:
-    """Whether less or more of an objective is better."""
+    """Return the direction in which an objective improves."""
     return "maximize" if objective in MAXIMISED else "minimize"
 
 
 class Patience(Section):
-    """`search.patience`: trials that no longer improve end early."""
+    """`search.patience`: early stopping of trials that no longer improve."""
 
     epochs: int = Field(ge=1)
     """Epochs without improvement before a trial stops."""
     min_delta: float = Field(default=0.0, ge=0)
-    """Smallest decrease of the criterion that counts as improvement; of the validation loss where
-    that is the first objective."""
+    """Smallest decrease of the criterion, or of the validation loss where that is the first
+    objective, that counts as improvement."""
 
 
 class LearningCurve(Section):
-    """`search.learning_curve`: trials whose curve leads nowhere end early."""
+    """`search.learning_curve`: early stopping of trials by their extrapolated learning curve."""
 
     probability: float = Field(default=0.95, gt=0.5, lt=1)
     """Stop a trial once it would, with this probability, not make the ensemble if it were trained
@@ -62,11 +62,10 @@ class LearningCurve(Section):
 
 
 class Failures(Section):
-    """`search.failures`: treatment of a trial that cannot be judged.
+    """`search.failures`: treatment of trials that diverge, run out of memory or are lost.
 
     ``record`` ends the trial as failed, with the reason. ``retry`` trains its segment again; the
-    trial fails at the third such end without progress, or at the tenth where its node or job was
-    lost.
+    trial fails at the third such end without progress, or at the tenth if its node or job was lost.
     """
 
     diverged: Literal["record", "retry"] = "record"
@@ -94,33 +93,33 @@ class SearchConfig(Section):
     the process is ready. ``auto`` is ``batched_tpe`` beyond 2,000 trials (those of ``warm_start``
     included), with several objectives, and with constraints."""
     objectives: tuple[str, ...] = (CRITERION,)
-    """What trials are judged by, at most three of ``val_error``, ``val_loss``, ``train_loss``,
-    ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. ``val_error`` is the error of all
-    targets on the validation split as ``ensemble.criterion`` says, ``val_loss`` the loss there.
-    ``val.TARGET`` is the mean absolute validation error of one target, per atom if the target is a
-    sum over atoms, as a total energy is. ``throughput`` is the number of structures that a trial
-    trains on in a second, after its first steps; more is better, of all others less. With several
-    objectives rungs judge by the first, and the result is a Pareto front. If there is a loss or an
-    error, it comes first. ``throughput``, ``seconds`` and ``joules`` alone search for the fastest
-    training, without an ensemble. If neither loss is an objective, the space may vary the loss and
-    its weights."""
+    """Quantities by which trials are compared, at most three of ``val_error``, ``val_loss``,
+    ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. ``val_error`` is the
+    error of all targets on the validation split as defined by ``ensemble.criterion``, ``val_loss``
+    the loss there. ``val.TARGET`` is the mean absolute validation error of one target, per atom if
+    the target is a sum over atoms, such as a total energy. ``throughput`` is the number of
+    structures that a trial trains on in a second, after its first steps. It is maximised, the
+    others are minimised. With several objectives rungs judge by the first, and the result is a
+    Pareto front. If there is a loss or an error, it comes first. ``throughput``, ``seconds`` and
+    ``joules`` alone search for the fastest training, without an ensemble. If neither loss is an
+    objective, the space may vary the loss and its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial, as in ``{peak_memory_gib: 48, gcd_hours: 2}``; ``seconds`` and ``joules``
     can be limited too. The sampler avoids configurations that would exceed a limit."""
     energy_kwh: float | None = Field(default=None, gt=0)
-    """Energy of the segments of all trials [kWh] after which no more trials are asked for. Those
-    that have begun go on, and members are trained. By default ``trials`` alone limits them."""
+    """Energy of all trials [kWh] after which no new trial is started. Running trials continue, and
+    members are trained. By default only ``trials`` limits the search."""
     budget: TrainingBudget | None = None
-    """How long a trial trains that no rung ends: ``{steps: 1000}``, or ``samples``, ``epochs`` or
-    ``seconds`` instead. By default ``Training.num_epoch`` passes through the training split."""
+    """Training length of a trial that no rung ends: ``{steps: 1000}``, or ``samples``, ``epochs``
+    or ``seconds`` instead. By default ``Training.num_epoch`` passes through the training split."""
     validation_samples: int | Literal["auto", "all"] = "auto"
-    """Structures of the validation split by which epochs are judged, drawn once by the run's seed.
-    ``auto`` means all of them, except with a ``budget`` in ``steps``, ``samples`` or ``seconds``:
-    then as many as an epoch trains on (by the network as it is, without the space), but 1,000 at
-    least; with ``seconds`` 10,000. Where no objective is a loss or an error, it means one. A member
-    predicts the whole split when its training ends."""
+    """Size of the validation subset used after each epoch, drawn once with the run's seed. ``auto``
+    is the whole split, except with a ``budget`` in ``steps`` or ``samples``: then as many
+    structures as an epoch trains on (for the network as written, without the space), but at least
+    1,000. With a ``budget`` in ``seconds`` it is 10,000, and one if no objective is a loss or an
+    error. A member predicts the whole split when its training ends."""
     min_epochs: int = Field(default=2, ge=1)
-    """Epochs of training before the first rung; with a ``budget``, parts of it."""
+    """Epochs of training before the first rung. With a ``budget``, an epoch is a share of it."""
     reduction_factor: int = Field(default=3, ge=2)
     """Each rung comes after this many times the epochs of the rung before, and keeps one trial in
     this many. The last rung is ``Training.num_epoch``."""
@@ -133,7 +132,7 @@ class SearchConfig(Section):
     """Number of brackets of ``hyperband``; bracket k begins at rung k. By default as many as there
     are rungs."""
     pruner: dict[str, Any] | None = None
-    """A pruner that judges at the rungs instead of the rule: a class of ``optuna.pruners``, or
+    """Pruner that decides at the rungs instead of the rule: a class of ``optuna.pruners``, or
     ``module:Class``, and its arguments, ``{type: MedianPruner, n_startup_trials: 20}``."""
     patience: Patience | None = None
     """Stop trials that no longer improve. Judged at the rungs, in addition to the rule."""
@@ -143,10 +142,9 @@ class SearchConfig(Section):
     failures: Failures = Failures()
     """Treatment of trials that diverge, run out of memory or are lost."""
     keep_checkpoints: Literal["all", "best"] = "all"
-    """Trials whose checkpoints stay on disk. ``best``: when a trial has ended, only if it may yet
-    become a member, as one of the best 64 of its message-passing type (or three times
-    ``ensemble.size``, if that is more). Members are then chosen among those. Where there is no
-    ensemble, none are kept."""
+    """Trials whose checkpoints stay on disk after they end. ``best`` keeps those that may still
+    become members: the best 64 of each message-passing type (or three times ``ensemble.size``, if
+    that is more), among which members are then chosen. Without an ensemble none are kept."""
     warm_start: tuple[Path, ...] = ()
     """Earlier searches to learn from: run directories or Optuna journals. The sampler learns from
     their trials; ``trials`` does not count them."""
@@ -288,23 +286,23 @@ class SearchConfig(Section):
 
     @property
     def judges_errors(self) -> bool:
-        """Whether an objective is a loss or an error; otherwise all are costs of training."""
+        """True if an objective is a loss or an error; otherwise all are costs of training."""
         return any(name not in COSTS for name in self.objectives)
 
     @property
     def times_steps(self) -> bool:
-        """Whether trials are compared by the time of their steps, so that nothing may change it."""
+        """True if trials are compared by step time, which nothing may then disturb."""
         return "throughput" in self.objectives or not self.judges_errors
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """Whether less or more of each objective is better."""
+        """Direction in which each objective improves."""
         return tuple(map(direction_of, self.objectives))
 
     def rung_epochs(self, num_epoch: int) -> tuple[int, ...]:
-        """Epochs at which a trial is judged; the last is ``num_epoch``.
+        """Return the epochs at which a trial is judged; the last is ``num_epoch``.
 
-        Without a rule and a stopper nothing is judged before the end.
+        Without a rule, patience and a learning curve, a trial is judged only at its end.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""A search against the network it varies: what no trial could use is refused at the door."""
+"""Checks of a search against the network that it varies, before any trial starts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FIXED_BY_THE_STORE = (
     "Architecture.truncated_neighbours",
     "Architecture.pe_dim",
 )
-# Trials must have learnt the same for as long.
+# Trials are comparable only if they learn the same task for the same time.
 _FIXED_BY_THE_RUN = ("Training.num_epoch", "Architecture.enable_interatomic_potential")
 _SECTIONS: dict[str, type[Section]] = {
     "Architecture": Architecture,
@@ -44,7 +44,7 @@ _SECTIONS: dict[str, type[Section]] = {
     "Training.ddp": DDP,
     "Training.sharding": Sharding,
 }
-# Losses, but not the errors of single targets, mean another thing with each value of these.
+# Losses, unlike the errors of single targets, are not comparable across values of these.
 _FIXED_BY_THE_LOSS = (
     "Training.loss_function_type",
     "Training.huber_delta",
@@ -56,22 +56,22 @@ _FIXED_BY_THE_LOSS = (
 
 
 def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | str) -> None:
-    """Refuse what of a search does not fit the network.
+    """Raise an error where the search does not fit the network.
 
     Parameters
     ----------
     search
-        The search.
+        Section `search` of the run.
     network_with
-        The network with some of the paths of its space set, checked.
+        Function that returns the validated network with some paths of the space set.
     gcds
-        `resources.gcds`.
+        Number of GCDs of a trial, `resources.gcds`.
 
     Raises
     ------
     ValueError
-        If an objective is not an output, there are more brackets than rungs, the space asks for a
-        network that cannot be, or a given configuration does.
+        If an objective is not an output, there are more brackets than rungs, or the space or a
+        given configuration asks for an impossible network.
     """
     network = network_with({})
     outputs = _outputs(network)
@@ -113,19 +113,19 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
 
 
 def check_space(space: Space, network_with: NetworkWith) -> None:
-    """Try the networks a search may ask for: each parameter's examples, and those of each pair.
+    """Try the networks a search may ask for: examples of each parameter and of each pair.
 
     Parameters
     ----------
     space
-        Dotted path into the network's JSON -> its domain.
+        Domain by dotted path into the network's JSON.
     network_with
-        The network with some of these paths set, checked.
+        Function that returns the validated network with some of these paths set.
 
     Raises
     ------
     ValueError
-        If a parameter must not vary, changes nothing, or makes a network that cannot be.
+        If a parameter must not vary, changes nothing, or makes an impossible network.
     """
     useful: set[str] = set()
     for name, parameter in space.items():
@@ -180,7 +180,7 @@ def _check_resource(name: str, parameter: Parameter) -> None:
 
 
 def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> None:
-    """Refuse numbers of GCDs among which a network of the search cannot be divided."""
+    """Raise an error for numbers of GCDs over which a network cannot be sharded."""
     widths = space[GCDS].examples() if GCDS in space else (gcds,)
     names = [name for name in space if name.startswith("Training.sharding.")]
     for values in product(*(space[name].examples() for name in names)):
@@ -194,7 +194,7 @@ def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> N
 
 
 def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> set[str]:
-    """Try the examples of two parameters together; those of them that changed something."""
+    """Try the examples of two parameters together; return those that changed something."""
     conditions = both(needed(space, one), needed(space, other))
     held = {name: values[0] for name, values in conditions.items() if values}
     if len(held) < len(conditions):
@@ -219,7 +219,7 @@ def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> 
 def _network(
     space: Space, values: Mapping[str, Scalar], network_with: NetworkWith
 ) -> NetworkConfig:
-    """The network with these values, and with those of other parameters where it needs them."""
+    """Return the network with these values, adding those of other parameters if it needs them."""
     try:
         return network_with(values).effective()
     except InputError as error:
@@ -230,7 +230,7 @@ def _network(
 
 
 def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """Values as a whole trial has them: of the other parameters that exist, their first example."""
+    """Return the values of a whole trial: other parameters that exist have their first example."""
     whole: dict[str, Scalar] = {}
     for name, parameter in space.items():
         if all(whole.get(other) in allowed for other, allowed in parameter.when.items()):
@@ -251,9 +251,9 @@ def _outputs(network: NetworkConfig) -> list[str]:
 
 
 def _check_judged_alike(space: Space, network: NetworkConfig) -> None:
-    """Refuse weights of which some leave out a target, whose trials are judged by the others.
+    """Raise an error if a weight switches a target off in some trials only.
 
-    Whatever the objectives are, members are chosen by the criterion.
+    Members are chosen by the criterion over all targets, whatever the objectives are.
     """
     for name in space:
         key = name.removeprefix("Architecture.")

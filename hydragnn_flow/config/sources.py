@@ -1,4 +1,4 @@
-"""Sources: where structures come from, each format in a file of its own.
+"""Formats of data sources, each in a file of its own.
 
 A format is one file of ``hydragnn_flow.data.sources``, which holds its section of the configuration
 and the class that reads it, and one line of `FORMATS`. A user's own is named as ``module:Class``.
@@ -32,20 +32,20 @@ FORMATS: dict[str, str] = {
     "voronoi": "hydragnn_flow.data.sources.voronoi:VoronoiSource",
     "mesh": "hydragnn_flow.data.sources.mesh:MeshSource",
 }
-"""Format -> its section. Configuration, docs and readers follow from this table."""
+"""Section class of each format. Configuration, docs and readers follow from this table."""
 
 Role = Literal["train", "val", "calibration", "test"]
-"""Purpose of structures; ``train`` also gives the splits without structures of their own."""
+"""Purpose of structures. Splits without structures of their own are drawn from ``train``."""
 Level = Literal["graph", "node"]
 
 
 class SourceSection(Section):
     """Section `data.source` of a run configuration: a format and its keys.
 
-    A subclass adds keys as fields, says by :meth:`open` who reads them, and overrides the other
-    methods where their answer is another. Its module is imported to check a configuration: import
-    torch, ASE and the like inside functions. pytest's
-    :class:`hydragnn_flow.testing.sources.SourceSuite` checks the rest.
+    A subclass adds keys as fields, returns its reader from :meth:`open`, and overrides other
+    methods where it differs. Its module is imported to check a configuration, so import torch, ASE
+    and the like inside functions. The pytest class
+    :class:`hydragnn_flow.testing.sources.SourceSuite` tests subclasses.
     """
 
     format: str
@@ -54,13 +54,13 @@ class SourceSection(Section):
     reads: ClassVar[str] = ""
     """Files that the source reads, for the table in docs/data.md."""
     labels: ClassVar[str] = ""
-    """Place of its targets in the files, for the same table."""
+    """Location of the targets in the files, for the same table."""
     of_atoms: ClassVar[bool] = True
-    """Whether nodes are atoms, so that structures have compositions."""
+    """True if nodes are atoms, so that structures have compositions."""
 
     @abstractmethod
     def open(self, folder: Path, seed: int) -> Any:
-        """Make the reader, a :class:`hydragnn_flow.data.sources.Source`; no file is opened yet.
+        """Return the reader, a :class:`hydragnn_flow.data.sources.Source`; no file is opened yet.
 
         Parameters
         ----------
@@ -81,11 +81,11 @@ class SourceSection(Section):
         Raises
         ------
         InputError
-            Naming the path and the key.
+            If a name matches nothing; the message names path and key.
         """
 
     def for_network(self, network: NetworkConfig) -> SourceSection:
-        """The same section, with what it needs to know of the network that is to be trained.
+        """Return the section with all that it needs to know of the network to be trained.
 
         Raises
         ------
@@ -95,12 +95,12 @@ class SourceSection(Section):
         return self
 
     def check_in_place(self) -> None:
-        """Refuse `data.in_place` where training cannot read the files as they are.
+        """Raise an error if training cannot read the files in place (`data.in_place`).
 
         Raises
         ------
         ValueError
-            Saying why.
+            If it cannot; the message says why.
         """
         raise ValueError(
             f"the format {self.format} holds no graphs that training could read in place; only "
@@ -109,7 +109,7 @@ class SourceSection(Section):
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Roles with structures of their own; a split without is drawn from training."""
+        """Roles with structures of their own; other splits are drawn from ``train``."""
         return ("train",)
 
     @property
@@ -119,12 +119,12 @@ class SourceSection(Section):
 
     @property
     def has_groups(self) -> bool:
-        """Whether structures come in groups, for `split.by: group`."""
+        """True if structures come in groups, for `split.by: group`."""
         return getattr(self, "group", None) is not None
 
 
 def source_section(values: Any) -> SourceSection:
-    """Check the section of a source by the class that its format names.
+    """Validate the section of a source with the class that its format names.
 
     Raises
     ------
@@ -149,7 +149,7 @@ def source_section(values: Any) -> SourceSection:
 
 
 def section_class(name: Any) -> type[SourceSection]:
-    """The section of a format.
+    """Return the section class of a format.
 
     Raises
     ------
@@ -177,4 +177,4 @@ def _wrong_format(message: str, value: Any) -> ValidationError:
 
 
 AnySource = Annotated[SerializeAsAny[SourceSection], PlainValidator(source_section)]
-"""A section of the class that its format names."""
+"""Section of the class that its format names."""

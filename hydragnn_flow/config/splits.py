@@ -16,24 +16,24 @@ class SplitConfig(Section):
     """Fractions of the training input to set aside, drawn by the run's seed."""
 
     by: Literal["random", "composition", "group"] = "random"
-    """How structures are drawn: ``random``; ``composition``, so that every split has the same
-    fraction of each composition; or ``group``, whole groups that ``source.group`` names."""
+    """Sampling of the splits: ``random``; ``composition``, the same fraction of each composition in
+    every split; or ``group``, whole groups that ``source.group`` names."""
     val: float | None = Field(default=None, gt=0, lt=1)
     """Fraction for validation, which chooses epochs and trials. The default is a tenth, or none if
     the source gives a validation set."""
     calibration: float | None = Field(default=None, gt=0, lt=1)
-    """Fraction that serves nothing but the weights and error bars of the ensemble. Without it and
-    without such a set of the source, they come from validation, by cross-fitting."""
+    """Fraction used only for weights and error bars of the ensemble. Without it, and without such a
+    set in the source, they are cross-fitted on the validation split."""
     test: float | None = Field(default=None, gt=0, lt=1)
     """Fraction for the final test. Required unless the source gives a test set."""
 
     def of(self, source: SourceSection) -> SplitConfig:
-        """The fractions for a source, with the default where it gives no validation set.
+        """Return the fractions for a source; the default applies if it gives no validation set.
 
         Raises
         ------
         ValueError
-            If they do not fit the source.
+            If the fractions do not fit the source.
         """
         given = source.roles[1:]
         for role in given:
@@ -58,12 +58,13 @@ class SplitConfig(Section):
         return split
 
     def of_one_of_several(self, source: SourceSection) -> SplitConfig:
-        """The fractions that all data sets share, for one of them: without those it gives itself.
+        """Return the fractions shared by all data sets, for one: without sets that it brings
+        itself.
 
         Raises
         ------
         ValueError
-            As :meth:`of`.
+            If the fractions do not fit the source.
         """
         own: dict[str, None] = dict.fromkeys(source.roles[1:])
         shared = self.model_copy(update=own)

@@ -1,4 +1,4 @@
-"""The targets of a source: their units, and where the labels are found."""
+"""Targets of a source: units of the labels, and their keys in the files."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from pydantic import (
 from hydragnn_flow.config.base import Section
 
 BRANCH = "dataset_name"
-"""HydraGNN's name of the key with the number of the branch, among a network's heads, that a graph
-belongs to."""
+"""HydraGNN's name of the key that holds the number of a graph's branch of output heads."""
 
-# Keys a graph has for something else, or that PyG treats in ways of its own.
+# Keys that a graph uses for something else, or that PyG treats specially.
 _TAKEN = frozenset(
     {"x", "pos", "cell", "pbc", "edge_index", "edge_shifts", "edge_attr", "graph_id", "y", "y_loc"}
     | {"ptr", "face", "num_nodes"}
@@ -30,17 +29,17 @@ DIVIDED_BY_ATOMS = "_scaled_num_nodes"
 
 
 class TargetConfig(Section):
-    """One target; its unit alone is enough."""
+    """Target of a source; a bare unit is enough."""
 
     unit: str
     """Unit of the numbers in the file."""
     key: str | None = Field(default=None, min_length=1)
-    """Name in the file, if it is not the target's."""
+    """Name of the label in the file; by default the name of the target."""
     level: Literal["graph", "node"] | None = None
     """``graph`` for one label per structure, ``node`` for one per atom. Needed only if the label's
     shape is misleading."""
     extensive: bool | None = None
-    """Whether a structure's value is a sum over its atoms; its error is then read per atom. By
+    """True if a structure's value is a sum over its atoms; its error is then given per atom. By
     default only the target `energy` is extensive, unless its unit is one per atom."""
 
     @model_validator(mode="before")
@@ -62,22 +61,22 @@ class TargetConfig(Section):
 
     @property
     def is_extensive(self) -> bool | None:
-        """Answer of ``extensive`` or of HydraGNN's mark in the file's name, None without."""
+        """Value of ``extensive``, or False if the key has HydraGNN's mark; None if unknown."""
         return False if DIVIDED_BY_ATOMS in (self.key or "") else self.extensive
 
 
 def is_taken(name: str) -> bool:
-    """Whether a graph has a use of its own for the name of a key."""
+    """Return True if graphs use the name of a key for something else."""
     return name in _TAKEN or any(word in name for word in _TAKEN_WORDS)
 
 
 def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
-    """The targets, if all have names that a graph has no other use for.
+    """Return the targets after checking that graphs do not use their names for something else.
 
     Raises
     ------
     ValueError
-        Naming the first that has not.
+        If a target's name or `extensive` is wrong; the message names the first.
     """
     for name, target in targets.items():
         taken = is_taken(name)
@@ -97,4 +96,4 @@ def good_names(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
 
 
 Targets = Annotated[dict[str, TargetConfig], Field(min_length=1), AfterValidator(good_names)]
-"""Name of each target -> what is known of it."""
+"""Description of each target, by name."""

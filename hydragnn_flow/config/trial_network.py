@@ -1,4 +1,4 @@
-"""Networks of trials: that of the run with the values of the search put into it."""
+"""Network of a trial: the run's network with the parameters of the trial set."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ def network_of_trial(
     data_sets: Sequence[str] = (),
     epochs: int | None = None,
 ) -> dict[str, Any]:
-    """A `NeuralNetwork` section with the values of a trial.
+    """Return a `NeuralNetwork` section with the parameters of a trial set.
 
     Parameters
     ----------
     network
-        The section of the run, which is not changed.
+        `NeuralNetwork` section of the run, which is not changed.
     parameters
-        Dotted path -> value; :func:`~hydragnn_flow.config.paths.set_path` says what paths are.
-        `Resources` do not belong to a network and are passed over.
+        Value by dotted path, see :func:`~hydragnn_flow.config.paths.set_path`. `Resources` paths do
+        not belong to a network and are skipped.
     data_sets
-        Names of the data sets: heads that are described once are those of the branch of each.
+        Names of the data sets. Heads that are described once are repeated for the branch of each.
     epochs
-        In place of `Training.num_epoch`, where the budget of the search says them.
+        Replacement for `Training.num_epoch`, if the budget of the search is in epochs.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def network_of_trial(
         If a path leads nowhere.
     """
     section: dict[str, Any] = _copy(with_branches(dict(network), data_sets))
-    # Here, or a trial that is given one weight would not have those that the others begin with.
+    # Set before the trial's values, or a single weight among them would suppress the defaults.
     architecture = section.get("Architecture")
     if isinstance(architecture, dict):
         architecture.update(default_weights(architecture))

@@ -9,7 +9,7 @@ from typing import Any
 
 
 def import_class(name: str) -> Any:
-    """Import what ``module:Class`` names.
+    """Import the class or function that ``module:Class`` names.
 
     Raises
     ------
@@ -23,7 +23,7 @@ def import_class(name: str) -> Any:
         raise ValueError(
             f"there is no module {error.name!r}; install it, or add its folder to PYTHONPATH"
         ) from None
-    except (Exception, SystemExit) as error:  # whatever a user's module does when it is imported
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise ValueError(f"{module!r} cannot be imported: {one_line(error)}") from None
     if not hasattr(home, attribute):
         raise ValueError(f"{module} has no {attribute!r}; correct the name")
@@ -31,12 +31,12 @@ def import_class(name: str) -> Any:
 
 
 def with_place(error: BaseException) -> str:
-    """Type, message and innermost line of an error that was raised, as no traceback is shown."""
+    """Return type, message and innermost line of a raised error, as no traceback is shown."""
     innermost = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{Path(innermost.filename).name}, line {innermost.lineno}"
     return f"{type(error).__name__} in {place}: {one_line(error)}"
 
 
 def one_line(error: BaseException) -> str:
-    """The message of an error without line breaks, or its type if it has no message."""
+    """Return the message of an error without line breaks, or its type if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

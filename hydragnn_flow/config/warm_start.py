@@ -1,4 +1,4 @@
-"""The earlier searches that a search starts from."""
+"""Earlier searches that a search learns from: `search.warm_start`."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hydragnn_flow.files import open_regular
 from hydragnn_flow.plain_files import from_json
 
 JOURNAL = "study.journal"
-"""The study's file in a run directory."""
+"""File name of the Optuna journal in a run directory."""
 
 
 def absolute(names: Sequence[Any], source: Path) -> list[Any]:
-    """Paths of earlier searches as a configuration file gives them, made absolute.
+    """Return the paths of earlier searches as absolute paths.
 
     Parameters
     ----------
     names
         Value of ``search.warm_start``; anything but text is left for the schema to refuse.
     source
-        The configuration file, which they are relative to.
+        Configuration file that the paths are relative to.
     """
     return [
         str((source.parent / name).resolve()) if isinstance(name, str) else name for name in names
@@ -30,12 +30,12 @@ def absolute(names: Sequence[Any], source: Path) -> list[Any]:
 
 
 def check_earlier(paths: Sequence[Path]) -> None:
-    """Refuse what a search cannot start from.
+    """Raise an error if a search cannot learn from one of the paths.
 
     Parameters
     ----------
     paths
-        Value of ``search.warm_start``, absolute.
+        Absolute paths of ``search.warm_start``.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def check_earlier(paths: Sequence[Path]) -> None:
 
 
 def _is_journal(path: Path) -> bool:
-    """Whether the first line of a file is a record of Optuna's journal storage."""
+    """Check that the first line of a file is a record of Optuna's journal storage."""
     try:
         with open_regular(path) as file:
             record = from_json(file.readline(1_000_000))

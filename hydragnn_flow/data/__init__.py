@@ -1,4 +1,8 @@
-"""Material graphs: sources -> neighbour lists -> ADIOS2 store -> batches."""
+"""Material graphs: from sources through neighbour lists to an ADIOS2 store and to batches.
+
+Graphs are built and divided once per campaign, and stored in HydraGNN's layout with checksums, so
+that every trial on every node reads the same verified data, whatever the format of the source.
+"""
 
 from __future__ import annotations
 

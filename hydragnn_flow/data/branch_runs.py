@@ -1,4 +1,4 @@
-"""Which graphs of a split belong to which branch, as compactly as they were written."""
+"""Branch of each graph of a split, as compact as the graphs were written."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BranchRuns:
-    """Runs of neighbouring graphs of one branch: a few for each source, however many graphs."""
+    """Runs of consecutive graphs of one branch: a few per source, however many graphs."""
 
     bounds: Ints
     """First graph of each run, and the end of the last, [n_runs + 1]."""
@@ -25,12 +25,12 @@ class BranchRuns:
 
     @classmethod
     def of(cls, pieces: Iterable[NDArray[np.integer]]) -> BranchRuns:
-        """Runs of a split.
+        """Return the runs of a split from the branch of every graph.
 
         Parameters
         ----------
         pieces
-            The branch of every graph, in pieces that follow one another.
+            Branch of every graph, in consecutive pieces.
         """
         pairs: list[tuple[int, int]] = []
         for piece in pieces:
@@ -41,9 +41,9 @@ class BranchRuns:
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[int, int]]) -> BranchRuns:
-        """Runs of a split: branches and numbers of graphs that follow one another.
+        """Return the runs of a split from consecutive branches and numbers of graphs.
 
-        A branch may go on from one pair to the next.
+        A branch may continue from one pair to the next.
         """
         branches, lengths = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         starts = _begins(branches)
@@ -56,7 +56,7 @@ class BranchRuns:
 
     @cached_property
     def graphs(self) -> dict[int, int]:
-        """Number of graphs of each branch that there is, by its number."""
+        """Number of graphs of each branch that occurs."""
         lengths = np.diff(self.bounds)
         return {
             int(branch): int(lengths[self.branches == branch].sum())
@@ -64,11 +64,11 @@ class BranchRuns:
         }
 
     def branch_of(self, graphs: Ints) -> Ints:
-        """Branch of some graphs, by their places in the split, [n] -> [n]."""
+        """Return the branch of some graphs from their indices in the split, [n] -> [n]."""
         return self.branches[np.searchsorted(self.bounds, graphs, side="right") - 1]
 
     def of_branch(self, branch: int) -> BranchMembers:
-        """The graphs of a branch."""
+        """Return the graphs of a branch."""
         runs = np.flatnonzero(self.branches == branch)
         lengths = np.diff(self.bounds)[runs]
         return BranchMembers(self.bounds[runs], bounds_of(lengths)[:-1])
@@ -76,30 +76,30 @@ class BranchRuns:
 
 @dataclass(frozen=True, eq=False)
 class BranchMembers:
-    """The graphs of one branch, counted from 0 on."""
+    """Graphs of one branch, numbered from 0."""
 
     starts: Ints
-    """First graph of each of its runs, [n_runs]."""
+    """First graph of each run of the branch, [n_runs]."""
     before: Ints
-    """Graphs of the branch before each run, [n_runs]."""
+    """Number of graphs of the branch before each run, [n_runs]."""
 
     def graphs(self, numbers: Ints) -> Ints:
-        """The places in the split of some of them, [n] -> [n]."""
+        """Return the indices in the split of some of them, [n] -> [n]."""
         run = np.searchsorted(self.before, numbers, side="right") - 1
         return self.starts[run] + numbers - self.before[run]
 
 
 def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
-    """Places of graphs spread evenly over those of each branch: all, or as many of each branch.
+    """Yield indices of graphs spread evenly over each branch, equally many of each if not all.
 
     Parameters
     ----------
     runs
-        Of the split.
+        Runs of the split's branches.
     most
-        Graphs in all, unless a branch would have less than one run.
+        Maximum number of graphs, unless a branch would have less than one run.
     run
-        Neighbours that are taken together.
+        Number of neighbouring graphs that are taken together.
     """
     for branch, number in runs.graphs.items():
         members = runs.of_branch(branch)
@@ -110,14 +110,14 @@ def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
 
 
 def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
-    """Number of graphs of each branch in a selection: equal, but no more than a branch has.
+    """Return equal numbers of graphs of each branch, but no more than a branch has.
 
     Parameters
     ----------
     runs
-        Of the split.
+        Runs of the split's branches.
     number
-        Graphs in all, at least one for each branch.
+        Total number of graphs, at least one for each branch.
     """
     found: dict[int, int] = {}
     left = number
@@ -128,6 +128,6 @@ def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
 
 
 def _begins(values: NDArray[np.integer]) -> Ints:
-    """Places at which other values begin than those before."""
+    """Return the indices at which the value changes."""
     first = np.ones(min(len(values), 1), dtype=np.bool_)
     return np.flatnonzero(np.concatenate([first, values[1:] != values[:-1]]))

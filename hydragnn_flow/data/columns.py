@@ -1,4 +1,4 @@
-"""The arrays of a split: each key's values of all graphs, end to end."""
+"""Columns of a split: each key's values of all graphs, concatenated."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data.store.manifest import Key
 from hydragnn_flow.errors import InputError
 
-# What BP5 stores and HydraGNN reads back as numbers (it takes uint8 for text; BP5 has no bool and
-# no half precision).
+# Types that BP5 stores and HydraGNN reads back as numbers (it reads uint8 as text; BP5 has no bool
+# and no half precision).
 _STORED_DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "int64")]
 
 
 @dataclass(frozen=True)
 class Column:
-    """One key of a split: the values of all its graphs concatenated along one dimension."""
+    """Values of one key for all graphs of a split, concatenated along one dimension."""
 
     values: NDArray[Any]
-    """All graphs' values."""
+    """Values of all graphs, concatenated along ``dim``."""
     dim: int
-    """Dimension along which the graphs follow one another."""
+    """Dimension along which graphs are concatenated."""
     counts: NDArray[np.int64]
     """Extent of each graph along ``dim``, [n_graphs]."""
 
     def starts(self) -> NDArray[np.int64]:
-        """First row of each graph along ``dim``, [n_graphs]."""
+        """Return the first row of each graph along ``dim``, [n_graphs]."""
         starts: NDArray[np.int64] = np.cumsum(self.counts) - self.counts
         return starts
 
 
 def concatenation_dim(key: str, ndim: int) -> int:
-    """The dimension along which PyG, and hence a batch, concatenates ``key``."""
+    """Return the dimension along which PyG, and hence a batch, concatenates ``key``."""
     return ndim - 1 if "index" in key or key == "face" else 0
 
 
@@ -50,17 +50,17 @@ def pack(
     Parameters
     ----------
     graphs
-        At least one; all with the same keys, data types and trailing shapes.
+        Graphs, at least one; all with the same keys, data types and trailing shapes.
     where
-        What to call each graph in messages.
+        Name of each graph in messages.
     like
         Keys of graphs packed earlier that these must agree with.
 
     Raises
     ------
     InputError
-        Naming graph and key where a value is missing, of another shape or type than in the first
-        graph, not finite, or refers to atoms that do not exist.
+        If a value is missing, differs in shape or type from the first graph's, is not finite, or
+        refers to atoms that do not exist; the message names graph and key.
     """
     keys = list(like) if like else [str(key) for key in graphs[0].to_dict()]
     per_graph = [_arrays(graph, keys, name) for graph, name in zip(graphs, where, strict=True)]
@@ -84,19 +84,19 @@ def pack(
 
 
 def bounds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """First row of each graph, and the end of the last, [n_graphs + 1]."""
+    """Return the first row of each graph, and the end of the last, [n_graphs + 1]."""
     bounds = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=bounds[1:])
     return bounds
 
 
 def trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:
-    """The shape of an array without the dimension along which graphs follow one another."""
+    """Return the shape of an array without the dimension along which graphs are concatenated."""
     return value.shape[:dim] + value.shape[dim + 1 :]
 
 
 def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]:
-    """The tensors of one graph as arrays, checked one by one."""
+    """Return the tensors of one graph as arrays, checked one by one."""
     stored = graph.to_dict()
     if set(stored) != set(keys):
         differing = ", ".join(sorted(set(stored) ^ set(keys)))
@@ -105,7 +105,7 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
         )
     arrays = {}
     for key in keys:
-        # PyG treats these names in ways of its own when it makes batches.
+        # PyG treats these names specially when it makes batches.
         if "batch" in key or key in ("ptr", "num_nodes"):
             raise InputError(f"{where}: the key {key!r} is reserved by PyG; rename it")
         if "/" in key:
@@ -128,19 +128,19 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
 
 
 def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
-    """Check what the keys of a graph must agree on among themselves.
+    """Check the consistency of the keys of graphs with each other.
 
     Parameters
     ----------
     columns
-        The keys.
+        Columns of the graphs by key.
     where
-        What to call each graph in messages.
+        Name of each graph in messages.
 
     Raises
     ------
     InputError
-        Naming graph and key.
+        If keys are inconsistent; the message names graph and key.
     """
     for key in ("x", "pos", "edge_index"):
         if key not in columns:
@@ -172,7 +172,7 @@ def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
 
 
 def _check_branches(column: Column, where: Sequence[str]) -> None:
-    """Check that each graph has one number of a branch."""
+    """Check that each graph has one branch number."""
     values = column.values
     if values.dtype.kind != "i" or (column.counts != 1).any() or values.size != len(where):
         raise InputError(

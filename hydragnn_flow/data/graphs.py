@@ -1,4 +1,4 @@
-"""One structure -> one graph, in HydraGNN's layout."""
+"""Conversion of one structure to one graph, in HydraGNN's layout."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from hydragnn_flow.data.positions import INEXACT, are_resolved, near_origin
 from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
 
-# No two nuclei come as near [Å]: such atoms are the same one, written twice.
+# Smallest distance of two nuclei [Å]: nearer atoms are the same one, written twice.
 _NEAREST = 1e-3
-# More neighbours than a network could have, of a cell that is not in Å.
+# More neighbours than any network handles; the cell is then not in Å.
 _MOST_NEIGHBOURS = 100_000
 
 
@@ -36,19 +36,19 @@ def atoms_to_graph(
     Parameters
     ----------
     atoms
-        Positions and cell in Å.
+        Structure with positions and cell in Å.
     cutoff
-        Longest edge [Å].
+        Maximum length of an edge [Å].
     max_neighbours
-        Nearest neighbours kept of each atom, ties with the last included; None keeps all.
+        Number of nearest neighbours kept per atom, with ties of the last; None keeps all.
     graph_id
         Position of the structure in its input.
     targets
-        Labels by name: shape [d] for one of the whole graph, [n_atoms, d] for one of each atom.
-        Without labels (prediction) the graph has no target keys and no ``y``.
+        Labels by name: shape [d] for the whole graph, [n_atoms, d] for atoms. Without labels
+        (prediction) the graph has no target keys and no ``y``.
     x
-        Node features, [n, n_features], where they are others than the atomic number; the elements
-        of ``atoms`` do not count then.
+        Node features, [n, n_features], if not the atomic number; the elements of ``atoms`` are then
+        ignored.
 
     Returns
     -------
@@ -69,7 +69,7 @@ def atoms_to_graph(
     """
     positions, cell, pbc = _geometry(atoms, graph_id)
     _check_density(len(positions), cell, pbc, cutoff, graph_id)
-    # First of all: the search takes minutes for atoms that are thousands of cells away.
+    # Before the search, which takes minutes for atoms that are thousands of cells away.
     positions, _ = near_origin(positions, cell, pbc)
     if not are_resolved(positions, cutoff):
         raise _not_resolved(f"structure {graph_id}", positions, cutoff)
@@ -83,16 +83,16 @@ def atoms_to_graph(
 def truncation_of(
     atoms: ase.Atoms, graph: Data, cutoff: float, max_neighbours: int | None
 ) -> Truncation:
-    """Neighbours of a structure that its graph leaves out.
+    """Return the neighbours of a structure that its graph leaves out.
 
     Parameters
     ----------
     atoms
-        The structure.
+        Structure with positions and cell in Å.
     graph
-        Result of :func:`atoms_to_graph`, with the same ``cutoff`` and ``max_neighbours``.
+        Graph from :func:`atoms_to_graph`, with the same ``cutoff`` and ``max_neighbours``.
     cutoff, max_neighbours
-        How its edges were found.
+        Settings with which its edges were found.
     """
     receivers = graph.edge_index[1].numpy()
     kept = np.bincount(receivers, minlength=len(graph.pos))
@@ -117,9 +117,9 @@ def assemble_graph(
     edge_attr: NDArray[Any] | None = None,
     origin: str | None = None,
 ) -> Data:
-    """Put one graph into the layout that all graphs have.
+    """Assemble one graph in the layout of all graphs.
 
-    Positions are brought near the origin before they become float32, so that a network in single
+    Positions are moved near the origin before they become float32, so that a network in single
     precision sees the lengths of the edges whatever the origin and the choice of periodic images.
 
     Parameters
@@ -127,22 +127,22 @@ def assemble_graph(
     x
         Node features, [n, n_features].
     positions
-        [n, 3].
+        Positions of the nodes, [n, 3].
     cell, pbc
-        Lattice vectors in rows, [3, 3], zero if not periodic, and which directions are, [3].
+        Lattice vectors in rows, [3, 3], zero if not periodic, and mask of periodic directions, [3].
     edges
-        From whatever determines them.
+        Edges from any source, with their lengths.
     graph_id, targets
-        As for :func:`atoms_to_graph`.
+        Arguments of :func:`atoms_to_graph` of the same names.
     edge_attr
         Edge features, [e, n_edge_features]; by default the lengths.
     origin
-        What to call the graph in messages; by default the structure of its number.
+        Name of the graph in messages; by default the structure of its number.
 
     Returns
     -------
     Data
-        With the keys and data types of :func:`atoms_to_graph`.
+        Graph with the keys and data types of :func:`atoms_to_graph`.
 
     Raises
     ------
@@ -171,8 +171,8 @@ def assemble_graph(
 def batch_graphs(graphs: Sequence[Data]) -> Batch:
     """Join graphs that come from no store, such as structures to predict.
 
-    The batch has the keys of ``Batch.from_data_list``, at a fifth of its time, and cannot be taken
-    apart again.
+    The batch has the keys of ``Batch.from_data_list``, at a fifth of its time, and cannot be split
+    again.
     """
     sizes = torch.tensor([len(graph.pos) for graph in graphs])
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
@@ -192,7 +192,7 @@ def batch_graphs(graphs: Sequence[Data]) -> Batch:
 def _geometry(
     atoms: ase.Atoms, graph_id: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.bool_]]:
-    """Positions, cell (zero rows where not periodic) and periodic directions, checked."""
+    """Return checked positions, cell (zero rows where not periodic) and periodic directions."""
     positions = np.asarray(atoms.positions, dtype=np.float64)
     pbc = np.asarray(atoms.pbc, dtype=np.bool_)
     cell = np.where(pbc[:, None], np.asarray(atoms.cell.array, dtype=np.float64), 0.0)
@@ -218,7 +218,7 @@ def _check_density(
     cutoff: float,
     graph_id: int,
 ) -> None:
-    """Refuse a crystal whose neighbours would not fit in memory, before they are looked for."""
+    """Raise an error for a crystal whose neighbours would not fit in memory, before the search."""
     if not pbc.all():
         return
     volume = abs(float(np.linalg.det(cell)))
@@ -248,7 +248,7 @@ def _check_lengths(
 ) -> None:
     longest = float(edges.distances.max(initial=0.0))
     if math.isnan(longest):
-        return  # of a position that is none, which is refused when it is stored
+        return  # from a NaN position, which is refused when it is stored
     vectors = positions[edges.receivers] - positions[edges.senders] + shifts
     errors = np.abs(np.linalg.norm(vectors, axis=1) - edges.distances)
     # Coordinates may be beyond float32 altogether, and their differences NaN.

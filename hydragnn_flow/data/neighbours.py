@@ -22,9 +22,9 @@ class Neighbours:
     """
 
     senders: NDArray[np.int64]
-    """Atom each edge comes from, [n_edges]."""
+    """Atom at which each edge begins, [n_edges]."""
     receivers: NDArray[np.int64]
-    """Atom each edge goes to, [n_edges]."""
+    """Atom at which each edge ends, [n_edges]."""
     shifts: NDArray[np.float64]
     """Cartesian lattice vector added to the difference of positions [Å], [n_edges, 3]."""
     distances: NDArray[np.float64]
@@ -38,7 +38,7 @@ def neighbour_list(
     cutoff: float,
     max_neighbours: int | None = None,
 ) -> Neighbours:
-    """Find every pair of atoms, periodic images included, closer than ``cutoff``.
+    """Find all pairs of atoms closer than ``cutoff``, periodic images included.
 
     Parameters
     ----------
@@ -47,12 +47,12 @@ def neighbour_list(
     cell
         Lattice vectors in rows [Å], [3, 3]; rows of directions that are not periodic are ignored.
     pbc
-        Which directions are periodic, [3].
+        Mask of periodic directions, [3].
     cutoff
-        Longest edge [Å].
+        Maximum length of an edge [Å].
     max_neighbours
         Number of nearest neighbours to keep of each receiver. Neighbours as near as the last one
-        kept are kept too, otherwise the graph would depend on the order of the atoms.
+        kept are kept too, or the graph would depend on the order of the atoms.
     """
     n_atoms = len(positions)
     search = NeighborList(cutoff=cutoff, full_list=True, n_threads=1)
@@ -77,7 +77,7 @@ def neighbour_list(
 def _nearest(
     receivers: NDArray[np.int64], distances: NDArray[np.float64], n_atoms: int, k: int
 ) -> NDArray[np.bool_]:
-    """Mark the k nearest of each receiver and their ties; edges sorted by (receiver, distance)."""
+    """Mark the k nearest of each receiver and ties, for edges sorted by receiver and distance."""
     degree = np.bincount(receivers, minlength=n_atoms)
     first = np.cumsum(degree) - degree
     furthest = np.full(n_atoms, np.inf)

@@ -1,8 +1,8 @@
 """Positions near the origin, where single precision resolves them best.
 
-A network sees only the vectors of edges, differences of two positions. Single
-precision resolves 6e-8 of the larger one: 0.001 Å at 10,000 Å, which atoms of a molecular dynamics
-that is not wrapped drift away in time.
+A network sees only the vectors of edges, differences of two positions. Single precision resolves
+6e-8 of the larger one: 0.001 Å at 10,000 Å, a distance that atoms of an unwrapped molecular
+dynamics reach in time.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Vectors = NDArray[np.float64]
 
 INEXACT = 1e-4
 """Largest error of a length in single precision, relative to the longest edge."""
-# Part of a lattice vector by which an atom may lie outside the cell: it is there by rounding.
+# Fraction of a lattice vector by which rounding may put an atom outside the cell.
 _EDGE = 1e-6
-# Of double precision, with a margin.
+# Rounding error of double precision, with a margin.
 _ROUNDING = 1e-12
 # Longest distance from the origin in units of the structure's length: it costs two binary digits.
 _FAR = 4
@@ -33,30 +33,30 @@ def near_origin(
     Parameters
     ----------
     positions
-        [n_atoms, 3] Å, finite.
+        Positions of the atoms, [n_atoms, 3] Å, finite.
     cell
         Lattice vectors in rows [3, 3] Å; rows of directions that are not periodic are ignored.
     pbc
-        Which directions are periodic, [3].
+        Mask of periodic directions, [3].
 
     Returns
     -------
     positions
-        [n_atoms, 3] Å. Along periodic directions each atom is in the cell. Along the others the
-        structure is moved as a whole if it is several times as far from the origin as it is long,
+        Moved positions, [n_atoms, 3] Å. Along periodic directions each atom is in the cell. Along
+        others the structure is moved if it is several times as far from the origin as it is long,
         by a multiple of a power of two, so that its coordinates keep their digits. A structure near
         the origin stays as it is.
     wrapped
-        Lattice vector that was taken off each atom's position, [n_atoms, 3] Å.
+        Lattice vector subtracted from each atom's position, [n_atoms, 3] Å.
     """
     lattice = cell[pbc]
     inverse = np.linalg.pinv(lattice)
-    # A structure's place along periodic directions has no meaning.
+    # The absolute position along periodic directions has no meaning.
     open_part = positions - (positions @ inverse) @ lattice
     low, high = open_part.min(axis=0), open_part.max(axis=0)
     centre, extent = (low + high) / 2, float((high - low).max())
     away = float(np.abs(centre).max())
-    # One atom, or a plane of them, has no extent but that of rounding.
+    # The extent of one atom, or of a plane of atoms, is rounding error.
     step = 2.0 ** math.floor(math.log2(extent)) if extent > _ROUNDING * away else 1.0
     if away > max(_FAR * extent, step):
         positions = positions - np.round(centre / step) * step
@@ -65,9 +65,9 @@ def near_origin(
 
 
 def are_resolved(positions: NDArray[np.floating[Any]], longest: float) -> bool:
-    """Whether edges of at most ``longest`` have a length in single precision, wherever they are.
+    """Return True if single precision resolves edges of ``longest`` at all positions.
 
-    Where they have not, the search for neighbours is not safe either: atoms that are a hundred
-    thousand cutoffs apart end the process.
+    Where it does not, the search for neighbours is not safe either: atoms that are a hundred
+    thousand cutoffs apart crash the process.
     """
     return float(np.abs(positions).max()) * 2.0**-24 <= INEXACT * longest

@@ -1,8 +1,8 @@
 """Truncated neighbour lists: counted when they are made, reported, refused in potentials.
 
-A list that ends with the nearest few is cut where the next neighbour is just a little further away.
-When atoms move, neighbours trade places at the end of the list, with their full weight: the energy
-jumps, and its gradient knows nothing of it.
+A list of the nearest few neighbours ends where the next one is just a little further away. When
+atoms move, neighbours trade places at the end of the list, with their full weight: the energy
+jumps, and its gradient does not include the jump.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ class Truncation:
     """Neighbours within the cutoff that the lists of some structures leave out."""
 
     atoms: int = 0
-    """Atoms whose list leaves some out."""
+    """Number of atoms with an incomplete list."""
     of_atoms: int = 0
-    """All atoms."""
+    """Number of all atoms."""
     edges: int = 0
-    """Neighbours left out."""
+    """Number of neighbours left out."""
     of_edges: int = 0
-    """Neighbours within the cutoff, left out or not."""
+    """Number of neighbours within the cutoff, left out or not."""
     most: int = 0
-    """Most neighbours an atom has within the cutoff."""
+    """Largest number of neighbours of an atom within the cutoff."""
     nearest: float | None = None
-    """Distance of the nearest one left out [Å]: a smaller cutoff would leave out none."""
+    """Distance of the nearest neighbour left out [Å]; a smaller cutoff would leave out none."""
 
     def __add__(self, other: Truncation) -> Truncation:
         distances = [d for d in (self.nearest, other.nearest) if d is not None]
@@ -46,11 +46,11 @@ class Truncation:
         )
 
     def reaches(self, cutoff: float) -> bool:
-        """Whether anything closer than this is left out."""
+        """Return True if a neighbour closer than ``cutoff`` is left out."""
         return self.nearest is not None and self.nearest < cutoff
 
     def sentence(self, cutoff: float, max_neighbours: int | None) -> str:
-        """One sentence: how many neighbours are left out, and by which setting."""
+        """Return a sentence: how many neighbours are left out, and by which setting."""
         what = f"max_neighbours = {max_neighbours} leaves"
         if max_neighbours is None:
             what = "the edges that the data bring leave"
@@ -62,16 +62,16 @@ class Truncation:
         )
 
     def refusal(self, cutoff: float, max_neighbours: int | None, *, so_far: bool = False) -> str:
-        """Why a potential must not learn from such lists, and what to do.
+        """Return why a potential must not learn from such lists, with remedies.
 
-        ``so_far`` says that there are more structures than were counted.
+        ``so_far`` means that more structures follow than were counted.
         """
         more = " (so far)" if so_far else ""
         remedies = []
         if max_neighbours is not None:
             remedies.append(f"remove it or write {self.most} or more{more}")
         if self.nearest is not None:
-            shorter = np.floor(self.nearest * 1000) / 1000  # it must not be reached
+            shorter = np.floor(self.nearest * 1000) / 1000  # must not be reached
             remedies.append(f"lower Architecture.radius to {shorter:g}{more}")
         remedies.append("or accept the jumps with Architecture.truncated_neighbours: allow")
         return (
@@ -90,7 +90,7 @@ def count_truncation(
 ) -> Truncation:
     """Compare neighbour lists with all neighbours within the cutoff.
 
-    The lists need not hold the nearest neighbours: other programs end them with others.
+    The lists need not hold the nearest neighbours: other programs truncate them differently.
 
     Parameters
     ----------
@@ -99,12 +99,12 @@ def count_truncation(
     receivers, distances
         All neighbours within the cutoff [n_edges], sorted by receiver and distance.
     n_atoms
-        Atoms of the structure.
+        Number of atoms of the structure.
     """
     listed, found = np.bincount(kept, minlength=n_atoms), np.bincount(receivers, minlength=n_atoms)
     left_out = np.maximum(found - listed, 0)
-    # Each neighbour beside the one of the same rank in its list, which is farther from where on
-    # one is missing.
+    # Neighbours are compared by rank with those in the list. From the first missing one on, the
+    # listed ones are farther.
     rank = np.arange(len(receivers)) - (np.cumsum(found) - found)[receivers]
     same_rank = np.full(len(receivers), np.inf)
     is_listed = rank < listed[receivers]
@@ -122,7 +122,7 @@ def count_truncation(
 
 
 def whole(kept: NDArray[np.int64]) -> Truncation:
-    """Truncation of lists [n_atoms] known to be whole."""
+    """Return the truncation of complete lists, given the number of neighbours of each atom."""
     return Truncation(of_atoms=len(kept), of_edges=int(kept.sum()), most=int(kept.max(initial=0)))
 
 

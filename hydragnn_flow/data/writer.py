@@ -1,4 +1,4 @@
-"""Writing a store: all or nothing, in bounded memory."""
+"""Writer of a store: all or nothing, in bounded memory."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ BLOCK_BYTES = 4 << 20
 
 
 class ShardSeries:
-    """Shards written one after the other by one process; each complete before the next begins.
+    """Consecutive shards written by one process; each is complete before the next begins.
 
-    A context manager, which gives up an unfinished shard after an error.
+    As a context manager it deletes an unfinished shard after an error.
 
     Parameters
     ----------
     directory
-        Where to put them.
+        Directory of the shards.
     names
-        What to call them, one after the other.
+        Names of the shards, one after the other.
     splits
         Names of the store's splits, in their order.
     name, dtypes, described
-        As for the store.
+        Name, number types and description of the store.
     """
 
     def __init__(
@@ -72,17 +72,17 @@ class ShardSeries:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """After an error, give up the shard that is not finished."""
+        """Delete the unfinished shard after an error."""
         if kind is not None and self._open is not None:
             self._open.abort()
 
     def add(self, split: str, graph: Data, where: str) -> None:
-        """Add a graph; ``where`` is what to call it in messages.
+        """Add a graph; ``where`` is its name in messages.
 
         Raises
         ------
         InputError
-            If it is not finite or does not fit those before it.
+            If it is not finite or does not fit the graphs before it.
         StoreError
             If the shard cannot be written.
         """
@@ -103,7 +103,7 @@ class ShardSeries:
         self._append(split, columns)
 
     def close(self) -> Content:
-        """Finish the last shard; at least one graph has been added."""
+        """Finish the last shard, after at least one graph was added."""
         self._flush()
         self._finish()
         return join_contents(self._done)
@@ -152,39 +152,39 @@ def write_store(
 ) -> GraphStore:
     """Write graphs as a new store.
 
-    The store is built beside ``path`` under a temporary name, forced to disk and renamed: whoever
-    finds ``path`` finds all of it. A process killed before leaves only the temporary directory,
-    which the next one that writes there clears away.
+    The store is built next to ``path`` under a temporary name, forced to disk and renamed, so that
+    ``path`` is always complete. A process killed before leaves only the temporary directory, which
+    the next writer there removes.
 
     Parameters
     ----------
     path
-        Directory to create; it must not exist.
+        New directory; it must not exist.
     splits
-        Graphs by split; generators are taken graph by graph, so their graphs need never be in
+        Graphs by split; generators are consumed graph by graph, so that their graphs are never in
         memory together. All graphs have the same keys; ``trainset`` has at least one graph.
     dtypes
         ``hydragnn`` stores every number in its own type, for HydraGNN to read; ``compact`` stores
         the integers of nodes and edges in 16 or 32 bits and widens them again when read.
     targets
-        Which keys are labels; by default ``energy`` and ``forces`` where the graphs have them.
+        Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them.
     units
-        Units of further keys, and of the targets where these are found by default.
+        Units of further keys, and of the default targets.
     cutoff, max_neighbours
-        How the edges were made; models and predictions need it.
+        Settings with which edges were found; models and predictions need them.
     node_features
-        Names of the columns of ``x``; by default the first is taken for ``atomic_number`` where
-        all its values can be.
+        Names of the columns of ``x``; by default the first is ``atomic_number`` if all its values
+        can be.
     provenance
-        Where the data come from, as JSON can say it.
+        Origin of the data in plain JSON values.
 
     Raises
     ------
     InputError
-        For graphs that are not finite or do not fit each other.
+        If graphs are not finite or do not fit each other.
     StoreError
-        For an existing ``path``, one that another process is writing, and where it cannot be
-        written or the file system has no locks.
+        If ``path`` exists, is being written by another process or cannot be written, or the file
+        system has no locks.
     """
     path = Path(path)
     if path.exists():
@@ -205,7 +205,7 @@ def write_store(
     with alone(path, "writing") as building:
         staging = building / "store"
         try:
-            shutil.rmtree(staging, ignore_errors=True)  # of a process that was killed
+            shutil.rmtree(staging, ignore_errors=True)  # left by a process that was killed
             try:
                 staging.mkdir()
             except OSError as error:
@@ -234,14 +234,14 @@ def write_store(
 def commit_store(
     staging: Path, path: Path, content: Content, described: Description, dtypes: Dtypes
 ) -> None:
-    """Write the manifest beside finished shards and give the whole its final name.
+    """Write the manifest next to finished shards and give the store its final name.
 
     Raises
     ------
     InputError
-        As :func:`make_manifest`.
+        In the same cases as :func:`make_manifest`.
     StoreError
-        If the disk does not take it, or another writer was faster.
+        If the disk cannot be written, or another writer was faster.
     """
     try:
         save_manifest(staging, make_manifest(content, described, dtypes))
@@ -251,5 +251,5 @@ def commit_store(
 
 
 def no_training_graphs(path: Path) -> InputError:
-    """The error for a store that would have nothing to train on."""
+    """Return the error for a store without training graphs."""
     return InputError(f"{path}: {TRAIN} has no graphs; a store needs some to train on")

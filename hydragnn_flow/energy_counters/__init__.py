@@ -1,7 +1,7 @@
-"""Energy counters of a machine: the kernel's files, and what the vendors' packages read.
+"""Energy counters of a machine: files of the kernel, and counters read by vendors' packages.
 
-Nothing here is required: a machine without a counter, or one that only root may read, has none.
-None of it imports torch, so that the agent of a node can read what its trainer processes read.
+Every counter is optional: a machine may have none, or let only root read it. The room does not
+import torch, so that the agent of a node can read the same counters as its trainer processes.
 """
 
 from hydragnn_flow.energy_counters.cray import cray_accelerator, cray_counter

@@ -1,9 +1,9 @@
-"""Cray's `pm_counters`: energy of a node of HPE Cray EX and of its parts, ten times a second.
+"""Cray's `pm_counters`: energy of an HPE Cray EX node and its components, ten times a second.
 
-A file such as `accel0_energy` holds ``2869283299 J 7810213855886 us``. The files and their meaning
-are described in HPE's *User Access to Compute Node Power Data*: `energy` is the whole node, with
-its accelerators; `freshness` increases with every update. (`generation` tells of changed power
-caps, which say nothing of energy.)
+A file such as `accel0_energy` holds ``2869283299 J 7810213855886 us``. HPE's *User Access to
+Compute Node Power Data* describes the files: `energy` is the whole node with its accelerators, and
+`freshness` increases with every update. (`generation` counts changes of power caps, which do not
+matter for energy.)
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from pathlib import Path
 from hydragnn_flow.energy_counters.sysfs import Counter, die_of_package, sysfs
 
 _FOLDER = "cray/pm_counters"
-# Between two updates there is a tenth of this [s].
+# Ten times the interval between two updates [s].
 _SECONDS_TO_REFRESH = 1.0
 
 
 def cray_counter(name: str, root: Path | None = None) -> Counter | None:
-    """A counter of a node; None if it has none.
+    """Open a counter of a node; None if the node does not have it.
 
     Parameters
     ----------
     name
-        Of the file: `energy`, `cpu_energy`, `accel0_energy`.
+        Name of the file: `energy`, `cpu_energy`, `accel0_energy`.
     root
-        Directory of the kernel's files; the machine's if not given.
+        Directory of the kernel's files; :func:`sysfs` by default.
     """
     try:
         return _CrayCounter((root or sysfs()) / _FOLDER / name)
@@ -36,22 +36,22 @@ def cray_counter(name: str, root: Path | None = None) -> Counter | None:
 
 
 def cray_accelerator(address: str, root: Path | None = None) -> Counter | None:
-    """The part of an accelerator's counter that one of its GCDs is charged with.
+    """Open the counter of one GCD: its share of an accelerator's counter.
 
-    The counters are in the order of the bus, as the GCDs are: on a node with eight GCDs of four
+    Counters and GCDs are both in the order of PCI addresses: on a node with eight GCDs of four
     MI250X, `accel0_energy` counts the first two. Each is charged with half of it.
 
     Parameters
     ----------
     address
-        The GCD's on the bus, as `0000:c1:00.0`, or the beginning of it.
+        PCI address of the GCD, as `0000:c1:00.0`, or the beginning of it.
     root
-        Directory of the kernel's files; the machine's if not given.
+        Directory of the kernel's files; :func:`sysfs` by default.
 
     Returns
     -------
     Counter or None
-        None if there is none, or it is unknown which of them counts this GCD.
+        None if there is no counter, or it is unknown which one counts this GCD.
     """
     root = root or sysfs()
     files = (root / _FOLDER).glob("accel*_energy")
@@ -63,13 +63,13 @@ def cray_accelerator(address: str, root: Path | None = None) -> Counter | None:
         counter = _CrayCounter(root / _FOLDER / f"accel{numbers[number]}_energy")
     except (OSError, ValueError, StopIteration):
         return None
-    if not counter():  # as where nothing is counted
+    if not counter():  # a counter that does not count shows 0
         return None
     return lambda: counter() / share
 
 
 def _alike(address: str, root: Path) -> list[str]:
-    """Addresses of all devices of the same model, in the order of the bus."""
+    """List the PCI addresses of all devices of the same model, in order."""
     devices = sorted((root / "bus/pci/devices").iterdir())
     models = {device.name.lower(): _model(device) for device in devices}
     mine = next(model for name, model in models.items() if name.startswith(address.lower()))
@@ -82,7 +82,7 @@ def _model(device: Path) -> tuple[str, ...]:
 
 
 class _CrayCounter:
-    """A counter of joules, which begins anew where its controller does."""
+    """Counter of joules that continues when the controller restarts from 0."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._fresh_file = file, file.with_name("freshness")

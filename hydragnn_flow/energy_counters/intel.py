@@ -1,4 +1,4 @@
-"""Energy of Intel's GPUs, which the drivers i915 and xe show through Linux's hwmon."""
+"""Energy of Intel GPUs, which the drivers i915 and xe show through the kernel's hwmon."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hydragnn_flow.energy_counters.sysfs import Counter, sysfs
 
 @dataclass(frozen=True)
 class _Card:
-    """A GPU: its file of microjoules, and one of each tile where tiles have their own."""
+    """GPU with its file of microjoules, and the files of its tiles where tiles have their own."""
 
     energy: Path
     tiles: int
@@ -19,20 +19,20 @@ class _Card:
 
 
 def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
-    """The energy that a GCD is charged with: that of its tile, or an equal part of its GPU's.
+    """Open the counter of a GCD: its tile's, or an equal share of its GPU's.
 
     Parameters
     ----------
     mask
-        The GCD as `ZE_AFFINITY_MASK` names it: a tile's number, or `card.tile`. Cards are numbered
-        in the order of the bus.
+        Name of the GCD in `ZE_AFFINITY_MASK`: the number of a tile, or `card.tile`. Cards are
+        numbered in the order of PCI addresses.
     root
-        Directory of the kernel's files; the machine's if not given.
+        Directory of the kernel's files; :func:`sysfs` by default.
 
     Returns
     -------
     Counter or None
-        None if the driver shows no energy, or has no such tile.
+        None if the driver shows no energy, or there is no such tile.
     """
     cards = _cards(root or sysfs())
     number, _, part = mask.partition(",")[0].partition(".")
@@ -51,7 +51,7 @@ def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
 
 
 def intel_counters(root: Path | None = None) -> list[Counter]:
-    """A counter of each GPU of the node; none if one cannot be read."""
+    """Open a counter of each GPU of the node; empty if one cannot be read."""
     try:
         return [_microjoules(card.energy) for card in _cards(root or sysfs())]
     except (OSError, ValueError):
@@ -74,7 +74,7 @@ def _cards(root: Path) -> list[_Card]:
             name.read_text(encoding="utf-8").strip(): name.parent
             for name in (folder / "device/hwmon").glob("hwmon*/name")
         }
-        # Of the whole card; xe has older cards count their package alone.
+        # Counter of the whole card; for older cards xe has only that of the package.
         whole = [
             file
             for driver in ("i915", "xe")

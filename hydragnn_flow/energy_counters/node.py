@@ -1,4 +1,4 @@
-"""Energy of a whole node: what its segments use, and what it uses while none is there."""
+"""Energy of a whole node: of its segments, and of everything else on it, idle or not."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ _OF_DEVICES: tuple[tuple[str, Callable[[], list[Counter]]], ...] = (
 
 
 class Reading(NamedTuple):
-    """What a node has used since its meter was made."""
+    """Energy used by a node since its meter was made."""
 
     joules: float
     seconds: float
     counters: str
-    """What counted it: `pm_counters`, or `NVML + RAPL`."""
+    """Source of the count: `pm_counters`, or `NVML + RAPL`."""
 
 
 class NodeMeter:
-    """Energy of this node since the meter was made [J].
+    """Meter of the energy of this node since the meter was made [J].
 
-    Cray's counter of the node has everything in it. Where there is none, those of its GPUs and
-    sockets are added up. All that runs on the node is counted, also what others run there.
+    Cray's node counter includes everything. Where there is none, the counters of the GPUs and
+    sockets are added up. Work of other users on the node is counted too.
     """
 
     def __init__(self) -> None:
@@ -46,8 +46,8 @@ class NodeMeter:
         self._first = self._now()
 
     def read(self) -> Reading | None:
-        """What was used so far; None if nothing counts it, or no longer."""
-        # Tasks end at the same time, and a counter that is read out of order seems to begin anew.
+        """Return the energy used so far; None if nothing counts it, or no longer."""
+        # Tasks end at the same time, and a counter that is read out of order seems to restart.
         with self._lock:
             now, seconds = self._now(), time.monotonic() - self._began
         if not self._counters:
@@ -56,7 +56,7 @@ class NodeMeter:
         return Reading(used, seconds, self._names)
 
     def _now(self) -> list[float]:
-        """What the counters show; none counts any more once one is lost."""
+        """Read all counters; after an error of one, drop them all."""
         try:
             return [counter() for counter in self._counters]
         except Exception:  # the vendors' packages raise errors of their own

@@ -1,4 +1,4 @@
-"""RAPL: what the sockets of a node use, as Linux's powercap shows it."""
+"""RAPL: energy of the CPU sockets of a node, as the kernel's powercap shows it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from hydragnn_flow.energy_counters.sysfs import Counter, sysfs
 
 
 def rapl_counters(root: Path | None = None) -> list[Counter]:
-    """A counter for each socket; none if the kernel has none or does not let us read them.
+    """Open a counter for each socket; empty if the kernel has none or does not let us read them.
 
     Parameters
     ----------
     root
-        Directory of the zones; the machine's if not given.
+        Directory of the zones; that of powercap under :func:`sysfs` by default.
     """
     counters: list[Counter] = []
     for zone in sorted((root or sysfs() / "class/powercap").glob("intel-rapl:[0-9]*")):
@@ -27,7 +27,7 @@ def rapl_counters(root: Path | None = None) -> list[Counter]:
 
 
 class _RaplZone:
-    """A counter of microjoules that begins anew at a given number."""
+    """Counter of microjoules that wraps around at a given number; returns joules."""
 
     def __init__(self, zone: Path) -> None:
         self._file = zone / "energy_uj"

@@ -1,6 +1,6 @@
-"""Energy that the vendors' packages read: NVML of NVIDIA, AMD SMI of AMD.
+"""Energy counters that vendors' packages read: NVML of NVIDIA, AMD SMI of AMD.
 
-Their functions raise errors of their own, and ImportError where a package is not installed.
+The functions raise the packages' own errors, and ImportError where a package is not installed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from hydragnn_flow.energy_counters.sysfs import Counter
 
 
 def nvidia_counter(uuid: str) -> Counter:
-    """A counter of the GPU with such an identity.
+    """Open the counter of the GPU with a UUID.
 
-    Under `CUDA_VISIBLE_DEVICES` torch numbers devices in another way than NVML.
+    A number would not do: under `CUDA_VISIBLE_DEVICES` torch and NVML number devices differently.
     """
     nvml = import_module("pynvml")
     nvml.nvmlInit()
@@ -23,7 +23,7 @@ def nvidia_counter(uuid: str) -> Counter:
 
 
 def nvidia_counters() -> list[Counter]:
-    """A counter of each GPU of the node."""
+    """Open a counter of each GPU of the node."""
     nvml = import_module("pynvml")
     nvml.nvmlInit()
     handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
@@ -39,9 +39,9 @@ def _nvidia(nvml: Any, handle: Any) -> Counter:
 
 
 def amd_counter(place: str) -> Counter:
-    """A counter of the die at an address of the bus, or at one that begins so.
+    """Open the counter of the GPU die whose PCI address starts with ``place``.
 
-    Of an MI250X that is half of what its package uses, whatever runs on the other die.
+    On an MI250X it is half of its package's counter, whatever runs on the other die.
     """
     smi = import_module("amdsmi")
     smi.amdsmi_init()
@@ -53,14 +53,14 @@ def amd_counter(place: str) -> Counter:
 
 
 def amd_counters() -> list[Counter]:
-    """A counter of each package of the node."""
+    """Open a counter of each package of the node."""
     smi = import_module("amdsmi")
     smi.amdsmi_init()
     return [_amd(smi, handle) for handle in filter(_counts(smi), _places(smi).values())]
 
 
 def _places(smi: Any) -> dict[str, Any]:
-    """Handles of the dies by their addresses, in the order of the bus."""
+    """Handles of the dies by their PCI addresses, in order."""
     handles = {
         smi.amdsmi_get_gpu_device_bdf(h).lower(): h for h in smi.amdsmi_get_processor_handles()
     }
@@ -87,7 +87,7 @@ def _counts(smi: Any) -> Callable[[Any], bool]:
 
 
 def package_counter(counted: Sequence[bool], die: int) -> tuple[int, int]:
-    """The die that counts the energy of a die's package, and how many dies the package has.
+    """Find the die that counts the energy of a die's package, and the package's number of dies.
 
     On an MI250X the driver lets one of the two dies count the energy of both, and shows 0 for the
     other.
@@ -95,14 +95,14 @@ def package_counter(counted: Sequence[bool], die: int) -> tuple[int, int]:
     Parameters
     ----------
     counted
-        Of each die of the node, in the order of the bus, whether it counts anything.
+        True for each die of the node that counts energy, in the order of PCI addresses.
     die
-        The one asked for.
+        Position of the die on the node.
 
     Raises
     ------
     ValueError
-        If the dies are not packages of equal size in each of which one counts.
+        If the dies do not form packages of equal size with one counting die each.
     """
     dies, rest = divmod(len(counted), sum(counted) or 1)
     first = die - die % dies

@@ -1,29 +1,33 @@
 """Engines: networks that are not built here, trained like those that are.
 
-``network.engine`` names one: ``hydragnn``, or ``module:build``, a function or class of yours::
+A network of another package competes with ours under the same search, training and data.
+``network.engine`` names it: ``hydragnn``, or ``module:build``, a function or class of yours::
 
     def build(network: Mapping[str, Any], manifest: Manifest) -> torch.nn.Module:
         return MyNetwork(network["Architecture"]["width"], len(manifest.elements))
 
-    build.options = MyKeys  # if you like: a Section that checks your keys of `Architecture`
+    build.options = MyKeys  # optional: a Section that checks your keys of `Architecture`
 
-``network`` is the checked `NeuralNetwork` section as plain values, with keys of your own in
-`Architecture`; keys that were not given are absent. ``manifest`` is the store's: its targets,
-elements and cutoff, and the statistics of the training split. Weights are to be drawn from torch's
-global random numbers, which were seeded before.
+``network`` is the checked `NeuralNetwork` section as plain values, with your own keys in
+`Architecture`; keys that were not given are absent. ``manifest`` describes the store: targets,
+elements, cutoff, and statistics of the training split. Draw weights from torch's global random
+numbers, which are already seeded.
 
-The module is called with a PyG batch without labels, whose numbers have the precision of the
-module's weights, and returns a dict from output name to tensor:
+The module is called with a PyG batch without labels, in the precision of the module's weights. It
+returns a dict from output name to tensor:
 
 - without ``enable_interatomic_potential``, each of `Variables_of_interest.output_names`, as
   [n_graphs, d] or [n_atoms, d], in units of the target's spread from its mean over the training
-  split. With the loss `GaussianNLLLoss` also ``<name>_aleatoric_std`` of the same shape: a number
+  split. With the loss `GaussianNLLLoss` also ``<name>_aleatoric_std`` of the same shape, a number
   of any sign, whose softplus is the standard deviation of the noise in that unit;
-- with it, ``energy`` [n_graphs, 1], computed from ``batch.pos`` and ``batch.edge_shifts``, in
-  units of `statistics.forces_rms` (without forces, of `energy_per_atom_std`) above the sum of the
-  elements' energies. Forces and stress are its slopes, which are worked out around the module. One
-  that predicts ``forces`` [n_atoms, 3] by themselves returns them in the same unit per Å.
+- with it, ``energy`` [n_graphs, 1], computed from ``batch.pos`` and ``batch.edge_shifts``, in units
+  of `statistics.forces_rms` (without forces, of `energy_per_atom_std`) above the sum of the
+  elements' energies. Forces and stress are computed around the module as its gradients. A module
+  that predicts ``forces`` [n_atoms, 3] directly returns them in the same unit per Å.
 
 A method ``node_features(batch)``, which gives [n_atoms, k], is wanted by ``hydragnn-flow select``
-alone. :class:`hydragnn_flow.testing.engines.EngineSuite` tests an engine with pytest.
+alone; ``read_weights(file)`` by `start_from` alone. It gives the weights in a file, by their names
+in the module's state, with which the outputs are in the data's units, from zero. With new heads
+`start_from` wants ``head_names``, too, the names of the modules that are heads.
+:class:`hydragnn_flow.testing.engines.EngineSuite` tests an engine with pytest.
 """

@@ -1,7 +1,7 @@
-"""The engine ``hydragnn``: a network of the HydraGNN that the user has installed.
+"""Engine ``hydragnn``: a network of the HydraGNN that the user has installed.
 
-HydraGNN's own functions fill in its configuration and make its model. Its keys of `Architecture`
-are passed on unchecked, whatever version it is. Neither its loss nor its training loop is used.
+HydraGNN's own functions complete its configuration and create its model. Its keys of `Architecture`
+are passed on unchecked, in any version. Its loss and training loop are not used.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -26,10 +27,21 @@ from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.network import branched_heads
 from hydragnn_flow.config.network.architecture import LENGTHS
 from hydragnn_flow.data import Manifest
+from hydragnn_flow.engines.hydragnn_checkpoint import bare, check_same, read_state
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import sum_by
 
 _CONFIGURATION = "hydragnn.utils.input_config_parsing.config_utils"
+# Modules of HydraGNN's models that are heads.
+_HEADS = {
+    "graph_shared",
+    "heads_NN",
+    "multihead_decoders",  # of its MACE
+    "convs_node_hidden",
+    "batch_norms_node_hidden",
+    "convs_node_output",
+    "batch_norms_node_output",
+}
 _NEEDED = ("hydragnn", "mpi4py", "torch_scatter")
 
 
@@ -51,36 +63,28 @@ class HydragnnKeys(Section):
 
 
 class HydragnnNetwork(nn.Module):
-    """HydraGNN's model between this package's batches and outputs.
+    """Adapter between HydraGNN's model and this package's batches and outputs.
 
     Parameters
     ----------
     model
-        HydraGNN's.
-    columns
-        Node features that it reads.
-    edge_features
-        Names of the columns of its edge features.
-    outputs
-        Names of its heads, in their order.
-    atomic_energy
-        Whether the one head is the energy of an atom.
+        Model that HydraGNN has created.
+    section
+        Its `NeuralNetwork` section, completed by HydraGNN.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        columns: Sequence[int],
-        edge_features: Sequence[str],
-        outputs: Sequence[str],
-        atomic_energy: bool,
-    ) -> None:
+    def __init__(self, model: nn.Module, section: Mapping[str, Any]) -> None:
         super().__init__()
+        asked, architecture = section["Variables_of_interest"], section["Architecture"]
         self.model = model
-        self.columns = list(columns)
-        self.edge_features = tuple(edge_features)
-        self.names = tuple(outputs)
-        self.atomic_energy = atomic_energy
+        self.section = section
+        self.columns = list(asked["input_node_features"])
+        self.edge_features = tuple(architecture.get("edge_features") or ())
+        self.names = tuple(asked["output_names"])
+        potential = architecture["enable_interatomic_potential"]
+        self.atomic_energy = potential and asked["type"] == ["node"]
+        names = (name for name, _ in self.named_modules() if bare(name) in _HEADS)
+        self.head_names = tuple(names)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
         """See :mod:`hydragnn_flow.engines`."""
@@ -90,6 +94,12 @@ class HydragnnNetwork(nn.Module):
         if self.atomic_energy:
             return {"energy": sum_by(found[0], batch.batch, batch.num_graphs)}
         return dict(zip(self.names, found, strict=True))
+
+    def read_weights(self, file: Path) -> dict[str, Tensor]:
+        """See :mod:`hydragnn_flow.engines`; of a checkpoint that HydraGNN has written."""
+        check_same(self.section, file)
+        mine = {bare(name): name for name in self.state_dict()}
+        return {mine.get(name, name): value for name, value in read_state(file).items()}
 
     def _edge_features(self, batch: Any) -> Tensor | None:
         if not self.edge_features:
@@ -105,12 +115,12 @@ class HydragnnNetwork(nn.Module):
 
 
 def build(network: Mapping[str, Any], manifest: Manifest) -> nn.Module:
-    """See :mod:`hydragnn_flow.engines`.
+    """Build HydraGNN's network; see :mod:`hydragnn_flow.engines`.
 
     Raises
     ------
     InputError
-        If HydraGNN cannot be imported, or a loss is asked for whose outputs it is not asked for.
+        If HydraGNN cannot be imported, or its models do not support the loss.
     """
     try:
         create = import_module("hydragnn.models").create_model_config
@@ -132,21 +142,14 @@ def build(network: Mapping[str, Any], manifest: Manifest) -> nn.Module:
         section = complete({"NeuralNetwork": section}, data, data, data)["NeuralNetwork"]
     with _own_seed():
         model: nn.Module = create(section, use_gpu=False)
-    asked, architecture = section["Variables_of_interest"], section["Architecture"]
-    return HydragnnNetwork(
-        model,
-        asked["input_node_features"],
-        architecture.get("edge_features") or (),
-        asked["output_names"],
-        architecture["enable_interatomic_potential"] and asked["type"] == ["node"],
-    )
+    return HydragnnNetwork(model, section)
 
 
 build.options = HydragnnKeys  # type: ignore[attr-defined]  # as the protocol says
 
 
 def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
-    """The section as HydraGNN wants it, where it does not fill in the rest itself."""
+    """Return the section in HydraGNN's form, except for keys that HydraGNN completes itself."""
     section: dict[str, Any] = copy.deepcopy(dict(network))
     asked, architecture = section["Variables_of_interest"], section["Architecture"]
     asked.setdefault("input_node_features", [0])
@@ -163,7 +166,7 @@ def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
                 f"network: Architecture.output_heads.{level} has {len(described)} branches; write "
                 f"Architecture.branches: {len(described)}, or describe the heads once"
             )
-    # What trains it is not HydraGNN's to know: the loss and the precision are applied around it.
+    # HydraGNN gets neutral settings, since loss and precision are applied around its model.
     checkpointing = section["Training"].get("conv_checkpointing", False)
     section["Training"] = {
         "Optimizer": {},
@@ -174,7 +177,7 @@ def _section(network: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
 
 
 class _Described:
-    """Stands in for a data set, of which HydraGNN wants a graph's sizes and some statistics."""
+    """Data set stand-in that gives HydraGNN the graph sizes and statistics that it reads."""
 
     def __init__(self, section: Mapping[str, Any], manifest: Manifest) -> None:
         self._nodes = manifest.keys["x"].rows or 1
@@ -182,8 +185,10 @@ class _Described:
         levels = zip(asked["output_dim"], asked["type"], strict=True)
         sizes = [dim * (1 if level == "graph" else self._nodes) for dim, level in levels]
         self._places = torch.tensor([[0, *sizes]]).cumsum(dim=1)
-        self.pna_deg = manifest.statistics.degree_histogram
-        self.avg_num_neighbors = manifest.statistics.avg_num_neighbors
+        # Those that HydraGNN has written are of the data that its weights were trained on.
+        given, found = section["Architecture"], manifest.statistics
+        self.pna_deg = given.get("pna_deg") or found.degree_histogram
+        self.avg_num_neighbors = given.get("avg_num_neighbors") or found.avg_num_neighbors
 
     def __getitem__(self, index: int) -> Data:
         return Data(x=torch.zeros(self._nodes, 1), y_loc=self._places)
@@ -191,6 +196,6 @@ class _Described:
 
 @contextmanager
 def _own_seed() -> Iterator[None]:
-    """HydraGNN seeds each network with 0, and all members of an ensemble would begin alike."""
+    """Stop HydraGNN from seeding with 0, which would give all members the same weights."""
     with patch.object(torch, "manual_seed", lambda seed: torch.default_generator):
         yield

@@ -1,4 +1,8 @@
-"""Selection of members, uncertainty, predictions."""
+"""Ensembles: selection of members, calibrated uncertainty, predictions.
+
+A single network does not tell how wrong it is. The disagreement of several, calibrated on labelled
+structures, gives error bars, and shows which structures are out of distribution.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,10 @@ if TYPE_CHECKING:
     from hydragnn_flow.ensemble.ensemble import Ensemble
     from hydragnn_flow.ensemble.evaluation import evaluate
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
-    from hydragnn_flow.ensemble.members import member_folder
     from hydragnn_flow.ensemble.predictions_files import write_predictions
     from hydragnn_flow.ensemble.predictions_table import Predictions
     from hydragnn_flow.ensemble.recalibration import recalibrate
+    from hydragnn_flow.ensemble.summary import member_folder
     from hydragnn_flow.ensemble.watch import UncertaintyWatch
 else:
     __getattr__, __dir__ = lazily(
@@ -31,7 +35,7 @@ else:
             "UncertaintyWatch": "watch",
             "evaluate": "evaluation",
             "finish_ensemble": "finish",
-            "member_folder": "members",
+            "member_folder": "summary",
             "needed_for_coverage": "conformal",
             "recalibrate": "recalibration",
             "select_structures": "acquisition",

@@ -1,4 +1,4 @@
-"""Structures worth labelling next: the ensemble is unsure of them, and they differ."""
+"""Active learning: structures to label next, uncertain ones that differ from each other."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from hydragnn_flow.training.loading import moved
 
 @dataclass(frozen=True)
 class Selection:
-    """Structures chosen from many."""
+    """Structures selected from many."""
 
     indices: list[int]
-    """Places of the chosen structures in the input, in the order of choice."""
+    """Indices of the selected structures in the input, in the order of selection."""
     uncertainties: Floats
-    """Disagreement of the members about every structure of the input; see
+    """Disagreement of the members about each structure of the input, ``[n]``; see
     :func:`~hydragnn_flow.ensemble.acquisition.disagreement`."""
 
 
@@ -43,11 +43,11 @@ def select_structures(
     *,
     names: Sequence[str] | None = None,
 ) -> Selection:
-    """Choose structures to label: uncertain, and different from each other.
+    """Select structures to label: uncertain, and different from each other.
 
-    The most uncertain is chosen first, then always the one whose uncertainty times its distance
-    from the nearest chosen one is largest, by the mean node features of all members. Neighbouring
-    frames of a trajectory are chosen once, and copies of what is chosen last of all.
+    The most uncertain is selected first, then always the one whose uncertainty times its distance
+    from the nearest selected one is largest, by the mean node features of all members. Neighbouring
+    frames of a trajectory are selected once, and copies of selected structures last of all.
 
     Parameters
     ----------
@@ -56,9 +56,9 @@ def select_structures(
     structures
         Structures to choose from.
     n
-        Number of structures to choose.
+        Number of structures to select.
     names
-        What to call each structure in errors.
+        Name of each structure in errors.
 
     Raises
     ------
@@ -86,21 +86,21 @@ def write_selection(
     origins: Sequence[Mapping[str, str | int]],
     labels: Collection[str],
 ) -> None:
-    """Write the chosen structures as extended XYZ, in the order of choice and without labels.
+    """Write the selected structures as extended XYZ, in order and without labels.
 
     Parameters
     ----------
     path
         File to write, whole or not at all.
     selection
-        Choice among ``structures``.
+        Selection from the structures.
     structures
-        Structures that were chosen from.
+        Structures that were selected from.
     origins
-        Where each structure comes from: its `file`, say, and its number in that, the `frame`.
-        Chosen structures are written with it, and with their `uncertainty`.
+        Origin of each structure, such as its `file` and its number in it, the `frame`. It is
+        written with the selected structures and their `uncertainty`.
     labels
-        Names of what is left out, beside the results of calculations.
+        Names of labels to leave out, in addition to results of calculations.
     """
     chosen = []
     for i in selection.indices:
@@ -117,17 +117,17 @@ def write_selection(
 def disagreement(
     ensemble: Ensemble, members: Mapping[str, Floats], n_atoms: NDArray[np.int64]
 ) -> Floats:
-    """Disagreement of the members about each structure, ``[n]``; the mean of all is 1.
+    """Compute the disagreement of the members about each structure, ``[n]``, with mean 1.
 
-    The deviation of each target, as of :func:`deviations_of`, is divided by its mean over all
+    The deviation of each target, see :func:`deviations_of`, is divided by its mean over all
     structures, and targets are averaged.
 
     Parameters
     ----------
     ensemble
-        Ensemble whose weights and calibrated targets count.
+        Ensemble that provides the weights and the calibrated targets.
     members
-        Predictions of every member, output -> ``[n_members, n, d]``.
+        Predictions of every member ``[n_members, n, d]`` by output.
     n_atoms
         Number of atoms of each structure.
     """
@@ -143,10 +143,10 @@ def disagreement(
 
 
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
-    """Mean node features of all members for each structure, ``[n, sum of their widths]``.
+    """Compute mean node features of all members for each structure, ``[n, sum of their widths]``.
 
-    They depend neither on the frame nor on how often a cell is repeated. Each member's are scaled
-    to a mean square distance of one from their centre, so that all members count alike.
+    They depend neither on the frame nor on how often a cell is repeated. Each member's features are
+    scaled to a mean square distance of one from their centre, so that members have equal weight.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
     for batch in graph_batches(map(ensemble.graphs.graph, structures), BUDGET):
@@ -161,10 +161,10 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
 
 
 def farthest_points(points: Floats, weights: Floats, n: int) -> list[int]:
-    """Rows of ``points [n_points, d]``: that of the largest weight, then always the farthest.
+    """Return ``n`` rows of ``points [n_points, d]``: the largest weight, then always the farthest.
 
-    The distance from the nearest chosen point counts times the weight, ``[n_points]``; ties go to
-    the first (Dyer and Frieze, Oper. Res. Lett. 3, 285 (1985)). With equal weights the largest
+    The distance from the nearest chosen point is multiplied by the weight, ``[n_points]``; ties go
+    to the first (Dyer and Frieze, Oper. Res. Lett. 3, 285 (1985)). With equal weights the largest
     distance that is left is at most twice the smallest possible.
     """
     chosen: list[int] = []

@@ -1,4 +1,4 @@
-"""Applicability: whether a structure is like the training data, and in what it is not."""
+"""Detection of out-of-distribution structures, with notes on how they differ."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from hydragnn_flow.plain_files import FROM_A_COPY, read_json, sound
 APPLICABILITY = "applicability.json"
 _VERSION = 2
 
-# Structures of the training split whose quantities are kept while ranges are found.
+# Number of training structures whose quantities are kept while ranges are computed.
 _SAMPLE = 8192
 _BATCH = 64
 
@@ -52,32 +52,32 @@ class _Content(msgspec.Struct):
 
 @dataclass(frozen=True)
 class Applicability:
-    """Ranges of the data an ensemble was made with."""
+    """Ranges of quantities in the ensemble's training and calibration data."""
 
     elements: list[int] | None = None
-    """Atomic numbers in the training data; None if nodes are no atoms, so nothing else is known."""
+    """Atomic numbers in the training data; None if nodes are not atoms, and all else unknown."""
     usual: Usual | None = None
     ranges: dict[str, Range] = field(default_factory=dict)
-    """Of the quantities of :meth:`Usual.quantities`, in the training data."""
+    """Ranges of the quantities of :meth:`Usual.quantities` in the training data."""
     fractions: dict[int, Range] = field(default_factory=dict)
-    """Of the fraction of each element in a structure, in the training data."""
+    """Range of each element's fraction in a structure of the training data."""
     deviations: dict[str, Range] = field(default_factory=dict)
-    """Of the logarithm of the members' deviation by target, in the calibration data."""
+    """Range of the logarithm of the members' deviation in the calibration data, by target."""
 
     @classmethod
     def of(
         cls, training: GraphSplit, manifest: Manifest, deviations: Mapping[str, Floats]
     ) -> Applicability:
-        """Find the ranges; the training split is streamed three times, in constant memory.
+        """Compute the ranges; the training split is streamed three times, in constant memory.
 
         Parameters
         ----------
         training
-            Graphs of the training data. Of more than 8,192, as many are taken evenly.
+            Graphs of the training data. From more than 8,192, as many are taken evenly.
         manifest
-            Of their store.
+            Manifest of their store.
         deviations
-            Of the members, by target, for structures that they were not trained on: see
+            Deviations of the members by target, for structures that they were not trained on, see
             :func:`deviations_of`.
         """
         with np.errstate(divide="ignore"):
@@ -102,13 +102,13 @@ class Applicability:
         return cls(elements, usual, ranges, of_elements, beyond)
 
     def notes(self, batch: Batch) -> list[str]:
-        """What each structure of a batch has that the training data do not have.
+        """Return notes on how each structure of a batch differs from the training data.
 
         Returns
         -------
         list
-            A note for each structure, empty if it is like the training data: quantity, value, unit
-            and the range of the data.
+            Note on each structure, empty if it is like the training data: quantity, value, unit and
+            the range of the data.
         """
         if self.elements is None or self.usual is None:
             return [""] * batch.num_graphs
@@ -119,14 +119,14 @@ class Applicability:
         return ["; ".join(of) for of in notes]
 
     def deviation_notes(self, deviations: Mapping[str, Floats], manifest: Manifest) -> list[str]:
-        """What is said where members differ more than on any structure of the calibration data.
+        """Return notes where members differ more than on any structure of calibration.
 
         Parameters
         ----------
         deviations
-            Of the members, by target, as of :func:`deviations_of`.
+            Deviations of the members by target, see :func:`deviations_of`.
         manifest
-            Of the training data, for units.
+            Manifest of the training data, for units.
         """
         notes: dict[int, list[str]] = {}
         for name, values in deviations.items():
@@ -146,7 +146,7 @@ class Applicability:
         return ["; ".join(notes.get(graph, ())) for graph in range(n)]
 
     def _said(self, one: Environments, usual: Usual) -> Iterator[tuple[int, str]]:
-        """Structures and what is to be said of them."""
+        """Yield structure numbers and notes."""
         assert self.elements is not None
         known = np.isin(one.numbers, self.elements)
         strange = np.unique(one.graph[~known]).tolist()
@@ -158,7 +158,7 @@ class Applicability:
             if (range_ := self.ranges.get(name)) is None:
                 continue
             saying = _SAYINGS[name]
-            values[strange] = np.nan  # there is no more to say
+            values[strange] = np.nan  # the unknown element is note enough
             for graph, end in range_.beyond(values, saying.below, saying.above):
                 yield graph, saying.note(one, usual, graph, values[graph], end)
         for z, range_ in self.fractions.items():
@@ -207,21 +207,21 @@ def deviations_of(
     manifest: Manifest,
     n_atoms: NDArray[np.int64],
 ) -> dict[str, Floats]:
-    """Standard deviation between members for each structure, by target, ``[n]``.
+    """Compute the standard deviation between members for each structure, ``[n]``, by target.
 
-    Of extensive targets it is per atom, of node targets that of the atom where it is largest.
-    Components are added in squares. NaN where nothing is predicted, as a stress without volume.
+    It is per atom for extensive targets, and that of the atom where it is largest for node targets.
+    Components are added in squares. NaN without a prediction, such as a stress without volume.
 
     Parameters
     ----------
     members
-        Predictions of every member, output -> ``[n_members, n, d]``.
+        Predictions of every member ``[n_members, n, d]`` by output.
     weights
-        Of the members.
+        Weights of the members, ``[n_members]``.
     manifest
-        Of the training data.
+        Manifest of the training data.
     n_atoms
-        Of each structure.
+        Number of atoms of each structure.
     """
     found = {}
     of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
@@ -239,26 +239,26 @@ def deviations_of(
 
 
 def are_noted(notes: Sequence[str]) -> NDArray[np.bool_]:
-    """Whether there is a note on each structure."""
+    """Return the mask of structures with a note, ``[n]``."""
     return np.array([bool(note) for note in notes], dtype=bool)
 
 
 def joined_notes(*notes: Sequence[str]) -> list[str]:
-    """Notes on the same structures, one behind the other."""
+    """Join the notes on each structure with '; '."""
     return ["; ".join(filter(None, of)) for of in zip(*notes, strict=True)]
 
 
 @dataclass(frozen=True)
 class _Saying:
     value: Callable[[Environments, Usual, int], tuple[str, float, str]]
-    """Name, value and unit of a structure's quantity."""
+    """Function that returns name, value and unit of a structure's quantity."""
     logarithmic: bool
     below: str = ""
     above: str = ""
-    """What the ends of the range are; empty where being beyond it is no harm."""
+    """Wording of the upper end of the range, as ``below``; empty if exceeding it is harmless."""
 
     def note(self, one: Environments, usual: Usual, graph: int, found: float, end: float) -> str:
-        """The note on a structure whose relative quantity is ``found``, beyond ``end``."""
+        """Return the note on a structure whose relative quantity is ``found``, beyond ``end``."""
         what, value, unit = self.value(one, usual, graph)
         limit = value * math.exp(end - found) if self.logarithmic else value + end - found
         is_below = found < end
@@ -349,7 +349,7 @@ def _note(
 
 
 def _environments(split: GraphSplit) -> Iterator[Environments]:
-    """Those of a split, or of as many of its graphs as are enough, some at a time."""
+    """Return environments of a split, or of an even sample of its graphs, in batches."""
     chosen = np.sort(np.concatenate(list(spread(split.branch_runs, _SAMPLE))))
     batches = split.batches(chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH))
     return map(Environments.of, batches)

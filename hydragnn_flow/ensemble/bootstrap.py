@@ -1,8 +1,7 @@
-"""All measures of a sample of predictions, each with an interval from a bootstrap of structures.
+"""Measures of a sample of predictions, with intervals from a bootstrap over structures.
 
 The values of one structure are not independent, so structures are drawn, each with all its values.
-Measures are computed for structures that count any number of times; to count a value twice is to
-have it twice.
+Measures are computed with a count for each structure; a value that counts twice is there twice.
 """
 
 from __future__ import annotations
@@ -19,27 +18,27 @@ from hydragnn_flow.ensemble import measures
 from hydragnn_flow.ensemble.measures import COVERAGES, Floats, ratio
 
 CONFIDENCE = 0.95
-"""Of the intervals of measures."""
+"""Confidence level of the intervals of measures."""
 LEAST_STRUCTURES = 5
-"""Fewer have no intervals: those of three hold the truth in two of three cases."""
+"""Minimum number of structures for an interval; with three it holds the truth in 2 of 3 cases."""
 MEASURES = (
     *("mae", "rmse", "r2", "nll", "crps", "ence", "miscalibration_area", "sharpness"),
     *("spearman", "retention"),
 )
-"""Names of the measures that need no intervals."""
+"""Names of the measures that do not depend on prediction intervals."""
 _GROWN_BY_NOISE = ("ence", "miscalibration_area")
 _DRAWS = 1000
-# Of a larger sample the intervals follow from a part with about as many values.
+# Intervals of a larger sample follow from a subsample with about as many values.
 _MOST_VALUES = 50_000
 _LEAST_STRUCTURES = 100
-# Values of the draws that are computed together: few enough for a cache.
+# Number of drawn values computed together, few enough for a cache.
 _AT_ONCE = 1 << 16
 _MOST_BINS = 10
 _LEAST_IN_BIN = 10
 
 
 class Estimate(NamedTuple):
-    """A measure of a sample, and its interval; NaN where undefined.
+    """Measure of a sample and its confidence interval; NaN where undefined.
 
     The interval is undefined for fewer than `LEAST_STRUCTURES`.
     """
@@ -51,7 +50,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Sample:
-    """References and predictions of one target, components laid end to end; arrays are ``[n]``."""
+    """References and predictions of one target with components concatenated; arrays are ``[n]``."""
 
     structure: NDArray[np.int64]
     """Number of the structure that each value belongs to."""
@@ -59,7 +58,7 @@ class Sample:
     mean: Floats
     std: Floats
     intervals: Mapping[float, tuple[Floats, Floats]] = field(default_factory=dict)
-    """Lower and upper ends of calibrated intervals, by the fraction that they are to hold."""
+    """Lower and upper ends of calibrated intervals, by their nominal coverage."""
 
     def __len__(self) -> int:
         return len(self.structure)
@@ -74,28 +73,28 @@ class Sample:
         )
 
     def known(self) -> Sample:
-        """Without values whose reference, mean or standard deviation is not finite."""
+        """Return the sample without values whose reference, mean or deviation is not finite."""
         finite = np.isfinite(self.reference) & np.isfinite(self.mean) & np.isfinite(self.std)
         return self if finite.all() else self[finite]
 
 
 def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
-    """Every measure of a sample, with its interval.
+    """Compute every measure of a sample, with its interval.
 
     Parameters
     ----------
     sample
-        Only its known values count.
+        Sample of predictions; only its known values count.
     seed
-        Of the bootstrap.
+        Seed of the bootstrap.
 
     Returns
     -------
     dict
-        By the names of `MEASURES`, then ``coverage_90`` and ``width_90`` (fraction of true values
-        in intervals of 90 %, and their mean width), and so on. ``sharpness`` is the root of the
-        mean variance (after Gneiting, Balabdaoui and Raftery, J. R. Stat. Soc. B 69, 243 (2007)),
-        ``spearman`` is that of absolute error and standard deviation.
+        Estimates by the names of `MEASURES`, then ``coverage_90`` and ``width_90`` (fraction of
+        true values in intervals of 90 %, and their mean width), and so on. ``sharpness`` is the
+        root of the mean variance (after Gneiting, Balabdaoui and Raftery, J. R. Stat. Soc. B 69,
+        243 (2007)), ``spearman`` the correlation of absolute error and standard deviation.
     """
     sample = sample.known()
     if not len(sample):
@@ -113,17 +112,17 @@ def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
 
 
 def interval_names(coverage: float) -> tuple[str, str]:
-    """Names of the measures of intervals that are to hold a fraction ``coverage``."""
+    """Return the names of the measures of intervals with a nominal ``coverage``."""
     percent = f"{coverage * 100:g}"
     return f"coverage_{percent}", f"width_{percent}"
 
 
 def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float]:
-    """Structures to draw from, and what deviations of draws are to be multiplied by.
+    """Return a subsample to draw from, and the factor for deviations of its draws.
 
     Deviations fall with the root of the number of structures: those of m out of n structures are
     √(n / m) times too large (Politis, Romano and Wolf, Subsampling, Springer (1999)). Where few
-    structures have most values, some values of each stand for all.
+    structures have most values, some values of each represent all.
     """
     n = counted.n_structures
     m = max(round(n * _MOST_VALUES / len(sample)), _LEAST_STRUCTURES)
@@ -139,7 +138,7 @@ def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float
 
 
 def _deviations(counted: _Counted, factor: float, seed: int) -> dict[str, Floats]:
-    """Measures of drawn structures less those of all, times a factor, ``[_DRAWS]``."""
+    """Compute measures of drawn structures less those of all, times a factor, ``[_DRAWS]``."""
     n, rng = counted.n_structures, np.random.default_rng(seed)
     drawn: dict[str, list[Floats]] = {}
     at_once = max(_AT_ONCE // counted.n_values, 1)
@@ -154,16 +153,16 @@ def _deviations(counted: _Counted, factor: float, seed: int) -> dict[str, Floats
 
 
 def interval(draws: Floats, n_structures: int) -> tuple[float, float]:
-    """Ends of the expanded percentile interval of draws of structures; NaN where undefined.
+    """Return the expanded percentile interval of bootstrap draws; NaN where undefined.
 
-    Percentiles of draws are too close for few structures, like a normal distribution in place of
-    Student's, and a standard deviation divided by n in place of n - 1. Taking percentiles farther
+    Percentiles of draws are too narrow for few structures, like a normal distribution instead of
+    Student's, and a standard deviation divided by n instead of n - 1. Taking percentiles farther
     out makes up for both (Hesterberg, Am. Stat. 69, 371 (2015)).
 
     Parameters
     ----------
     draws
-        A measure of drawn structures, ``[n_draws]``; what is not finite does not count.
+        Measure of each draw of structures, ``[n_draws]``; values not finite are ignored.
     n_structures
         Number of structures that were drawn from.
     """
@@ -177,10 +176,10 @@ def interval(draws: Floats, n_structures: int) -> tuple[float, float]:
 
 
 def _estimate(name: str, value: float, deviations: Floats, n_structures: int) -> Estimate:
-    """A measure with its interval.
+    """Return a measure with its interval.
 
-    Draws have more noise than the sample. Of measures that noise makes larger the percentiles are
-    too high, and the lower end is at least as far from the value as the upper one. Where intervals
+    Draws have more noise than the sample. For measures that noise increases, the percentiles are
+    too high, so the lower end is at least as far from the value as the upper one. Where intervals
     hold all values or none, all draws agree, and the end is that of the rule of three (Hanley and
     Lippman-Hand, J. Am. Med. Assoc. 249, 1743 (1983)).
     """
@@ -195,7 +194,7 @@ def _estimate(name: str, value: float, deviations: Floats, n_structures: int) ->
 
 
 class _Groups:
-    """Values with equal ones together, the smallest first."""
+    """Groups of equal values, the smallest first."""
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._order = np.argsort(values)
@@ -207,7 +206,7 @@ class _Groups:
         self.of_value[self._order] = new.cumsum() - 1
 
     def sums(self, weights: Floats) -> Floats:
-        """Sum over each group, ``[..., n_groups]``, of what its values have, ``[..., n]``."""
+        """Return the sum over each group, ``[..., n_groups]``, of weights ``[..., n]``."""
         ordered = weights[..., self._order]
         if len(self._starts) == len(self._order):
             return ordered
@@ -215,7 +214,7 @@ class _Groups:
 
 
 def _scores(sample: Sample, error: Floats) -> Iterator[tuple[str, Floats]]:
-    """Name, and ``[n]`` of all values, of what measures are made of by adding."""
+    """Yield names and values ``[n]`` of the additive terms of measures."""
     yield "count", np.ones(len(error))
     yield "error", np.abs(error)
     yield "squared_error", error**2
@@ -232,7 +231,7 @@ def _scores(sample: Sample, error: Floats) -> Iterator[tuple[str, Floats]]:
 
 
 class _Counted:
-    """A sample prepared for measures with any counts of its structures."""
+    """Sample prepared for measures with any counts of its structures."""
 
     def __init__(self, sample: Sample) -> None:
         numbers, self._structure = np.unique(sample.structure, return_inverse=True)
@@ -259,7 +258,7 @@ class _Counted:
         )
 
     def measures(self, counts: Floats) -> dict[str, Floats]:
-        """Every measure, ``[...]``, for structures that count ``[..., n_structures]`` times."""
+        """Compute every measure, ``[...]``, for structure counts ``[..., n_structures]``."""
         totals = counts @ self._sums
         sums = {name: totals[..., place] for place, name in enumerate(self._names)}
         n = sums["count"]
@@ -295,7 +294,7 @@ class _Counted:
         return measures.normalised_calibration_error(ratio(variance, n), ratio(squared, n))
 
     def _held(self, weights: Floats) -> Floats:
-        """Fractions of values that central Gaussian intervals hold, ``[..., n_coverages]``."""
+        """Return observed coverages of central Gaussian intervals, ``[..., n_coverages]``."""
         reached = np.zeros((*weights.shape[:-1], len(COVERAGES)))
         reached[..., self._by_coverage.values] = self._by_coverage.sums(weights)
         held = reached.cumsum(axis=-1)

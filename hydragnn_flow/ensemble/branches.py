@@ -1,4 +1,4 @@
-"""Branches of an ensemble of several data sets: which of them predicts what."""
+"""Branches of an ensemble of several data sets, and which one predicts a structure."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from hydragnn_flow.errors import InputError
 
 @dataclass(frozen=True)
 class Branches:
-    """Branches of an ensemble's networks, of which each predicts at the level of a data set."""
+    """Branches of an ensemble's networks, each at the level of theory of a data set."""
 
     manifest: Manifest
     """Manifest of the store the members were trained on."""
     several: bool
-    """Whether the networks have more than one."""
+    """True if the networks have more than one branch."""
     data_set: str | None = None
-    """Data set whose branch predicts what does not say to which it belongs."""
+    """Data set whose branch predicts structures that name no data set."""
 
     @property
     def number(self) -> int | None:
-        """Number of the branch of :attr:`data_set`."""
+        """Number of the branch of :attr:`data_set`, or None."""
         numbers = {name: number for number, name in self.manifest.data_sets.items()}
         return None if self.data_set is None else numbers[self.data_set]
 
     def check_has(self, name: str) -> None:
-        """Refuse a name that is not that of a data set with a branch.
+        """Raise an error for a name that is not a data set with a branch.
 
         Raises
         ------
         InputError
-            Naming the data sets there are.
+            If there is no such data set; the message names those there are.
         """
         known = self.manifest.data_sets
         if not self.several or name not in known.values():
@@ -50,12 +50,12 @@ class Branches:
             )
 
     def check_structures(self) -> None:
-        """Refuse structures where nobody says which of several branches is to predict them.
+        """Raise an error if it is open which of several branches predicts structures.
 
         Raises
         ------
         InputError
-            Naming the data sets there are.
+            If no data set was chosen; the message names those there are.
         """
         if self.several and self.data_set is None:
             raise InputError(
@@ -66,12 +66,12 @@ class Branches:
             )
 
     def check_store(self, store: GraphStore) -> None:
-        """Refuse a store where neither its graphs nor anybody else says which branch is theirs.
+        """Raise an error if it is open which of several branches predicts a store's graphs.
 
         Raises
         ------
         InputError
-            Naming the data sets there are.
+            If graphs name none and none was chosen; the message names those there are.
         """
         if self.several and self.data_set is None and not self.are_known_to(store):
             raise InputError(
@@ -82,7 +82,7 @@ class Branches:
             )
 
     def are_known_to(self, store: GraphStore) -> bool:
-        """Whether graphs of a store say to which of the ensemble's data sets they belong.
+        """Return True if graphs of a store name one of the ensemble's data sets.
 
         Numbers mean the same where the data sets have the same names in the same order, or none of
         them has a name.
@@ -91,7 +91,7 @@ class Branches:
         return BRANCH in found.keys and found.branch_names == self.manifest.branch_names
 
     def given_to(self, batches: Iterable[Batch], store: GraphStore) -> Iterator[Batch]:
-        """Batches of a store, each graph with the branch that predicts it."""
+        """Yield batches of a store, each graph with the branch that predicts it."""
         branch = None if self.are_known_to(store) else self.number
         for batch in batches:
             yield batch if branch is None else with_branch(batch, branch, batch.num_graphs)
@@ -99,14 +99,14 @@ class Branches:
     def data_sets_of(
         self, store: GraphStore, splits: Sequence[Split]
     ) -> NDArray[np.object_] | None:
-        """Name of the data set at whose level each graph is predicted; None where there is but one.
+        """Return the data set at whose level each graph is predicted; None if there is only one.
 
         Parameters
         ----------
         store
-            Any that the ensemble can predict.
+            Store that the ensemble can predict.
         splits
-            Splits of that store, or parts of them, one behind the other.
+            Splits of that store, or parts of them, in order.
         """
         if self.data_set is None or self.are_known_to(store):
             return data_sets_said(splits, self.manifest)
@@ -118,14 +118,14 @@ class Branches:
 
 
 def data_sets_said(splits: Sequence[Split], manifest: Manifest) -> NDArray[np.object_] | None:
-    """Name of the data set that each graph says it belongs to; None where there is but one.
+    """Return the data set that each graph names; None if there is only one.
 
     Parameters
     ----------
     splits
-        Of a store like that of the manifest, one behind the other.
+        Splits of a store like that of the manifest, in order.
     manifest
-        Of the store that was trained on.
+        Manifest of the training store.
     """
     said = [split.branch for split in splits] if manifest.data_sets else []
     known = [numbers for numbers in said if numbers is not None]

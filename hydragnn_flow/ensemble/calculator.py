@@ -1,4 +1,4 @@
-"""An ensemble as a calculator of ASE: relaxations and molecular dynamics with error bars."""
+"""ASE calculator of an ensemble: relaxations and molecular dynamics with error bars."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class EnsembleCalculator(Calculator):
     Forces and stress are slopes of that energy, so dynamics conserve it. The stress needs no labels
     of stresses; it is absent where a structure is not periodic in all three directions.
 
-    Beside ASE's own properties, `results` holds
+    In addition to ASE's own properties, `results` holds
 
     - calibrated standard deviations of the targets that the training data have: ``energy_std``
       [eV], ``forces_std`` [n_atoms, 3] eV/Å, ``stress_std`` [6] eV/Å³;
     - the members' predictions, in the names and shapes of MACECalculator: ``energy_comm``
       [n_members] eV, ``forces_comm`` [n_members, n_atoms, 3] eV/Å, ``stress_comm``
       [n_members, 3, 3] eV/Å³;
-    - ``note``, what the structure has that the training data have nothing like, in words, and
-      ``flagged``, whether there is any such thing;
+    - ``note``, how the structure differs from the training data, in words, and ``flagged``, true
+      if it does;
     - the members' variances ``energy_var``, ``forces_var`` [n_atoms, 3] and ``stress_var`` [3, 3],
       not calibrated: all members count alike, and the sum is divided by their number.
 
@@ -63,13 +63,13 @@ class EnsembleCalculator(Calculator):
     device
         Device of the networks, by torch's name.
     energy_units_to_eV
-        Unit of energy of the training data [eV]. By default it follows from what these state.
+        Unit of energy of the training data [eV]. By default it follows from their stated unit.
 
     Raises
     ------
     InputError
-        If the ensemble is no potential, reads what structures do not have, or predicts the median
-        of its members, if the unit of its energies is unknown, or if there is no such device.
+        If the ensemble is not of potentials, needs more than structures, or predicts the median of
+        its members, if the unit of its energies is unknown, or if there is no such device.
 
     Examples
     --------
@@ -109,12 +109,12 @@ class EnsembleCalculator(Calculator):
         ]
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """What has changed since the last calculation, `info` included if the networks read it."""
+        """Return the changes since the last calculation, with `info` if the networks read it."""
         changes: list[str] = super().check_state(atoms, tol)
         before: dict[str, Any] = {} if self.atoms is None else self.atoms.info
         now: dict[str, Any] = atoms.info
         names = graph_inputs(self.ensemble.manifest)
-        nothing = np.nan  # which is not even equal to itself
+        nothing = np.nan  # unequal even to itself
         if any(not np.array_equal(before.get(k, nothing), now.get(k, nothing)) for k in names):
             changes.append("info")
         return changes
@@ -134,7 +134,7 @@ class EnsembleCalculator(Calculator):
         CalculationFailed
             If an energy, force or stress is not finite.
         """
-        self.results = {}  # those of another structure, if this one is refused
+        self.results = {}  # drops results of the last structure, in case this one is refused
         super().calculate(atoms, properties, system_changes)
         structure = self.atoms
         assert structure is not None
@@ -150,11 +150,11 @@ class EnsembleCalculator(Calculator):
         self.results |= {"note": note, "flagged": bool(note)}
 
     def export_properties(self) -> Properties:
-        """ASE's own results, for `Atoms.get_properties`, which knows no others."""
+        """Return ASE's own results, the only ones that `Atoms.get_properties` accepts."""
         return Properties({name: v for name, v in self.results.items() if name in all_outputs})
 
     def _results(self, members: dict[str, Floats], n_atoms: int) -> dict[str, Any]:
-        """ASE's results and ours from every member's outputs, which are in the data's units."""
+        """Return all results, in eV and Å, from every member's outputs in the data's units."""
         predicted = self.ensemble.distributions(members, np.array([n_atoms]), None)
         results: dict[str, Any] = {}
         for name in _PROPERTIES:
@@ -201,7 +201,7 @@ def _in_ev(ensemble: Ensemble) -> float:
 
 
 def _with_stress(model: nn.Module) -> nn.Module:
-    """A copy that gives the stress too: a slope of the energy, so it needs no labels."""
+    """Return a copy that also computes the stress: a slope of the energy, so it needs no labels."""
     copied = copy.deepcopy(model).eval()
     assert isinstance(copied, Potential)
     copied.stress = True
@@ -213,7 +213,7 @@ def _array(values: Tensor) -> Floats:
 
 
 def _of_one(name: str, values: Floats) -> Floats:
-    """Values [..., n, d] of a single structure as ASE shapes them."""
+    """Return values [..., n, d] of a single structure in ASE's shape."""
     if name == "forces":
         return values
     return np.asarray(values[..., 0, 0] if name == "energy" else values[..., 0, :])

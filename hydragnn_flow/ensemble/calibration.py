@@ -1,4 +1,4 @@
-"""Calibration of targets: standard deviation and conformal scores, each judged on other folds."""
+"""Calibration of targets: standard deviation and conformal scores, cross-fitted on folds."""
 
 from __future__ import annotations
 
@@ -12,55 +12,56 @@ from hydragnn_flow.data import Manifest, Target
 from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
 from hydragnn_flow.ensemble.deviation import Deviation, fit_curve, fit_deviation
 from hydragnn_flow.ensemble.measures import gaussian_crps
-from hydragnn_flow.ensemble.mixed_calibration import ByDataSet, with_enough
 from hydragnn_flow.ensemble.uncertainty import (
+    ByDataSet,
     Calibration,
     Floats,
     combine,
     combine_noise,
     group_of,
     size_of,
+    with_enough,
 )
 from hydragnn_flow.models import NOISE_SUFFIX
 
-# Large vectors have other errors than small ones, and elements from each other: groups, each of
-# enough structures.
+# Errors depend on a vector's norm and on the element, so groups have their own quantiles if they
+# have enough structures.
 _GROUPS = 4
 _ENOUGH = 2
 
 
 @dataclass(frozen=True)
 class CalibrationData:
-    """What an ensemble is calibrated on: its members' predictions for labelled structures."""
+    """Data for calibration: the members' predictions for labelled structures."""
 
     members: Mapping[str, Floats]
-    """Output -> predictions ``[n_members, n, d]``."""
+    """Predictions ``[n_members, n, d]`` by output."""
     references: Mapping[str, Floats]
-    """Target -> true values ``[n, d]``."""
+    """True values ``[n, d]`` by target."""
     weights: Floats
-    """Of the members, for each fold those that have not seen it, ``[n_folds, n_members]``."""
+    """Weights of the members, fitted without each fold, ``[n_folds, n_members]``."""
     fold: NDArray[np.int64]
-    """Of each structure."""
+    """Fold of each structure, ``[n]``."""
     n_atoms: NDArray[np.int64]
-    """Of each structure."""
+    """Number of atoms of each structure, ``[n]``."""
     manifest: Manifest
     """Level of each target, and whether it is a sum over atoms."""
     coverage: float
-    """Fraction of true values that intervals will have to hold most often."""
+    """Fraction of true values for which intervals will be used most."""
     median: bool = False
-    """Whether the members are combined by their median."""
+    """True if the members are combined by their median."""
     numbers: NDArray[np.int64] | None = None
     """Atomic numbers, where nodes are atoms."""
     data_sets: NDArray[np.object_] | None = None
-    """Name of the data set of each structure; None where there is but one."""
+    """Name of the data set of each structure; None if there is only one."""
 
     def calibrations(self) -> dict[str, Calibration]:
-        """Calibrations of all targets that have labels, from all structures together."""
+        """Fit calibrations of all targets that have labels, on all structures together."""
         found = {name: self._calibration(name) for name in self.references}
         return {name: one for name, one in found.items() if one is not None}
 
     def by_data_set(self) -> ByDataSet:
-        """Those of each data set that has enough structures for intervals of its own."""
+        """Fit calibrations of each data set that has enough structures for intervals of its own."""
         if self.data_sets is None:
             return {}
         names = dict.fromkeys(self.data_sets)
@@ -68,12 +69,12 @@ class CalibrationData:
         return with_enough(found, self.coverage)
 
     def some(self, chosen: NDArray[np.bool_]) -> CalibrationData:
-        """The data of some of the structures.
+        """Return the data of some of the structures.
 
         Parameters
         ----------
         chosen
-            Whether each structure is among them, ``[n]``.
+            Mask of the structures to keep, ``[n]``.
         """
 
         def rows(output: str) -> NDArray[np.bool_]:
@@ -97,7 +98,7 @@ class CalibrationData:
         )
 
     def _calibration(self, name: str) -> Calibration | None:
-        """That of a target; None if no value is known."""
+        """Fit the calibration of a target; None if no value is known."""
         reference, noise = self.references[name], self.members.get(name + NOISE_SUFFIX)
         target = self._target(name)
         per_graph = target.level == "graph"
@@ -124,7 +125,7 @@ class CalibrationData:
         )
 
     def _target(self, output: str) -> Target:
-        """The target that an output, such as its noise, belongs to."""
+        """Return the target of an output, which may be the noise of a target."""
         return self.manifest.targets[output.removesuffix(NOISE_SUFFIX)]
 
 
@@ -142,29 +143,29 @@ def calibrate(
 ) -> Calibration | None:
     """Calibrate a target; None if no value is known.
 
-    Standard deviations are fitted twice, as :func:`~hydragnn_flow.ensemble.deviation.fit_deviation`
-    does and with an isotonic curve on top; the better one on folds that the fit has not seen
-    is taken. The scores of all folds come from fits to the others.
+    Standard deviations are fitted twice, by :func:`~hydragnn_flow.ensemble.deviation.fit_deviation`
+    and with an isotonic curve on top; the fit that is better on held-out folds is kept. Scores of a
+    fold come from fits to the others.
 
     Parameters
     ----------
     reference
-        True values ``[n, d]``; what is not finite is left out.
+        True values ``[n, d]``; rows that are not finite are left out.
     mean, spread
         Weighted mean of the members and standard deviation between them ``[n, d]``, with weights
-        that have not seen the fold of the value.
+        fitted without the fold of the value.
     structure, fold
-        Number of the structure that each row belongs to, and of its fold, ``[n]``.
+        Number and fold of the structure that each row belongs to, ``[n]``.
     coverage
-        Fraction of true values that intervals will have to hold most often.
+        Fraction of true values for which intervals will be used most.
     per_atom
-        Whether errors grow with the number of atoms.
+        True if errors grow with the number of atoms.
     atoms
         Number of atoms ``[n, 1]``; needed where ``per_atom``.
     noise
-        Standard deviation of the noise that the members predict ``[n, d]``, where they do.
+        Standard deviation of the noise that the members predict ``[n, d]``, if any.
     numbers
-        Atomic number of each row ``[n]``, for targets of atoms.
+        Atomic number of each row ``[n]``, for node targets.
     """
     size = np.broadcast_to(size_of(per_atom, atoms, noise), mean.shape)
     known = (np.isfinite(mean) & np.isfinite(reference)).all(axis=1)
@@ -189,7 +190,7 @@ def calibrate(
         )
         deviations.append(deviation)
         rows = [group == g for g in range(max(len(norms), len(elements)) + 1)]
-        if len(np.unique(structure[rows[-1]])) < enough:  # of rare elements too few are known
+        if len(np.unique(structure[rows[-1]])) < enough:  # too few structures have rare elements
             rows[-1] = np.ones(len(group), bool)
         of_values = np.repeat(structure[:, None], len(components), axis=1)
         scores.append(tuple(Scores.of(found[r].ravel(), of_values[r].ravel()) for r in rows))
@@ -205,7 +206,7 @@ def calibrate(
 
 
 def _calibrated_together(dim: int) -> Iterator[list[int]]:
-    """Components that share a calibration: those of a vector."""
+    """Yield components that share a calibration: those of a vector."""
     if dim == 3:
         yield [0, 1, 2]
     else:
@@ -213,7 +214,7 @@ def _calibrated_together(dim: int) -> Iterator[list[int]]:
 
 
 def _norms_between(mean: Floats, structure: NDArray[np.int64], enough: int) -> tuple[float, ...]:
-    """Norms between groups of vectors that have enough structures each, rising."""
+    """Return the norms between groups of vectors with enough structures each, ascending."""
     norm = np.linalg.norm(mean, axis=1)
     for groups in range(_GROUPS, 1, -1):
         edges = np.quantile(norm, np.arange(1, groups) / groups)
@@ -226,7 +227,7 @@ def _norms_between(mean: Floats, structure: NDArray[np.int64], enough: int) -> t
 def _elements_with(
     numbers: NDArray[np.int64], structure: NDArray[np.int64], enough: int
 ) -> tuple[int, ...]:
-    """Elements that are in enough structures, rising; none where all have the same."""
+    """Return elements in enough structures, ascending; none if all have the same."""
     found = [int(z) for z in np.unique(numbers)]
     return tuple(
         z for z in found if len(found) > 1 and len(np.unique(structure[numbers == z])) >= enough
@@ -240,7 +241,7 @@ def _cross_fitted(
     structure: NDArray[np.int64],
     fold: NDArray[np.int64],
 ) -> tuple[Deviation, Floats]:
-    """The better deviation, fitted on all, and scores by fits to the other folds, ``[n, d]``."""
+    """Return the better deviation, fitted on all, and cross-fitted scores ``[n, d]``."""
     _, number, counts = np.unique(structure, return_inverse=True, return_counts=True)
     weight = 1 / counts[number]
     plain = fit_deviation(error, spread, size, weight)
@@ -254,7 +255,7 @@ def _cross_fitted(
         fitted = fit_deviation(*others, start=plain)
         for std, kind in zip(held_out, (fitted, fit_curve(fitted, *others)), strict=False):
             std[there] = (kind or fitted).std(spread[there], size[there])
-    # By size, as large structures would decide otherwise.
+    # Divided by size, as large structures would dominate otherwise.
     scores = [weight @ (gaussian_crps(error, std) / size).mean(axis=1) for std in held_out]
     best = int(np.argmin(scores))
     return fits[best], error / held_out[best]

@@ -1,4 +1,4 @@
-"""Calibration of a finished ensemble: the run's own, or that on a user's data in its place."""
+"""Calibration file of a finished ensemble, which replaces the run's own calibration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hydragnn_flow.files import json_text, write_json
 from hydragnn_flow.plain_files import read_json, sound
 
 FILE = "calibration.json"
-"""A calibration that replaces the one in `ensemble.json`, which stays; without it, that counts."""
+"""File with a calibration that replaces the one in `ensemble.json`, which is kept."""
 _VERSION = 2
 _REMEDY = "delete it to return to the calibration of the run, then recalibrate again if you need to"
 
@@ -35,19 +35,19 @@ class _Content(msgspec.Struct):
 def load_calibrations(
     folder: Path, summary: Mapping[str, Any]
 ) -> tuple[dict[str, Calibration], dict[str, dict[str, Calibration]]]:
-    """The calibrations of an ensemble's targets, and those that data sets have of their own.
+    """Return the calibrations of an ensemble by target, and by data set and target.
 
     Parameters
     ----------
     folder
-        Of the ensemble.
+        Folder of the ensemble.
     summary
-        Content of its `ensemble.json`.
+        Content of its file `ensemble.json`.
 
     Raises
     ------
     InputError
-        As of :func:`recalibration_of`.
+        If the calibration file is damaged or of another version or ensemble.
     """
     found = recalibration_of(folder) or summary
     own = found.get("calibration_by_data_set") or {}
@@ -58,7 +58,7 @@ def load_calibrations(
 
 
 def recalibration_of(folder: Path) -> dict[str, Any] | None:
-    """The content of an ensemble's `calibration.json`, as saved; None if there is none.
+    """Return the content of an ensemble's `calibration.json`, as saved; None without one.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def save_calibrations(
     by_data_set: Mapping[str, Mapping[str, Calibration]],
     calibrated_on: Mapping[str, Any],
 ) -> None:
-    """Write calibrations on other data, whole or not at all, and say which data."""
+    """Write calibrations on other data, and which data, whole or not at all."""
     content = {
         "ensemble": _digest(folder),
         "calibrated_on": dict(calibrated_on),
@@ -98,7 +98,7 @@ def save_calibrations(
 
 
 def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, dict[str, Any]]:
-    """Calibrations by target as plain values for JSON."""
+    """Convert calibrations by target to plain values for JSON."""
     return {name: one.to_dict() for name, one in calibrations.items()}
 
 

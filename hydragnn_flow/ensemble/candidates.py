@@ -1,4 +1,4 @@
-"""Trials as candidates for the ensemble: what each predicts for the validation split."""
+"""Trials as candidates for the ensemble, with their predictions of the validation split."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint, name
 from hydragnn_flow.training.criterion import Criterion, Floats
 from hydragnn_flow.training.predictions import predictions_in
 
-# Enough to choose from: the best of a search are alike long before. With as many residuals of each
-# they take 64 MiB.
+# The best trials of a search are equally good long before this number. With as many residuals of
+# each they take 64 MiB.
 _MOST_TRIALS = 64
 _MOST_RESIDUALS = 2**18
 Predicted = dict[str, NDArray[np.float64]]
-# Of the trials that are no members, those that may take the place of one.
+# Reserve trials per member, which may replace a failed one.
 _RESERVE = 2
 
 
 def most_of_a_type(size: int) -> int:
-    """Trials of each message-passing type, the best, that an ensemble of a size may need."""
+    """Return how many best trials of each message-passing type an ensemble may need."""
     return max(_MOST_TRIALS, (1 + _RESERVE) * size)
 
 
@@ -45,23 +45,23 @@ def choose_trials(
 ) -> tuple[Selection, list[int]]:
     """Choose the trials that become members, by `ensemble.strategy`.
 
-    A trial that a rung ended has finished too: it may be better than one that was continued earlier
-    in the search, and a member is trained further anyway.
+    Trials that a rung ended count as finished: they may be better than trials that were continued
+    earlier in the search, and a member is trained further anyway.
 
     Parameters
     ----------
     config
-        Of the run.
+        Configuration of the run.
     records
-        Of the search.
+        Records of the search's trials.
     results
-        Segments of each trial; the last one that went well knows its criterion.
+        Segments of each trial; the last successful one provides its criterion.
     folder
         Folder of a trial, with its checkpoint.
     split
-        The graphs of the validation split by which trials are judged.
+        Graphs of the validation subset on which trials are compared.
     criterion
-        By which trials are judged.
+        Criterion by which trials are compared.
 
     Returns
     -------
@@ -101,7 +101,7 @@ def choose_trials(
     missing: list[int] = []
     if config.members.strategy == "greedy":
         best = [candidate.trial for candidate in best_first(candidates)[:_MOST_TRIALS]]
-        # One after the other: together they may be large.
+        # A generator, as all predictions together may be large.
         predicted = ((trial, _predicted(folder(trial), last[trial], split)) for trial in best)
         residuals, shares, missing = _residuals(predicted, split, criterion)
     selection = select_members(
@@ -122,7 +122,7 @@ def _with_checkpoints(
 
 
 def candidate_of(config: RunConfig, record: TrialRecord, last: SegmentResult) -> Candidate:
-    """A trial as a candidate, by the last of its segments that knows its criterion."""
+    """Return a trial as a candidate, by its last segment with a criterion."""
     architecture = config.network.get("Architecture", {})
 
     def value(key: str) -> object:
@@ -137,7 +137,7 @@ def candidate_of(config: RunConfig, record: TrialRecord, last: SegmentResult) ->
 
 
 def _predicted(folder: Path, last: SegmentResult, split: Split) -> Predicted | None:
-    """What a trial's best weights predict; None if its checkpoint does not say."""
+    """Return the predictions of a trial's best weights; None if its checkpoint has none."""
     read = partial(load_checkpoint, known={last.checkpoint: last.checksum})
     try:
         _, state = named_or_furthest(folder / last.checkpoint, read)
@@ -150,7 +150,7 @@ def _predicted(folder: Path, last: SegmentResult, split: Split) -> Predicted | N
 def _residuals(
     predicted: Iterable[tuple[int, Predicted | None]], split: Split, criterion: Criterion
 ) -> tuple[dict[int, Floats], Floats, list[int]]:
-    """Residuals of trials ``[n]``, their shares ``[n]``, and the trials whose are lost."""
+    """Compute residuals of trials ``[n]`` and their shares ``[n]``; list trials without any."""
     residuals: dict[int, Floats] = {}
     shares: Floats = np.ones(0)
     missing: list[int] = []
@@ -172,7 +172,7 @@ def _residuals(
 
 
 def _some(shares: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Places of residuals spread evenly over each target, and the shares of these."""
+    """Return indices of residuals spread evenly over each target, and their shares."""
     targets = np.unique(shares)
     places, sizes = [], []
     for share in targets:

@@ -1,4 +1,4 @@
-"""Checksums of an ensemble's files: what is read is what was written."""
+"""Checksums of an ensemble's files, which detect files that have changed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hydragnn_flow.plain_files import from_json
 CHECKSUMS = "checksums.json"
 _VERSION = 1
 _MOST_BYTES = 1 << 26
-# All that an ensemble consists of; a name in a stranger's file may lead anywhere.
+# All files of an ensemble. Other names are refused: in a stranger's file they may lead anywhere.
 _NAME = re.compile(
     r"(ensemble|manifest|applicability)\.json|README\.md|members/[0-9]+/(config\.json|checkpoint\.pt)"
 )
@@ -30,12 +30,12 @@ def write_checksums(
     Parameters
     ----------
     folder
-        Of the ensemble.
+        Folder of the ensemble.
     names
-        Files in it, as paths relative to it.
+        Paths of files in it, relative to it.
     to_be_written
-        Texts of files that follow, by name: the file that says that an ensemble is complete is
-        written last.
+        Text of files that will be written later, by name. The file that marks an ensemble as
+        complete is written last.
     """
     digests = {name: _sha256(folder / name) for name in names}
     for name, text in (to_be_written or {}).items():
@@ -44,31 +44,31 @@ def write_checksums(
 
 
 def verify_checksums(folder: Path, but: Collection[str] = ()) -> list[str]:
-    """Refuse an ensemble with a file that is not as it was written.
+    """Check the files of an ensemble against `checksums.json`.
 
     Parameters
     ----------
     folder
-        Of the ensemble.
+        Folder of the ensemble.
     but
-        Folders in it whose files are not read.
+        Folders in it whose files are not checked.
 
     Returns
     -------
     list of str
-        Names of the files that were read, within the folder.
+        Names of the files that were read, relative to the folder.
 
     Raises
     ------
     InputError
-        Naming the first file that is missing or differs.
+        If a file is missing or differs; the message names the first.
     """
     file = folder / CHECKSUMS
     try:
         with open_regular(file) as opened:
             text = opened.read(_MOST_BYTES).decode()
         digests = from_json(text)["sha256"]
-        # Nobody else writes this file, so each of its bytes is known.
+        # Only this module writes the file, so each of its bytes is known.
         sound = text == _content(digests)
     except FileNotFoundError:
         raise _damaged(file, "is missing") from None

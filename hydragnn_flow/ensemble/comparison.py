@@ -1,7 +1,7 @@
-"""Errors of an ensemble beside those of its members on the same structures, with intervals.
+"""Errors of an ensemble and of its members on the same structures, with intervals.
 
-Two models err on the same structures, so the interval of how much smaller one's error is follows
-from draws of structures that both are judged by. It is narrower than those of the errors suggest.
+Two models err on the same structures, so the interval of the difference of their errors comes from
+a paired bootstrap of structures. It is narrower than the errors' own intervals suggest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hydragnn_flow.ensemble.measures import Floats, ratio
 from hydragnn_flow.ensemble.summary import per_atom
 
 _DRAWS = 1000
-# Counts of structures that are held at a time.
+# Number of structure counts held in memory at a time.
 _AT_ONCE = 1 << 20
 
 
@@ -28,25 +28,25 @@ def compare_models(
     n_atoms: NDArray[np.int64],
     manifest: Manifest,
 ) -> dict[str, dict[str, Any]]:
-    """Mean absolute errors of models by target, and how the first's compares with the others'.
+    """Compute mean absolute errors of models by target, and changes relative to the first.
 
     Parameters
     ----------
     predicted
-        Name of the model -> target -> predictions ``[n, d]``. The first is the ensemble.
+        Predictions ``[n, d]`` by name of the model and target. The first model is the ensemble.
     references
-        Target -> true values ``[n, d]``; not finite where they are not known.
+        True values ``[n, d]`` by target; not finite where unknown.
     n_atoms
-        Of each structure.
+        Number of atoms of each structure, ``[n]``.
     manifest
         Level and unit of each target.
 
     Returns
     -------
     dict
-        By target, per atom where it is a sum over atoms, as `errors` of `ensemble.json` has
-        them: name of the ``target``, ``unit``, ``structures``, ``mae`` of each model, and
-        ``change`` from each other model to the first (-0.1: its error is a tenth smaller), both
+        Errors by target, per atom where it is a sum over atoms, as under `errors` in
+        `ensemble.json`: name of the ``target``, ``unit``, ``structures``, ``mae`` of each model,
+        and ``change`` from each other model to the first (-0.1: its error is a tenth smaller), both
         with intervals.
     """
     names, found = list(predicted), {}
@@ -80,10 +80,10 @@ def compare_by_data_set(
     data_set: NDArray[np.object_] | None,
     manifest: Manifest,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """As :func:`compare_models`, for the structures of each data set by itself.
+    """Apply :func:`compare_models` to the structures of each data set separately.
 
-    ``data_set`` is the name of that of each structure; with None there is but one, and nothing to
-    tell.
+    ``data_set`` names the data set of each structure; if None, there is only one, and the result is
+    empty.
     """
     if data_set is None:
         return {}
@@ -106,7 +106,7 @@ def compare_by_data_set(
 def compare_errors(
     errors: Floats, structure: NDArray[np.int64], seed: int = 0
 ) -> tuple[list[Estimate], list[Estimate]]:
-    """Mean error of each model, and the relative change from each other one to the first.
+    """Compute the mean error of each model, and the change of the first relative to each other.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def compare_errors(
     structure
         Number of the structure that each value belongs to ``[n_values]``.
     seed
-        Of the bootstrap.
+        Seed of the bootstrap.
     """
     place = np.unique(structure, return_inverse=True)[1]
     n = int(place.max()) + 1

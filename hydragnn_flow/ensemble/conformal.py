@@ -1,7 +1,7 @@
-"""Split-conformal quantiles at any level, from scores of structures that nothing was fitted on.
+"""Split-conformal quantiles at any level, from scores of structures not used in a fit.
 
-Structures are exchangeable, their values are not: the forces in one structure err together. Every
-structure counts once, whatever its number of values.
+Structures are exchangeable, their values are not: the errors of forces in one structure are
+correlated. Every structure counts once, whatever its number of values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Scores that are kept of a large set: those at multiples of 1/400.
+# Number of scores kept of a large set: those at multiples of 1/400.
 _KEPT = 400
 # 20 * 0.55 is a little more than 11 in floating point
 _ROUNDING = 1e-9
@@ -22,36 +22,36 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Scores:
-    """Absolute errors divided by standard deviations, rising, and the fraction that each holds."""
+    """Sorted scores (absolute error by standard deviation) and the fraction each one covers."""
 
     score: tuple[float, ...]
     held: tuple[float, ...]
     """Fraction of the values of a new structure that are expected not to exceed each score."""
     structures: int
-    """Structures that the scores come from."""
+    """Number of structures that the scores come from."""
 
     @classmethod
     def of(cls, scores: Floats, structure: NDArray[np.int64]) -> Scores:
-        """Scores of a calibration set.
+        """Compute the scores of a calibration set.
 
-        The fraction of values of a structure below a score is averaged over the K structures
-        (Dunn, Wasserman and Ramdas, J. Am. Stat. Assoc. 118, 2491 (2023)) and divided by 1 + r / K.
-        The ratio r is the variance of that fraction between structures, divided by the variance
-        with one value per structure. There it is one and the coverage exact: the k-th smallest
-        of n scores holds k / (n + 1) (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018)). With
-        several values the second-order error of the coverage vanishes.
+        The fraction of values of a structure below a score is averaged over the K structures (Dunn,
+        Wasserman and Ramdas, J. Am. Stat. Assoc. 118, 2491 (2023)) and divided by 1 + r / K. The
+        ratio r is the variance of that fraction between structures, divided by the variance with
+        one value per structure. There it is one and the coverage exact: the k-th smallest of n
+        scores holds k / (n + 1) (Lei et al., J. Am. Stat. Assoc. 113, 1094 (2018)). With several
+        values the second-order error of the coverage vanishes.
 
         Parameters
         ----------
         scores
-            ``[n]``, at least one.
+            Absolute errors by standard deviations, ``[n]``, at least one.
         structure
-            Structure that each score belongs to, ``[n]``.
+            Number of the structure that each score belongs to, ``[n]``.
         """
         _, number, sizes = np.unique(structure, return_inverse=True, return_counts=True)
         order = np.argsort(scores, kind="stable")
         number, scores = number[order], scores[order]
-        # Scores of its own structure that come before each one.
+        # Number of smaller scores in the same structure.
         by_structure = np.argsort(number, kind="stable")
         before = np.empty(len(scores), np.int64)
         before[by_structure] = np.arange(len(scores)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -71,7 +71,7 @@ class Scores:
         return cls(tuple(scores.tolist()), tuple(held.tolist()), len(sizes))
 
     def quantile(self, coverage: float) -> float:
-        """The smallest score that holds a fraction; infinite where the structures are too few."""
+        """Return the smallest score that covers a fraction; infinite with too few structures."""
         if self.structures < needed_for_coverage(coverage):
             return math.inf
         place = int(np.searchsorted(self.held, coverage - _ROUNDING))
@@ -79,5 +79,5 @@ class Scores:
 
 
 def needed_for_coverage(coverage: float) -> int:
-    """Number of structures from which :meth:`Scores.quantile` is finite."""
+    """Return the number of structures from which :meth:`Scores.quantile` is finite."""
     return math.ceil(coverage / (1 - coverage) - _ROUNDING)

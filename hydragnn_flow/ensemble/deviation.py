@@ -12,9 +12,9 @@ from hydragnn_flow.ensemble.measures import gaussian_crps
 
 Floats = NDArray[np.float64]
 
-# Of more values a part gives the same two numbers.
+# A sample of this size gives the same two numbers as more values.
 _MOST_VALUES = 20_000
-# Values are put together by size for an isotonic curve: one alone says little of its deviation.
+# An isotonic curve is fitted to bins of values: one value says little of its deviation.
 _MOST_BINS = 20
 _LEAST_IN_BIN = 20
 _TINY = np.finfo(float).tiny
@@ -22,35 +22,35 @@ _TINY = np.finfo(float).tiny
 
 @dataclass(frozen=True)
 class Deviation:
-    """How a spread becomes a standard deviation.
+    """Conversion of a spread between members to a standard deviation.
 
-    That is ``size`` times the root of ``(scale * spread / size)² + floor²``, put through the curve
-    if there is one: the members' disagreement, and the error that they share. The size is one, the
-    number of atoms, or the noise that the members' heads predict.
+    The result is ``size`` times the root of ``(scale * spread / size)² + floor²``, transformed by
+    the curve if there is one: the members' disagreement, and the error that they share. The size is
+    one, the number of atoms, or the noise that the members' heads predict.
     """
 
     scale: float
     floor: float
-    """Error that all members share, in the data's units by ``size``."""
+    """Error that all members share, in the data's units divided by ``size``."""
     curve: tuple[tuple[float, float], ...] = ()
-    """Points of a rising curve, by ``size``: deviations before and after isotonic recalibration.
-    Between points it is straight in logarithms, beyond them proportional. Of a vector it is the
-    length that goes through the curve, so that a turn of the frame turns the prediction."""
+    """Points of a rising curve, divided by ``size``: deviations before and after isotonic
+    recalibration. The curve is linear in logarithms between points and proportional beyond them. It
+    applies to the length of a vector, so that rotating the frame rotates the prediction."""
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
-        """The members' disagreement and what they share; their squares add up to the variance.
+        """Return the members' disagreement and shared error; their squares add up to the variance.
 
         Parameters
         ----------
         spread, size
-            ``[n, d]``, where the d components share the calibration.
+            Spread and size ``[n, d]``, where the d components share the calibration.
         """
         disagreement, shared = self.scale * spread / size, np.full(spread.shape, self.floor)
         factor = size
         if self.curve:
             total = _length(np.hypot(disagreement, shared))
             before, after = np.array(self.curve).T
-            # np.interp is constant beyond the ends, where the factor is then.
+            # np.interp is constant beyond the ends, and so is the factor there.
             factor = size * np.exp(
                 np.interp(np.log(total), np.log(before), np.log(after))
                 - np.log(np.clip(total, before[0], before[-1]))
@@ -58,7 +58,7 @@ class Deviation:
         return disagreement * factor, shared * factor
 
     def std(self, spread: Floats, size: Floats) -> Floats:
-        """Total standard deviation, of the shape of ``spread``."""
+        """Return the total standard deviation, in the shape of ``spread``."""
         return np.asarray(np.hypot(*self.parts(spread, size)))
 
 
@@ -69,7 +69,7 @@ def fit_deviation(
     weight: Floats,
     start: Deviation | None = None,
 ) -> Deviation:
-    """Scale and floor with the least continuous ranked probability score of a Gaussian.
+    """Fit scale and floor by the continuous ranked probability score of a Gaussian.
 
     The score is proper, as the likelihood is (Gneiting et al., Mon. Weather Rev. 133, 1098 (2005)),
     but grows with the error and not with its square: a few large errors do not widen all bars.
@@ -81,20 +81,20 @@ def fit_deviation(
     spread
         Standard deviation between members ``[n, d]``.
     size
-        See :class:`Deviation`, ``[n, d]``.
+        Size in the sense of :class:`Deviation`, ``[n, d]``.
     weight
-        Of each row ``[n]``.
+        Weight of each row, ``[n]``.
     start
-        A fit to almost the same data, which saves a second start.
+        Fit to almost the same data, which saves a second starting point.
     """
-    from scipy.optimize import minimize  # here, as `status` does without SciPy
+    from scipy.optimize import minimize  # imported here, as `status` does not need SciPy
 
     if error.size > _MOST_VALUES:
         rows = _MOST_VALUES // error.shape[1]
         part = np.random.default_rng(0).choice(len(error), rows, replace=False)
         error, spread, size, weight = (a[part] for a in (error, spread, size, weight))
     error, spread, weight = error / size, spread / size, weight / weight.sum()
-    # Errors of next to nothing cannot be told from none.
+    # Errors far below the spread cannot be distinguished from zero.
     unit = max(
         float(weight @ error.mean(axis=1)), 1e-9 * float(weight @ spread.mean(axis=1)), _TINY
     )
@@ -123,12 +123,12 @@ def fit_deviation(
 def fit_curve(
     fitted: Deviation, error: Floats, spread: Floats, size: Floats, weight: Floats
 ) -> Deviation | None:
-    """With an isotonic curve on top: deviations that rise with those fitted, of any shape.
+    """Fit an isotonic curve on top: deviations that rise with those fitted, of any shape.
 
     The mean absolute error of values with about the same deviation, √(π/2) times, is the deviation
     they should have (Busk et al., arXiv:2305.16325, with squared errors).
 
-    Parameters are those of :func:`fit_deviation`. None if there are too few values.
+    Parameters are those of :func:`fit_deviation`. The result is None with too few values.
     """
     from scipy.optimize import isotonic_regression
 
@@ -150,6 +150,6 @@ def fit_curve(
 
 
 def _length(components: Floats) -> Floats:
-    """Root of the mean square of the components, ``[n, 1]``."""
+    """Return the root mean square of the components, ``[n, 1]``."""
     mean = np.square(components).mean(axis=1, keepdims=True)
     return np.asarray(np.maximum(np.sqrt(mean), _TINY))

@@ -1,4 +1,4 @@
-"""A trained, calibrated ensemble: load it from a run directory and predict."""
+"""Trained, calibrated ensemble that is loaded from a run directory and predicts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,20 @@ from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
 from hydragnn_flow.ensemble.conformal import needed_for_coverage
 from hydragnn_flow.ensemble.inputs import StructureGraphs, check_reads_structures
 from hydragnn_flow.ensemble.member_predictions import lay_out, on_device, predict_members
-from hydragnn_flow.ensemble.members import load_member, member_files, member_name, remaining_members
-from hydragnn_flow.ensemble.mixed_calibration import (
-    ByDataSet,
-    MixedCalibration,
-    calibration_of_rows,
-    with_enough,
-)
+from hydragnn_flow.ensemble.members import load_member, member_files, remaining_members
 from hydragnn_flow.ensemble.predictions_table import Predictions, joined
 from hydragnn_flow.ensemble.structure_files import Predictable, open_structures
-from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, read_summary
-from hydragnn_flow.ensemble.uncertainty import Calibration, Distribution, Floats, distribution
+from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, member_name, read_summary
+from hydragnn_flow.ensemble.uncertainty import (
+    ByDataSet,
+    Calibration,
+    Distribution,
+    Floats,
+    MixedCalibration,
+    calibration_of_rows,
+    distribution,
+    with_enough,
+)
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.plain_files import FROM_A_COPY
@@ -49,7 +52,7 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True)
 class Ensemble:
-    """Several trained models that predict together.
+    """Ensemble of trained models that predict together, with calibrated error bars.
 
     Examples
     --------
@@ -60,26 +63,25 @@ class Ensemble:
 
     models: tuple[nn.Module, ...]
     weights: NDArray[np.float64]
-    """``[n_members]``, adding up to one."""
+    """Weights of the members ``[n_members]``, which add up to one."""
     calibrations: dict[str, Calibration]
-    """Per target."""
+    """Calibration of error bars by target."""
     manifest: Manifest
     """Manifest of the store the members were trained on."""
     coverage: float
-    """Fraction of true values the intervals are to hold."""
+    """Fraction of true values in the intervals."""
     numbers: tuple[int, ...] | None = None
-    """Number of each member, by which columns name it; from 0 on, if none is left out."""
+    """Number of each member, which names its columns; counted from 0 if None."""
     aggregation: Aggregation = "weighted"
-    """How the members' predictions become one: ``median``, or their mean by ``weights``."""
+    """Combination of the members' predictions: ``median``, or their mean by ``weights``."""
     applicability: Applicability = field(default_factory=Applicability)
-    """Ranges of the training data; by default nothing is known of them."""
+    """Ranges of the training data, for out-of-distribution notes; unknown by default."""
     by_data_set: ByDataSet = field(default_factory=dict)
-    """Calibrations of several data sets, which count in place of ``calibrations`` for theirs."""
+    """Calibrations by data set and target, which replace ``calibrations`` for their data set."""
     data_set: str | None = None
-    """Data set, of several that the members were trained on, whose branch predicts structures that
-    do not say to which they belong."""
+    """Data set whose branch predicts structures that name none, if there are several."""
     directory: Path | None = None
-    """Directory that it was loaded from."""
+    """Directory that the ensemble was loaded from."""
 
     @classmethod
     def load(
@@ -92,11 +94,11 @@ class Ensemble:
         path
             Directory of the run, or of the export.
         without
-            Members to leave out, by number; their files are not read. The weights of the others
-            are divided by their sum. The calibration was made with all members, so intervals of
-            the others hold less exactly what they should.
+            Numbers of members to leave out; their files are not read. The weights of the others are
+            divided by their sum. The calibration was made with all members, so the coverage of
+            intervals is less exact without some.
         data_set
-            As of :meth:`of_data_set`.
+            Name of a data set, see :meth:`of_data_set`.
 
         Raises
         ------
@@ -128,31 +130,32 @@ class Ensemble:
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 
     def of_data_set(self, name: str) -> Ensemble:
-        """The same ensemble, predicting structures as those of one of its data sets.
+        """Return the same ensemble, predicting structures as those of one of its data sets.
 
-        Their energies are then at that data set's level of theory. Graphs of a store whose data
-        sets are those of training say themselves to which they belong.
+        Energies are then at that data set's level of theory. Graphs of a store with the same data
+        sets as in training carry their data set.
 
         Parameters
         ----------
         name
-            One of `data.sources` of the run.
+            Name of one of `data.sources` of the run.
 
         Raises
         ------
         InputError
-            If the ensemble was not trained on a data set of that name, with a branch for it.
+            If the ensemble has no branch for a data set of that name.
         """
         self.branches.check_has(name)
         return replace(self, data_set=name)
 
     def at(self, coverage: float) -> Ensemble:
-        """The same ensemble with intervals that are to hold another fraction of true values.
+        """Return the same ensemble with intervals for another fraction of true values.
 
         Raises
         ------
         InputError
-            If it is no fraction, or needs more structures than the ensemble was calibrated on.
+            If the fraction is not between 0 and 1, or needs more structures than the ensemble was
+            calibrated on.
         """
         if not 0 < coverage < 1:
             raise InputError(f"coverage = {coverage:g}: must lie between 0 and 1; give 0.9, say")
@@ -176,37 +179,37 @@ class Ensemble:
         device: str | torch.device = "cpu",
         say: Callable[[str], None] = print,
     ) -> Predictions:
-        """Predict structures.
+        """Predict structures with calibrated error bars.
 
         Parameters
         ----------
         structures
             ASE structures, periodic or not; a path of a file that ASE reads, of a directory of such
             files, of a GraphStore, or of a table (.csv) if the training data were one; or an open
-            GraphStore. Labels that they have are shown beside the predictions, with the errors.
+            GraphStore. Their labels are shown with the predictions, and errors too.
         split
-            Name of the split of a GraphStore to predict; all of them, in the order of the store, if
-            None.
+            Name of the split of a GraphStore to predict; if None, all of them, in the order of the
+            store.
         members
-            Whether to give every member's prediction too (`<target>_member_<k>`).
+            True to add every member's prediction (`<target>_member_<k>`).
         coverage
-            Fraction of true values that the intervals are to hold, if another than that of the run.
+            Fraction of true values in the intervals, if not that of the run.
         device
             Device of the networks, by torch's name.
         say
-            Told which files of a directory were passed over, and why.
+            Function that receives remarks on files of a directory that were skipped.
 
         Returns
         -------
         Predictions
-            In the order of the input; `graph_id` is the position in it, or that of a store. A
-            structure that cannot be predicted has a row with NaN, and the reason as its `note`.
+            Tables in the order of the input; `graph_id` is the position in it, or that of a store.
+            A structure that cannot be predicted has a row with NaN, and the reason as its `note`.
 
         Raises
         ------
         InputError
-            If there is nothing to predict, if the ensemble reads what structures do not have, or if
-            it was calibrated on too few structures for the coverage.
+            If there is nothing to predict, if the ensemble reads inputs that structures do not
+            have, or if it was calibrated on too few structures for the coverage.
         """
         ensemble = on_device(self if coverage is None else self.at(coverage), device)
         opened = open_structures(ensemble, structures, split)
@@ -216,23 +219,23 @@ class Ensemble:
     def remarks(
         self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]
     ) -> list[str]:
-        """Notes on structures, and where their members differ more than on calibration data.
+        """Return notes on structures, extended where members differ more than in calibration.
 
         Parameters
         ----------
         notes
-            Of each structure, what it has that the training data do not have.
+            Note on each structure: properties that the training data do not have.
         predictions
-            Every member's: output -> ``[n_members, n, d]``.
+            Predictions of every member ``[n_members, n, d]`` by output.
         n_atoms
-            Of each structure.
+            Number of atoms of each structure.
         """
         found = deviations_of(predictions, self.weights, self.manifest, n_atoms)
         deviations = self.applicability.deviation_notes(found, self.manifest)
         return joined_notes(notes, deviations) if deviations else list(notes)
 
     def refusal(self, atoms: Atoms) -> str | None:
-        """Why a structure cannot be predicted; None if it can be."""
+        """Return the reason why a structure cannot be predicted; None if it can be."""
         try:
             self.graphs.graph(atoms)
         except InputError as error:
@@ -240,12 +243,12 @@ class Ensemble:
         return None
 
     def batch_of(self, atoms: Atoms) -> Batch:
-        """The graph of one structure, for the members to read.
+        """Return the graph of one structure as a batch for the members.
 
         Raises
         ------
         InputError
-            If the structure has an element the ensemble never saw, or cannot be a graph.
+            If an element is not in the training data, or the structure cannot be a graph.
         """
         try:
             return batch_graphs([self.graphs.graph(atoms)])
@@ -253,7 +256,7 @@ class Ensemble:
             raise InputError(f"the structure: {error}") from None
 
     def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
-        """Members' predictions by the members' numbers: output -> number -> ``[n, d]``."""
+        """Return members' predictions ``[n, d]`` by output and member number."""
         numbers = self.numbers or range(len(self.models))
         return {
             name: dict(zip(numbers, values, strict=True)) for name, values in predictions.items()
@@ -271,13 +274,13 @@ class Ensemble:
         Parameters
         ----------
         members
-            Output -> ``[n_members, n, d]``.
+            Predictions of the members ``[n_members, n, d]`` by output.
         n_atoms
-            Of each structure.
+            Number of atoms of each structure.
         numbers
-            Atomic numbers of all structures; None if nodes are no atoms.
+            Atomic numbers of all structures; None if nodes are not atoms.
         data_sets
-            Name of the data set of each structure, where there are several; by default it is
+            Name of the data set of each structure, if there are several; by default
             :attr:`data_set`.
         """
         if data_sets is None and self.data_set is not None:
@@ -310,13 +313,13 @@ class Ensemble:
         return calibration_of_rows(target, of_all, self.by_data_set, of_rows)
 
     def check_reads_structures(self) -> None:
-        """Refuse structures where the members read what only graphs have.
+        """Raise an error if the members need more than plain structures.
 
         Raises
         ------
         InputError
-            If they need node features or edges that structures do not have, or nobody says which
-            of several branches is to predict them.
+            If they need node features or edges that structures do not have, or it is open which of
+            several branches is to predict.
         """
         check_reads_structures(self.models, self.manifest)
         self.branches.check_structures()
@@ -328,11 +331,11 @@ class Ensemble:
 
     @cached_property
     def graphs(self) -> StructureGraphs:
-        """Maker of the graphs of structures."""
+        """Converter of structures to graphs."""
         return StructureGraphs(self.manifest, self.branches.number)
 
     @cached_property
     def branches(self) -> Branches:
-        """Which of the networks' branches predicts what."""
+        """Branches of the networks, and the data set of each."""
         several = any(getattr(model, "n_branches", 1) > 1 for model in self.models)
         return Branches(self.manifest, several, self.data_set)

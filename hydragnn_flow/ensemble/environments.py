@@ -1,7 +1,7 @@
 """Distances, numbers of neighbours and volumes of structures, relative to their elements.
 
-Each is compared with what the elements have in the training data, so that one range serves copper
-and gold. Elements and pairs that are rare there lean on covalent radii.
+Each is compared with the mean of its elements in the training data, so that one range serves copper
+and gold. Means of rare elements and pairs are shrunk towards values from covalent radii.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ELEMENTS = len(covalent_radii)
 # Neighbours count fully up to about this multiple of the sum of covalent radii, and then less.
 _BONDED = 1.35
 _WIDTH = 0.05
-# A mean over fewer values than this leans on the mean of all elements.
+# Means over fewer values than this are shrunk towards the mean of all elements.
 _FEW = 5.0
-# Of the same kind, for volumes: this many structures of an element alone.
+# Same for volumes, in structures of one element alone.
 _FEW_VOLUMES = 0.2
 SURROUNDINGS = "surroundings"
-"""How far the surroundings of a structure's atoms are from the usual."""
+"""Name of the quantity that measures how unusual the surroundings of atoms are."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +42,20 @@ class Environments:
     graph: Integers
     """Structure of each atom, [n_atoms]."""
     n_atoms: Integers
-    """Atoms of each structure, [n]."""
+    """Number of atoms of each structure, [n]."""
     sender: Integers
     receiver: Integers
-    """Ends of each edge, [n_edges]."""
+    """Atom at which each edge ends, [n_edges]; ``sender`` is where it begins."""
     lengths: Floats
-    """Of the edges [Å], [n_edges]."""
+    """Lengths of the edges [Å], [n_edges]."""
     volumes: Floats
     """Volume of each structure [Å³], [n]; NaN if it is not periodic in three directions."""
     finite: NDArray[np.bool_]
-    """Whether each structure is periodic in no direction, [n]."""
+    """Mask of structures that are periodic in no direction, [n]."""
 
     @classmethod
     def of(cls, batch: Batch) -> Environments:
-        """Those of graphs whose first node feature is the atomic number."""
+        """Return the environments of graphs whose first node feature is the atomic number."""
         sender, receiver = batch.edge_index.cpu().numpy()
         positions = batch.pos.detach().cpu().numpy().astype(np.float64)
         vectors = positions[receiver] - positions[sender] + batch.edge_shifts.cpu().numpy()
@@ -97,7 +97,7 @@ class Environments:
 
     @cached_property
     def neighbours(self) -> Floats:
-        """Number of each atom's neighbours at the distance of bonds, counted smoothly."""
+        """Smooth count of each atom's neighbours at bond distances, [n_atoms]."""
         weights = 1.0 / (1.0 + np.exp((np.exp(self.closeness) - _BONDED) / _WIDTH))
         return np.bincount(self.receiver, weights, len(self.numbers)).astype(np.float64)
 
@@ -109,36 +109,36 @@ class Environments:
         return counts.reshape(-1, _ELEMENTS) / self.n_atoms[:, None]
 
     def edges_of(self, graph: int) -> Integers:
-        """Edges of a structure."""
+        """Return the indices of a structure's edges."""
         return np.flatnonzero(self.graph[self.receiver] == graph)
 
     def atoms_of(self, graph: int) -> Integers:
-        """Atoms of a structure."""
+        """Return the indices of a structure's atoms."""
         return np.flatnonzero(self.graph == graph)
 
 
 @dataclass(frozen=True)
 class Usual:
-    """What elements have on average in the training data."""
+    """Mean environments of elements in the training data."""
 
     closeness: Floats
-    """Of a structure's closest edge between two elements, by pair, [119²]."""
+    """Mean closeness of a structure's closest edge between two elements, by pair, [119²]."""
     nearest: Floats
-    """Closeness of an atom's nearest neighbour, by element, [119]."""
+    """Mean closeness of an atom's nearest neighbour, by element, [119]."""
     neighbours: Floats
-    """Number of neighbours, by element, [119]."""
+    """Mean number of neighbours of an atom, by element, [119]."""
     volume: Floats
-    """Volume of an atom [Å³], by element, [119]."""
+    """Mean volume of an atom [Å³], by element, [119]."""
     surroundings: Surroundings
 
     @classmethod
     def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
-        """Means over structures, in memory that does not grow with their number.
+        """Compute means over structures, in memory that does not grow with their number.
 
         Parameters
         ----------
         batches
-            Called twice for the structures, which may come from a disk.
+            Function that yields the structures, which may come from disk; called twice.
         """
         pairs, nearest, neighbours = _Mean(_ELEMENTS**2), _Mean(_ELEMENTS), _Mean(_ELEMENTS)
         volumes = _Volumes()
@@ -159,19 +159,19 @@ class Usual:
         )
 
     def closer(self, one: Environments) -> Floats:
-        """Closeness of each edge less what is usual of its pair, [n_edges]."""
+        """Return the closeness of each edge less the mean of its pair, [n_edges]."""
         return one.closeness - self.closeness[one.pairs]
 
     def more_neighbours(self, one: Environments) -> Floats:
-        """Neighbours of each atom less what is usual of its element, [n_atoms]."""
+        """Return the neighbours of each atom less the mean of its element, [n_atoms]."""
         return one.neighbours - self.neighbours[one.numbers]
 
     def strangeness(self, one: Environments) -> Floats:
-        """How far each atom's surroundings are from the usual, [n_atoms]."""
+        """Return the distance of each atom's surroundings from the usual, [n_atoms]."""
         return self.surroundings.distances(one.numbers, _shells(one, self.closeness))
 
     def quantities(self, one: Environments) -> dict[str, Floats]:
-        """Quantities of each structure, [n]; NaN where a structure has none."""
+        """Return quantities of each structure, [n], by name; NaN where undefined."""
         more = self.more_neighbours(one)
         near = np.isfinite(one.nearest)
         farther = np.where(near, one.nearest - self.nearest[one.numbers], 0.0)
@@ -191,7 +191,7 @@ class Usual:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can say it; pairs that share the commonest value are left out."""
+        """Convert to plain values for JSON; pairs with the most common value are left out."""
         values, counts = np.unique(self.closeness, return_counts=True)
         otherwise = float(values[counts.argmax()])
         others = np.flatnonzero(self.closeness != otherwise).tolist()
@@ -211,7 +211,7 @@ class Usual:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Usual:
-        """The inverse of :meth:`to_dict`."""
+        """Read the values of :meth:`to_dict`."""
         closeness = np.full(_ELEMENTS**2, values["closeness"]["otherwise"])
         for pair, value in values["closeness"]["pairs"].items():
             one, other = map(int, pair.split("-"))
@@ -225,7 +225,7 @@ class Usual:
 
 
 class _Mean:
-    """Mean by number, leaning on the mean of all where there are few values."""
+    """Mean by number, shrunk towards the mean of all where there are few values."""
 
     def __init__(self, size: int) -> None:
         self._n = np.zeros(size)
@@ -241,7 +241,7 @@ class _Mean:
 
 
 class _Volumes:
-    """Volume of each element by least squares, leaning on the cubes of covalent radii."""
+    """Volume of each element by least squares, shrunk towards cubes of covalent radii."""
 
     def __init__(self) -> None:
         self._squares = np.zeros((_ELEMENTS, _ELEMENTS))
@@ -260,18 +260,18 @@ class _Volumes:
         rest = self._products - self._squares @ like_cubes
         leaning = self._squares + _FEW_VOLUMES * np.eye(_ELEMENTS)
         found = like_cubes + np.linalg.solve(leaning, rest)
-        # Of an element that always comes with large others the fit may be negative.
+        # The fit may be negative for an element that only occurs with larger ones.
         return np.maximum(found, 0.1 * like_cubes)
 
 
 def _shells(one: Environments, closeness: Floats) -> Floats:
-    """Neighbours of each atom by distance, in what is usual of the closest ones."""
+    """Count neighbours of each atom by distance, in units of the usual closest one."""
     distances = np.exp(one.closeness - closeness[one.pairs])
     return neighbours_in_shells(one.receiver, distances, len(one.numbers))
 
 
 def _closest_of_pairs(one: Environments) -> tuple[Integers, Floats]:
-    """Pair and closeness of the closest edge of every pair of elements in every structure."""
+    """Return pair and closeness of the closest edge of each pair of elements and structure."""
     where = one.graph[one.receiver] * _ELEMENTS**2 + one.pairs
     order = np.lexsort((one.closeness, where))
     first = order[np.flatnonzero(np.diff(where[order], prepend=-1))]
@@ -279,7 +279,7 @@ def _closest_of_pairs(one: Environments) -> tuple[Integers, Floats]:
 
 
 def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
-    """Smallest (`np.fmin`) or largest value of each structure, NaN where it has none."""
+    """Return the smallest (`np.fmin`) or largest value of each structure, NaN without any."""
     found = np.full(n, np.nan)
     which.at(found, graph, values)
     return found

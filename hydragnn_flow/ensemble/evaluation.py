@@ -1,4 +1,4 @@
-"""Errors and uncertainty of an ensemble on labelled data."""
+"""Evaluation of an ensemble on labelled data: errors and quality of error bars."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from hydragnn_flow.ensemble.target_measures import TargetMeasures, measure_targe
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 
-# What makes one doubt the unit of labels: this correlation with predictions, beyond this factor.
+# The unit of labels is doubtful from this correlation with predictions, beyond this factor.
 _FOLLOWS = 0.9
 _FACTOR = 3.0
-# And their zero: a mean error beyond so many times the spread of errors, and so many error bars.
+# Their zero is doubtful if the mean error exceeds so many spreads of errors and so many error bars.
 _ONE_SIDED = 3.0
 _BEYOND = 10.0
 _LEAST_VALUES = 10
@@ -44,36 +44,36 @@ def evaluate(
     keys: Mapping[str, str] | None = None,
     say: Callable[[str], None] = print,
 ) -> dict[str, TargetMeasures]:
-    """Predict labelled structures and measure errors and uncertainty.
+    """Predict labelled structures, and measure errors and uncertainty.
 
     Parameters
     ----------
     ensemble
-        A loaded ensemble.
+        Ensemble that predicts the structures.
     data
-        What :func:`~hydragnn_flow.ensemble.ensemble.Ensemble.predict` takes, a GraphStore, or ASE
-        structures. Units are those of the training data.
+        Path or structures that :func:`~hydragnn_flow.ensemble.ensemble.Ensemble.predict` takes, a
+        GraphStore, or ASE structures. Units are those of the training data.
     split
-        Of a GraphStore; all its splits if None.
+        Name of a GraphStore's split; all its splits if None.
     keys
-        Target -> key of its labels in files and structures. By default the key in the training
+        Key of the labels in files and structures by target. By default the key in the training
         data, or else the target's name, in the results of a calculation, `Atoms.info` or
         `Atoms.arrays`.
     say
-        Told which files of a directory were passed over, which targets have no labels, which splits
-        count together, and whose labels seem to be in another unit.
+        Function that receives remarks: files of a directory that were skipped, targets without
+        labels, splits that count together, labels that seem to be in another unit.
 
     Returns
     -------
     dict
-        By target, in the ensemble's order; targets that grow with the number of atoms a second time
-        as ``energy per atom``.
+        Measures by target, in the ensemble's order; extensive targets a second time as ``energy per
+        atom``.
 
     Raises
     ------
     InputError
         If there is nothing to predict, no target has labels, only some structures have one, or a
-        label is not what the ensemble predicts.
+        label does not match the ensemble's target.
     """
     found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
     return measure_targets(
@@ -94,14 +94,14 @@ def predict_labelled(
     keys: Mapping[str, str] | None = None,
     say: Callable[[str], None] = print,
 ) -> Predicted:
-    """Predictions of labelled structures, and their labels.
+    """Predict labelled structures, and return predictions and labels.
 
     Parameters are those of :func:`evaluate`.
 
     Raises
     ------
     InputError
-        As of :func:`evaluate`.
+        In the same cases as :func:`evaluate`.
     """
     keys = keys or {}
     if unknown := keys.keys() - ensemble.calibrations.keys():
@@ -147,7 +147,7 @@ def _in_records(
     keys: Mapping[str, str],
     say: Callable[[str], None],
 ) -> Predicted:
-    """Labels first: what is wrong with them is said before anything is predicted."""
+    """Read labels, then predict: errors in labels are reported before the slow prediction."""
     targets = ensemble.manifest.targets
     named = {name: record.found for name, record in records.items()}
     wanted = {name: _keys_of(ensemble, name, keys) for name in ensemble.calibrations}
@@ -206,9 +206,9 @@ def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]
 
 
 def doubt_of(predicted: Floats, reference: Floats) -> str | None:
-    """What suggests that labels are in another unit, or of the other sign; None if nothing does.
+    """Return a hint that labels are in another unit or have the other sign; None without one.
 
-    They then follow the predictions, which errors of a model do not make them do, by a factor.
+    Such labels are proportional to the predictions, which a model's errors do not cause.
 
     Parameters
     ----------
@@ -229,7 +229,7 @@ def doubt_of(predicted: Floats, reference: Floats) -> str | None:
 
 
 def seem_per_atom(predicted: Floats, reference: Floats, n_atoms: NDArray[np.int64]) -> bool:
-    """Whether labels are much nearer to predictions if they are multiplied by numbers of atoms.
+    """Return True if labels times numbers of atoms are much nearer to the predictions.
 
     Parameters
     ----------
@@ -244,7 +244,7 @@ def seem_per_atom(predicted: Floats, reference: Floats, n_atoms: NDArray[np.int6
 
 
 def offset_of(predicted: Floats, std: Floats, reference: Floats) -> float | None:
-    """Mean error of labels that are far from the predictions, all to one side; otherwise None.
+    """Return the mean error of labels far from the predictions to one side; otherwise None.
 
     Energies have another zero in another code or with other reference atoms.
 
@@ -268,7 +268,7 @@ def _tell_missing(ensemble: Ensemble, labelled: Container[str], say: Callable[[s
 
 
 def _keys_of(ensemble: Ensemble, target: str, keys: Mapping[str, str]) -> list[str]:
-    """Keys to look for a target's label: the one given, or that of training, then its name."""
+    """Return keys to try for a target's label: the given one, or training's, then its name."""
     if target in keys:
         return [keys[target]]
     return keys_of_label(ensemble.manifest, target)

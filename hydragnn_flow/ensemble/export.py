@@ -1,4 +1,4 @@
-"""Export of an ensemble: one directory that predicts wherever it is copied."""
+"""Export of an ensemble as one directory that can be copied anywhere."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ CARD = "README.md"
 
 
 def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
-    """Write what an ensemble predicts with to a new directory, whole or not at all.
+    """Write all that an ensemble needs to predict to a new directory, whole or not at all.
 
-    Of the members' checkpoints only the weights of prediction are written: no state of an
-    optimizer, no other copies of the weights. All else is copied as it is.
+    Checkpoints of members are reduced to the weights that predict, without optimizer state and
+    other copies of the weights. All other files are copied as they are.
 
     Parameters
     ----------
     run_directory
-        Of a finished run.
+        Directory of a finished run.
     out
-        Directory to make.
+        New directory of the export.
     card
-        Text of its README.md.
+        Text of the README.md in it.
 
     Raises
     ------
@@ -41,9 +41,9 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
     """
     check_export(run_directory, out)
     folder = ensemble_folder(run_directory)
-    Ensemble.load(run_directory)  # which refuses what could not predict
+    Ensemble.load(run_directory)  # raises an error where it could not predict
     names = verify_checksums(folder)
-    # On the same disk, and hidden until it is whole.
+    # On the same disk, so that the rename is atomic, and hidden until it is whole.
     temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
     try:
         for name in names:
@@ -53,7 +53,7 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
                 save_checkpoint(target, predicting_state(load_checkpoint(source), source))
             else:
                 copy_file(source, target)
-        if (folder / CALIBRATION).exists():  # which may be replaced, so it has a seal of its own
+        if (folder / CALIBRATION).exists():  # replaceable, so it has its own checksum
             copy_file(inside(run_directory, folder / CALIBRATION), temporary / CALIBRATION)
         write_text(temporary / CARD, card)
         write_checksums(temporary, [*names, CARD])
@@ -63,7 +63,7 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
 
 
 def check_export(run_directory: Path, out: Path) -> None:
-    """Refuse, before anything is read, an export that could not be made.
+    """Raise an error, before anything is read, for an export that could not be made.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Failed members: those whose place others take, as `selection.json` names them."""
+"""Failed members, which other trials replace, as `selection.json` names them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from hydragnn_flow.config.network import read_json
 from hydragnn_flow.errors import InputError
 
 SELECTION = "selection.json"
-"""The choice of members, in the ensemble's folder."""
+"""File with the choice of members, in the ensemble's folder."""
 
 
 @dataclass(frozen=True)
 class FailedMember:
-    """A member that was given up."""
+    """Member whose training was given up."""
 
     member: int
     trial: int
@@ -24,7 +24,7 @@ class FailedMember:
 
 
 def failed_members(folder: Path) -> list[FailedMember]:
-    """The members of an ensemble that were given up, in that order; none if nothing says so."""
+    """Return the members that were given up, in that order; none without such a record."""
     try:
         return [FailedMember(**values) for values in read_json(folder / SELECTION)["failed"]]
     except (InputError, KeyError, TypeError):
@@ -32,12 +32,12 @@ def failed_members(folder: Path) -> list[FailedMember]:
 
 
 def failed_sentences(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences on failed members: what takes their place, or what they are without a successor.
+    """Return a sentence on each failed member: what replaces it, or why it stays unfinished.
 
     Parameters
     ----------
     summary
-        Content of `ensemble.json`.
+        Content of the file `ensemble.json`.
     """
     members: Sequence[Mapping[str, Any]] = summary["members"]
     kept = {member["member"] for member in members}

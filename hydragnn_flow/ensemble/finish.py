@@ -1,4 +1,4 @@
-"""After the members are trained: weigh, calibrate, test once."""
+"""Completion of an ensemble after training: weights, calibration, one test."""
 
 from __future__ import annotations
 
@@ -39,28 +39,28 @@ from hydragnn_flow.training.trivial import trivial_errors
 
 @dataclass(frozen=True)
 class Member:
-    """How a member came to be."""
+    """Origin, cost and result of a trained member."""
 
     member: int
     trial: int
     best_val_error: float
-    """The criterion on the validation split."""
+    """Best criterion on the validation split."""
     best_val_loss: float
     gcds: list[str]
     seconds: float
     cpu_seconds: float
     reason: str = ""
-    """Why it was not trained to the end, where it was not; its best weights until then count."""
+    """Reason why training ended early, if it did; the best weights until then are used."""
     choice: str = ""
-    """Why its trial was chosen."""
+    """Reason why its trial was chosen."""
     repeat: int = 0
-    """Members of the same trial before it."""
+    """Number of earlier members of the same trial."""
     trial_error: float = math.inf
-    """The criterion of its trial on the validation split."""
+    """Criterion of its trial on the validation split."""
     graphs_per_step: float = 0.0
-    """Mean number of graphs of a step over all its GCDs, in its last epoch."""
+    """Mean number of graphs in a step over all its GCDs, in its last epoch."""
     learning_rate: float = 0.0
-    """The largest by then, before a schedule lowers it."""
+    """Largest learning rate at the end, before a schedule lowers it."""
 
 
 def finish_ensemble(
@@ -75,21 +75,21 @@ def finish_ensemble(
     Parameters
     ----------
     run_directory
-        Of the campaign; the members' folders are in it.
+        Directory of the campaign, with the members' folders.
     config
-        Coverage of the intervals, and the criterion that weighs the members.
+        Configuration with the coverage of intervals and the criterion for weights.
     store
-        Its calibration split weighs and calibrates, or else its validation split. Errors on its
-        test split are computed here and nowhere else.
+        Store of the campaign. Its calibration split, or else its validation split, is used for
+        weights and calibration. Errors on its test split are computed here and nowhere else.
     members
-        In the order of their folders.
+        Members in the order of their folders.
     totals
         Wall and CPU seconds of the campaign, for the summary.
 
     Returns
     -------
     dict
-        The content of `ensemble.json`, which is written last.
+        Content of `ensemble.json`, which is written last.
     """
     run_directory = Path(run_directory)
     folder = run_directory / FOLDER
@@ -105,7 +105,7 @@ def finish_ensemble(
     labels = {
         name: labels_of(split, name, values.shape[2])
         for name, values in known.items()
-        if name in store.manifest.targets  # not a noise, or forces that nobody knows
+        if name in store.manifest.targets  # excludes noise, and forces without labels
     }
     combined = weigh_members(
         criterion,
@@ -193,7 +193,7 @@ def finish_ensemble(
         "data_sets": _of_data_sets(compared, references, distributions, test, store.manifest),
         **totals,
     }
-    (folder / CALIBRATION).unlink(missing_ok=True)  # of an ensemble that this one replaces
+    (folder / CALIBRATION).unlink(missing_ok=True)  # left by an ensemble that this one replaces
     write_text(folder / MANIFEST, store.manifest.model_dump_json(indent=1))
     content = json_text(summary)
     files = [name for member in members for name in member_files(member.member)]
@@ -209,7 +209,7 @@ def _of_data_sets(
     test: GraphSplit,
     manifest: Manifest,
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Errors on the structures of each data set, and how many of their intervals hold."""
+    """Compute errors and interval coverage on the structures of each data set."""
     names = data_sets_said([test], manifest)
     found = compare_by_data_set(compared, references, test.n_atoms, names, manifest)
     for name, errors in found.items():
@@ -225,10 +225,10 @@ def _of_data_sets(
 
 
 def _best_single(members: Sequence[Member], criterion: Floats) -> int:
-    """Place of the member that somebody without an ensemble would use.
+    """Return the index of the member that would be used without an ensemble.
 
-    It is of the trial with the smallest criterion on validation data, trained as members are; of
-    the seeds of that trial it is the first.
+    It belongs to the trial with the smallest criterion on validation data, trained as members are;
+    of the seeds of that trial it is the first.
     """
     ranks = [(member.trial_error, member.repeat) for member in members]
     return min(range(len(members)), key=lambda k: (*ranks[k], criterion[k]))
@@ -239,7 +239,7 @@ def _predictions(
     kept: Sequence[Mapping[str, dict[str, Floats]]],
     split: GraphSplit,
 ) -> dict[str, Floats]:
-    """Every member's predictions; made here of those alone that were not trained to the end."""
+    """Return every member's predictions, computing those that were not kept with its weights."""
     found = []
     for model, predictions in zip(models, kept, strict=True):
         mine = predictions.get(split.name)
@@ -254,7 +254,7 @@ def _test(
     distributions: dict[str, Distribution],
     best: int,
 ) -> dict[str, dict[str, Any]]:
-    """Errors of the best single member and of the ensemble, and how many intervals hold."""
+    """Compute errors of the best single member and of the ensemble, and the interval coverage."""
     results: dict[str, dict[str, Any]] = {}
     atoms = test.n_atoms.astype(float)[:, None]
     for name, predicted in distributions.items():

@@ -1,4 +1,4 @@
-"""Structures that weigh and calibrate an ensemble, and the folds that keep fit and score apart."""
+"""Calibration split of a store, and folds that separate fitting from scoring."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _FOLDS = 10
 
 
 def calibration_split(store: GraphStore) -> GraphSplit:
-    """The split that weighs and calibrates: its own where the store has one, or validation."""
+    """Return the split for weights and calibration; validation if a store has none of its own."""
     if CALIBRATION in store.splits and len(store[CALIBRATION]):
         return store[CALIBRATION]
     return store[VALIDATION]
 
 
 def folds(n_structures: int) -> NDArray[np.int64]:
-    """Fold of each structure, ``[n_structures]``: ten of them, or as many as there are structures.
+    """Return the fold of each structure, ``[n_structures]``: ten folds, or one per structure.
 
-    What is fitted on all folds but one has not seen the structures of that one, so its errors there
-    are like those on new structures (cross-fitting, Chernozhukov et al., Econom. J. 21, C1 (2018)).
-    The division is always the same for a number of structures.
+    A fit on all folds but one has not seen the structures of that one, so its errors there are like
+    those on new structures (cross-fitting, Chernozhukov et al., Econom. J. 21, C1 (2018)). The
+    division depends only on the number of structures.
     """
     numbers = np.arange(n_structures, dtype=np.int64) % min(_FOLDS, max(n_structures, 1))
     return np.random.default_rng(0).permutation(numbers)

@@ -15,7 +15,7 @@ from hydragnn_flow.ensemble.predictions_table import ERROR, Column, TargetValues
 
 
 def extended_xyz(structures: Sequence[Atoms]) -> str:
-    """Structures with their results, information and columns as extended XYZ.
+    """Write structures with their results, information and columns as extended XYZ.
 
     The format ends a structure's information at a line break and a cell of a column at a blank:
     line breaks become blanks, and columns are left out that have blank or empty words, complex
@@ -31,12 +31,12 @@ def with_predictions(
     said: Mapping[str, Column],
     targets: Mapping[str, TargetValues],
 ) -> list[Atoms]:
-    """Copies of structures, without calculators, with their predictions.
+    """Return copies of structures, without calculators, with their predictions.
 
     Parameters
     ----------
     structures
-        The structures.
+        Structures that were predicted.
     said
         Words and numbers of each structure for its `info`, by name; nothing where empty.
     targets

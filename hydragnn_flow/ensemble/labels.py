@@ -21,24 +21,24 @@ _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 
 
 def labels_of(split: Split, target: str, dim: int) -> Floats:
-    """True values of a target for a split, [n, dim]."""
+    """Return the true values of a target for a split, ``[n, dim]``."""
     return in_components(split.target(target), target, dim)
 
 
 def numbers_of(splits: Sequence[GraphSplit], manifest: Manifest) -> NDArray[np.int64] | None:
-    """Atomic numbers of the nodes of splits, one behind the other; None if they are no atoms."""
+    """Return the atomic numbers of all nodes of splits; None if nodes are not atoms."""
     if not has_elements(manifest):
         return None
     return np.concatenate([split.column("x")[:, 0] for split in splits]).astype(np.int64)
 
 
 def has_elements(manifest: Manifest) -> bool:
-    """Whether the first node feature is the atomic number."""
+    """Return whether the first node feature is the atomic number."""
     return manifest.node_features[:1] == ["atomic_number"]
 
 
 def in_components(values: Floats, target: str, dim: int) -> Floats:
-    """True values ``[n, d]`` in the components that a model predicts.
+    """Return true values ``[n, d]`` in the components that a model predicts.
 
     A potential predicts the six components of a stress that the data may hold as nine.
     """
@@ -48,7 +48,7 @@ def in_components(values: Floats, target: str, dim: int) -> Floats:
 
 
 def keys_of_label(manifest: Manifest, target: str) -> list[str]:
-    """Keys to look for a target's label in files: that of the training data, then its name."""
+    """Return the keys of a target's label in files: that of the training data, then its name."""
     in_training = [
         (source.get("targets") or {}).get(target, {}).get("key") for source in manifest.sources
     ]
@@ -58,18 +58,18 @@ def keys_of_label(manifest: Manifest, target: str) -> list[str]:
 def every_label(
     structures: Mapping[str, Found], target: str, described: Target, keys: Sequence[str]
 ) -> Floats | None:
-    """True values of a target for structures from files, ``[n, d]``; None if none has a label.
+    """Return the true values of a target for all structures ``[n, d]``; None if none has one.
 
     The stress of a structure that is not periodic in three directions is NaN.
 
     Parameters
     ----------
     structures
-        Name of each structure in errors -> the structure, and all that its file says.
+        Structures with all values of their files, by their names in errors.
     target, described
         Name of the target, and what the training data had.
     keys
-        Where to look for labels, at least one; the first that any structure has counts.
+        Keys of the label in files, at least one; the first that any structure has counts.
 
     Raises
     ------
@@ -104,18 +104,18 @@ def every_label(
 def label_of(
     found: Found, target: str, described: Target, keys: Sequence[str]
 ) -> tuple[Floats, str]:
-    """One structure's label as the training data had it ``[n, d]``, and what is wrong with it.
+    """Return a structure's label ``[n, d]`` as in the training data, and the error in it.
 
-    It is NaN where the structure has none, or one that is not what the ensemble predicts.
+    The label is NaN if there is none, or it has another shape than the ensemble's predictions.
 
     Parameters
     ----------
     found
-        The structure, and all that is said of it.
+        Structure with all values of its file.
     target, described
         Name of the target, and what the training data had.
     keys
-        Where to look; the first that the structure has counts.
+        Keys of the label; the first that the structure has counts.
     """
     of_atoms = described.level == "node"
     n = len(found.atoms) if of_atoms else 1

@@ -1,4 +1,4 @@
-"""Measures of predictions and their uncertainty: a formula each."""
+"""Measures of predictions and their uncertainty, one function per formula."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 
 COVERAGES = np.linspace(0, 1, 101)
-"""Fractions that intervals claim to hold, for the miscalibration area."""
-# What rounding leaves of a sum of squares, relative.
+"""Nominal fractions of intervals, for the miscalibration area."""
+# Relative rounding error of a sum of squares.
 _ROUNDING = 1e-12
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
-    """A quotient; NaN where the lower number is zero, negative or NaN."""
+    """Divide; NaN where the denominator is zero, negative or NaN."""
     above, below = np.broadcast_arrays(above, below)
     return np.asarray(np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0))
 
 
 def determination(counts: Floats, sums: Floats, squares: Floats, squared_errors: Floats) -> Floats:
-    """Coefficient of determination R²: 1 - Σ error² / Σ (reference - its mean)².
+    """Compute the coefficient of determination R²: 1 - Σ error² / Σ (reference - its mean)².
 
     Wright, J. Agric. Res. 20, 557 (1921). NaN where all references are equal.
 
@@ -37,7 +37,7 @@ def determination(counts: Floats, sums: Floats, squares: Floats, squared_errors:
 
 
 def gaussian_nll(error: Floats, std: Floats) -> Floats:
-    """Negative logarithm of a Gaussian's density at each true value.
+    """Compute the negative logarithm of a Gaussian's density at each true value.
 
     Nix and Weigend, Proc. IEEE Int. Conf. Neural Netw. 1, 55 (1994). NaN where the standard
     deviation is zero. A change of the unit adds the logarithm of its factor.
@@ -47,12 +47,12 @@ def gaussian_nll(error: Floats, std: Floats) -> Floats:
 
 
 def gaussian_crps(error: Floats, std: Floats) -> Floats:
-    """Continuous ranked probability score of a Gaussian for each true value, in its unit.
+    """Compute the continuous ranked probability score of a Gaussian, in the unit of the value.
 
-    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. The absolute error where
-    the standard deviation is zero.
+    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. It is the absolute error
+    where the standard deviation is zero.
     """
-    from scipy.special import ndtr  # here, as `status` does without SciPy
+    from scipy.special import ndtr  # imported here, as `status` does not need SciPy
 
     z = error / np.where(std > 0, std, 1.0)
     density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
@@ -61,9 +61,9 @@ def gaussian_crps(error: Floats, std: Floats) -> Floats:
 
 
 def coverage_needed(error: Floats, std: Floats) -> Floats:
-    """Fraction that a central Gaussian interval must claim to hold, to reach each true value.
+    """Compute the nominal coverage of the central Gaussian interval that ends at each true value.
 
-    Where the standard deviation is zero, 0 for an exact prediction and 1 for another.
+    Where the standard deviation is zero, it is 0 for an exact prediction and otherwise 1.
     """
     from scipy.special import ndtr
 
@@ -73,28 +73,28 @@ def coverage_needed(error: Floats, std: Floats) -> Floats:
 
 
 def miscalibration_area(held: Floats) -> Floats:
-    """Area between the fractions that Gaussian intervals hold and those that they claim.
+    """Compute the area between observed and nominal coverages of Gaussian intervals.
 
     Kuleshov, Fenner and Ermon, Proc. Mach. Learn. Res. 80, 2796 (2018); Tran et al., Mach. Learn.:
-    Sci. Technol. 1, 025006 (2020). Between two of these both are straight lines. 0 is perfect, 0.5
-    the worst.
+    Sci. Technol. 1, 025006 (2020). Both are linear between two coverages. 0 is perfect, 0.5 the
+    worst.
 
     Parameters
     ----------
     held
-        Fractions that intervals of `COVERAGES` hold ``[..., n_coverages]``.
+        Observed coverages of intervals with the nominal `COVERAGES`, ``[..., n_coverages]``.
     """
     gap = held - COVERAGES
     left, right = gap[..., :-1], gap[..., 1:]
     both = np.abs(left) + np.abs(right)
-    # Lines that cross leave two triangles, others a trapezium.
+    # Lines that cross enclose two triangles, others a trapezium.
     triangles = (left**2 + right**2) / np.where(both > 0, both, 1.0)
     height = np.where(left * right < 0, triangles, both)
     return np.asarray(height.sum(axis=-1) / (2 * (len(COVERAGES) - 1)))
 
 
 def normalised_calibration_error(variance: Floats, squared_error: Floats) -> Floats:
-    """Expected normalised calibration error (ENCE) of values binned by standard deviation.
+    """Compute the expected normalised calibration error (ENCE), binned by standard deviation.
 
     The mean over the bins of | √variance - √squared error | / √variance: Levi et al., Sensors 22,
     5540 (2022). 0 is perfect; in a sample even perfect error bars have more, the fewer values are
@@ -103,7 +103,7 @@ def normalised_calibration_error(variance: Floats, squared_error: Floats) -> Flo
     Parameters
     ----------
     variance, squared_error
-        Mean of each bin ``[..., n_bins]``; NaN for a bin without values, which does not count.
+        Mean of each bin ``[..., n_bins]``; NaN for an empty bin, which is ignored.
     """
     filled = np.isfinite(variance)
     off = np.abs(1 - np.sqrt(ratio(squared_error, variance)))
@@ -111,25 +111,25 @@ def normalised_calibration_error(variance: Floats, squared_error: Floats) -> Flo
 
 
 def mid_ranks(counts: Floats) -> Floats:
-    """Rank of each value less a half: the number of smaller ones and half of those equal to it.
+    """Compute the rank of each value less a half: the smaller ones and half of its equals.
 
     Parameters
     ----------
     counts
-        How often each distinct value occurs ``[..., n]``, the smallest first.
+        Number of times each distinct value occurs ``[..., n]``, the smallest first.
     """
     return np.asarray(counts.cumsum(axis=-1) - counts / 2)
 
 
 def rank_correlation(counts: Floats, one: Floats, other: Floats) -> Floats:
-    """Spearman's rank correlation, Am. J. Psychol. 15, 72 (1904); NaN where a side is constant.
+    """Compute Spearman's rank correlation (Am. J. Psychol. 15, 72 (1904)), NaN for constants.
 
     Parameters
     ----------
     counts
-        How often each pair counts ``[..., n]``.
+        Number of times each pair counts ``[..., n]``.
     one, other
-        Its :func:`mid_ranks` ``[..., n]``.
+        Mid-ranks of both values of a pair ``[..., n]``, see :func:`mid_ranks`.
     """
     middle = counts.sum(axis=-1, keepdims=True) / 2  # the mean of any ranks
     one, other = one - middle, other - middle
@@ -140,7 +140,7 @@ def rank_correlation(counts: Floats, one: Floats, other: Floats) -> Floats:
 
 
 def error_retention(counts: Floats, errors: Floats) -> Floats:
-    """Area under the mean absolute error of what is kept while the most uncertain are dropped.
+    """Compute the area under the error-retention curve, dropping the most uncertain first.
 
     The mean error of the least uncertain fraction q, integrated over q from 0 to 1: under the
     sparsification curve of Ilg et al., ECCV (2018), arXiv:1802.07095. Equal to the mean absolute

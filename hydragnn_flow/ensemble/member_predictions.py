@@ -68,7 +68,7 @@ class Predicted:
     """Some structures, with every member's predictions for them."""
 
     origins: Mapping[str, Column]
-    """First columns of their tables: where each comes from."""
+    """First columns of their tables by name: the origin of each structure."""
     n_atoms: NDArray[np.int64]
     """Number of atoms of each."""
     numbers: NDArray[np.int64] | None
@@ -80,13 +80,13 @@ class Predicted:
     labels: dict[str, Floats]
     """True values of the targets that may have some, target -> ``[n, d]``; NaN where unknown."""
     refusals: list[str]
-    """Why each structure has no prediction; empty for others."""
+    """Reason why each structure has no prediction; empty for others."""
     remarks: list[str]
-    """What each structure has that the training data have nothing like."""
+    """Out-of-distribution notes on each structure; empty where there is none."""
     doubts: list[str]
-    """What is wrong with the labels of each structure."""
+    """Errors in the labels of each structure; empty where there is none."""
     structures: list[Atoms] | None = None
-    """The structures, where they do not come from a store."""
+    """ASE structures; None for graphs of a store."""
 
 
 def predict_members(
@@ -104,14 +104,14 @@ def predict_members(
     ensemble
         Ensemble whose members predict.
     opened
-        The structures, as :func:`open_structures` gives them. Those of files and lists are
-        numbered from 0.
+        Input as :func:`open_structures` returns it. Structures of files and lists are numbered from
+        0.
     pieces
-        Which of them; all if None.
+        Parts of the input to predict; all of it if None.
     say
-        Called with lines on files of a directory that were passed over, at the end of all.
+        Function called, at the end, with lines on skipped files of a directory.
     progress
-        Called as the reading goes on.
+        Function called with the progress of reading.
 
     Raises
     ------
@@ -134,14 +134,14 @@ def predict_members(
 
 
 def predict_all(ensemble: Ensemble, records: Mapping[str, Record]) -> Predicted:
-    """Predict structures, all at once, which all must have a prediction.
+    """Predict structures in one go, and refuse all if one has no prediction.
 
     Parameters
     ----------
     ensemble
         Ensemble whose members predict.
     records
-        Name of each structure in errors -> the structure.
+        Structures by their names in errors.
 
     Raises
     ------
@@ -164,20 +164,20 @@ def predict_graphs(
     origins: Mapping[str, Column],
     known: dict[str, Floats] | None = None,
 ) -> Predicted:
-    """Predict graphs of a store, all at once.
+    """Predict graphs of a store in one go.
 
     Parameters
     ----------
     ensemble
         Ensemble whose members predict.
     store
-        A store that it can read.
+        Store that the ensemble can read.
     splits
-        Splits of the store or parts of them, one behind the other.
+        Splits of the store, or parts of them, in order.
     origins
-        First columns of their tables.
+        First columns of the tables, by name.
     known
-        The members' predictions, where they were made before: output -> ``[n_members, n, d]``.
+        Members' predictions ``[n_members, n, d]`` by output, if they were made before.
     """
     targets, of_atoms = store.manifest.targets, has_elements(store.manifest)
     labels: dict[str, list[Floats]] = {
@@ -217,16 +217,16 @@ def predict_graphs(
 
 
 def predict_records(ensemble: Ensemble, records: Sequence[Record], first: int = 0) -> Predicted:
-    """Predict structures, all at once; one that cannot be predicted is told in ``refusals``.
+    """Predict structures in one go; ``refusals`` names those that cannot be predicted.
 
     Parameters
     ----------
     ensemble
-        An ensemble that reads structures.
+        Ensemble that reads structures.
     records
-        The structures.
+        Structures to predict.
     first
-        Number of the first.
+        Number of the first structure.
     """
     structures = [record.atoms for record in records]
     refusals = [record.fault or "" for record in records]
@@ -287,9 +287,9 @@ def lay_out(
     ensemble
         Ensemble that predicted.
     some
-        The members' predictions.
+        Members' predictions for some structures.
     with_members, with_structures
-        Whether to give every member's prediction too, and the structures beside the tables.
+        Flags that add every member's prediction, and the structures beside the tables.
     """
     n_atoms = some.n_atoms
     distributions = ensemble.distributions(some.members, n_atoms, some.numbers, some.data_sets)
@@ -318,7 +318,7 @@ def lay_out(
 
 
 def on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:
-    """The ensemble, or a copy whose networks are on another device."""
+    """Return the ensemble, or a copy with its networks on another device."""
     there = usable_device(device)
     if there == ensemble.device:
         return ensemble
@@ -347,7 +347,7 @@ def _in_store(
 
 
 def _outputs(ensemble: Ensemble, batches: Iterable[Batch]) -> tuple[dict[str, Floats], list[str]]:
-    """Every member's outputs for graphs; what each has that the training data do not have."""
+    """Return every member's outputs for graphs, and the out-of-distribution notes on each."""
     notes: list[str] = []
 
     def noted() -> Iterator[Batch]:
@@ -361,9 +361,9 @@ def _outputs(ensemble: Ensemble, batches: Iterable[Batch]) -> tuple[dict[str, Fl
 def _missing(
     targets: Mapping[str, TargetValues], n_atoms: NDArray[np.int64]
 ) -> tuple[list[str], NDArray[np.bool_]]:
-    """Targets of each structure without a finite prediction, in words, and whether one is lost.
+    """Return notes on targets without a finite prediction, and the mask of lost structures.
 
-    A structure that is not periodic has no stress, and loses nothing.
+    A structure without three periodic directions has no stress, which is noted but no loss.
     """
     of_atom = np.repeat(np.arange(len(n_atoms)), n_atoms)
     notes, is_lost = [""] * len(n_atoms), np.zeros(len(n_atoms), dtype=bool)

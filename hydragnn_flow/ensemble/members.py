@@ -1,4 +1,4 @@
-"""Members of an ensemble in its folder: their files, and the networks in them."""
+"""Members of an ensemble: their files in its folder, and their networks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from hydragnn_flow.config.network import load_network
+from hydragnn_flow.config.network import NETWORK, load_network
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.ensemble.summary import SUMMARY
+from hydragnn_flow.ensemble.summary import SUMMARY, member_folder, member_name
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import sound
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
@@ -21,45 +21,34 @@ from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.predictions import SPLITS, predictions_in
 
 Floats = NDArray[np.float64]
-NETWORK = "config.json"
 _ROUNDING = 1e-6
 _REMEDY = "take it from a copy, or delete it and ensemble.json and start the run again"
 
 
-def member_name(member: int) -> str:
-    """The folder of a member's files, within that of the ensemble."""
-    return f"members/{member}"
-
-
-def member_folder(folder: str | Path, member: int) -> Path:
-    """The folder of a member's files."""
-    return Path(folder) / member_name(member)
-
-
 def member_files(member: int) -> list[str]:
-    """The files with which a member predicts, within the folder of the ensemble."""
+    """Return the files with which a member predicts, relative to the ensemble's folder."""
     return [f"{member_name(member)}/{name}" for name in (NETWORK, FILE)]
 
 
 def remaining_members(
     summary: Mapping[str, Any], folder: Path, without: Collection[int]
 ) -> tuple[list[int], NDArray[np.float64]]:
-    """Numbers and weights of the members that are not left out.
+    """Return numbers and weights of the members that are not left out.
 
     Parameters
     ----------
     summary
-        Content of `ensemble.json`.
+        Content of the file `ensemble.json`.
     folder
-        That it is in.
+        Folder that contains the file.
     without
         Numbers of the members to leave out.
 
     Raises
     ------
     InputError
-        If the weights do not add up to one, a member is left out that there is not, or fewer than
-        two are left, or none with a weight.
+        If the weights do not add up to one, a member to leave out does not exist, or fewer than two
+        members or no weight would be left.
     """
     members = {row["member"]: float(row["weight"]) for row in summary["members"]}
     total = sum(members.values())
@@ -92,19 +81,20 @@ def remaining_members(
 def load_member(
     folder: Path, member: int, manifest: Manifest
 ) -> tuple[nn.Module, dict[str, dict[str, Floats]]]:
-    """A member of the ensemble's folder with its best weights, and what these predict.
+    """Load a member with its best weights, and the predictions kept with them.
 
-    The rest of its checkpoint, several times as large, is gone by then.
+    The rest of its checkpoint, several times as large, is freed before this returns.
 
     Returns
     -------
     model, predictions
-        The predictions by split and output, as far as they were kept; an export has none.
+        Model, and the predictions by split and output, as far as they were kept; an export has
+        none.
 
     Raises
     ------
     InputError
-        If its files cannot be read or do not fit each other, or a weight is not finite.
+        If files cannot be read or do not match, or a weight is not finite.
     """
     directory = member_folder(folder, member)
     file = directory / FILE
@@ -129,12 +119,12 @@ def load_member(
 
 
 def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
-    """The part of a checkpoint with which a member predicts.
+    """Return the entries of a checkpoint with which a member predicts.
 
     Raises
     ------
     InputError
-        If it has no such part.
+        If the checkpoint lacks them.
     """
     try:
         return {"best": dict(state["best"]), "progress": dict(state["progress"])}

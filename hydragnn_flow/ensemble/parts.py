@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
     @property
     def what(self) -> str:
-        """The part in words."""
+        """Description of the part."""
         first, last = self.pieces[0], self.pieces[-1]
         if first.stop is not None:
             return f"structures {first.start} to {first.stop - 1} of {first.name}"
@@ -66,7 +66,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """All that decides what is predicted, beside the structures; as JSON it goes to workers."""
+    """Options that decide what is predicted from given structures; workers get them as JSON."""
 
     run: str
     """Directory that the ensemble is loaded from."""
@@ -80,9 +80,9 @@ class Asked:
     """Path of the structures."""
     split: str | None
     members: bool
-    """Whether every member's prediction is written too."""
+    """Flag that adds every member's prediction."""
     structures: bool
-    """Whether the structures are written too."""
+    """Flag that adds the structures, for extended XYZ."""
     outs: tuple[str, ...]
     """Files that are written, and not read in a directory."""
 
@@ -92,7 +92,7 @@ class OtherParts(InputError):
 
 
 def digest_of_ensemble(run: str | Path) -> str:
-    """Digest of all files that an ensemble predicts with."""
+    """Return the digest of all files that an ensemble predicts with."""
     folder, digest = ensemble_folder(run), hashlib.blake2b(digest_size=16)
     for file in filter(Path.exists, (folder / CHECKSUMS, folder / CALIBRATION)):
         with open_regular(file) as opened:
@@ -101,16 +101,16 @@ def digest_of_ensemble(run: str | Path) -> str:
 
 
 def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[Path, Part]:
-    """The parts of a prediction, in order: as they were planned before, if any is predicted.
+    """Plan the parts of a prediction, in order, or return the plan of which one is predicted.
 
     Parameters
     ----------
     folder
         Directory of the prediction.
     asked
-        All that is asked for.
+        Options of the prediction.
     opened
-        The structures, of files or of a store.
+        Input of the prediction.
     gcds
         Number of GCDs to spread a new plan over.
 
@@ -151,17 +151,17 @@ def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[
 
 
 def finished(folder: Path, plan: str = "") -> set[str]:
-    """Names of the predicted parts in a directory, or in its directories of a pattern."""
+    """Return the names of predicted parts in a directory, or in its directories of a pattern."""
     return {found.name for found in folder.glob(f"{plan}/{_PART}*" if plan else f"{_PART}*")}
 
 
 def per_part(structures: int, gcds: int) -> int:
-    """Structures of a part: a multiple of :data:`CHUNK`, as those are predicted together.
+    """Return the number of structures of a part: a multiple of :data:`CHUNK`.
 
     Parameters
     ----------
     structures
-        All there are.
+        Number of all structures.
     gcds
         Number of GCDs that predict.
     """
@@ -208,7 +208,7 @@ def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
 
 
 def request_of(part: Part, directory: Path, asked: Asked, device: str) -> dict[str, Any]:
-    """The task to predict a part, for :func:`predict_part`."""
+    """Return the arguments of :func:`predict_part`."""
     about = {"what": part.what, "directory": str(directory), "pieces": part.pieces}
     return {**about, "device": device, "asked": asdict(asked)}
 
@@ -221,7 +221,7 @@ def predict_part(request: Mapping[str, Any]) -> None:
     Parameters
     ----------
     request
-        As :func:`request_of` makes it.
+        Arguments that :func:`request_of` made.
 
     Raises
     ------
@@ -262,16 +262,16 @@ def predict_part(request: Mapping[str, Any]) -> None:
 def results_of(
     parts: Mapping[Path, Part], opened: Graphs | Files
 ) -> tuple[list[tuple[Path, int]], dict[str, int]]:
-    """The finished parts as `PredictionFiles.join` takes them, and what they counted.
+    """Collect finished parts for `PredictionFiles.join`, and add up their numbers.
 
-    Files that were passed over are added to those of ``opened``.
+    Skipped files are added to those of ``opened``.
 
     Parameters
     ----------
     parts
         Directories of the parts, in order.
     opened
-        The structures. Those of files are numbered through; those of a store have its numbers.
+        Input of the prediction. Structures of files are numbered through all parts.
     """
     used: list[tuple[Path, int]] = []
     totals = dict.fromkeys(Written._fields[1:], 0)
@@ -288,7 +288,7 @@ def results_of(
 
 
 def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
-    """The chunks; if one does not come, this process ends, and its part is predicted elsewhere.
+    """Yield the chunks; if one does not come, end this process: another predicts its part.
 
     A GPU or a file system that hangs would otherwise hold up the whole prediction for ever.
     """

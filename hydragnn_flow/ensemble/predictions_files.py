@@ -43,9 +43,9 @@ _LOCK = "lock"
 _TABLES = {"": "graphs.part", NODES: "nodes.part"}
 _FRAMES = "frames.part"
 _ATTRIBUTES = "PANDAS_ATTRS"
-"""Where pandas keeps in a Parquet file what `DataFrame.attrs` hold."""
+"""Key under which pandas keeps `DataFrame.attrs` in a Parquet file."""
 _ARROW = {"O": pa.string(), "i": pa.int64(), "b": pa.bool_(), "f": pa.float64()}
-"""Arrow's types by the kind of a column's; columns of objects hold words, or nothing."""
+"""Arrow's types by the kind of a column; columns of objects hold strings or None."""
 
 
 class Written(NamedTuple):
@@ -87,7 +87,7 @@ class PredictionFiles:
         self.may_write = [*self._paths, *(_beside(path, NODES) for path in tables)]
         """All files that may be written, tables of atoms too."""
         self.hold_structures = len(tables) < len(self._paths)
-        """Whether extended XYZ is among them."""
+        """Flag for extended XYZ among the files."""
         for path in paths:
             if self.may_write.count(path) > 1:
                 raise InputError(
@@ -106,13 +106,13 @@ class PredictionFiles:
         self._held.close()
 
     def open(self, ensemble: Ensemble, data: Predictable, split: str | None) -> Opened:
-        """Open what is to be predicted into the files, as :func:`open_structures`.
+        """Open the input of the files, as :func:`open_structures` does.
 
         Raises
         ------
         InputError
-            As that function, if a file to write is the one that is read, and for extended XYZ of a
-            GraphStore.
+            If that function refuses the input, a file to write is the one that is read, or extended
+            XYZ is to hold a GraphStore.
         """
         if isinstance(data, (str, os.PathLike)):
             check_keeps_input(Path(data), self.may_write)
@@ -173,18 +173,18 @@ def write_predictions(
     Parameters
     ----------
     ensemble
-        A loaded ensemble.
+        Ensemble that predicts.
     data, split, members, device, say
-        As for :meth:`Ensemble.predict`.
+        Input and options of :meth:`Ensemble.predict`.
     paths
-        As for :class:`PredictionFiles`.
+        Files to write, as for :class:`PredictionFiles`.
     progress
-        Called as the input is read.
+        Function called with the progress of reading.
 
     Raises
     ------
     InputError
-        As :meth:`Ensemble.predict`, and for extended XYZ of a GraphStore.
+        If :meth:`Ensemble.predict` would refuse, and for extended XYZ of a GraphStore.
     """
     with PredictionFiles([Path(path) for path in paths]) as files:
         opened = files.open(ensemble, data, split)
@@ -245,7 +245,7 @@ def write_part(folder: Path, chunks: Iterable[Chunk]) -> dict[str, int]:
 
 @contextmanager
 def _workplace(path: Path) -> Iterator[Path]:
-    """The hidden directory in which a file grows, without what a killed process left in it."""
+    """Hold the hidden directory in which a file grows, emptied of what a killed process left."""
     folder = path.with_name(f".{path.name}.writing")
     with ExitStack() as stack:
         try:
@@ -302,7 +302,7 @@ def _join_tables(parts: Sequence[tuple[Path, int]], path: Path) -> None:
 
 
 def _holds(metadata: Any, name: str) -> bool:
-    """Whether a column of a Parquet file has any values, by the file's own statistics."""
+    """Return whether a column of a Parquet file has values, by the file's own statistics."""
     place = metadata.schema.names.index(name)
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # Groups without rows, of structures without atoms, have no statistics.

@@ -1,4 +1,4 @@
-"""The predictions table: one row per structure, and one per atom for targets of atoms."""
+"""Table of predictions: a row per structure, and a row per atom for node targets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GRAPH_ID, ID, NOTE, FLAGGED = "graph_id", "id", "note", "flagged"
 DATA_SET = "data_set"
 ERROR = "_error"
 NODES = "_nodes"
-"""Name of the table of atoms, behind that of the table of structures."""
+"""Suffix of the name of the table of atoms."""
 Column = Sequence[Any] | NDArray[Any]
 _OF_DISTRIBUTION = ("mean", "std", "spread", "epistemic_std", "aleatoric_std", "lo", "hi")
 """Arrays of a :class:`Distribution`, which are columns by the same names."""
@@ -35,21 +35,21 @@ class Predictions:
     """
 
     graphs: pd.DataFrame
-    """A row per structure: `graph_id`, then the columns of each graph target.
+    """Table with a row per structure: `graph_id`, then the columns of each graph target.
 
-    Graphs from several splits of a store have a column `split` before it. After it, where several
-    data sets were trained on, `data_set` says whose branch predicts a structure; structures from
-    files have `file` and `frame`, all that come from no store `formula`, and those that say their
-    own name `id`. The column `note` says what is wrong with a structure; it is empty otherwise, and
-    predictions that could not be made are NaN. The column `flagged` is true where there is no
-    prediction, or the structure is unlike the data that the ensemble was made with.
+    Graphs from several splits of a store have a column `split` before it. If several data sets were
+    trained on, `data_set` names the branch that predicts a structure. Structures from files have
+    `file` and `frame`, those not from a store `formula`, and those with their own name `id`. The
+    column `note` says what is wrong with a structure, and is empty otherwise. Predictions that
+    could not be made are NaN. The column `flagged` is true where there is no prediction, or the
+    structure is unlike the ensemble's training data.
     """
     nodes: pd.DataFrame | None
-    """A row per atom: the same columns but `note` and `flagged`, `node_index`, then those of each
-    node target. None if the ensemble has no node targets."""
+    """Table with a row per atom: the same columns without `note` and `flagged`, `node_index`, then
+    those of each node target; or None."""
 
     def by_name(self) -> dict[str, pd.DataFrame]:
-        """The tables there are, by what the names of their files end in: nothing, `_nodes`."""
+        """Return the tables by the suffix of their file names: none, or `_nodes`."""
         return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
 
     def save(self, stem: str | Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
@@ -65,7 +65,7 @@ class Chunk(NamedTuple):
 
     tables: Predictions
     structures: Sequence[Atoms] = ()
-    """The structures with what the tables say of them, where they are wanted."""
+    """Structures with their rows of the tables, if they were requested."""
     without: int = 0
     """Number of them that could not be predicted."""
     unlike: int = 0
@@ -85,7 +85,7 @@ class TargetValues(NamedTuple):
     """Predictions ``[n, d]`` of members by number, where they are wanted."""
 
     def arrays(self) -> dict[str, Floats]:
-        """All there is to write, ``[n, d]``, by what follows the target's name."""
+        """Return all arrays to write, ``[n, d]``, by the suffix of their columns."""
         arrays = {f"_{name}": getattr(self.predicted, name) for name in _OF_DISTRIBUTION}
         if self.labels is not None:
             arrays = {"": self.labels, ERROR: self.predicted.mean - self.labels} | arrays
@@ -101,22 +101,22 @@ def build_tables(
     notes: Sequence[str],
     flagged: NDArray[np.bool_],
 ) -> Predictions:
-    """Lay predictions out as tables.
+    """Arrange predictions as tables.
 
     Parameters
     ----------
     origins
-        First columns of both tables, by name: where each structure comes from.
+        First columns of both tables by name: the origin of each structure.
     n_atoms
         Number of atoms of each structure, in the order of the input.
     targets
         Values of each target.
     coverage
-        Fraction of true values that the intervals are to hold.
+        Fraction of true values in the intervals.
     notes
-        Remark on each structure; mostly empty.
+        Problems of each structure in words; mostly empty.
     flagged
-        Whether its predictions are not to be trusted.
+        Mask of structures whose predictions are not reliable.
     """
     of_graphs = {name: _column(values) for name, values in origins.items()}
     of_nodes = {name: np.repeat(values, n_atoms) for name, values in of_graphs.items()}
@@ -142,7 +142,7 @@ def build_tables(
 
 
 def joined(parts: Sequence[Predictions]) -> Predictions:
-    """Predictions one behind the other, without the columns of labels that no structure has."""
+    """Concatenate predictions, and drop columns of labels that no structure has."""
     of_parts, tables = [part.by_name() for part in parts], {}
     for name, first in of_parts[0].items():
         table = pd.concat([part[name] for part in of_parts], ignore_index=True)
@@ -153,14 +153,14 @@ def joined(parts: Sequence[Predictions]) -> Predictions:
 
 
 def may_be_absent(columns: Iterable[object]) -> list[str]:
-    """Columns that a table goes without if they are empty: `id`, labels and errors."""
+    """Return the columns that a table omits if they are empty: `id`, labels and errors."""
     known = [str(name) for name in columns]
     labels = {name for name in known if f"{name}{ERROR}" in known}
     return [name for name in known if name == ID or name.removesuffix(ERROR) in labels]
 
 
 def component_names(target: str, dim: int) -> list[str]:
-    """Column names of a target: `energy`; `forces_x`, `forces_y`, `forces_z`; `spectrum_0`, …
+    """Return the column names of a target, such as `energy`, `forces_x` or `spectrum_0`.
 
     A `stress` of six is in Voigt's order: `stress_xx`, `stress_yy`, `stress_zz`, `stress_yz`, …
     """
@@ -175,6 +175,6 @@ def component_names(target: str, dim: int) -> list[str]:
 
 
 def _column(values: Column) -> NDArray[Any]:
-    """Words as objects: arrays of strings are as wide as their longest."""
+    """Convert strings to objects: string arrays are as wide as their longest entry."""
     column = np.asarray(values)
     return column.astype(object) if column.dtype.kind in "US" else column

@@ -1,4 +1,4 @@
-"""Ranges of quantities in data, and how far beyond them values are still taken as like the data."""
+"""Ranges of quantities in data, and margins within which new values count as similar."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import numpy as np
 
 from hydragnn_flow.ensemble.environments import Floats
 
-# Fraction of the training data beyond either end of a range, where they are many.
+# Fraction of the training data left beyond either end of a range, if there are many.
 _BEYOND = 0.003
 STRANGE = 0.02
-"""Fraction of the training data beyond a range that ends where the tail of its values begins."""
+"""Fraction of the training data beyond a range that ends at the tail of its values."""
 # Width of a margin in standard deviations: at least this, and more where the data are few.
 _MARGIN = 0.5
 _FAR = 3.8
-# Of as few values the standard deviation itself is uncertain.
+# Number of values below which the standard deviation itself is uncertain.
 _FEW = 10
-# The variance of an element's fractions leans on that of all as if by as many structures.
+# Weight, in structures, with which an element's variance is shrunk towards that of all.
 _LEANING = 5.0
 
 
 @dataclass(frozen=True)
 class Range:
-    """Range of a quantity in the data, and how far beyond it is still taken as like them."""
+    """Range of a quantity in the data, with a margin within which values count as similar."""
 
     low: float
     high: float
@@ -33,11 +33,11 @@ class Range:
 
     @classmethod
     def of(cls, values: Floats) -> Range | None:
-        """Range of some values, of which NaN does not count; None if there is none.
+        """Compute the range of finite values; None if there are none.
 
-        The range ends at the quantiles 0.3 % and 99.7 %, so of several hundred values or more it
-        leaves out the most extreme. The margin is half a standard deviation. Of fewer values it is
-        wider: it reaches as far as several hundred values of a normal distribution, of which the
+        The range ends at the quantiles 0.3 % and 99.7 %, so with several hundred values or more it
+        leaves out the most extreme. The margin is half a standard deviation. With fewer values it
+        is wider: it reaches as far as several hundred values of a normal distribution, of which the
         largest of n is about √(2 ln n) standard deviations from the mean.
         """
         values = values[np.isfinite(values)]
@@ -48,14 +48,14 @@ class Range:
 
     @classmethod
     def below_tail(cls, values: Floats) -> Range:
-        """Range up to where the values' tail begins; of few values somewhat beyond."""
+        """Compute a range up to the tail of the values; with few values somewhat beyond."""
         high = np.quantile(values, 1 - STRANGE, method="inverted_cdf")
         return cls(float(values.min()), float(high), _FEW / len(values) * float(values.std()))
 
     def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
-        """Places of values beyond the range and its margin, and the end they are beyond.
+        """Yield the index of each value beyond the range and its margin, and the end exceeded.
 
-        Only on the sides that are asked for.
+        Only the requested sides are checked.
         """
         if below:
             limit = self.low - self.margin - _rounding(self.low)
@@ -66,10 +66,10 @@ class Range:
 
 
 def mirrored(values: Floats) -> Floats:
-    """Values from the median on, and as many below as far from it.
+    """Return the values above the median, and their mirror images below it.
 
-    Perfect crystals have no forces, and members agree on that: how little they can differ says
-    nothing of how much they usually do.
+    Members agree that perfect crystals have no forces. How small their deviation can be says
+    nothing of its usual variation, so only the upper half is used.
     """
     values = values[np.isfinite(values)]
     middle = np.median(values) if len(values) else 0.0
@@ -78,22 +78,22 @@ def mirrored(values: Floats) -> Floats:
 
 
 def ranges_of(values: Mapping[str, Floats]) -> dict[str, Range]:
-    """Those of quantities that any structure has."""
+    """Compute the range of each quantity that any structure has."""
     found = {name: Range.of(of) for name, of in values.items()}
     return {name: range_ for name, range_ in found.items() if range_ is not None}
 
 
 def fraction_ranges(fractions: Floats) -> dict[int, Range]:
-    """Ranges of the fraction of each element that occurs, from smallest to largest.
+    """Compute the range of the fraction of each element that occurs, by atomic number.
 
-    Where chemistry is diverse, most structures lack most elements: those without an element say
-    nothing of how much its fraction varies. The margin is of the structures with it, and leans on
-    the other elements where these are few.
+    In diverse chemistry most structures lack most elements, and say nothing of how much an
+    element's fraction varies. The margin therefore comes from structures with the element, and is
+    shrunk towards that of the other elements where these are few.
 
     Parameters
     ----------
     fractions
-        Of each element in each structure, ``[n, 119]``.
+        Fraction of each element in each structure, ``[n, 119]``.
     """
     held = fractions > 0
     n = held.sum(axis=0)
@@ -108,10 +108,10 @@ def fraction_ranges(fractions: Floats) -> dict[int, Range]:
 
 
 def _width(n: int) -> float:
-    """Width of the margin beyond the ends of n values, in standard deviations."""
+    """Return the margin beyond the ends of n values, in standard deviations."""
     return max(_MARGIN, _FAR - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)
 
 
 def _rounding(end: float) -> float:
-    """What two computations of one quantity may differ by."""
+    """Return the tolerance between two computations of one quantity."""
     return 1e-4 * max(1.0, abs(end))

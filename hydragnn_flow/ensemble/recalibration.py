@@ -1,4 +1,4 @@
-"""Calibration of a finished ensemble on a user's own labelled data, without training."""
+"""Recalibration of a finished ensemble on a user's labelled data, without training."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def recalibrate(
 ) -> dict[str, int]:
     """Fit an ensemble's standard deviations and intervals to labelled structures.
 
-    Means, weights and members stay. The ensemble predicts with the new calibration from then on,
+    Means, weights and members stay. From then on the ensemble predicts with the new calibration, in
     `calibration.json` in its folder. The calibration of the run stays in `ensemble.json`, with the
-    measures of the test split; it counts again where that file is deleted. Targets without labels
-    keep the calibration of before.
+    measures of the test split; it applies again if that file is deleted. Targets without labels
+    keep their previous calibration.
 
     Parameters
     ----------
     path
         Directory of a finished run, or of an exported ensemble.
     data, split, keys, say
-        As of :func:`~hydragnn_flow.ensemble.evaluation.evaluate`. The structures must be others
-        than those of training, and like those that will be predicted.
+        Arguments of :func:`~hydragnn_flow.ensemble.evaluation.evaluate`. The structures must not be
+        those of training, but be like those that will be predicted.
     data_set
-        As of :meth:`Ensemble.load`.
+        Name of the data set, see :meth:`Ensemble.load`.
 
     Returns
     -------
     dict
-        Structures that each target was calibrated on.
+        Number of structures that each target was calibrated on.
 
     Raises
     ------
     InputError
-        If there are too few structures for the coverage of the ensemble's intervals, and as of
-        :func:`~hydragnn_flow.ensemble.evaluation.evaluate`.
+        If there are too few structures for the coverage of the ensemble's intervals, or
+        :func:`~hydragnn_flow.ensemble.evaluation.evaluate` raises it.
     """
     folder = inside(Path(path), ensemble_folder(path))
     ensemble = Ensemble.load(path, data_set=data_set)
@@ -76,7 +76,7 @@ def recalibrate(
         data_sets,
     )
     if data_set is not None and data_sets is not None:
-        # A store of several: the structures of this one count.
+        # The store has several data sets: only structures of this one count.
         found = calibrated_on.by_data_set().get(data_set, {})
     else:
         found = calibrated_on.calibrations()
@@ -89,7 +89,7 @@ def recalibrate(
                 f"{100 * ensemble.coverage:g} % need at least {needed}; give more"
             )
     calibrations, by_data_set = {**ensemble.calibrations, **found}, dict(ensemble.by_data_set)
-    if data_set is not None:  # those of the others stay
+    if data_set is not None:  # other data sets keep their calibrations
         calibrations = ensemble.calibrations
         by_data_set[data_set] = {**by_data_set.get(data_set, {}), **found}
     elif data_sets is not None:

@@ -1,4 +1,4 @@
-"""Selection of the trials that become members."""
+"""Selection of the trials that become members of the ensemble."""
 
 from __future__ import annotations
 
@@ -14,58 +14,58 @@ from hydragnn_flow.config.run import Strategy
 
 Floats = NDArray[np.floating[Any]]
 
-# Of how many trials further seeds are weighed, and how many of each.
+# Number of trials of which further seeds are considered, and seeds of each.
 _REPEATED = 4
 _SEEDS = 6
 # Correlation of the errors of two seeds of a network.
 _LIKENESS = 0.75
-# Criteria that differ by less are alike: tens of structures know no better.
+# Relative tolerance between criteria: tens of structures do not resolve less.
 _TOLERANCE = 5e-3
 _NEXT = "next in line"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A finished trial that may become a member."""
+    """Finished trial that may become a member."""
 
     trial: int
     value: float
-    """Its criterion on the validation split; smaller is better."""
+    """Criterion on the validation split; smaller is better."""
     mpnn_type: str = ""
     width: int = 0
     feasible: bool = True
-    """Whether it kept the limits of `search.constraints`."""
+    """True if the trial kept the limits of `search.constraints`."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A member to be trained, and why."""
+    """Member to be trained, and the reason."""
 
     trial: int
     repeat: int
-    """How many members of this trial come before it: it is trained with a seed of its own."""
+    """Number of earlier members of this trial: each is trained with a seed of its own."""
     reason: str
 
 
 class Early(NamedTuple):
-    """A member that was chosen before the search was over; its place in a list is its number."""
+    """Member that was chosen before the search ended; its index in a list is its number."""
 
     trial: int
     repeat: int
     epochs: int
-    """Those that its trial had been trained for."""
+    """Epochs for which its trial had been trained."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The members to be trained, and who takes the place of one that fails."""
+    """Members to be trained, and reserve trials that replace failed ones."""
 
     chosen: list[Choice]
-    """The first is of the best single trial."""
+    """Members in order; the first is of the best single trial."""
     reserve: list[Choice]
-    """Other trials, the next in line first."""
+    """Other trials in the order in which they replace failed members."""
     early: list[Early] = field(default_factory=list)
-    """All that were chosen early, in the end too or not."""
+    """Members that were chosen early, also those not confirmed in the end."""
 
 
 @dataclass(frozen=True)
@@ -76,18 +76,18 @@ class Judged:
     """
 
     residuals: Floats
-    """``[k, n]``."""
+    """Residuals r of k candidates, ``[k, n]``."""
     shares: Floats
-    """``[n]``."""
+    """Share s of each residual in the criterion, ``[n]``."""
     power: int = 1
 
     def criterion(self, means: Floats) -> Floats:
-        """The criterion ``[...]`` of residuals ``[..., n]``; infinite where one is not a number."""
+        """Compute the criterion ``[...]`` of residuals ``[..., n]``; infinite where one is NaN."""
         sums = np.abs(means) ** self.power @ self.shares
         return np.where(np.isnan(sums), np.inf, sums) ** (1 / self.power)
 
     def rows(self, places: Sequence[int]) -> Judged:
-        """Some of the candidates."""
+        """Return some of the candidates."""
         return Judged(self.residuals[list(places)], self.shares, self.power)
 
 
@@ -105,23 +105,23 @@ def select_members(
     ----------
     strategy
         ``top``: the best. ``best_of_each_type``: the best of each message-passing type, the best
-        type first, then the second of each. ``greedy``: to the best, one by one, whichever lowers
-        the criterion of the members' mean most. That may be another seed of a trial. Of those that
-        are alike in this it is one of a new type, then of a new width, then the best.
+        type first, then the second of each. ``greedy``: starting with the best, one by one, the one
+        that lowers the criterion of the members' mean most; this may be another seed of a trial.
+        Among equals it takes one of a new type, then of a new width, then the best.
     size
-        Members; at most the number of candidates.
+        Number of members; at most the number of candidates.
     candidates
-        Those that broke a limit are only chosen where there are too few others.
+        Finished trials. Those that broke a limit are only chosen if there are too few others.
     residuals
-        Trial -> ``[n]``, on validation data. ``greedy`` alone reads them, and takes trials without
-        any only where the others are too few.
+        Residuals ``[n]`` on validation data by trial. Only ``greedy`` reads them, and takes trials
+        without them only if the others are too few.
     shares, power
-        As of :class:`Judged`.
+        Fields of :class:`Judged` of the same names.
 
     Returns
     -------
     Selection
-        The best candidate is always the first member.
+        Members and reserve. The best candidate is always the first member.
     """
     ranked = best_first(candidates)
     line = _round_robin(ranked) if strategy == "best_of_each_type" else ranked
@@ -138,17 +138,16 @@ def select_members(
 
 
 def best_first(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates by their criterion; last those that broke a limit, then those without one."""
+    """Sort candidates by their criterion; then those that broke a limit, then those without one."""
     return sorted(candidates, key=_rank)
 
 
 def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
-    """Candidates, then further seeds of the best few, and the candidate that each row is of.
+    """Return candidates and further seeds of the best few, and the candidate of each row.
 
-    What another seed of a network errs is not known before it is trained. It is taken to err as
-    much as this one, and the errors of any two seeds to have the correlation `_LIKENESS`: in part
-    they are this one's, in part its own in another order, which all further seeds have in common,
-    and in part in an order of their own.
+    The errors of another seed are not known before it is trained. They are modelled as equally
+    large, with a correlation of `_LIKENESS` between any two seeds: a mix of this seed's errors, of
+    a permutation of them that all further seeds share, and of a permutation of their own.
     """
     random = np.random.default_rng(1)
     k, n = judged.residuals.shape
@@ -176,11 +175,11 @@ def _with_seeds(judged: Judged) -> tuple[Judged, NDArray[np.int64]]:
 def _greedy(
     pool: Sequence[Candidate], judged: Judged, more: int, *, has_best: bool
 ) -> list[Choice]:
-    """Further members by ensemble selection with replacement.
+    """Return further members by ensemble selection with replacement.
 
-    Caruana et al., ICML 2004, doi:10.1145/1015330.1015432. What is chosen twice is trained twice
-    here, where it has twice the weight there. The best of the pool comes first in it, and is a
-    member already if ``has_best``.
+    Caruana et al., ICML 2004, doi:10.1145/1015330.1015432. A network selected twice is trained
+    twice here, where it has twice the weight there. The best of the pool comes first in it, and is
+    a member already if ``has_best``.
     """
     seeds, owners = _with_seeds(judged)
     owner = owners.tolist()
@@ -217,7 +216,7 @@ def _known(residuals: Floats | None) -> bool:
 
 
 def _round_robin(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best of each type, then the second of each, and so on."""
+    """Return the best of each type, then the second of each, and so on."""
     seen = Counter[str]()
     rounds = []
     for candidate in ranked:

@@ -1,4 +1,4 @@
-"""What there is to predict: structures one after the other, with where they come from, or graphs.
+"""Input of predictions: structures one after the other with their origin, or graphs of a store.
 
 Structures lie in a file that ASE reads, in the files of a directory, in a table, or in a list.
 """
@@ -53,16 +53,16 @@ class Piece(NamedTuple):
     name: str
     """Name of the file or split."""
     start: int = 0
-    """The first of them, counted from 0."""
+    """Number of the first structure, from 0."""
     stop: int | None = None
-    """The first that does not belong to them; None if they reach to the end."""
+    """Number after the last structure; None for the end of the file or split."""
 
 
 class Record(NamedTuple):
     """A structure to predict."""
 
     found: Found
-    """The structure, and all that is said of it."""
+    """Structure with all values that its file or calculator holds."""
     file: str | None = None
     """Name of its file, if it comes from one."""
     frame: int = 0
@@ -70,12 +70,12 @@ class Record(NamedTuple):
 
     @property
     def atoms(self) -> Atoms:
-        """The structure alone."""
+        """Structure without the values."""
         return self.found.atoms
 
     @property
     def fault(self) -> str | None:
-        """Why it has no graph, whatever the ensemble; None if it may have one."""
+        """Reason why no ensemble can predict it; None if there is none."""
         if self.file is None:
             return None  # occupancies may be those of the file that it was once made of
         try:
@@ -90,7 +90,7 @@ class Graphs(NamedTuple):
 
     store: GraphStore
     splits: Sequence[GraphSplit]
-    """Those that are wanted and hold graphs."""
+    """Requested splits that hold graphs."""
 
     @property
     def path(self) -> Path:
@@ -134,13 +134,13 @@ class Files:
         self.path = path
         self.is_directory = path.is_dir()
         self.passed_over: dict[str, str] = {}
-        """Files of the directory that were read in vain, or in part, and why."""
+        """Reason for skipping a file of the directory, or the rest of it, by name."""
         self._column, self._inputs = column, inputs
         here = path.resolve()
         self._but = {file.name for file in but if file.parent.resolve() == here}
 
     def names(self) -> list[str]:
-        """Names of the files, in order; some may hold no structures."""
+        """Return the names of the files, in order; some may hold no structures."""
         if not self.is_directory:
             return [self.path.name]
         with os.scandir(self.path) as entries:
@@ -148,11 +148,11 @@ class Files:
         return sorted(names, key=lambda name: natural_order(Path(name)))
 
     def files(self) -> list[Path]:
-        """The files that are read."""
+        """Return the files that are read."""
         return [self._file(name) for name in self.names() if self._is_input(name)]
 
     def sizes(self) -> Iterator[tuple[str, int | None]]:
-        """Names of the files, and their numbers of structures where these are soon known.
+        """Return the name of each file, and its number of structures if that is soon known.
 
         Raises
         ------
@@ -166,14 +166,14 @@ class Files:
     def records(
         self, say: Callable[[str], None], progress: Progress = lambda done, total: None
     ) -> Iterator[Record]:
-        """All structures, one after the other.
+        """Read all structures, one after the other.
 
         Parameters
         ----------
         say
-            Called with a line on files of a directory that were passed over, and why.
+            Function called, at the end, with lines on skipped files of a directory.
         progress
-            Called as the reading goes on.
+            Function called with the progress of reading.
 
         Raises
         ------
@@ -190,7 +190,7 @@ class Files:
         self.tell_passed_over(read, say)
 
     def read(self, piece: Piece) -> Iterator[Record]:
-        """The structures of a piece; a file of a directory that holds none is passed over.
+        """Read the structures of a piece; a file of a directory without any is skipped.
 
         Raises
         ------
@@ -213,14 +213,14 @@ class Files:
         self.passed_over[name] = why
 
     def tell_passed_over(self, structures: int, say: Callable[[str], None]) -> None:
-        """Name the files of a directory that were passed over, when all is read.
+        """Report the skipped files of a directory, when all is read.
 
         Parameters
         ----------
         structures
-            Number of those that were read.
+            Number of structures that were read.
         say
-            Called with each line.
+            Function called with each line.
 
         Raises
         ------
@@ -241,7 +241,7 @@ class Files:
         return not self.is_directory or not (name.startswith(".") or name in self._but)
 
     def _count(self, name: str) -> int | None:
-        """Number of structures in a file; None if it is not known without reading all of them."""
+        """Return the number of structures in a file; None if only reading all would tell."""
         if self._column is not None:
             return count_rows(self.path)
         return count_structures(self._file(name))
@@ -274,12 +274,12 @@ Opened = Graphs | Files | list[Record]
 def open_path(
     path: Path, trained_on: Manifest, split: str | None = None, but: Collection[Path] = ()
 ) -> GraphStore | Files:
-    """Open what there is at a path to predict.
+    """Open the structures or graphs at a path.
 
     Parameters
     ----------
     path
-        A file ASE reads, a directory of such files, a GraphStore, or a table of structures if the
+        File that ASE reads, directory of such files, GraphStore, or table of structures if the
         training data were one.
     trained_on
         Manifest of the store the members were trained on.
@@ -291,7 +291,7 @@ def open_path(
     Raises
     ------
     InputError
-        If there is nothing, or a split of what has none.
+        If there is nothing, or a split is named where there are none.
     """
     if not path.exists():
         raise InputError(f"{path}: does not exist; correct the path of the structures")
@@ -311,7 +311,7 @@ def open_structures(
     split: str | None = None,
     but: Collection[Path] = (),
 ) -> Opened:
-    """Open what is to be predicted, and refuse what the ensemble cannot read.
+    """Open the input of a prediction, and refuse what the ensemble cannot read.
 
     Parameters
     ----------
@@ -360,7 +360,7 @@ def readable_records(
     Raises
     ------
     InputError
-        As :meth:`Files.records`, or if none is left.
+        If the files cannot be read, or no structure is left.
     """
     kept = []
     for record in files.records(say):
@@ -375,7 +375,7 @@ def readable_records(
 
 
 def store_records(store: GraphStore) -> dict[str, Record]:
-    """Structures of a store's graphs, by name, without labels; files are its splits.
+    """Return the structures of a store by name, without labels; files are its splits.
 
     Raises
     ------
@@ -402,14 +402,14 @@ def store_records(store: GraphStore) -> dict[str, Record]:
 
 
 def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
-    """First columns of the predictions table: where structures come from.
+    """Return the first columns of the predictions table: the origin of each structure.
 
     Parameters
     ----------
     records
-        Some structures.
+        Structures of some rows.
     first
-        Number of the first of them among all that are predicted.
+        Number of the first among all that are predicted.
     """
     columns: dict[str, list[Any]] = {GRAPH_ID: list(range(first, first + len(records)))}
     if any(record.file is not None for record in records):
@@ -420,7 +420,7 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
 
 
 def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Record]:
-    """Structures by their names in errors: their files at a path, or else their numbers."""
+    """Return structures by their names in errors: files at a path, or else numbers."""
     if path is None:
         return {f"structure {number}": record for number, record in enumerate(records)}
     folder = path if path.is_dir() else path.parent

@@ -1,4 +1,4 @@
-"""Summary of a finished ensemble in its run directory, without loading the models."""
+"""Summary of a finished ensemble in its run directory, read without loading the models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Member(msgspec.Struct):
 
 
 class _Summary(msgspec.Struct):
-    """What it needs to predict; reports show the rest."""
+    """Content of `ensemble.json` that predictions need; other keys are for reports."""
 
     coverage: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     members: list[_Member]
@@ -35,20 +35,30 @@ class _Summary(msgspec.Struct):
 
 
 def per_atom(unit: str) -> tuple[str, float]:
-    """Unit of a quantity divided by the number of atoms, and the factor to get there.
+    """Return the unit of a quantity divided by the number of atoms, and its conversion factor.
 
     Errors per atom of a useful model are thousandths of an electronvolt.
     """
     return ("meV/atom", 1000.0) if unit == "eV" else (f"{unit}/atom", 1.0)
 
 
+def member_name(member: int) -> str:
+    """The folder of a member's files, within that of the ensemble."""
+    return f"members/{member}"
+
+
+def member_folder(folder: str | Path, member: int) -> Path:
+    """The folder of a member's files."""
+    return Path(folder) / member_name(member)
+
+
 def ensemble_folder(path: str | Path) -> Path:
-    """The folder with an ensemble's files: that of a finished run, or an exported one itself.
+    """Return the folder of an ensemble: in a finished run, or an export itself.
 
     Raises
     ------
     InputError
-        If there is none, saying what is missing.
+        If there is none; the message says what is missing.
     """
     path = Path(path)
     for folder in (path / FOLDER, path):
@@ -58,12 +68,12 @@ def ensemble_folder(path: str | Path) -> Path:
 
 
 def inside(path: Path, file: Path) -> Path:
-    """A file of a run or of an ensemble; a stranger's link may lead to somebody's own files.
+    """Return a file of a run or ensemble, refusing links that lead out of it.
 
     Raises
     ------
     InputError
-        If it does.
+        If the file is a link to outside, possibly to somebody's own files.
     """
     if not file.resolve().is_relative_to(path.resolve()):
         raise InputError(f"{file}: is a link out of {path}; put there what it leads to")
@@ -71,7 +81,7 @@ def inside(path: Path, file: Path) -> Path:
 
 
 def read_summary(path: str | Path) -> dict[str, Any]:
-    """The content of the `ensemble.json` of a finished run or of an exported ensemble.
+    """Read the `ensemble.json` of a finished run or of an exported ensemble.
 
     Raises
     ------

@@ -1,7 +1,7 @@
-"""Surroundings of atoms: how many neighbours they have at which distance, and how unusual that is.
+"""Surroundings of atoms: number of neighbours by distance, and how unusual it is.
 
-An atom beside a vacancy or in a surface has bonds, elements and volumes that all occur in the
-training data, but not numbers of near and far neighbours that occur together there.
+An atom next to a vacancy or in a surface has bonds, elements and volumes that all occur in the
+training data, but the numbers of its near and far neighbours do not occur together there.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _ELEMENTS = len(covalent_radii)
 # Distances at which neighbours are counted, in shortest distances of their pair of elements. Finer
 # ones find no more vacancies, and their counts vary more with temperature.
 _FIRST, _STEP, _SHELLS = 0.8, 0.3, 6
-# A mean over fewer values than this leans on the mean of all elements.
+# Means over fewer values than this are shrunk towards the mean of all elements.
 _FEW = 5.0
-# Variances of combinations that vary less, as a fraction of the largest, say nothing.
+# Directions with less variance, as a fraction of the largest, are dropped as noise.
 _LEAST_VARIANCE = 1e-4
 
 
 def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) -> Floats:
-    """Number of neighbours of each atom by distance, ``[n_atoms, n_shells]``.
+    """Count the neighbours of each atom by distance, ``[n_atoms, n_shells]``.
 
-    A neighbour between two distances counts for both, the more the nearer it is.
+    A neighbour between two shells counts for both, more for the nearer one.
 
     Parameters
     ----------
     receiver
-        Atom of each edge.
+        Atom at which each edge ends, ``[n_edges]``.
     distances
-        Of its ends, in shortest distances of their pair of elements, ``[n_edges]``.
+        Lengths of edges in shortest distances of their pair of elements, ``[n_edges]``.
     n_atoms
-        Number of atoms.
+        Number of atoms in all structures.
     """
     place = (distances - _FIRST) / _STEP
     below = np.floor(place).astype(np.int64)
@@ -54,21 +54,21 @@ def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) ->
 
 @dataclass(frozen=True)
 class Surroundings:
-    """Usual numbers of neighbours in shells by element, and how they vary together."""
+    """Usual numbers of neighbours in shells by element, and their covariance."""
 
     usual: Floats
-    """Mean by element, ``[119, n_shells]``."""
+    """Mean number of neighbours by element, ``[119, n_shells]``."""
     whitening: Floats
-    """Takes differences from the mean to independent numbers of variance 1, ``[n_shells, d]``."""
+    """Matrix from differences to independent numbers of variance 1, ``[n_shells, d]``."""
 
     @classmethod
     def found(cls, batches: Iterable[tuple[Integers, Floats]]) -> Surroundings:
-        """Find means and covariance, in memory that does not grow with the number of atoms.
+        """Compute means and covariance, in memory that does not grow with the number of atoms.
 
         Parameters
         ----------
         batches
-            Atomic numbers, and neighbours as of :func:`neighbours_in_shells`.
+            Atomic numbers, and neighbours from :func:`neighbours_in_shells`.
         """
         n, sums = np.zeros(_ELEMENTS), np.zeros((_ELEMENTS, _SHELLS))
         squares = np.zeros((_SHELLS, _SHELLS))
@@ -85,7 +85,7 @@ class Surroundings:
         return cls(usual, directions[:, varies] / np.sqrt(variances[varies]))
 
     def distances(self, numbers: Integers, counts: Floats) -> Floats:
-        """Mahalanobis distance of each atom's neighbours from those usual of its element.
+        """Compute the Mahalanobis distance of each atom's neighbours from the usual of its element.
 
         Parameters are those of :meth:`found`, of one batch.
         """
@@ -93,7 +93,7 @@ class Surroundings:
         return away
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can say it; elements that are unknown are left out."""
+        """Convert to plain values for JSON; unknown elements are left out."""
         otherwise, counts = np.unique(self.usual, axis=0, return_counts=True)
         unknown = otherwise[counts.argmax()]
         known = np.flatnonzero((self.usual != unknown).any(axis=1)).tolist()
@@ -105,7 +105,7 @@ class Surroundings:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Surroundings:
-        """The inverse of :meth:`to_dict`."""
+        """Read the values of :meth:`to_dict`."""
         usual = np.tile(np.array(values["otherwise"], dtype=float), (_ELEMENTS, 1))
         for z, of in values["usual"].items():
             usual[int(z)] = of

@@ -1,4 +1,4 @@
-"""Measures of all targets of a set of structures, and the files that hold them."""
+"""Measures of all targets over a set of structures, and their files."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
 
 COVERAGES = (0.5, 0.8, 0.9, 0.95)
-"""Fractions for which intervals are measured, beside the one of the run."""
+"""Fractions for which intervals are measured, in addition to the one of the run."""
 
 
 @dataclass(frozen=True)
 class TargetMeasures:
-    """Measures of one target, in one unit."""
+    """Error and uncertainty measures of one target, in one unit."""
 
     unit: str
     structures: int
-    """Structures with a label and a prediction."""
+    """Number of structures with a label and a prediction."""
     values: int
-    """Values of these; of forces three per atom."""
+    """Number of values in these structures; forces have three per atom."""
     flagged: int
-    """Structures of these that are unlike the data the ensemble was made with."""
+    """Number of these structures that are unlike the ensemble's training data."""
     measures: dict[str, Estimate]
-    """As :func:`~hydragnn_flow.ensemble.bootstrap.measure` names them; where some structures are
-    flagged, also ``mae_flagged`` and ``mae_unflagged``, of those and of the others."""
+    """Estimates by the names of :func:`~hydragnn_flow.ensemble.bootstrap.measure`. If structures
+    are flagged, also ``mae_flagged`` and ``mae_unflagged``, of these and of the others."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values; None for what is not defined."""
+        """Convert to plain values; undefined numbers become None."""
         return {
             "unit": self.unit,
             "structures": self.structures,
@@ -62,23 +62,23 @@ def measure_targets(
     manifest: Manifest,
     coverage: float,
 ) -> dict[str, TargetMeasures]:
-    """Measures of all targets whose true values are known.
+    """Compute the measures of all targets whose true values are known.
 
     Parameters
     ----------
     predicted
-        Target -> predictions ``[n, d]``.
+        Predictions ``[n, d]`` by target.
     references
-        Target -> true values ``[n, d]``.
+        True values ``[n, d]`` by target.
     n_atoms
-        Of each structure.
+        Number of atoms of each structure, ``[n]``.
     flagged
-        Whether each structure is unlike the data that the ensemble was made with.
+        Mask of structures that are unlike the ensemble's training data, ``[n]``.
     manifest
         Level and unit of each target.
     coverage
-        Fraction of true values that the predictions' intervals are to hold; intervals of
-        `COVERAGES` are measured too, as far as the calibration had enough structures.
+        Fraction of true values in the predictions' intervals; intervals of `COVERAGES` are measured
+        too, as far as the calibration had enough structures.
     """
     found = {}
     for name, values in predicted.items():
@@ -120,10 +120,10 @@ def save_measures(path: Path, measures: Mapping[str, TargetMeasures]) -> None:
     Parameters
     ----------
     path
-        Ends in ``.json``, for :meth:`TargetMeasures.to_dict` by target, or in ``.csv``, for a row
-        per measure of each target.
+        File that ends in ``.json``, for :meth:`TargetMeasures.to_dict` by target, or in ``.csv``,
+        for a row per measure of each target.
     measures
-        By target.
+        Measures to write, by target.
     """
     if path.suffix == ".json":
         write_json(path, {name: target.to_dict() for name, target in measures.items()})

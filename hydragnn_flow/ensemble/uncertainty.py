@@ -1,81 +1,79 @@
-"""Mean and calibrated error bars from the members' predictions. Plain numpy."""
+"""Mean and calibrated error bars from the members' predictions, in plain numpy."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.conformal import Scores
+from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
 from hydragnn_flow.ensemble.deviation import Deviation
 from hydragnn_flow.errors import InputError
-
-if TYPE_CHECKING:
-    from hydragnn_flow.ensemble.mixed_calibration import MixedCalibration
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """How one target's spread between members becomes a standard deviation and intervals.
+    """Conversion of one target's spread between members to a standard deviation and intervals.
 
-    A vector's three components are calibrated together, as they turn into each other with the
-    frame; other components each alone. An interval is the mean ± a quantile of the scores times the
+    A vector's three components are calibrated together, as they rotate into each other with the
+    frame; other components separately. An interval is the mean ± a quantile of the scores times the
     standard deviation.
     """
 
     deviations: tuple[Deviation, ...]
-    """One per component, or one for all of a vector."""
+    """Deviation of each component, or one for all components of a vector."""
     scores: tuple[tuple[Scores, ...], ...]
-    """By component as ``deviations``, then by group: a vector's by its norm, those of other
-    targets of atoms by element."""
+    """Scores by component as in ``deviations``, then by group: vectors by their norm, other targets
+    of atoms by element."""
     norms: tuple[float, ...]
-    """Norms of the mean that divide vectors into groups, rising; one less than groups."""
+    """Norms of the mean that divide vectors into groups, ascending; one less than groups."""
     per_atom: bool
-    """The target is a sum over atoms, like its errors."""
+    """True if the target is a sum over atoms, and so are its errors."""
     structures: int
-    """Structures with a label that it was made from."""
+    """Number of labelled structures in the calibration."""
     elements: tuple[int, ...] = ()
-    """Atomic numbers that have a group each, rising; the last group is for all others."""
+    """Atomic numbers with a group each, ascending; the last group is for all others."""
     by_noise: bool = False
-    """Shared errors were taken to grow with the noise that the members predict. Then predictions
-    need that noise, and otherwise it does not count."""
+    """True if shared errors grow with the noise that the members predict. Predictions then need
+    that noise; otherwise it is ignored."""
 
     @property
     def least_structures(self) -> int:
-        """Least number of structures that an interval relies on."""
+        """Smallest number of structures behind an interval."""
         return min(scores.structures for groups in self.scores for scores in groups)
 
     def quantiles(
         self, mean: Floats, coverage: float, numbers: NDArray[np.int64] | None = None
     ) -> Floats:
-        """Half widths of intervals in standard deviations, ``[n, d]``.
+        """Return half widths of intervals in standard deviations, ``[n, d]``.
 
         They are infinite where the calibration had too few structures.
 
         Parameters
         ----------
         mean
-            Predictions ``[n, d]``.
+            Mean predictions of the members, ``[n, d]``.
         coverage
-            Fraction of true values that the intervals are to hold.
+            Fraction of true values in the intervals.
         numbers
-            Atomic number of each row ``[n]``, if it is an atom's.
+            Atomic number of each row ``[n]``, for node targets.
         """
         table = np.array([[one.quantile(coverage) for one in groups] for groups in self.scores])
         group = group_of(mean, numbers, self.norms, self.elements)
         return np.asarray(table.T[group] * np.ones(mean.shape))
 
     def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
-        """The members' disagreement and what they share; their squares add up to the variance.
+        """Return the members' disagreement and shared error; their squares add up to the variance.
 
         Parameters
         ----------
         spread
-            ``[n, d]``.
+            Standard deviation between members, ``[n, d]``.
         size
             Quantity with which shared errors grow, of a shape that fits.
         """
@@ -87,55 +85,100 @@ class Calibration:
         return disagreement, shared
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain values for JSON."""
+        """Convert to plain values for JSON."""
         return asdict(self)
+
+
+ByDataSet = dict[str, dict[str, Calibration]]
+"""Calibration by data set and target. Data sets with too few structures have none of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class MixedCalibration:
+    """Calibrations of a target for different rows, with the methods of `Calibration`."""
+
+    parts_of: tuple[tuple[NDArray[np.bool_], Calibration], ...]
+    """Masks of rows ``[n]`` and their calibrations; together the masks cover all rows."""
+
+    @property
+    def per_atom(self) -> bool:
+        """True if the target is a sum over atoms."""
+        return self.parts_of[0][1].per_atom
+
+    @property
+    def by_noise(self) -> bool:
+        """True if shared errors grow with the noise that the members predict."""
+        return self.parts_of[0][1].by_noise
+
+    @property
+    def least_structures(self) -> int:
+        """Smallest number of structures behind an interval."""
+        return min(one.least_structures for _, one in self.parts_of)
+
+    def quantiles(
+        self, mean: Floats, coverage: float, numbers: NDArray[np.int64] | None = None
+    ) -> Floats:
+        """Return half widths of intervals; see :meth:`Calibration.quantiles`."""
+        found = np.empty(mean.shape)
+        for rows, one in self.parts_of:
+            here = None if numbers is None else numbers[rows]
+            found[rows] = one.quantiles(mean[rows], coverage, here)
+        return found
+
+    def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
+        """Return disagreement and shared error; see :meth:`Calibration.parts`."""
+        size = np.broadcast_to(size, spread.shape)
+        disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
+        for rows, one in self.parts_of:
+            disagreement[rows], shared[rows] = one.parts(spread[rows], size[rows])
+        return disagreement, shared
 
 
 @dataclass(frozen=True)
 class Distribution:
-    """A target's predictions; every array has the shape of the mean."""
+    """Predictions of a target; every array has the shape of the mean, ``[n, d]``."""
 
     mean: Floats
     spread: Floats
-    """Standard deviation between the members as they are."""
+    """Uncalibrated standard deviation between the members."""
     epistemic_std: Floats
     """Calibrated spread between the members."""
     std: Floats
-    """Total standard deviation; its square is the sum of those of the terms that are predicted."""
+    """Total standard deviation: epistemic and shared error, added in squares."""
     lo: Floats
     hi: Floats
-    """Ends of the calibrated interval."""
+    """Upper end of the calibrated interval; ``lo`` is the lower one."""
     calibration: Calibration | MixedCalibration
     aleatoric_std: Floats | None = None
-    """Calibrated noise that the heads predict, where they do."""
+    """Calibrated noise that the heads predict; None if they predict none."""
     numbers: NDArray[np.int64] | None = None
-    """Atomic number of each row, if the calibration asks for them."""
+    """Atomic number of each row, if the calibration depends on it."""
 
     def interval(self, coverage: float) -> tuple[Floats, Floats]:
-        """Ends of the interval that is to hold another fraction of true values."""
+        """Return the ends of the interval for another fraction of true values."""
         half = self.calibration.quantiles(self.mean, coverage, self.numbers) * self.std
         return self.mean - half, self.mean + half
 
 
 def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Floats, Floats]:
-    """Weighted mean or median, and standard deviation between members.
+    """Compute the weighted mean or median, and the standard deviation between members.
 
     Parameters
     ----------
     members
-        Predictions ``[n_members, ...]``.
+        Predictions of the members, ``[n_members, ...]``.
     weights
-        ``[n_members]``, adding up to one. Members without any are left out: their predictions may
-        be no numbers.
+        Weights ``[n_members]`` that add up to one. Members with weight zero are left out, as their
+        predictions may not be finite.
     median
-        Whether the median of the members takes the place of their mean; the spread stays.
+        True for the median of the members instead of their mean; the spread stays the same.
 
     Returns
     -------
     mean, spread
-        The spread's variance is divided by 1 - Σ weights², for the mean being estimated from the
-        same members; with equal weights that is the usual n - 1. It is zero where one member has
-        all the weight.
+        Mean or median, and standard deviation. Its variance is divided by 1 - Σ weights², since the
+        mean is estimated from the same members; with equal weights that is the usual n - 1. It is
+        zero where one member has all the weight.
     """
     members, weights = members[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (members.ndim - 1))
@@ -146,9 +189,9 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
 
 
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
-    """Standard deviation of the noise that each member predicts, ``[n_members, ...]``.
+    """Combine the standard deviations of the noise that members predict, ``[n_members, ...]``.
 
-    The variance of a mixture is the mean of its components' variances and the variance of their
+    The variance of a mixture is the mean of its components' variances plus the variance of their
     means (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
     """
     noise, weights = noise[weights > 0], weights[weights > 0]
@@ -167,27 +210,27 @@ def distribution(
     coverage: float,
     numbers: NDArray[np.int64] | None = None,
 ) -> Distribution:
-    """Mean, standard deviations and interval of a target.
+    """Compute mean, standard deviations and interval of a target.
 
     Parameters
     ----------
     members
-        Predictions ``[n_members, n, d]``.
+        Predictions of the members, ``[n_members, n, d]``.
     weights
-        ``[n_members]``.
+        Weights of the members, ``[n_members]``.
     calibration
-        Of this target.
+        Calibration of the target.
     atoms
-        Number of atoms ``[n, 1]`` of graph targets.
+        Number of atoms ``[n, 1]``, for graph targets.
     noise
-        Standard deviations of the noise ``[n_members, n, d]``, where the members predict them. It
-        counts where the calibration was made with it: all its members predicted one.
+        Standard deviations of the noise ``[n_members, n, d]``, if the members predict it. It is
+        used if the calibration was made with it: then all its members predicted one.
     median
-        As of :func:`combine`.
+        True for the median of the members instead of their mean.
     coverage
-        Fraction of true values that the interval is to hold.
+        Fraction of true values in the interval.
     numbers
-        Atomic numbers ``[n]`` of targets of atoms.
+        Atomic numbers ``[n]``, for node targets.
 
     Raises
     ------
@@ -218,7 +261,7 @@ def group_of(
     norms: tuple[float, ...],
     elements: tuple[int, ...],
 ) -> NDArray[np.int64]:
-    """Group of each row, ``[n]``: by norm, by element, or one for all."""
+    """Return the group of each row, ``[n]``: by norm, by element, or one for all."""
     if norms:
         return np.asarray(np.searchsorted(norms, np.linalg.norm(mean, axis=1)))
     if not elements or numbers is None:
@@ -228,14 +271,50 @@ def group_of(
 
 
 def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
-    """Quantity with which the errors that all members share grow."""
+    """Return the quantity with which the errors shared by all members grow."""
     if noise is not None:
         return noise
     return atoms if per_atom and atoms is not None else np.ones((1, 1))
 
 
 def measured_coverage(reference: Floats, predicted: Distribution) -> float:
-    """Fraction of true values inside the interval, if there is a prediction."""
+    """Return the fraction of true values inside the interval, where there is a prediction."""
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))
+
+
+def calibration_of_rows(
+    target: str,
+    of_all: Calibration,
+    by_data_set: Mapping[str, Mapping[str, Calibration]],
+    data_sets: NDArray[np.object_],
+) -> Calibration | MixedCalibration:
+    """Return the calibration for rows that belong to several data sets.
+
+    Parameters
+    ----------
+    target
+        Name of the target.
+    of_all
+        Calibration from all structures together.
+    by_data_set
+        Calibrations by data set and target.
+    data_sets
+        Name of the data set of each row, ``[n]``.
+    """
+    names = [name for name in dict.fromkeys(data_sets) if target in by_data_set.get(name, {})]
+    parts = [(data_sets == name, by_data_set[name][target]) for name in names]
+    others = ~np.isin(data_sets, names)
+    if not parts:
+        return of_all
+    return MixedCalibration((*parts, (others, of_all)) if others.any() else tuple(parts))
+
+
+def with_enough(by_data_set: Mapping[str, Mapping[str, Calibration]], coverage: float) -> ByDataSet:
+    """Select the calibrations with enough structures for intervals of a coverage."""
+    needed = needed_for_coverage(coverage)
+    return {
+        name: {target: one for target, one in found.items() if one.least_structures >= needed}
+        for name, found in by_data_set.items()
+    }

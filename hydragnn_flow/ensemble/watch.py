@@ -1,4 +1,4 @@
-"""Watch over relaxations and dynamics: record structures the ensemble is unsure of, or stop."""
+"""Watch over relaxations and dynamics: record uncertain structures, or stop there."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class UncertaintyWatch:
         Extended XYZ to which structures beyond a threshold are appended: momenta, energy, forces
         and stress, `energy_std`, `forces_std` and the `step`.
     stop
-        Whether to end the dynamics at the first structure beyond a threshold.
+        True to end the dynamics at the first structure beyond a threshold.
 
     Raises
     ------
     InputError
-        If there is nothing to watch or to do, if the dynamics has several structures, as that of a
-        band has, if a threshold is not above zero, if the atoms' calculator does not know the
-        deviation, or if ``file`` cannot be made, or is there and is no extended XYZ.
+        If there is nothing to watch or to do, if the dynamics has several structures (as a band
+        has), if a threshold is not above zero, if the atoms' calculator does not provide the
+        deviation, or if ``file`` cannot be made or exists and is not extended XYZ.
 
     Examples
     --------
@@ -86,14 +86,14 @@ class UncertaintyWatch:
         """Steps of the dynamics that were beyond a threshold."""
 
     def __call__(self) -> None:
-        """Judge the structure as it is now; the dynamics calls this.
+        """Check the present structure; the dynamics calls this.
 
         Raises
         ------
         UncertaintyExceeded
             If the structure is beyond a threshold and the dynamics is to stop there.
         OSError
-            If the disk does not take the structure.
+            If the structure cannot be written to disk.
         """
         reason = self._reason()
         if reason is None:
@@ -106,7 +106,7 @@ class UncertaintyWatch:
             raise UncertaintyExceeded(f"step {self._dynamics.nsteps}: {reason}{where}")
 
     def _reason(self) -> str | None:
-        """Quantity beyond its threshold, in words; None if there is none."""
+        """Return a sentence on the quantity beyond its threshold; None if there is none."""
         if (limit := self._limits.get("forces_std")) is not None:
             deviations = np.linalg.norm(self._property("forces_std"), axis=1)
             worst = int(deviations.argmax())
@@ -131,7 +131,7 @@ class UncertaintyWatch:
         results = self._atoms.calc.results
         frame = self._atoms.copy()
         known = {name: results[name] for name in _WRITTEN if name in results}
-        for name in known:  # labels of the structure it began with
+        for name in known:  # labels of the initial structure
             frame.info.pop(name, None)
             frame.arrays.pop(name, None)
         frame.calc = SinglePointCalculator(frame, **known)
@@ -144,7 +144,7 @@ class UncertaintyWatch:
 
 
 def _atoms_of(dynamics: Any) -> Atoms:
-    """Atoms of a dynamics, below the filters of its cell."""
+    """Return the atoms of a dynamics, inside any filters of its cell."""
     atoms: Any = getattr(dynamics, "atoms", None)
     while isinstance(atoms, Filter):
         atoms = atoms.atoms
@@ -157,7 +157,7 @@ def _atoms_of(dynamics: Any) -> Atoms:
 
 
 def _make_ready(file: Path) -> None:
-    """Cut a last structure that a crash left half written, and refuse files of another kind."""
+    """Truncate a structure half written before a crash; refuse files of another format."""
     if not file.parent.is_dir():
         raise InputError(f"{file}: there is no directory {file.parent}; make it first")
     if file.is_dir():

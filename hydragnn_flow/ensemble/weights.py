@@ -1,4 +1,4 @@
-"""How much each member counts: weights by their criteria, equal ones, or the median."""
+"""Weights of members: by their criteria, equal, or the median instead."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.training.criterion import Criterion
 
-# Of a member's criterion: from equal weights to the best member nearly alone.
+# Powers of a member's criterion: from equal weights to the best member nearly alone.
 _POWERS = (0, 2, 4, 8)
-# By how much more even weights may be worse, as a fraction of the sum that is the criterion, or its
-# square for `rmse`: few folds tell little of the standard error.
+# Tolerated loss of more even weights, as a fraction of the criterion, or of its square for `rmse`:
+# with few folds the standard error is uncertain.
 _TOLERANCE = 0.2
 
 
 @dataclass(frozen=True)
 class Combination:
-    """How members' predictions become one."""
+    """Rule that combines the members' predictions."""
 
     aggregation: Aggregation
     weights: Floats
-    """``[n_members]``, adding up to one; equal ones unless the mean is weighted."""
+    """Weights ``[n_members]`` that add up to one; equal unless the mean is weighted."""
     fold_weights: Floats
-    """The same from all folds but one, ``[n_folds, n_members]``: they have not seen that one."""
+    """Weights fitted without each fold, ``[n_folds, n_members]``."""
     scores: dict[str, float]
-    """Criterion of each kind of combination on structures that did not fit it."""
+    """Cross-validated criterion of each kind of combination."""
     members: Floats
     """Criterion of each member alone, ``[n_members]``."""
 
@@ -51,19 +51,19 @@ def weigh_members(
     Parameters
     ----------
     criterion
-        By which members and their combinations are judged.
+        Criterion for members and their combinations.
     predictions
-        Target -> ``[n_members, n, d]``.
+        Predictions ``[n_members, n, d]`` by target.
     labels
-        Target -> true values ``[n, d]``.
+        True values ``[n, d]`` by target.
     n_atoms, branch, fold
-        Of each structure; no branch where there is but one.
+        Number of atoms, branch and fold of each structure; branch is None if there is only one.
     asked, median
-        As of :func:`combine_best`.
+        Arguments of :func:`combine_best` of the same names.
     """
     residuals, shares = criterion.residuals(predictions, labels, n_atoms, branch)
     judged = Judged(np.asarray(residuals), np.asarray(shares), criterion.power)
-    # The fold of each residual comes the way the residuals do.
+    # The fold of each residual is computed like the residuals, so that their order is the same.
     by_row = {
         name: (fold if len(values) == len(fold) else np.repeat(fold, n_atoms))[:, None]
         + np.zeros(values.shape)
@@ -79,25 +79,24 @@ def weigh_members(
 def combine_best(
     judged: Judged, folds: NDArray[np.int64], asked: Aggregation | Literal["auto"], median: bool
 ) -> Combination:
-    """Choose how members are combined, by cross-validation.
+    """Choose the combination of members by cross-validation.
 
-    The mean has weights that are inversely proportional to a power of each member's criterion. With
-    what all folds but one say, each power is judged on that one. Of those within a standard error
-    of the best, and no more than a fifth worse, the most even one counts: a member that is the best
-    of all on few structures is so by chance in part. Weights that minimise the criterion followed
-    that chance: they silenced all members but one of four that erred alike.
+    The mean has weights inversely proportional to a power of each member's criterion. Each power is
+    fitted on all folds but one and scored on that one. Among those within a standard error of the
+    best, and no more than a fifth worse, the most even one is chosen: a member that is best on few
+    structures is so partly by chance. Weights that minimise the criterion followed that chance:
+    they silenced all members but one of four with equal errors.
 
     Parameters
     ----------
     judged
-        Errors of the trained members on the calibration split, or on the validation split, which
-        chose their trials, where there is none.
+        Errors of the members on the calibration split, or without one on the validation split.
     folds
-        Fold of the structure that each of the residuals is of, ``[n]``, from 0 on.
+        Fold of the structure of each residual, ``[n]``, from 0 on.
     asked
-        `ensemble.aggregation`.
+        Value of the key `ensemble.aggregation`.
     median
-        Whether the median may be chosen.
+        True if the median may be chosen.
     """
     n_folds, n_members = int(folds.max()) + 1, len(judged.residuals)
     weights = np.empty((len(_POWERS), n_folds, n_members))
@@ -131,11 +130,11 @@ def combine_best(
 
 
 def _most_even(sums: Floats) -> int:
-    """The first kind of weights that is within a standard error of the best.
+    """Return the index of the first kind of weights within a standard error of the best.
 
     Breiman et al., Classification and Regression Trees, 1984, section 3.4.3; the error is that of
-    the difference between the two. The first of all, where the criterion is finite with none.
-    ``sums`` is what each fold adds to the criterion with each kind, ``[n_kinds, n_folds]``.
+    the difference between the two. It is 0 if no criterion is finite. ``sums`` is the contribution
+    of each fold to the criterion for each kind, ``[n_kinds, n_folds]``.
     """
     n_folds = sums.shape[1]
     finite = np.flatnonzero(np.isfinite(sums).all(axis=1))
@@ -150,9 +149,9 @@ def _most_even(sums: Floats) -> int:
 
 
 def _weights(judged: Judged, power: int) -> Floats:
-    """Weights ``[n_members]``, inversely proportional to a power of the criterion.
+    """Return weights ``[n_members]``, inversely proportional to a power of the criterion.
 
-    They are zero where the criterion is infinite, and even where it is so of all members.
+    They are zero where the criterion is infinite, and equal if it is infinite for all members.
     """
     criterion = judged.criterion(judged.residuals)
     best, finite = criterion.min(), np.isfinite(criterion)

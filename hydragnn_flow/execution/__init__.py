@@ -1,7 +1,7 @@
 """Sites, the pool on Parsl, what a worker runs, and gangs.
 
-`Pool`, which needs Parsl, is imported from `hydragnn_flow.execution.pools.pool`; workers and
-trainer processes do without it.
+All that differs between machines is here, so the driver sees GCDs and results alone. `Pool` needs
+Parsl and is imported from `hydragnn_flow.execution.pools.pool`; workers do without it.
 """
 
 from hydragnn_flow.execution.fence import DriverFile, sole_driver

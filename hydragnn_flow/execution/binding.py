@@ -1,4 +1,4 @@
-"""Binding of a trainer process: its device, its CPU cores and its network interface."""
+"""Binding of a trainer process to its device, CPU cores and network interface."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _DEVICE_LISTS = {
 
 
 def environment(node: Node, position: int) -> dict[str, str | None]:
-    """Environment variables with which a process sees its GCD and no other.
+    """Environment variables with which a process sees only its own GCD.
 
     Parameters
     ----------
     node
-        What the site's nodes have.
+        Description of the site's nodes.
     position
         Position of the GCD on the node.
 
@@ -40,16 +40,16 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
     Raises
     ------
     InputError
-        If the batch job was given fewer devices than the site's nodes have.
+        If the batch job got fewer devices than the site's nodes have.
     """
     variables: dict[str, str | None] = {"OMP_NUM_THREADS": str(node.cores_per_gcd)}
-    # torch resolves the name of every rank it connects to, for its messages. On a node whose name
-    # server does not answer, ranks met after 20 s with the system's settings and 2 s with these.
+    # torch resolves the host name of every rank it connects to. On a node whose name server did
+    # not answer, ranks met after 20 s with the system's settings, and after 2 s with these.
     variables["RES_OPTIONS"] = "timeout:1 attempts:1"
     if node.device == "cpu":
         return variables | {"CUDA_VISIBLE_DEVICES": ""}
-    # NCCL and RCCL read this once in a process and would otherwise take, and listen on, whichever
-    # interface they find first. `=` asks for this very name; the user's own choice is kept.
+    # NCCL and RCCL read this once per process, and would otherwise listen on whichever interface
+    # they find first. `=` requires this exact name; the user's own choice is kept.
     if "NCCL_SOCKET_IFNAME" not in os.environ:
         variables["NCCL_SOCKET_IFNAME"] = f"={node.interface or LOOPBACK}"
     device = _device(node, position)
@@ -62,7 +62,7 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
             "HIP_VISIBLE_DEVICES": None,
         }
     if node.device == "cuda":
-        # Devices in the order of the bus, as the cores are; by default the fastest comes first.
+        # Devices in PCI order, like the cores; by default the fastest device comes first.
         return variables | {
             "CUDA_VISIBLE_DEVICES": device,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
@@ -74,10 +74,10 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
 
 
 def _device(node: Node, position: int) -> str:
-    """The device's name for this batch job, which may have been given some of the node's only.
+    """Name of the device in this batch job, which may have only some of the node's devices.
 
-    A scheduler that confines a job to some devices says which in the variable that programs read;
-    one that hides the others numbers the rest anew from 0, and needs no care.
+    A scheduler that gives a job some devices names them in the variable that programs read. One
+    that hides the others renumbers the rest from 0, which needs no care.
     """
     variable = _DEVICE_LISTS[node.device]
     given = [name for name in os.environ.get(variable, "").split(",") if name]
@@ -93,7 +93,7 @@ def _device(node: Node, position: int) -> str:
 
 
 def cores_of(node: Node, position: int) -> set[int]:
-    """The CPU cores of a GCD, as far as this process may use them; empty if it is not bound."""
+    """CPU cores of a GCD that this process may use; empty if they are not bound."""
     if not node.cores or not hasattr(os, "sched_getaffinity"):
         return set()
     return cores_in(node.cores[position]) & os.sched_getaffinity(0)
@@ -101,10 +101,10 @@ def cores_of(node: Node, position: int) -> set[int]:
 
 @contextmanager
 def bound_to(cores: Set[int]) -> Iterator[None]:
-    """Have processes that are started within a ``with`` block run on these cores alone.
+    """Bind processes that are started in a ``with`` block to these cores.
 
-    They inherit it from the calling thread, so they are bound before they allocate memory or start
-    threads of their own. Without cores nothing is bound.
+    They inherit the binding from the calling thread, so it holds before they allocate memory or
+    start threads. Without cores nothing is bound.
     """
     if not cores:
         yield
@@ -118,9 +118,9 @@ def bound_to(cores: Set[int]) -> Iterator[None]:
 
 
 def address_of(interface: str) -> str:
-    """The IP address of one of this machine's network interfaces.
+    """Find the IP address of one of this machine's network interfaces.
 
-    An address, not a name: a compute node need not reach a name server.
+    An address is used rather than a name since a compute node may reach no name server.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""One driver per run directory.
+"""Fence: one driver per run directory.
 
-Nodes can outlive what sent them work: a driver that is killed, or a network that loses a node for a
-minute, leaves them computing. They cannot harm whoever does the work again, since no two sendings
-of a segment write the same file; and a token in the run directory tells them that a newer driver is
-in charge.
+Nodes can outlive the driver that sent them work: if it is killed, or the network loses a node for a
+minute, they keep computing. They cannot harm a later attempt at the same work, since no two
+attempts write the same file. A token in the run directory tells them that a newer driver is in
+charge.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from hydragnn_flow.plain_files import from_json
 
 DRIVER_FILE = "driver.json"
 LOCK_FILE = "driver.lock"
-# `hydragnn-flow status` holds a driver's lock for an instant, to see whether a driver has it.
+# `hydragnn-flow status` holds the lock for an instant, to see whether a driver has it.
 SECONDS_TO_BECOME_DRIVER = 1.0
 
 
 @contextmanager
 def sole_driver(run_directory: str | Path) -> Iterator[str]:
-    """Be the one driver of a run directory for the length of a ``with`` block.
+    """Be the only driver of a run directory during a ``with`` block.
 
     Yields
     ------
     str
-        The token that segments of this driver carry.
+        Token that segments of this driver carry.
 
     Raises
     ------
     InputError
-        If another driver is at work on the directory, or it is on a file system without locks.
+        If another driver works on the directory, or its file system has no locks.
     """
     run_directory = Path(run_directory)
     try:
@@ -62,12 +62,12 @@ def sole_driver(run_directory: str | Path) -> Iterator[str]:
 
 
 class DriverFile:
-    """The file that says which driver is in charge; read only when it is another than before.
+    """File that names the driver in charge; read again only after a change.
 
     Parameters
     ----------
     run_directory
-        That it is in.
+        Run directory that contains the file.
     """
 
     def __init__(self, run_directory: str | Path) -> None:
@@ -75,12 +75,12 @@ class DriverFile:
         self._holder: dict[str, str] = {}
 
     def token(self) -> str | None:
-        """Token of the driver in charge; None if nobody is known to be.
+        """Return the token of the driver in charge; None if none is known.
 
         Raises
         ------
         OSError
-            If the disk does not say.
+            If the disk does not answer.
         """
         try:
             now = (self._directory / DRIVER_FILE).stat()
@@ -91,17 +91,17 @@ class DriverFile:
         return self._holder.get("token")
 
     def check(self, token: str) -> None:
-        """See that no newer driver is in charge; before whatever two drivers must not both write.
+        """Check that no newer driver is in charge; before writes that two drivers must not both do.
 
-        The lock alone does not say: a file system takes it from a node that it takes for dead, and
-        some keep out only processes of the same node.
+        The lock alone is not enough: a file system takes it from a node that it considers dead, and
+        some limit locks to processes of one node.
 
         Raises
         ------
         CampaignStopped
-            If there is one.
+            If a newer driver is in charge.
         OSError
-            If the disk does not say.
+            If the disk does not answer.
         """
         if self.token() not in (None, token):
             holder = self._holder
@@ -112,12 +112,12 @@ class DriverFile:
 
 
 def is_driven(run_directory: Path) -> bool:
-    """Whether a driver holds the run's lock, which goes with its process."""
+    """Return whether a driver holds the run's lock, which ends with its process."""
     return is_locked(run_directory / LOCK_FILE)
 
 
 def _driver(run_directory: Path) -> dict[str, str]:
-    """What it says of itself; empty if there is no file or it is damaged."""
+    """Contents of the driver's file; empty if it is missing or damaged."""
     try:
         with open_regular(run_directory / DRIVER_FILE) as file:
             values = from_json(file.read(1 << 16))

@@ -1,7 +1,7 @@
 """Options of a run on a machine: account, partition, walltime, nodes.
 
-It comes from a ``site.yaml``, from the command line (with sbatch's names) or from Python; a site
-file reads it, fills in the site's own defaults and refuses what the machine cannot honour.
+They come from a ``site.yaml``, from the command line (with sbatch's names) or from Python. A site
+file reads them, fills in the site's own defaults and refuses what the machine cannot do.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import PlainLoader, read_yaml
 
 Device = Literal["cpu", "cuda", "hip", "xpu"]
-# Options that are on the command line too.
+# Options that the command line has too.
 _FLAGS = ("account", "partition", "walltime", "nodes", "blocks")
 
 
 def cores_in(group: str) -> set[int]:
-    """The CPU cores that a group such as "0-7,64-71" names.
+    """Parse the CPU cores in a group such as "0-7,64-71".
 
     Raises
     ------
     ValueError
-        If it is not written so.
+        If the group has another form.
     """
     cores: set[int] = set()
     for numbers in group.split(","):
@@ -137,12 +137,12 @@ class Options(Section):
 
     @property
     def walltime_seconds(self) -> int:
-        """Longest time of each batch job [s]; in whole minutes, as it is asked for."""
+        """Longest time of each batch job [s], in whole minutes as requested."""
         return _seconds(self.walltime or "00:00:00") // 60 * 60
 
     @property
     def nodes_per_block(self) -> int:
-        """Nodes of each batch job."""
+        """Number of nodes in each batch job."""
         return (self.nodes or 1) // (self.blocks or 1)
 
     def resolved(
@@ -153,18 +153,18 @@ class Options(Section):
         Parameters
         ----------
         site
-            Its name, for messages.
+            Name of the site, for messages.
         needs
-            Options without which the site cannot work.
+            Names of options that the site requires.
         refuses
-            Options that mean nothing on this site.
+            Names of options that have no meaning on the site.
         **defaults
-            Values of options the user left out.
+            Values for options that the user left out.
 
         Raises
         ------
         InputError
-            If an option is missing or means nothing here, or the nodes are not a multiple of the
+            If an option is missing or has no meaning here, or the nodes are not a multiple of the
             blocks.
         """
         for name in refuses:
@@ -186,9 +186,9 @@ class Options(Section):
 
 
 def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
-    """Name of the site and options that a ``site.yaml`` gives.
+    """Read the name of the site and the options in a ``site.yaml``.
 
-    A site file beside it is preferred to a shipped site of that name.
+    A site file next to it is preferred to a shipped site of that name.
 
     Raises
     ------
@@ -204,12 +204,12 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def make_options(values: dict[str, Any], source: object) -> Options:
-    """Options of these values.
+    """Make options from plain values.
 
     Raises
     ------
     InputError
-        If a key is unknown or a value wrong; ``source`` is named in it.
+        If a key is unknown or a value wrong; the message names ``source``.
     """
     options: Options = validate(Options, values, source)
     return options

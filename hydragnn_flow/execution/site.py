@@ -1,13 +1,15 @@
-"""Sites: descriptions of machines, and the site files that contain them."""
+"""Sites: descriptions of machines, and the site files that define them."""
 
 from __future__ import annotations
 
 import importlib.util
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -17,91 +19,93 @@ from hydragnn_flow.execution.options import (
     Device,
     NodeOptions,
     Options,
+    cores_in,
     make_options,
     read_site_yaml,
 )
-from hydragnn_flow.execution.site_facts import check_site
 from hydragnn_flow.placement import Gcd
 
 Scheduler = Literal["slurm", "pbs"]
 LABEL = "gcd"
-"""Name of a site's Parsl executor, which has a worker for each GCD."""
+"""Name of a site's Parsl executor, which has one worker per GCD."""
+# Possible numbers of hardware threads per core: a group may name that many times `cores_per_gcd`.
+_THREADS_OF_A_CORE = (1, 2, 4)
 
 
 @dataclass(frozen=True)
 class Node:
-    """One node of a site."""
+    """Node of a site."""
 
     gcds: tuple[str, ...]
-    """Names of its GCDs as the device runtime knows them; on a laptop, CPU slots."""
+    """Names of its GCDs in the device runtime; on a laptop, CPU slots."""
     gcd: Gcd
-    """Speed and memory of each."""
+    """Speed and memory of each GCD."""
     cores_per_gcd: int
-    """CPU cores, and so threads, for each."""
+    """Number of CPU cores, and so of threads, for each GCD."""
     device: Device
     """Kind of device for torch; `hip` is an AMD GPU, which torch addresses as `cuda`."""
     scratch: str | None = None
-    """Fast directory of the node's own, for a copy of the store; none if not given."""
+    """Fast local directory for a copy of the store; None if there is none."""
     cores: tuple[str, ...] = ()
-    """Cores of each GCD, GCD after GCD, as in "49-55"; empty if left to the system."""
+    """Cores of each GCD, in the order of the GCDs, as in "49-55"; empty for the system's choice."""
     interface: str | None = None
-    """Network interface on which the ranks of a gang meet; left to the system if not given."""
+    """Network interface of the ranks of a gang; None for the system's choice."""
     watts: float | None = None
-    """Most power that all its GCDs draw together [W]; not known if not given."""
+    """Largest power of all its GCDs together [W]; None if unknown."""
     cores_of_a_node: int | None = None
-    """CPU cores of the node that trainers may use, to check the others against; unknown if not
-    given."""
+    """Number of CPU cores of the node that trainers may use, to check the other values; None if
+    unknown."""
 
     @property
     def uncounted_gib(self) -> float:
-        """Memory of a process that its measured peak lacks [GiB]: an accelerator's libraries."""
+        """Memory of a process missing from its measured peak [GiB]: an accelerator's libraries."""
         return 0.0 if self.device == "cpu" else self.gcd.process_gib
 
 
 @dataclass(frozen=True)
 class Site:
-    """A machine."""
+    """Machine with nodes, as the campaign uses it."""
 
     name: str
     nodes: int
-    """Nodes a campaign may use at a time, in all blocks."""
+    """Maximum number of nodes of the campaign at a time, in all blocks."""
     node: Node
     parsl_config: Callable[[Path], Any]
-    """Directory for Parsl's own files -> `parsl.Config` with an executor `gcd`."""
+    """Function from a directory for Parsl's files to a `parsl.Config` with an executor `gcd`."""
     blocks: int = 1
-    """Most blocks at a time; each has `nodes // blocks` nodes."""
+    """Maximum number of blocks at a time; each has `nodes // blocks` nodes."""
     scheduler: Scheduler | None = None
-    """Batch system that starts the blocks; none if processes are started directly."""
+    """Batch system that starts the blocks; None if processes are started directly."""
     sends_store: bool = False
-    """Whether Slurm brings a copy of the store to the scratch of each node before it gets work."""
+    """True if Slurm copies the store to the scratch of each node before it gets work."""
     ends: float = math.inf
-    """Time by the monotonic clock at which all nodes are gone [s], where no scheduler says it."""
+    """Monotonic time at which all nodes end [s], where no scheduler tells it."""
 
     walltime: float = math.inf
     """Longest time of each batch job [s]."""
 
     @property
     def gcds_of_a_block(self) -> int:
-        """GCDs of all nodes of a block."""
+        """Number of GCDs in a block."""
         return self.nodes // self.blocks * len(self.node.gcds)
 
 
 def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
-    """A GCD that has not been measured.
+    """Make a GCD with guessed rates, for a device that was not measured.
 
-    The rates decide only how the first trials are placed; every finished trial corrects them.
+    The rates only affect the placement of the first trials; every finished trial corrects them.
 
     Parameters
     ----------
     device
-        What torch computes on.
+        Kind of device that torch computes on.
     memory_gib
-        Memory a segment may use [GiB].
+        Memory that a segment may use [GiB].
     """
     if device == "cpu":
         # One core of a 2024 server processor, one thread, measured on training steps of
-        # hidden_dim 8 to 64. Two of them on one core train 0.94 times as much as one after the
-        # other, eight 0.68 times: to launch is to compute there.
+        # hidden_dim 8 to 64. Two segments on one core train 0.94 times as fast as in sequence,
+        # eight 0.68 times: launching is computing there.
         return Gcd(
             memory_gib, 3e10, 1.8e10, 1.5e-5, process_gib=0.6, most_segments=1, launches=True
         )
@@ -110,14 +114,14 @@ def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
 
 
 def described_node(facts: NodeOptions, interface: str | None) -> Node:
-    """The node that a ``node:`` section describes.
+    """Make a node from a ``node:`` section.
 
     Parameters
     ----------
     facts
-        The section.
+        Section that describes the node.
     interface
-        Network interface where the section names none.
+        Network interface if the section names none.
     """
     return Node(
         gcds=tuple(str(gcd) for gcd in range(facts.gcds)),
@@ -133,7 +137,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
 
 
 def shipped_sites() -> dict[str, Path]:
-    """The site files that come with the package, by name."""
+    """Site files that come with the package, by name."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "_sites", package.parent / "sites"):
         if folder.is_dir():
@@ -142,17 +146,17 @@ def shipped_sites() -> dict[str, Path]:
 
 
 def load_site(name: str | Path, **options: Any) -> Site:
-    """Load a site.
+    """Load a site from its name or file.
 
     Parameters
     ----------
     name
-        The name of a site that comes with the package (`frontier`), a site file
-        (`sites/mine.py`), or a `site.yaml` that names one of these and gives options. A site file
-        defines a function `site(options)` that returns a :class:`Site`.
+        Name of a site that comes with the package (`frontier`), a site file (`sites/mine.py`), or a
+        `site.yaml` that names one of these and gives options. A site file defines a function
+        `site(options)` that returns a :class:`Site`.
     **options
         Fields of :class:`~hydragnn_flow.execution.options.Options`; each overrides that of a
-        `site.yaml`, and None leaves it alone.
+        `site.yaml`, unless it is None.
 
     Raises
     ------
@@ -179,12 +183,12 @@ def load_site(name: str | Path, **options: Any) -> Site:
 
 
 def about_site(name: str | Path) -> tuple[str, Options]:
-    """The first line of a site file's docstring, and its ``EXAMPLE`` of options.
+    """Read the first line of a site file's docstring, and its ``EXAMPLE`` of options.
 
     Parameters
     ----------
     name
-        The name of a shipped site, or a site file.
+        Name of a shipped site, or a site file.
 
     Raises
     ------
@@ -227,7 +231,7 @@ def _module_of(path: Path) -> ModuleType:
 
 @contextmanager
 def _loading(path: Path) -> Iterator[None]:
-    """Name the site file in any error of its code."""
+    """Name the site file in any error raised by its code."""
     try:
         yield
     except InputError:
@@ -235,3 +239,90 @@ def _loading(path: Path) -> Iterator[None]:
     except Exception as error:
         name = type(error).__name__
         raise InputError(f"{path}: cannot be loaded ({name}: {error})") from error
+
+
+def check_site(site: Site, source: object, gcd_key: str = "node.gcd") -> None:
+    """Refuse a site whose facts contradict each other or are impossible.
+
+    Parameters
+    ----------
+    site
+        Site as returned by its file.
+    source
+        File with the facts, for the message.
+    gcd_key
+        Key of the facts of a GCD in that file: `node` in a `site.yaml`.
+
+    Raises
+    ------
+    InputError
+        With the first contradiction; the message names file, key and remedy.
+    """
+    for said in (*_of_blocks(site), *_of_gcds(site.node, gcd_key), *_of_cores(site.node)):
+        raise InputError(f"{source}: {said}")
+
+
+def _of_blocks(site: Site) -> Iterator[str]:
+    for name in ("nodes", "blocks"):
+        if (count := getattr(site, name)) < 1:
+            yield f"{name}: must be at least 1, got {count}; correct it"
+            return
+    if site.nodes % site.blocks:
+        yield (
+            f"nodes: {site.nodes} is not a multiple of the {site.blocks} blocks; give "
+            f"{site.nodes - site.nodes % site.blocks or site.blocks} nodes or other blocks"
+        )
+
+
+def _of_gcds(node: Node, key: str) -> Iterator[str]:
+    if not node.gcds:
+        yield "node.gcds: the node has no GCD; name at least one"
+    name, times = Counter(node.gcds).most_common(1)[0] if node.gcds else ("", 1)
+    if times > 1:
+        yield f"node.gcds: {name!r} is there {times} times; give each GCD a name of its own"
+    gcd = node.gcd
+    for fact in ("memory_gib", "flops", "bandwidth", "launch_seconds"):
+        if not 0 < (value := getattr(gcd, fact)) < math.inf:
+            yield f"{key}.{fact}: must be above 0 and finite, got {value:g}; correct it"
+    if not 0 <= gcd.process_gib < gcd.memory_gib:
+        yield (
+            f"{key}.memory_gib: {gcd.memory_gib:g} GiB leave nothing beside the "
+            f"{gcd.process_gib:g} GiB that a process takes before it has a model; give more memory "
+            "or fewer GCDs"
+        )
+    if gcd.most_segments < 1:
+        yield f"{key}.most_segments: must be at least 1, got {gcd.most_segments}; correct it"
+
+
+def _of_cores(node: Node) -> Iterator[str]:
+    if node.cores_per_gcd < 1:
+        yield f"node.cores_per_gcd: must be at least 1, got {node.cores_per_gcd}; correct it"
+    have, gcds = node.cores_of_a_node, len(node.gcds)
+    if have is not None and (need := gcds * node.cores_per_gcd) > have:
+        yield (
+            f"node.cores_per_gcd: {gcds} GCDs of {node.cores_per_gcd} cores need {need}, and a "
+            f"node has {have}; give at most {have // gcds} for each GCD"
+            if have >= gcds
+            else f"node.gcds: {gcds} GCDs need a core each, and a node has {have}; correct one"
+        )
+    if node.cores and len(node.cores) != gcds:
+        yield f"node.cores: {len(node.cores)} groups for {gcds} GCDs; give one each"
+    groups: list[tuple[str, set[int]]] = []
+    for group in node.cores:
+        try:
+            groups.append((group, cores_in(group)))
+        except ValueError as error:
+            yield f"node.{error}; correct it"
+            return
+    for group, cores in groups:
+        if len(cores) not in [node.cores_per_gcd * threads for threads in _THREADS_OF_A_CORE]:
+            yield (
+                f"node.cores: {group!r} names {len(cores)} for a cores_per_gcd of "
+                f"{node.cores_per_gcd}; make them agree"
+            )
+    for (one, first), (other, second) in combinations(groups, 2):
+        if both := first & second:
+            yield (
+                f"node.cores: {one!r} and {other!r} both name core {min(both)}; give each GCD "
+                "cores of its own"
+            )

@@ -1,4 +1,9 @@
-"""HydraGNN's architecture, built from its JSON, and the cost of a training step."""
+"""HydraGNN's architecture, built from its JSON, and the cost of a training step.
+
+Layers are written here for energies that are smooth and extensive, predictions that do not depend
+on the rest of the batch, periodic cells in every type, and second derivatives cheap enough to train
+on forces. HydraGNN's own layers lack one or another.
+"""
 
 from hydragnn_flow.models.build import build_model
 from hydragnn_flow.models.cost import NetworkCost, network_cost, probed_cost

@@ -1,4 +1,4 @@
-"""Activation functions by HydraGNN's names, and the multi-layer perceptrons with them."""
+"""Activation functions by HydraGNN's names, and multi-layer perceptrons with them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def activation(name: str) -> nn.Module:
-    """A new activation module; `prelu` brings a parameter of its own each time."""
+    """Return a new activation module; each `prelu` has a parameter of its own."""
     return ACTIVATIONS[name]()
 
 
 def hidden_layers(widths: Sequence[int], name: str) -> nn.Sequential:
-    """Linear layers from width to width, each followed by the activation; identity for one width.
+    """Return linear layers, each followed by the activation; the identity for a single width.
 
     Parameters
     ----------

@@ -1,11 +1,10 @@
-"""Attention over all atoms of a graph, beside message passing between neighbours.
+"""Attention over all atoms of a graph, in addition to message passing between neighbours.
 
-The recipe is GPS, Rampášek et al., arXiv:2205.12454. Atoms attend to those of their own graph
-alone; HydraGNN's attend to all of the batch, so that what it predicts for a graph depends on the
-others it is batched with.
+The scheme is GPS, Rampášek et al., arXiv:2205.12454. Atoms attend only to those of their own graph.
+In HydraGNN they attend to the whole batch, so a prediction depends on the other graphs in it.
 
 Attention averages over atoms, so the energy of n copies of a periodic cell stays n times that of
-one. It has no cutoff: two molecules in one graph feel each other at any distance.
+one. It has no cutoff: two molecules in one graph interact at any distance.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ class GlobalAttention(nn.Module):
     Parameters
     ----------
     width
-        Of the node features; a multiple of ``heads``.
+        Width of the node features; a multiple of ``heads``.
     heads
-        Number of heads.
+        Number of attention heads.
     dropout
         Fraction of attention weights left out in training.
     """
@@ -43,8 +42,8 @@ class GlobalAttention(nn.Module):
         self.dropout = _dropout(dropout)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
-        assert geometry.padding is not None  # the encoder has seen to it
+        """Compute new node features [n_atoms, width]."""
+        assert geometry.padding is not None  # the encoder provides it
         padded = geometry.padding.pad(self.inputs(nodes))
         by_head = padded.view(*padded.shape[:2], 3, self.heads, -1)
         query, key, value = by_head.permute(2, 0, 3, 1, 4)
@@ -59,11 +58,11 @@ class GlobalAttention(nn.Module):
         Parameters
         ----------
         query, key, value
-            [n_graphs, heads, largest, d].
+            Padded features by head, [n_graphs, heads, largest, d].
         present
-            Which atoms there are [n_graphs, 1, largest, 1].
+            Mask of the rows that hold an atom, [n_graphs, 1, largest, 1].
         """
-        # Not torch's fused attention, which has no second derivative for forces to be learnt from.
+        # Not torch's fused attention: it lacks the second derivative that training on forces needs.
         logits = query @ key.transpose(2, 3) * query.shape[3] ** -0.5
         weights = logits.masked_fill(~present.transpose(2, 3), -math.inf).softmax(dim=3)
         averaged: Tensor = torch.matmul(self.dropout(weights), value)
@@ -71,17 +70,18 @@ class GlobalAttention(nn.Module):
 
 
 class PerformerAttention(GlobalAttention):
-    """Softmax attention estimated in time and memory linear in the atoms.
+    """Softmax attention estimated in time and memory linear in the number of atoms.
 
-    The exponential of a product of query and key is the mean over random directions of a product
-    of a function of each: FAVOR+, Choromanski et al., arXiv:2009.14794. The directions are drawn
-    once and belong to the model's state, so that a network predicts the same at any time; HydraGNN
-    draws them anew every 1000 steps.
+    The exponential of a product of query and key is the mean over random directions of a product of
+    a function of each: FAVOR+, Choromanski et al., arXiv:2009.14794. The directions are drawn once
+    and kept in the state dict, for reproducible predictions; HydraGNN redraws them every 1000
+    steps.
 
     Parameters
     ----------
     width, heads, dropout
-        As of :class:`GlobalAttention`; averaged values are left out, not weights.
+        The same as for :class:`GlobalAttention`, but dropout acts on averaged values, not on
+        weights.
     """
 
     directions: Tensor
@@ -94,19 +94,19 @@ class PerformerAttention(GlobalAttention):
         """Average the values by attention; see :meth:`GlobalAttention.average`."""
         of_query = self._exponents(query)
         of_key = self._exponents(key).masked_fill(~present, -math.inf)
-        # The value that is subtracted cancels in the average; it keeps exponentials from
-        # overflowing, for each graph by itself.
+        # The subtracted maximum cancels in the average. It keeps exponentials from overflowing,
+        # separately for each graph.
         of_query = torch.exp(of_query - of_query.detach().amax(dim=3, keepdim=True))
         of_key = torch.exp(of_key - of_key.detach().amax(dim=(2, 3), keepdim=True))
         total = of_query @ (of_key.transpose(2, 3) @ value)
         weight = of_query @ of_key.sum(dim=2)[..., None]
-        # Where query and keys are so large and unlike that nothing is left of their products, the
-        # average is zero, with finite slopes.
+        # Where queries and keys are so large and different that all products underflow, the average
+        # is zero, with finite derivatives.
         averaged: Tensor = self.dropout(total / weight.clamp(min=1e-20))
         return averaged
 
     def _exponents(self, rows: Tensor) -> Tensor:
-        """Logarithms of the functions whose products estimate the attention."""
+        """Return logarithms of the functions whose products estimate the attention."""
         scaled = rows * rows.shape[3] ** -0.25
         projected: Tensor = scaled @ self.directions.t().to(scaled.dtype)
         squares: Tensor = scaled.square().sum(dim=3, keepdim=True)
@@ -114,10 +114,10 @@ class PerformerAttention(GlobalAttention):
 
 
 def orthogonal_directions(width: int) -> Tensor:
-    """Random directions for a head of ``width``, about width · ln(width) of them [n, width].
+    """Draw about width · ln(width) random directions for a head of ``width``, [n, width].
 
-    In groups they are orthogonal, which estimates better than independent ones; their lengths are
-    those of normally distributed vectors.
+    They are orthogonal within groups, which estimates better than independent ones. Their lengths
+    are those of normally distributed vectors.
     """
     number = max(width, round(width * math.log(width)))
     groups = [torch.linalg.qr(torch.randn(width, width)).Q for _ in range(-(-number // width))]
@@ -127,23 +127,23 @@ def orthogonal_directions(width: int) -> Tensor:
 
 
 class GPSLayer(nn.Module):
-    """A message-passing layer and attention side by side, then a perceptron.
+    """Message-passing layer and attention in parallel, followed by a perceptron.
 
-    Each has a residual connection and a normalisation. Features that turn with the frame go
-    through message passing alone.
+    Each has a residual connection and a normalisation. Equivariant features pass through message
+    passing only.
 
     Parameters
     ----------
     layer
-        Message passing; it brings its own residual connection.
+        Message-passing layer, which includes its own residual connection.
     attention
-        Over the atoms of a graph.
+        Attention over the atoms of a graph.
     width
-        Of the node features.
+        Width of the node features.
     name
-        Activation of the perceptron.
+        HydraGNN's name of the perceptron's activation.
     normalization
-        `Architecture.normalization`; layer normalisation if not given.
+        Kind of normalisation, `Architecture.normalization`; layer normalisation if None.
     dropout
         Fraction of features left out in training.
     """
@@ -173,7 +173,7 @@ class GPSLayer(nn.Module):
         self.norm = Normalization(kind, width)
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         nodes = state.scalars
         new: NodeState = self.layer(state, features, geometry)
         near = self.local_norm(nodes + self.dropout(new.scalars - nodes), geometry)

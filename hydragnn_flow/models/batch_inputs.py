@@ -1,4 +1,4 @@
-"""Keys of a batch that only some networks read: edge attributes, encodings, graph features."""
+"""Optional keys of a batch: edge attributes, positional encodings, graph features."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from hydragnn_flow.models.space import Space, space_of
 
 @dataclass(frozen=True)
 class BatchInputs:
-    """The keys of the graphs that are read, and how much of each.
+    """Keys of a batch that a network reads, and how many columns of each.
 
     Attributes
     ----------
     edge_columns
-        Columns of ``edge_attr``.
+        Indices of the columns of ``edge_attr`` that are read.
     encodings
-        Columns of the positional encodings of atoms, ``pe``; 0 for none.
+        Number of columns of the atoms' positional encodings, ``pe``; 0 for none.
     edge_encodings
-        Columns of those of edges, ``rel_pe``; 0 for none.
+        Number of columns of the edges' positional encodings, ``rel_pe``; 0 for none.
     graph_attr
-        Features of a graph in ``graph_attr``; 0 for none.
+        Number of features per graph in ``graph_attr``; 0 for none.
     whole_graphs
-        Whether layers work on all atoms of a graph at once.
+        True if layers work on all atoms of a graph at once.
     space
-        Whether they read where these are.
+        True if layers read positions of atoms, in addition to vectors of edges.
     """
 
     edge_columns: tuple[int, ...] = ()
@@ -42,17 +42,17 @@ class BatchInputs:
 
     @property
     def n_edge_attributes(self) -> int:
-        """Features of an edge that layers read."""
+        """Number of features of an edge that layers read, other than its length."""
         return len(self.edge_columns) + self.edge_encodings
 
     def node_encodings(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Positional encodings of the atoms [n_atoms, encodings]."""
+        """Return positional encodings of the atoms [n_atoms, encodings]; None for none."""
         if not self.encodings:
             return None
         return _read(batch, "pe").view(-1, self.encodings).to(dtype)
 
     def edge_attributes(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Columns of ``edge_attr``, then the positional encodings of the edges [n_edges, k]."""
+        """Return columns of ``edge_attr``, then positional encodings of the edges, [n_edges, k]."""
         columns: list[Tensor] = []
         if self.edge_columns:
             table = _read(batch, "edge_attr")
@@ -62,27 +62,27 @@ class BatchInputs:
                     f"the graphs, but these have {table.shape[1]}; give graphs that bring it, as "
                     f"the training data do"
                 )
-            # Not table[:, list], which would send the list to an accelerator at every step.
+            # Indexing by a list would copy the list to an accelerator in every step.
             columns = [table[:, column : column + 1] for column in self.edge_columns]
         if self.edge_encodings:
             columns.append(_read(batch, "rel_pe").view(-1, self.edge_encodings))
         return torch.cat(columns, dim=1).to(dtype) if columns else None
 
     def graph_features(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Features of the graphs [n_graphs, graph_attr]."""
+        """Return features of the graphs [n_graphs, graph_attr]; None for none."""
         if not self.graph_attr:
             return None
-        # A vector of each graph may have been joined to one long vector.
+        # Collating may have concatenated the graphs' vectors to one long vector.
         return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
 
     def padding(self, batch: GraphBatch) -> Padding | None:
-        """Places of the atoms in one matrix per graph; None if no layer asks for them."""
+        """Return the padding to one matrix per graph; None if no layer needs it."""
         if not self.whole_graphs:
             return None
         return padding(batch.batch, batch.num_graphs, largest_graph(batch))
 
     def positions(self, batch: GraphBatch, positions: Tensor) -> Space | None:
-        """Where the atoms are; None if no layer asks for it."""
+        """Return positions and periodicity of the graphs; None if no layer needs them."""
         return space_of(batch, positions) if self.space else None
 
 

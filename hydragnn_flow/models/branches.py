@@ -11,25 +11,25 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import GraphBatch
 
 BRANCH_KEY = "dataset_name"
-"""HydraGNN's name of the key that holds the number of a graph's branch."""
+"""HydraGNN's name of the key with the number of a graph's branch."""
 
 
 def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
-    """Branch of each graph, int64 [n_graphs]; None if there is but one.
+    """Return the branch of each graph, int64 [n_graphs]; None if there is only one branch.
 
     Parameters
     ----------
     batch
-        Its key ``dataset_name``, [n_graphs, 1] or [n_graphs], is read if there are several.
+        Batch with a key ``dataset_name``, [n_graphs, 1] or [n_graphs], if there are several.
     n_branches
-        Number of branches.
+        Number of branches of the network.
 
     Raises
     ------
     InputError
-        If the graphs have no such key, or one names a branch there is not. Numbers on an
-        accelerator are not read, as that would make the host wait; selecting with a wrong one
-        fails there by itself.
+        If the graphs lack the key, or a number is out of range. On an accelerator the range is not
+        checked, because the host would have to wait; selecting with a wrong number fails there
+        anyway.
     """
     if n_branches == 1:
         return None
@@ -48,16 +48,16 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
 def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
     """Select for every row the output of its branch.
 
-    All branches compute all rows. To give each only its own, the host would have to wait for their
-    number; heads are small, and a branch that no graph of a batch belongs to gets gradients of
-    zero without further ado, which data-parallel training waits for.
+    All branches compute all rows. To compute only the rows of each, the host would have to wait for
+    their number. Heads are small, and a branch without graphs in a batch gets zero gradients in
+    this way, which data-parallel training waits for.
 
     Parameters
     ----------
     outputs
-        Of each branch, [n, d].
+        Output of each branch for all rows, [n, d].
     branch
-        Of each row, int64 [n]; None if there is but one.
+        Branch of each row, int64 [n]; None if there is only one.
     """
     if branch is None:
         return outputs[0]

@@ -32,20 +32,20 @@ def build_model(
     Parameters
     ----------
     network
-        HydraGNN's JSON: checked, as a mapping, or the path of a file.
+        HydraGNN's JSON, as a checked configuration, a mapping or the path of a file.
     store
-        The store, or its manifest: targets, cutoff, and the statistics of the training split.
+        Store or manifest with targets, cutoff and statistics of the training split.
 
     Returns
     -------
     Model
-        A :class:`~hydragnn_flow.models.potential.Potential` where `enable_interatomic_potential` is
+        A :class:`~hydragnn_flow.models.potential.Potential` if `enable_interatomic_potential` is
         set.
 
     Raises
     ------
     InputError
-        If the network asks for something the store does not have, or its engine cannot build it.
+        If the network needs something that the store lacks, or its engine cannot build it.
     """
     config = load_network(network)
     manifest = store if isinstance(store, Manifest) else store.manifest
@@ -73,8 +73,8 @@ def _build_here(config: HydraNetwork, manifest: Manifest) -> HydraModel:
 def _initialise(model: nn.Module) -> None:
     """Draw the weights of linear layers with variance 1 / inputs (LeCun et al. 1998).
 
-    torch's default has a third of that, so a signal shrinks from layer to layer. Forces are slopes
-    of the remaining signal, and learning them took epochs to begin.
+    torch's default variance is a third of that, so signals shrink from layer to layer. Forces are
+    derivatives of the remaining signal, and took epochs before they were learnt at all.
     """
     for layer in model.modules():
         if isinstance(layer, nn.Linear):
@@ -91,11 +91,11 @@ def _initialise(model: nn.Module) -> None:
 
 @torch.no_grad()
 def _mirror(weight: Tensor) -> None:
-    """Make the second half of the rows the negative of the first.
+    """Set the second half of the rows to the negative of the first.
 
-    A ReLU then lets one unit of each pair pass, whatever the input is (Balduzzi et al.,
-    arXiv:1702.08591). A narrow layer whose inputs hardly differ, such as pooled features, would
-    otherwise begin with all its units off about once in ten, and never learn.
+    A ReLU then passes one unit of each pair for any input (Balduzzi et al., arXiv:1702.08591).
+    Otherwise a narrow layer with nearly constant inputs, such as pooled features, would begin with
+    all units off about once in ten, and never learn.
     """
     half = weight.shape[0] // 2
     weight[half : 2 * half] = -weight[:half]

@@ -27,20 +27,20 @@ from hydragnn_flow.models.mpnn import DatasetStatistics, MessagePassing, make_st
 from hydragnn_flow.models.mpnn.layers import Convolution, Followed
 from hydragnn_flow.models.normalization import Normalization
 
-# A network that begins with an attention and a perceptron smaller than what they are added to
-# learns in fewer steps.
+# Networks learn in fewer steps if attention and perceptron begin with outputs that are smaller than
+# what they are added to.
 _BEGIN = 0.4
 
 
 def build_encoder(
     config: HydraNetwork, manifest: Manifest, statistics: DatasetStatistics
 ) -> Encoder:
-    """Embedding and message passing of a network for a store.
+    """Build embedding and message passing of a network for a store.
 
     Raises
     ------
     InputError
-        If the network reads of the graphs what they do not have.
+        If the network reads something that the graphs lack.
     """
     architecture = config.Architecture
     columns = manifest.node_features
@@ -63,13 +63,13 @@ def build_encoder(
     if architecture.freeze_conv_layers:
         embedding.requires_grad_(False)
         stack.requires_grad_(False)
-    # Behind the frozen layers: it belongs to the heads.
+    # After freezing: the fusion is trained with the heads.
     fusion = fusion_with_graphs(stack, config, inputs)
     return Encoder(embedding, stack, statistics.cutoff, inputs, fusion)
 
 
 def dataset_statistics(architecture: Architecture, manifest: Manifest) -> DatasetStatistics:
-    """Statistics of the training split for a network's layers.
+    """Return the statistics of the training split that a network's layers need.
 
     Raises
     ------
@@ -127,12 +127,12 @@ def _check_attributes(architecture: Architecture, manifest: Manifest) -> None:
 
 
 def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
-    """Keys of a batch that the network reads.
+    """Return the keys of a batch that the network reads.
 
     Raises
     ------
     InputError
-        If the store lacks one.
+        If the store lacks one of them.
     """
     encodings = architecture.encodings
     reads_edges = properties_of(architecture.mpnn_type).edge_attributes
@@ -158,7 +158,7 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
 
 
 def _graph_attr(manifest: Manifest) -> int:
-    """How many features of a graph there are."""
+    """Return the number of features per graph."""
     key = manifest.keys.get("graph_attr")
     size = math.prod(key.shape) * (key.rows or 0) if key is not None else 0
     if not size:
@@ -171,7 +171,7 @@ def _graph_attr(manifest: Manifest) -> int:
 
 
 def wrap_layers(stack: MessagePassing, architecture: Architecture, inputs: BatchInputs) -> None:
-    """Put normalisation and attention around the layers of a stack, and conditioning around all."""
+    """Wrap a stack's layers in normalisation and attention, and all of that in conditioning."""
     kind = architecture.normalization or "none"
     if kind != "none" and not isinstance(stack.layers[0], Convolution):
         width = architecture.hidden_dim
@@ -202,7 +202,7 @@ def _with_attention(architecture: Architecture, layer: nn.Module) -> nn.Module:
 def _with_equivariant_attention(
     architecture: Architecture, before: int, after: int, layer: nn.Module
 ) -> nn.Module:
-    """Attention around a layer between features of these highest degrees."""
+    """Wrap attention around a layer between features of highest degrees ``before``, ``after``."""
     sequential = architecture.equivariant_attn_coupling_mode == "sequential"
     width = architecture.hidden_dim
     attention = EquivariantAttention(
@@ -231,19 +231,19 @@ def _with_conditioning(architecture: Architecture, size: int, layer: nn.Module) 
 def fusion_with_graphs(
     stack: MessagePassing, config: HydraNetwork, inputs: BatchInputs
 ) -> Join | None:
-    """The mode fuse_pool, for models that pool; a potential has it behind its last layer.
+    """Return the fusion layer of the mode fuse_pool; a potential gets it after its last layer.
 
     Raises
     ------
     InputError
-        If there is nothing to fuse with.
+        If there are no graph outputs to fuse with.
     """
     architecture, size = config.Architecture, inputs.graph_attr
     if not size or architecture.graph_attr_conditioning_mode != "fuse_pool":
         return None
     fusion = Join(architecture.hidden_dim, size)
     if architecture.enable_interatomic_potential:
-        # Its energy is a sum over atoms, so it is for each atom that the features meet.
+        # A potential's energy is a sum over atoms, so graph features are joined to each atom's.
         stack.layers[-1] = Followed(stack.layers[-1], fusion)
         return None
     if "graph" not in config.Variables_of_interest.type:

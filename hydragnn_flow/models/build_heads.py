@@ -17,7 +17,7 @@ from hydragnn_flow.models.mpnn import DatasetStatistics, make_stack
 def head_context(
     architecture: Architecture, manifest: Manifest, statistics: DatasetStatistics
 ) -> HeadContext:
-    """Facts about the network that heads need.
+    """Return what heads need to know about the network.
 
     Raises
     ------
@@ -41,21 +41,21 @@ def head_context(
 
 
 def check_branches(branches: int, manifest: Manifest, key: str = "output_heads") -> None:
-    """Refuse branches that the graphs of a store do not have.
+    """Raise an error if the graphs of a store lack the network's branches.
 
     Parameters
     ----------
     branches
-        Their number.
+        Number of branches of the network.
     manifest
-        Of the store.
+        Manifest of the store.
     key
-        Key of `Architecture` that says it.
+        Key of `Architecture` that sets the number, for messages.
 
     Raises
     ------
     InputError
-        Naming the key.
+        If the branches do not fit the store; it names the key.
     """
     if branches == 1:
         return
@@ -82,12 +82,12 @@ def check_branches(branches: int, manifest: Manifest, key: str = "output_heads")
 def build_properties(
     config: HydraNetwork, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PropertyModel:
-    """A model of separate graph and node targets.
+    """Build a model of separate graph and node targets.
 
     Raises
     ------
     InputError
-        If the store does not have a target.
+        If the store lacks a target.
     """
     architecture = config.Architecture
     outputs = asked_outputs(config, manifest)
@@ -101,12 +101,12 @@ def build_properties(
 
 
 def asked_outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
-    """What a network is to predict, with the statistics of each target.
+    """Return the outputs of a network, with the statistics of each target.
 
     Raises
     ------
     InputError
-        If the store does not have a target, or has it otherwise.
+        If the store lacks a target, or has it with another level or dimension.
     """
     asked = config.Variables_of_interest
     dims = asked.output_dim

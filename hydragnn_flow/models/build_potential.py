@@ -17,12 +17,12 @@ from hydragnn_flow.models.units import is_slope
 def build_potential(
     config: HydraNetwork, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PotentialModel:
-    """A potential for a store of energies, and forces and stresses if it has them.
+    """Build a potential for a store of energies, and of forces and stresses if it has them.
 
     Raises
     ------
     InputError
-        If no potential can be learnt from the store's graphs, or not with these keys.
+        If a potential cannot be learnt from the store's graphs, or not with these keys.
     """
     architecture = config.Architecture
     check_potential(config, manifest)
@@ -44,11 +44,11 @@ def build_potential(
 
 
 def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
-    """Scales of a potential's energy, and the energies of elements that it adds to."""
+    """Return the scales of a potential's energy, and the reference energies of elements."""
     statistics = manifest.statistics.of_branches(config.branches)
     # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
-    # both them and their gradients about one at the start. The spread of the energies per atom can
-    # be a hundred times smaller (a molecule near its minimum) and would ask for huge slopes.
+    # the raw forces and their gradients about one at first. The spread of energies per atom can be
+    # a hundred times smaller (a molecule near its minimum) and would need huge slopes.
     return EnergyUnits(
         [found.forces_rms or found.energy_per_atom_std or 1.0 for found in statistics],
         [found.element_energies for found in statistics],
@@ -57,7 +57,7 @@ def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
 
 
 def _noise(config: HydraNetwork, manifest: Manifest, context: HeadContext) -> PotentialNoise | None:
-    """Heads of the noise of what is trained on, where a likelihood is."""
+    """Build heads for the noise of the trained targets, if the loss is a likelihood."""
     if config.Training.loss_function_type != "GaussianNLLLoss":
         return None
     architecture = config.Architecture
@@ -72,7 +72,7 @@ def _noise(config: HydraNetwork, manifest: Manifest, context: HeadContext) -> Po
 
 
 def has_stress(architecture: CommonArchitecture, manifest: Manifest) -> bool:
-    """Whether the store's graphs have a stress that a potential can be compared with."""
+    """Return whether the store has a stress in units that a potential can be trained on."""
     target, energy = manifest.targets.get(STRESS), manifest.targets["energy"].unit
     fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
     if target is None or not fits or "cell" not in manifest.keys:
@@ -93,7 +93,7 @@ def has_stress(architecture: CommonArchitecture, manifest: Manifest) -> bool:
 
 
 def _check_lists(architecture: CommonArchitecture, manifest: Manifest) -> None:
-    """Refuse neighbour lists that end before the radius."""
+    """Raise an error if neighbour lists end before the radius."""
     cutoff = architecture.radius or manifest.cutoff or 0.0
     truncation = manifest.truncation
     if truncation is not None:
@@ -102,7 +102,7 @@ def _check_lists(architecture: CommonArchitecture, manifest: Manifest) -> None:
             kept = None if own else manifest.max_neighbours
             raise InputError(truncation.refusal(cutoff, kept))
         return
-    # Nobody has counted: a list that is as long as lists may be is taken for one that was cut.
+    # An older store has no count: lists of the maximum length are assumed to be truncated.
     kept = manifest.max_neighbours
     if kept is None and manifest.cutoff is None:
         kept = architecture.max_neighbours
@@ -117,12 +117,12 @@ def _check_lists(architecture: CommonArchitecture, manifest: Manifest) -> None:
 
 
 def check_potential(config: NetworkConfig, manifest: Manifest) -> None:
-    """Refuse a store whose energies, forces and stresses no potential can be learnt from.
+    """Raise an error if a store's energies, forces and stresses cannot train a potential.
 
     Raises
     ------
     InputError
-        Naming the key that asks for what is not there.
+        If the store lacks something; it names the key that needs it.
     """
     architecture = config.Architecture
     if architecture.truncated_neighbours == "refuse":

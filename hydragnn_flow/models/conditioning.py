@@ -1,7 +1,7 @@
-"""Conditioning of node features on features of the graph, such as a temperature or a charge.
+"""Conditioning of node features on graph features, such as a temperature or a charge.
 
-The modes are HydraGNN's. There the layers are made when the first batch comes, too late for the
-optimiser to know their parameters; here they are parts of the model from the start.
+The modes are HydraGNN's. There the layers are created with the first batch, too late for the
+optimiser to know their parameters; here they are part of the model from the beginning.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from hydragnn_flow.models.geometry import Geometry
 
 
 class Join(nn.Module):
-    """A linear map of features and those of their graph: the modes concat_node and fuse_pool.
+    """Linear map of features and those of their graph: modes concat_node and fuse_pool.
 
     Parameters
     ----------
     width
-        Of the features that come in and go out.
+        Width of the input and output features.
     size
-        Number of features of a graph.
+        Number of features per graph.
     """
 
     def __init__(self, width: int, size: int) -> None:
@@ -31,14 +31,14 @@ class Join(nn.Module):
         self.of_graph = nn.Linear(size, width, bias=False)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
-        # They are all that the next layer gets: in bfloat16 what layers add up would be rounded.
+        """Compute new node features [n_atoms, width]."""
+        # Nothing else reaches the next layer: bfloat16 would round the sums of earlier ones.
         with without_autocast(nodes.device.type):
             joined: Tensor = self.own(nodes) + _of_atoms(self.of_graph, geometry)
         return joined
 
     def pooled(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """The same of features by graph [n_graphs, width]."""
+        """Compute new features by graph, [n_graphs, width]."""
         with without_autocast(features.device.type):
             joined: Tensor = self.own(features) + self.of_graph(geometry.graph_attr)
         return joined
@@ -50,9 +50,9 @@ class FiLM(nn.Module):
     Parameters
     ----------
     width, size
-        As of :class:`Join`.
+        The same as for :class:`Join`.
     name
-        Activation.
+        HydraGNN's name of the activation.
     """
 
     def __init__(self, width: int, size: int, name: str) -> None:
@@ -63,13 +63,13 @@ class FiLM(nn.Module):
         )
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+        """Compute new node features [n_atoms, width]."""
         scale, shift = _of_atoms(self.modulation, geometry).chunk(2, dim=1)
-        # A scale between 0 and 2 neither turns features round nor lets them grow with depth.
+        # A scale in (0, 2) neither flips the sign of features nor lets them grow with depth.
         return nodes * (1.0 + torch.tanh(scale)) + shift
 
 
 def _of_atoms(layer: nn.Module, geometry: Geometry) -> Tensor:
-    """Output of a layer on the graphs' features, for each atom."""
+    """Return the output of a layer on the graphs' features, for each atom."""
     of_graph: Tensor = layer(geometry.graph_attr)
     return of_graph.index_select(0, geometry.graph)

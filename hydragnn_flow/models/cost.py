@@ -1,7 +1,7 @@
 """Cost of a training step of a network.
 
-That of our own networks is counted on tensors without numbers (device ``meta``). What an engine
-builds may do things that need numbers, so its operations are counted while it takes a real step.
+For our own networks it is counted on tensors without values (device ``meta``). An engine's network
+may need values, so its operations are counted during a real step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils._pytree import tree_leaves
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.models.model import Encoder, HydraModel, Model
 
-# Operations that move no data and start no kernel.
+# Operations that move no data and launch no kernel.
 # fmt: off
 _VIEWS = frozenset({
     "_reshape_alias", "_unsafe_view", "alias", "as_strided", "chunk", "detach", "diagonal",
@@ -30,31 +30,31 @@ _VIEWS = frozenset({
 })
 # fmt: on
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
-# Kernels, and passes over the parameters, of one fused step of Adam: reads of the parameter, its
-# gradient and two moments, writes of three of them.
+# Kernels, passes over the parameters, and operations per parameter of a fused Adam step: it reads
+# the parameter, its gradient and two moments, and writes three of them.
 _ADAM_LAUNCHES, _ADAM_PASSES, _ADAM_FLOPS = 4, 7, 12
-# Atoms and edges of the larger batch of a step that is really taken, and graphs at least: a network
-# that normalises over its batch needs two.
+# Number of atoms and edges in the larger batch of a real step, and least number of graphs: networks
+# that normalise over the batch need two.
 _PROBED, _FEWEST_PROBED = 50_000, 4
 
 
 @dataclass(frozen=True)
 class NetworkCost:
-    """One training step: forward, backward, update.
+    """Cost of one training step: forward pass, backward pass and update.
 
     Attributes
     ----------
     parameters
-        Number of trainable numbers.
+        Number of trainable parameters.
     flops
         Floating-point operations of matrix products (a multiply-add is two) and of the update.
     bytes
-        Read and written by all kernels, as if nothing stayed in a cache.
+        Bytes read and written by all kernels, as if there were no cache.
     launches
-        Kernels started.
+        Number of kernel launches.
     peak_bytes
-        Most memory that the step holds at a time: what is saved for the backward pass, what that
-        pass makes in between, and gradients; without parameters and the batch itself.
+        Peak memory of the step: tensors saved for the backward pass, its temporaries, and
+        gradients; without parameters and the batch itself.
     """
 
     parameters: int
@@ -65,9 +65,9 @@ class NetworkCost:
 
 
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
-    """Counts kernels, their products' operations, the bytes they touch and those they keep.
+    """Counter of kernels, operations of products, and bytes touched and kept.
 
-    Where tensors have ``numbers``, each operation must run.
+    If tensors have ``numbers``, every operation is run.
     """
 
     def __init__(self, numbers: bool) -> None:
@@ -99,9 +99,9 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
         return result
 
     def _result(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Result of the operation; shapes of a repeated one are looked up.
+        """Return the operation's result; shapes of repeated operations are looked up.
 
-        Layers repeat the same operations, and torch infers most shapes in Python, slowly.
+        Layers repeat the same operations, and torch infers most shapes in slow Python code.
         """
         if self.numbers or func._schema.is_mutable:
             return func(*args, **kwargs)
@@ -116,7 +116,7 @@ class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's c
 
 
 def _signature(values: Any) -> Any:
-    """Operands as a dictionary key, tensors by their layout."""
+    """Return operands as a dictionary key, tensors by their layout."""
     if isinstance(values, Tensor):
         return values.shape, values.stride(), values.dtype
     if isinstance(values, (tuple, list)):
@@ -125,7 +125,7 @@ def _signature(values: Any) -> Any:
 
 
 class _Memory:
-    """Adds up storages as long as they are alive; torch frees them as it would real ones."""
+    """Sum of the living storages' sizes; torch frees them as it would free real ones."""
 
     def __init__(self) -> None:
         self.now = self.peak = 0
@@ -147,7 +147,7 @@ class _Memory:
 
 @dataclass
 class _MetaBatch:
-    """A batch of a given size without numbers, with all keys that a network may read."""
+    """Batch of a given size without values, with all keys that a network may read."""
 
     x: Tensor
     pos: Tensor
@@ -194,7 +194,7 @@ def _meta_batch(
 
 
 class _Step(nn.Module):
-    """Forward and backward pass in one call, as layers that are checkpointed are called in both."""
+    """Forward and backward pass in one call, because checkpointed layers run in both."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -215,29 +215,29 @@ def network_cost(
     *,
     finite: bool = True,
 ) -> NetworkCost:
-    """Count one training step of a model on a batch of a given size.
+    """Count the cost of one training step of a model for a batch of a given size.
 
-    Nothing is computed and the model is not changed; it may live on the meta device itself
-    (``with torch.device("meta"): model = build_model(…)``), which saves drawing weights.
+    Nothing is computed and the model is not changed. It may be on the meta device itself (``with
+    torch.device("meta"): model = build_model(…)``), which saves drawing weights.
 
     Parameters
     ----------
     model
-        Any model of :func:`~hydragnn_flow.models.build_model` that no engine has built; for those
-        there is :func:`probed_cost`.
+        Model from :func:`~hydragnn_flow.models.build_model` that was not built by an engine; for
+        those see :func:`probed_cost`.
     atoms, edges, graphs
-        Totals over the batch.
+        Total numbers in the batch.
     largest
-        Atoms of the largest graph, to which attention pads the others; if not given, the graphs
-        are taken to be of one size.
+        Number of atoms of the largest graph, to which attention pads the others; by default graphs
+        of equal size.
     finite
-        Whether one of the graphs is not periodic. Attention that reads where atoms are costs more
-        then.
+        True if one of the graphs is not periodic, which makes attention that reads positions more
+        expensive.
 
     Returns
     -------
     NetworkCost
-        Forward, backward (double backward for a potential) and an Adam update.
+        Cost of forward and backward pass (double backward for a potential) and an Adam update.
     """
     assert isinstance(model, HydraModel)
     batch = _meta_batch(model.encoder, atoms, edges, graphs, largest, finite)
@@ -263,23 +263,22 @@ def network_cost(
 def probed_cost(
     model: Model, split: GraphSplit, atoms: int, edges: int, graphs: int
 ) -> NetworkCost:
-    """Cost of a training step of a model that must be run to know it, as one that an engine built.
+    """Measure the cost of a training step of a model that must be run, such as an engine's.
 
-    Steps on two batches of the split, the larger of about 50,000 atoms and edges, say how it grows;
-    that of a larger batch is extrapolated in a straight line. The model's buffers and gradients
-    change.
+    The cost is extrapolated linearly from steps on two batches of the split, the larger one with
+    about 50,000 atoms and edges. The model's buffers and gradients change.
 
     Parameters
     ----------
     model
-        On the CPU.
+        Model on the CPU.
     split
-        Where the graphs come from.
+        Split that the graphs are taken from.
     atoms, edges, graphs
-        Totals over the batch whose cost is asked for.
+        Total numbers in the batch whose cost is estimated.
     """
     most = min(graphs, max(_FEWEST_PROBED, _PROBED * graphs // (atoms + edges)), len(split))
-    # Of mean size: two batches that hardly differ would say nothing of how the cost grows.
+    # Graphs of mean size, so that the two batches differ enough to show how the cost grows.
     off = np.abs(split.n_atoms + split.n_edges - (atoms + edges) / graphs)
     chosen = np.argsort(off, kind="stable")[:most]
     model.train()

@@ -1,4 +1,4 @@
-"""Functions of the length and the given attributes of edges, for invariant types."""
+"""Functions of the length and the attributes of edges, for invariant types."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from hydragnn_flow.models.mpnn.base import DatasetStatistics
 
 KNOTS_PER_FEATURE = 4
-"""A spline then follows any sum of neighbouring Gaussians to some thousandths."""
+"""Number of knots per feature, with which a spline has relative errors of some thousandths."""
 
 
 class EdgeReader(nn.Module):
-    """Prepares a batch for the functions of its edges.
+    """Prepares the functions of a batch's edges.
 
     Parameters
     ----------
     basis
-        From lengths [n, 1] in Å to features [n, basis_size]; None leaves the lengths out.
+        Module from lengths [n, 1] in Å to features [n, basis_size]; None to ignore lengths.
     basis_size
-        Number of those features.
+        Number of features of the basis.
     intervals
-        Number of intervals of the splines between zero and the cutoff, several per feature.
+        Number of spline intervals between zero and the cutoff, several per feature.
     attributes
-        Number of other edge features.
+        Number of edge features other than the length.
     cutoff
-        Of the neighbour list [Å].
+        Cutoff of the neighbour list [Å].
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class EdgeReader(nn.Module):
         self.attributes = attributes
         self.size = attributes if basis is None else basis_size + attributes
         """Number of input features of the functions; 0 if edges have no features."""
-        # Attributes differ from edge to edge of equal length, so knots would not do.
+        # Edges of equal length may have different attributes, so knots would not suffice.
         self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
 
     def forward(self, geometry: Geometry, factor: Tensor | None = None) -> EdgeFunctions:
@@ -64,37 +64,37 @@ class EdgeReader(nn.Module):
         if self.basis is not None:
             features.append(self.basis(geometry.lengths))
         if self.attributes:
-            assert geometry.attributes is not None  # the encoder has read them
+            assert geometry.attributes is not None  # the encoder provides them
             features.append(geometry.attributes)
         return EdgeFunctions(torch.cat(features, dim=1), None, factor)
 
 
 @dataclass(frozen=True)
 class EdgeFunctions:
-    """Applies networks to the features of the edges, at knots where the length is all there is."""
+    """Evaluator of networks on the features of edges, at knots if these are lengths alone."""
 
     features: Tensor
     interpolation: Interpolation | None
     factor: Tensor | None
 
     def of(self, network: nn.Module) -> Tensor:
-        """Values of a network at every edge [n_edges, width], times the factor."""
+        """Compute a network at every edge [n_edges, width], times the factor."""
         if self.interpolation is None:
             values: Tensor = network(self.features)
             return values if self.factor is None else values * self.factor
         return self.interpolation(self.at_knots(network))
 
     def at_knots(self, network: nn.Module) -> Tensor:
-        """Values of a network, without the factor, where there is an interpolation."""
-        # In bfloat16 the differences between neighbouring knots, which make the forces, would be
-        # mostly rounding. There are too few knots for the precision to cost time.
+        """Compute a network at the knots of the interpolation, without the factor."""
+        # bfloat16 would round away the differences between neighbouring knots, which make the
+        # forces. There are so few knots that the precision costs no time.
         with without_autocast(self.features.device.type):
             values: Tensor = network(self.features)
             return values
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:
-    """Context in which operations keep the precision of their operands, autocast or not."""
+    """Return a context in which operations keep their operands' precision, even under autocast."""
     available = torch.amp.is_autocast_available(device)
     return torch.autocast(device, enabled=False) if available else nullcontext()
 
@@ -102,14 +102,14 @@ def without_autocast(device: str) -> AbstractContextManager[Any]:
 def gaussian_reader(
     architecture: Architecture, statistics: DatasetStatistics, *, lengths: bool = True
 ) -> EdgeReader:
-    """Reader of `num_gaussians` Gaussians of the length, and of the edges' attributes.
+    """Return a reader of `num_gaussians` Gaussians of the length, and of the edges' attributes.
 
     Parameters
     ----------
     architecture, statistics
-        As given to the message-passing type.
+        Arguments of the message-passing type.
     lengths
-        Whether the lengths are seen; without them the attributes are all there is.
+        If false, only the attributes are read.
     """
     gaussians = architecture.num_gaussians if lengths else 0
     basis = GaussianBasis(gaussians, statistics.cutoff) if gaussians else None

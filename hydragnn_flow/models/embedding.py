@@ -11,26 +11,26 @@ ATOMIC_NUMBER = "atomic_number"
 """Name of the node-feature column that chooses a row of the embedding."""
 
 N_ELEMENTS = 119
-"""Rows of a table indexed by atomic number."""
+"""Number of rows in a table indexed by atomic number."""
 
 
 class NodeEmbedding(nn.Module):
-    """A learned row per chemical element, plus a linear map of the other input columns.
+    """Embedding of chemical elements, plus a linear map of the other input columns.
 
-    HydraGNN feeds the atomic number as a number; a row per element lets a network treat
-    neighbours in the periodic table as freely as strangers.
+    HydraGNN feeds the atomic number as a number. With a learned row per element, neighbours in the
+    periodic table need not be similar.
 
     Parameters
     ----------
     columns
         Names of all node-feature columns of the store.
     inputs
-        Columns that go in, `Variables_of_interest.input_node_features`.
+        Indices of the columns that are read, `Variables_of_interest.input_node_features`.
     width
-        Hidden width.
+        Width of the embedding.
     encodings
-        Columns of the positional encodings that a linear map adds; 0 for none. HydraGNN sets both
-        embeddings side by side before another linear map: the same functions, with more weights.
+        Number of columns of positional encodings, which a linear map adds; 0 for none. HydraGNN
+        joins both embeddings by another linear map: the same functions, with more weights.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class NodeEmbedding(nn.Module):
         self.encodings = nn.Linear(encodings, width, bias=False) if encodings else None
 
     def elements_of(self, x: Tensor) -> Tensor | None:
-        """Atomic numbers [n_atoms] int64 of node features, if they have them."""
+        """Return atomic numbers int64 [n_atoms] from node features; None if they have none."""
         if self.number_column is None:
             return None
         return x[:, self.number_column].long()
@@ -65,15 +65,15 @@ class NodeEmbedding(nn.Module):
         x
             Node features [n_atoms, n_columns].
         dtype
-            Of the result [n_atoms, width]; that of the model's parameters.
+            Precision of the result [n_atoms, width]; that of the model's parameters.
         encodings
-            Positional encodings of the atoms [n_atoms, encodings], where the network asks for them.
+            Positional encodings of the atoms [n_atoms, encodings], if the network reads them.
         """
         terms: list[Tensor] = []
         if self.elements is not None:
             terms.append(self.elements(x[:, self.element_column].long()))
         if self.others is not None:
-            # Not x[:, list], which would send the list to an accelerator at every step.
+            # Indexing by a list would copy the list to an accelerator in every step.
             columns = torch.stack([x[:, column] for column in self.other_columns], dim=1)
             terms.append(self.others(columns.to(dtype)))
         if self.encodings is not None:

@@ -1,8 +1,8 @@
-"""A network that an engine builds, between our batches and our units.
+"""Models around a network that an engine has built: checks, units, forces and stress.
 
-The engine's module sees a batch without labels, in the precision of its weights, and returns
-numbers of about one. What it returns is checked in every call: a wrong name or shape would
-otherwise be broadcast into a loss that means something else.
+The engine's module gets a batch without labels, in the precision of its weights, and returns
+numbers of about one. Its outputs are checked in every call, because a wrong name or shape could be
+broadcast into a loss with another meaning.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -22,7 +23,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.build_heads import asked_outputs, check_branches
 from hydragnn_flow.models.build_potential import check_potential, energy_units, has_stress
-from hydragnn_flow.models.exact import of_branch, unpack_exact
+from hydragnn_flow.models.exact import of_branch, pack_exact, unpack_exact
 from hydragnn_flow.models.geometry import GraphBatch
 from hydragnn_flow.models.heads import NOISE_SUFFIX, Output, Rescale
 from hydragnn_flow.models.model import Model
@@ -31,11 +32,13 @@ from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 
 # Keys of a batch that are cast to the precision of the weights.
 _INPUTS = ("x", "pos", "edge_attr", "edge_shifts", "cell", "pe", "rel_pe", "graph_attr")
+# What names in the state of the engine's module have before them.
+_NETWORK = "network."
 _ROWS = {"graph": "graph", "node": "atom"}
 
 
 class Shape(NamedTuple):
-    """Shape of an output: a row for each graph or atom."""
+    """Shape of an output: level of its rows (graph or node) and number of columns."""
 
     level: str
     dim: int
@@ -47,11 +50,11 @@ class EngineModel(Model):
     Parameters
     ----------
     engine
-        Its name, for errors.
+        Name of the engine, for errors.
     network
-        What it has built.
+        Module that the engine has built.
     targets
-        Keys of the batch that the network must not see.
+        Keys of the batch that are hidden from the network, as they hold labels.
     """
 
     def __init__(self, engine: str, network: nn.Module, targets: Sequence[str]) -> None:
@@ -61,7 +64,7 @@ class EngineModel(Model):
         self.targets = tuple(targets)
 
     def inputs(self, batch: GraphBatch) -> Any:
-        """The batch as the network sees it: a shallow copy that it may change."""
+        """Return the batch for the network: a shallow copy that it may change."""
         seen: Any = copy.copy(batch)
         for name in self.targets:
             if name in seen:
@@ -74,14 +77,14 @@ class EngineModel(Model):
     def outputs(
         self, inputs: Any, asked: Mapping[str, Shape], possible: Mapping[str, Shape] | None = None
     ) -> dict[str, Tensor]:
-        """What the network returns for a batch, checked.
+        """Compute and check the outputs of the network for a batch.
 
         Parameters
         ----------
         inputs
-            As of :meth:`inputs`.
+            Batch returned by :meth:`inputs`.
         asked, possible
-            Outputs that there must be, and that there may be besides.
+            Shapes of the outputs that are required, and of those that are optional.
 
         Raises
         ------
@@ -119,7 +122,7 @@ class EngineModel(Model):
         return found
 
     def node_features(self, batch: GraphBatch) -> Tensor:
-        """What the engine's own method ``node_features`` gives; see `Model.node_features`."""
+        """Return the result of the engine's method ``node_features``; see `Model.node_features`."""
         tells = getattr(self.network, "node_features", None)
         if tells is None:
             raise self._wrong(
@@ -129,21 +132,50 @@ class EngineModel(Model):
         features: Tensor = tells(self.inputs(batch))
         return features
 
+    def is_of_encoder(self, name: str) -> bool:
+        """See :meth:`Model.is_of_encoder`; the engine's own ``head_names`` are the others."""
+        heads = getattr(self.network, "head_names", ())
+        own = name.removeprefix(_NETWORK)
+        return own != name and not any(f"{own}.".startswith(f"{head}.") for head in heads)
+
+    def read_weights(self, file: str | Path) -> dict[str, Tensor]:
+        """Weights of a file of the engine's, by their names in this model's state.
+
+        Its outputs are then the engine's own, in the data's units from zero.
+
+        Raises
+        ------
+        InputError
+            If the engine reads no files, or not this one.
+        """
+        reads = getattr(self.network, "read_weights", None)
+        if reads is None:
+            raise InputError(
+                f"start_from: the engine {self.engine} reads no weights; give its module a method "
+                f"read_weights(file), or remove start_from"
+            )
+        weights = {f"{_NETWORK}{name}": value for name, value in reads(Path(file)).items()}
+        for name, value in self.state_dict().items():
+            if not name.startswith(_NETWORK):
+                unit = float(name.endswith(("std", "scale")))
+                weights[name] = pack_exact([unit] * value.numel()).reshape(value.shape)
+        return weights
+
     def _wrong(self, what: str) -> InputError:
         return InputError(f"network: engine {self.engine} {what}")
 
 
 class EngineProperties(EngineModel):
-    """Graph and node targets; the network returns each in units of its spread, from its mean.
+    """Model of graph and node targets that the network returns in units of their spread.
 
     Parameters
     ----------
     engine, network, targets
-        As of :class:`EngineModel`.
+        The same as for :class:`EngineModel`.
     outputs
-        What to predict.
+        Targets to predict, with their statistics.
     noise
-        Whether the network returns a number of any sign for the noise of each, too.
+        True if the network also returns a number of any sign for the noise of each target.
     """
 
     def __init__(
@@ -164,7 +196,7 @@ class EngineProperties(EngineModel):
         }
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Predictions by output name, in the data's units."""
+        """Compute predictions by output name, in the data's units."""
         raw = self.outputs(self.inputs(batch), self.asked)
         branch = branch_of_graph(batch, self.n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
@@ -177,18 +209,18 @@ class EngineProperties(EngineModel):
 
 
 class EnginePotential(EngineModel, Potential):
-    """An energy from the network, and forces and stress as its slopes.
+    """Potential with the network's energy, and forces and stress as its gradients.
 
-    A network that returns ``forces`` itself is taken at its word.
+    Forces that the network returns itself are used as they are.
 
     Parameters
     ----------
     engine, network, targets
-        As of :class:`EngineModel`.
+        The same as for :class:`EngineModel`.
     units
-        What becomes an energy of the network's output.
+        Scale and reference energies that turn the network's output into an energy.
     stress
-        Whether to give the stress too, for which the graphs must have the key ``cell``.
+        If true, compute the stress too, for which the graphs need the key ``cell``.
     """
 
     def __init__(
@@ -204,9 +236,9 @@ class EnginePotential(EngineModel, Potential):
         self.keep_units(units)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Energy [n_graphs, 1] in eV, float64, forces [n_atoms, 3] in eV/Å, and on request stress.
+        """Compute energy [n_graphs, 1] in eV, float64, forces [n_atoms, 3] in eV/Å, perhaps stress.
 
-        As :class:`~hydragnn_flow.models.PotentialModel` gives them.
+        The outputs are those of :class:`~hydragnn_flow.models.PotentialModel`.
         """
         differentiable = self.training and torch.is_grad_enabled()
         inputs = self.inputs(batch)
@@ -257,7 +289,7 @@ def build_with_engine(config: EngineNetwork, manifest: Manifest) -> EngineModel:
     Raises
     ------
     InputError
-        If the network asks for something the store does not have, or the engine fails.
+        If the network needs something that the store lacks, or the engine fails.
     """
     architecture, targets = config.Architecture, list(manifest.targets)
     _check_lists(config, manifest)
@@ -283,7 +315,7 @@ def _built(config: EngineNetwork, manifest: Manifest) -> nn.Module:
         network = engine_of(config.engine)(config.to_json(), manifest)
     except InputError:
         raise
-    except Exception as error:  # whatever a user's function does
+    except Exception as error:  # any error of the user's function
         raise InputError(
             f"network: engine {config.engine} cannot build this network "
             f"({with_place(error)}); correct its keys or the engine"
@@ -301,7 +333,7 @@ def _built(config: EngineNetwork, manifest: Manifest) -> nn.Module:
 
 
 def _check_lists(config: EngineNetwork, manifest: Manifest) -> None:
-    """Refuse neighbour lists of another length than the engine is told."""
+    """Raise an error if the store's neighbour lists end elsewhere than the engine is told."""
     radius, cutoff = config.Architecture.radius, manifest.cutoff
     if radius is not None and cutoff is not None and radius != cutoff:
         raise InputError(
@@ -326,7 +358,7 @@ def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _stress(virial: Tensor, cell: Tensor) -> Tensor:
-    """Stress in Voigt's order, [n_graphs, 6], from dE/dε [n_graphs, 9]; NaN without a volume."""
+    """Return the stress in Voigt order [n_graphs, 6] from dE/dε [n_graphs, 9]; NaN if no volume."""
     volume = torch.linalg.det(cell.view(-1, 3, 3)).abs().unsqueeze(1)
     flat = torch.stack([virial[:, place] for place in VOIGT_PLACES], dim=1)
     periodic = volume > 0
@@ -334,5 +366,5 @@ def _stress(virial: Tensor, cell: Tensor) -> Tensor:
 
 
 def _known(slope: Tensor | None) -> Tensor:
-    assert slope is not None  # it was worked out
+    assert slope is not None  # the caller has asked for it
     return slope

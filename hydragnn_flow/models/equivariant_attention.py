@@ -1,19 +1,19 @@
-"""Attention between all atoms of a graph that also sees where they are.
+"""Attention between all atoms of a graph that depends on their relative positions.
 
-HydraGNN's engine `EquivariantTransformer`. Atom i takes from every other atom j the average of
+HydraGNN's engine `EquivariantTransformer`. Atom i averages over the other atoms j
 
     value(j) = Σ over paths and r: φ_r(|x_j - x_i|) · W_r (features of j ⊗ harmonics of x_j - x_i)
 
-by the softmax over j of the products of queries and keys, which are invariant. HydraGNN makes the
-matrix Σ φ_r W_r of every path for each pair of atoms, and multiplies it by the features of one.
-Here the sum over j comes first, and the matrices W_r once per atom: the same numbers, with a
-fraction of the work, and no memory that is as large as pairs times the square of the width.
+by the softmax over j of the products of queries and keys, which are invariant. HydraGNN computes
+the matrix Σ φ_r W_r of every path for each pair of atoms, and multiplies it by the features of one.
+Here the sum over j comes first, and the matrices W_r are applied once per atom. The numbers are the
+same, with a fraction of the work, and no memory grows with pairs times the square of the width.
 
 **Crystals.** HydraGNN refuses periodic graphs. Here a crystal is the limit of ever larger pieces of
-it. Nearly all images of an atom are then far away, in all directions alike: a value has the φ_r of
-an infinite distance and harmonics of degree zero alone, and an atom also sees its own images. So
-the average is one over the atoms of the cell, it is the same in a supercell, and where the atoms
-are in the cell matters by their features alone.
+it. Nearly all images of an atom are then far away, equally in all directions. So a value has the
+φ_r of an infinite distance and only harmonics of degree zero, and an atom also sees its own images.
+The average therefore runs over the atoms of the cell and is the same in a supercell. Positions in
+the cell matter only through the atoms' features.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from hydragnn_flow.models.space import Space
 
 
 class DegreeLinear(nn.Module):
-    """Mixes the channels of each degree by itself, without a bias.
+    """Linear map of channels, separate for each degree, without a bias.
 
-    Its weights are one parameter, because in crystals a degree may be zero: what gets no gradient
-    at all stops training on several ranks.
+    Its weights are one parameter, because some degrees are zero in crystals: a parameter without
+    any gradient would stop training on several ranks.
 
     Parameters
     ----------
     highest
-        Highest degree.
+        Highest degree of the features.
     inputs, outputs
-        Numbers of channels.
+        Numbers of input and output channels.
     gain
-        Size of the result before training, beside that of the input.
+        Initial size of the output relative to the input.
     """
 
     def __init__(self, highest: int, inputs: int, outputs: int, gain: float = 1.0) -> None:
@@ -61,7 +61,7 @@ class DegreeLinear(nn.Module):
         self.weight = nn.Parameter(drawn * (gain * inputs**-0.5))
 
     def forward(self, features: Tensor) -> Tensor:
-        """From [n, (highest + 1)², inputs] to [n, (highest + 1)², outputs]."""
+        """Map [n, (highest + 1)², inputs] to [n, (highest + 1)², outputs]."""
         degrees = enumerate(self.weight.unbind())
         mixed = [features[:, components(degree)] @ weight for degree, weight in degrees]
         return torch.cat(mixed, dim=1)
@@ -70,13 +70,13 @@ class DegreeLinear(nn.Module):
 class PairFunctions(nn.Module):
     """Functions φ of the distance of two atoms, the last of which is a constant.
 
-    Gaussians of d / (1 Å + d), which goes from zero to one, and a layer on them. They do not end
-    at a cutoff.
+    The others are a linear layer and a SiLU on Gaussians of d / (1 Å + d), which goes from zero to
+    one. They have no cutoff.
 
     Parameters
     ----------
     size
-        Number of Gaussians, and of the functions beside the constant.
+        Number of Gaussians, and of functions besides the constant.
     """
 
     centres: Tensor
@@ -87,35 +87,35 @@ class PairFunctions(nn.Module):
         self.exponent = -(max(size - 1, 1) ** 2)
         self.mix = nn.Linear(size, size)
         self.size = size + 1
-        """Number of functions."""
+        """Number of functions, including the constant."""
 
     def forward(self, nearness: Tensor) -> Tensor:
-        """Functions [..., size] of d / (1 Å + d), [...]."""
+        """Compute functions [..., size] of d / (1 Å + d), [...]."""
         gaussians = torch.exp(self.exponent * (nearness[..., None] - self.centres).square())
         functions = functional.silu(self.mix(gaussians))
         return torch.cat([functions, torch.ones_like(functions[..., :1])], dim=-1)
 
     def at_infinity(self) -> Tensor:
-        """Their values [size] for atoms that are far from each other."""
+        """Return the values [size] for atoms at infinite distance."""
         functions: Tensor = self(torch.ones_like(self.centres[0]))
         return functions
 
 
 class PairAverages(nn.Module):
-    """Averages of values over the atoms of a graph; see the head of this module.
+    """Averages of values over the atoms of a graph; see the docstring of this module.
 
     Parameters
     ----------
     width
-        Channels of each degree.
+        Number of channels of each degree.
     reads, writes
-        Highest degree of the features that come in and go out.
+        Highest degree of the input and output features.
     heads
-        Number of heads.
+        Number of attention heads.
     highest
         Highest degree of the harmonics.
     radial
-        Number of functions of the distance.
+        Number of functions of the distance, besides the constant.
     """
 
     def __init__(
@@ -131,8 +131,8 @@ class PairAverages(nn.Module):
             for result in range(writes + 1)
             if couple_to(first, second, result)
         ]
-        """Degrees of features, harmonics and their product; each has its own matrices."""
-        # All others are the unit matrix, or that over the root of its size where it makes a scalar.
+        """Degrees of features, harmonics and their product; each path has its own matrices."""
+        # Others are unit matrices, divided by the root of their size if the result is a scalar.
         self.tables = nn.ModuleDict(
             {
                 str(number): Table(clebsch_gordan(*path))
@@ -145,7 +145,7 @@ class PairAverages(nn.Module):
         self.matrices = nn.Parameter(self._drawn())
 
     def _drawn(self) -> Tensor:
-        """Matrices [n_paths, heads, n_functions · width, width] before training."""
+        """Draw initial matrices [n_paths, heads, n_functions · width, width]."""
         results = Counter(result for _, _, result in self.paths)
         inputs = self.functions.size * self.width
         drawn = torch.randn(len(self.paths), self.heads, inputs, self.width)
@@ -163,31 +163,31 @@ class PairAverages(nn.Module):
         present: Tensor,
         space: Space,
     ) -> Tensor:
-        """Averages of some atoms of each graph [heads, n_graphs, (writes + 1)², n_rows, width].
+        """Compute averages of some atoms [heads, n_graphs, (writes + 1)², n_rows, width].
 
         Parameters
         ----------
         queries
-            Of those that attend [heads, n_graphs, n_rows, …].
+            Queries of the attending atoms [heads, n_graphs, n_rows, …].
         keys
-            Of those attended to [heads, n_graphs, largest, …].
+            Keys of all atoms [heads, n_graphs, largest, …].
         features
-            [n_graphs, largest, components · width].
+            Features of all atoms [n_graphs, largest, components · width].
         positions
-            [n_graphs, largest, 3] in Å.
+            Positions of all atoms [n_graphs, largest, 3] in Å.
         start
-            The first that attends.
+            Index of the first attending atom in each graph.
         present
-            Which atoms there are [n_graphs, largest].
+            Mask of the rows that hold an atom, [n_graphs, largest].
         space
-            Which graphs are no crystals.
+            Periodicity of the graphs.
         """
         logits = queries @ keys.transpose(2, 3) * queries.shape[3] ** -0.5
         atoms = torch.arange(present.shape[1], device=logits.device)
         itself = atoms[start : start + queries.shape[2], None] == atoms
-        # In a crystal an atom has images that it sees.
+        # An atom of a crystal sees its own images.
         seen = present[:, None] & ~(space.finite[:, None, None] & itself)
-        # Not minus infinity: a lone atom sees nothing, and its average is zero, not NaN.
+        # Finite and not -inf: a lone atom sees nothing, and its average has to be zero, not NaN.
         logits = logits.masked_fill(~seen, torch.finfo(logits.dtype).min)
         weights = logits.softmax(dim=3) * seen
         if not space.any_finite:
@@ -197,13 +197,13 @@ class PairAverages(nn.Module):
         return self._near(weights, functions, harmonics, features)
 
     def _pairs(self, rows: Tensor, positions: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-        """What of two atoms does not depend on their features.
+        """Compute what does not depend on features for each pair of atoms.
 
-        Functions of the distance [n_graphs, n_rows, size, largest], and harmonics of the direction
+        Functions of the distance are [n_graphs, n_rows, size, largest], harmonics of the direction
         [(highest + 1)², n_graphs, n_rows, largest].
         """
         vectors = positions[:, None] - rows[:, :, None]
-        # As for the lengths of edges: finite slopes at zero.
+        # Like edge lengths, they have finite derivatives at zero.
         lengths = (vectors.square().sum(dim=3) + 1e-12).sqrt()
         finite = finite[:, None, None]
         nearness = torch.where(finite, lengths / (1.0 + lengths), 1.0)
@@ -215,10 +215,10 @@ class PairAverages(nn.Module):
     def _near(
         self, weights: Tensor, functions: Tensor, harmonics: Tensor, features: Tensor
     ) -> Tensor:
-        """Averages for graphs of which some are no crystals.
+        """Compute averages if some graphs are not crystals.
 
-        Of weights [heads, n_graphs, n_rows, largest], functions and harmonics as of :meth:`_pairs`,
-        and features [n_graphs, largest, components · width].
+        Weights are [heads, n_graphs, n_rows, largest], features [n_graphs, largest, components ·
+        width]; functions and harmonics come from :meth:`_pairs`.
         """
         heads, n_graphs, _, largest = weights.shape
         senders = features.view(n_graphs, largest, -1, self.width).transpose(1, 2)
@@ -244,17 +244,17 @@ class PairAverages(nn.Module):
     def _sums(
         self, paths: list[int], weights: Tensor, of_pairs: Tensor, senders: Tensor
     ) -> list[Tensor]:
-        """Sums over atoms of the products of one degree of features and one of harmonics.
+        """Sum products of features of one degree and harmonics of one degree over atoms.
 
-        Of the numbers of the paths with these degrees, weights [heads, n_graphs, n_rows, largest],
-        ``of_pairs`` [n_graphs, 2 second + 1, n_rows, n_functions, largest], and senders [heads,
-        n_graphs, 2 first + 1, largest, width]: for each path [heads, n_graphs, 2 result + 1,
-        n_rows, n_functions, width].
+        ``paths`` are the paths with these degrees. Weights are [heads, n_graphs, n_rows, largest],
+        ``of_pairs`` [n_graphs, 2 second + 1, n_rows, n_functions, largest], senders [heads,
+        n_graphs, 2 first + 1, largest, width]. The sum of each path is [heads, n_graphs, 2 result +
+        1, n_rows, n_functions, width].
         """
         first, second, result = self.paths[paths[0]]
         shape = (*weights.shape[:2], -1, weights.shape[2], of_pairs.shape[3], self.width)
         if first and second and result == 0 and len(paths) == 1:
-            # A scalar product is a sum over components as well, where only the like ones meet.
+            # A scalar product also sums over components, each of which meets only its equal.
             of_pairs = of_pairs.permute(0, 2, 3, 1, 4).contiguous()
             factors = weights[:, :, :, None, None] * of_pairs
             sums = factors.flatten(4).flatten(2, 3) @ senders.flatten(2, 3)
@@ -262,13 +262,13 @@ class PairAverages(nn.Module):
         factors = (weights[:, :, None, :, None] * of_pairs).flatten(3, 4)
         if first == 0 or second == 0:
             return [(factors @ senders).view(shape)]
-        # [heads, n_graphs, 2 second + 1, 2 first + 1, n_rows · n_functions, width]
+        # Shape [heads, n_graphs, 2 second + 1, 2 first + 1, n_rows · n_functions, width]
         sums = factors[:, :, :, None] @ senders[:, :, None]
         tables = [self._table(path, sums) for path in paths]
         return [torch.einsum("hgymrw,myk->hgkrw", sums, table).view(shape) for table in tables]
 
     def _table(self, path: int, like: Tensor) -> Tensor:
-        """Clebsch-Gordan coefficients [2 first + 1, 2 second + 1, 2 result + 1] of a path."""
+        """Return a path's Clebsch-Gordan coefficients [2 first + 1, 2 second + 1, 2 result + 1]."""
         if str(path) in self.tables:
             table: Tensor = self.tables[str(path)](like)
             return table
@@ -277,12 +277,12 @@ class PairAverages(nn.Module):
         return unit[:, :, None] / math.sqrt(size)
 
     def _map(self, summed: Tensor, matrices: Tensor) -> Tensor:
-        """From [heads, …, n_functions, width] to [heads, …, width] by the matrices of each head."""
+        """Map [heads, …, n_functions, width] to [heads, …, width] by the matrices of each head."""
         flat = summed.reshape(self.heads, -1, matrices.shape[1])
         return torch.bmm(flat, matrices).view(*summed.shape[:-2], self.width)
 
     def _far(self, weights: Tensor, features: Tensor) -> Tensor:
-        """Averages where all graphs are crystals; parameters as of :meth:`_near`."""
+        """Compute averages if all graphs are crystals; parameters are those of :meth:`_near`."""
         averaged = (weights @ features).view(*weights.shape[:3], -1, self.width).transpose(2, 3)
         functions = self.functions.at_infinity()[:, None, None]
         results = []
@@ -301,26 +301,26 @@ class PairAverages(nn.Module):
 class EquivariantAttention(nn.Module):
     """Softmax attention whose values are products of features and harmonics of the direction.
 
-    Features are [n_atoms, components, width], where the components are those of all degrees up to
-    the highest, in e3nn's order.
+    Features are [n_atoms, components, width] with the components of all degrees up to the highest,
+    in e3nn's order.
 
     Parameters
     ----------
     width
-        Channels of each degree.
+        Number of channels of each degree.
     reads, writes
-        Highest degree of the features that come in, and of those that are asked for.
+        Highest degree of the input features, and of the requested output.
     heads
-        Number of heads. Each is as wide as the features.
+        Number of attention heads, each as wide as the features.
     highest
         Highest degree of the harmonics.
     radial
         Number of functions of the distance.
     chunk
-        How many atoms of a graph attend at a time; None for all. If there are more, the pairs are
-        computed anew in the backward passes, so that memory does not grow with their number.
+        Number of atoms of a graph that attend at a time; None for all. With several chunks, pairs
+        are recomputed in the backward passes, so that memory does not grow with their number.
     gain
-        Size of the result before training.
+        Initial size of the output.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class EquivariantAttention(nn.Module):
     ) -> None:
         super().__init__()
         self.width, self.heads, self.chunk = width, heads, chunk
-        # Products reach no further.
+        # The products have no higher degrees.
         writes = min(writes, reads + highest)
         self.query = DegreeLinear(reads, width, heads * width)
         self.key = DegreeLinear(reads, width, heads * width)
@@ -344,12 +344,12 @@ class EquivariantAttention(nn.Module):
         self.output = DegreeLinear(writes, heads * width, width, gain)
 
     def forward(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """From [n_atoms, (reads + 1)², width] to [n_atoms, (writes + 1)², width].
+        """Map [n_atoms, (reads + 1)², width] to [n_atoms, (writes + 1)², width].
 
-        There are fewer components where the harmonics do not lead to more.
+        The output has fewer components if products with harmonics reach no higher degree.
         """
         padding, space = geometry.padding, geometry.space
-        assert padding is not None and space is not None  # the encoder has seen to it
+        assert padding is not None and space is not None  # the encoder provides them
         queries = self._by_head(self.query(features), padding)
         keys = self._by_head(self.key(features), padding)
         padded = padding.pad(features.flatten(1)), padding.pad(space.positions)
@@ -367,14 +367,14 @@ class EquivariantAttention(nn.Module):
             )
             for start in range(0, largest, at_a_time)
         ]
-        # [n_graphs, largest, components, heads, width]
+        # Shape [n_graphs, largest, components, heads, width]
         averaged = torch.cat(parts, dim=3).permute(1, 3, 2, 0, 4)
         of_atoms = padding.unpad(averaged.flatten(2))
         new: Tensor = self.output(of_atoms.view(len(features), -1, self.heads * self.width))
         return new.to(features.dtype)
 
     def _by_head(self, rows: Tensor, padding: Padding) -> Tensor:
-        """From [n_atoms, components, heads · width] to [heads, n_graphs, largest, …]."""
+        """Map [n_atoms, components, heads · width] to [heads, n_graphs, largest, …]."""
         padded = padding.pad(rows.flatten(1))
         split = padded.view(*padding.present.shape, -1, self.heads, self.width)
         return split.permute(3, 0, 1, 2, 4).flatten(3)

@@ -1,7 +1,7 @@
-"""HydraGNN's engine `EquivariantTransformer`: message passing, attention, and a perceptron.
+"""HydraGNN's engine `EquivariantTransformer`: message passing, attention and a perceptron.
 
-Vectors and features of higher degree take part in all three, each in the way that turns with the
-frame. HydraGNN's own; see ``docs/equivariant_graph_transformer.md`` there.
+All three act on scalars, vectors and features of higher degree, and are equivariant. HydraGNN's own
+design; see ``docs/equivariant_graph_transformer.md`` there.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ from hydragnn_flow.models.mpnn.base import NodeState
 
 
 class RootMeanSquare(nn.Module):
-    """Features of an atom divided by the root of their mean square, which no rotation changes."""
+    """Normalisation of an atom's features by their root mean square, which is invariant."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Of one dimension: a parameter without any could not be divided among ranks.
+        # One-dimensional, because a parameter without dimensions cannot be sharded over ranks.
         self.gain = nn.Parameter(torch.ones(1))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features [n_atoms, components, width]."""
+        """Normalise features [n_atoms, components, width]."""
         squares = features.square().mean(dim=(1, 2), keepdim=True)
         return features * (self.gain * (squares + 1e-8).rsqrt())
 
     def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *others: Any) -> None:
         name = f"{prefix}gain"
-        if name in state:  # once a number without dimensions
+        if name in state:  # earlier versions stored a scalar
             state[name] = state[name].reshape(1)
         super()._load_from_state_dict(state, prefix, *others)
 
 
 class Perceptron(nn.Module):
-    """A layer on features of all degrees, each scaled by a function of its length, and another.
+    """Two linear layers on features of all degrees, with a gate by their norm in between.
 
     Parameters
     ----------
     highest
-        Highest degree.
+        Highest degree of the features.
     width
-        Channels of each degree.
+        Number of channels of each degree.
     multiplier
-        How many times as many there are in between.
+        Ratio of hidden channels to channels.
     gain
-        Size of the result before training.
+        Initial size of the output.
     """
 
     def __init__(self, highest: int, width: int, multiplier: int, gain: float = 1.0) -> None:
@@ -58,9 +58,9 @@ class Perceptron(nn.Module):
         self.sizes = [2 * degree + 1 for degree in range(highest + 1)]
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features [n_atoms, components, width]."""
+        """Compute new features [n_atoms, components, width]."""
         hidden = self.first(features).to(features.dtype)
-        # SiLU of the length, in the direction it had; with finite slopes where it is zero.
+        # SiLU of the norm, in the same direction; with finite derivatives at zero.
         parts = [
             part * (part.square().sum(dim=1, keepdim=True) + 1e-12).sqrt().sigmoid()
             for part in hidden.split(self.sizes, dim=1)
@@ -70,18 +70,18 @@ class Perceptron(nn.Module):
 
 
 class EquivariantTransformerLayer(nn.Module):
-    """A message-passing layer and equivariant attention, then a perceptron.
+    """Message-passing layer and equivariant attention, followed by a perceptron.
 
     Parameters
     ----------
     layer
-        Message passing; it brings its own residual connection.
+        Message-passing layer, which includes its own residual connection.
     attention
-        Over the atoms of a graph.
+        Attention over the atoms of a graph.
     perceptron
-        For the features that come out.
+        Perceptron for the output features.
     sequential
-        Attention acts on what message passing makes, not beside it.
+        If true, attention acts on the output of message passing, otherwise in parallel to it.
     """
 
     def __init__(
@@ -101,12 +101,12 @@ class EquivariantTransformerLayer(nn.Module):
         self.norm = RootMeanSquare()
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         new: NodeState = self.layer(state, features, geometry)
         nodes = _together(new)
         read = nodes if self.sequential else _together(state)
         far = self.attention(self.attention_norm(read), geometry)
-        # It may not reach the highest degrees.
+        # Attention may not reach the highest degrees.
         reached = far.shape[1]
         nodes = torch.cat([nodes[:, :reached] + far, nodes[:, reached:]], dim=1)
         nodes = nodes + self.perceptron(self.norm(nodes))
@@ -114,6 +114,6 @@ class EquivariantTransformerLayer(nn.Module):
 
 
 def _together(state: NodeState) -> Tensor:
-    """Features of all degrees [n_atoms, components, width]."""
+    """Return features of all degrees [n_atoms, components, width]."""
     scalars = state.scalars[:, None]
     return scalars if state.tensors is None else torch.cat([scalars, state.tensors], dim=1)

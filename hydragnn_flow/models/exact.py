@@ -1,4 +1,4 @@
-"""Constants a model keeps in float64, whatever precision its parameters are cast to."""
+"""Constants that a model keeps in float64, whatever precision its parameters are cast to."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from torch import Tensor
 
 
 def pack_exact(values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
-    """Numbers, or rows of them, as a buffer that no cast of the module can round.
+    """Return numbers, or rows of them, as a buffer that casting the module does not round.
 
-    ``module.float()`` and its like cast every floating-point buffer; the bits of a float64 in an
-    int64 buffer pass unharmed, through checkpoints and broadcasts as well.
+    ``module.float()`` and similar calls cast every floating-point buffer. The bits of a float64 in
+    an int64 buffer survive that, and checkpoints and broadcasts too.
     """
     return torch.tensor(values, dtype=torch.float64).view(torch.int64)
 
 
 def pack_by_branch(rows: Sequence[Sequence[float]]) -> Tensor:
-    """A row of numbers of each branch [n_branches, d], or the only one [d], as such a buffer."""
+    """Return numbers of each branch [n_branches, d], or of the only one [d], as such a buffer."""
     return pack_exact(rows if len(rows) > 1 else rows[0])
 
 
 def of_branch(values: Tensor, branch: Tensor | None) -> Tensor:
-    """Rows of the branches [n, d] of numbers by branch; all of them [d] if there is but one.
+    """Return values of each row's branch [n, d]; all values [d] if there is only one branch.
 
     Parameters
     ----------
     values
-        [n_branches, d], or [d].
+        Values by branch [n_branches, d], or [d] for a single branch.
     branch
-        Branch of each row, int64 [n]; None if there is but one.
+        Branch of each row, int64 [n]; None if there is only one.
     """
     return values if branch is None else values.index_select(0, branch)
 
 
 def unpack_exact(buffer: Tensor) -> Tensor:
-    """The float64 numbers in a buffer of :func:`pack_exact`."""
+    """Return the float64 numbers in a buffer made by :func:`pack_exact`."""
     return buffer.view(torch.float64)

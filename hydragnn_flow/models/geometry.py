@@ -1,7 +1,7 @@
-"""Geometry of a batch as message-passing layers see it: edges, vectors, lengths, envelopes.
+"""Geometry of a batch for message-passing layers: edges, vectors, lengths, envelopes.
 
-Vectors are computed afresh from the positions and the stored shifts of the periodic images, so a
-gradient reaches the positions and every type respects the cell.
+Vectors are computed from the positions and the stored shifts of periodic images. So a gradient
+reaches the positions, and every type respects the cell.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from hydragnn_flow.models.space import Space
 class GraphBatch(Protocol):
     """Keys of a PyG batch that every model reads.
 
-    Some read more where the network asks for it: ``edge_attr`` [n_edges, k], ``graph_attr``, ``pe``
-    and ``rel_pe``, ``cell``, ``pbc``, ``dataset_name``.
+    Some networks also read ``edge_attr`` [n_edges, k], ``graph_attr``, ``pe`` and ``rel_pe``,
+    ``cell``, ``pbc`` or ``dataset_name``.
     """
 
     x: Tensor
@@ -34,7 +34,7 @@ class GraphBatch(Protocol):
     edge_shifts: Tensor
     """Cartesian shift of the periodic image [n_edges, 3] in Å."""
     batch: Tensor
-    """Graph each atom belongs to, int64 [n_atoms]."""
+    """Graph that each atom belongs to, int64 [n_atoms]."""
 
     @property
     def num_graphs(self) -> int:
@@ -49,25 +49,25 @@ class Geometry:
     Attributes
     ----------
     sender, receiver
-        Atoms an edge leads from and to, int64 [n_edges].
+        Atoms that each edge leads from and to, int64 [n_edges].
     vectors
-        From the sender to the receiver's image [n_edges, 3] in Å.
+        Vectors from the sender to the receiver's image [n_edges, 3] in Å.
     cutoff
-        Where envelopes end [Å].
+        Length at which envelopes end [Å].
     graph
-        Graph each atom belongs to, int64 [n_atoms].
+        Graph that each atom belongs to, int64 [n_atoms].
     n_graphs
-        Number of graphs of the batch.
+        Number of graphs in the batch.
     elements
         Atomic number of each atom, int64 [n_atoms]; None if the graphs have none.
     attributes
-        Edge features other than lengths [n_edges, k]; None if the network asks for none.
+        Edge features other than lengths [n_edges, k]; None if the network reads none.
     graph_attr
-        Features of the graphs [n_graphs, k]; None if the network asks for none.
+        Features of the graphs [n_graphs, k]; None if the network reads none.
     padding
-        Where atoms go in one matrix per graph; None if no layer asks for it.
+        Padding of the atoms to one matrix per graph; None if no layer needs it.
     space
-        Where the atoms are, apart from the edges; None if no layer asks for it.
+        Positions and periodicity of the graphs; None if no layer needs them.
     """
 
     sender: Tensor
@@ -84,13 +84,13 @@ class Geometry:
 
     @property
     def n_atoms(self) -> int:
-        """Number of atoms of the batch."""
+        """Number of atoms in the batch."""
         return self.graph.shape[0]
 
     @cached_property
     def lengths(self) -> Tensor:
         """Edge lengths [n_edges, 1] in Å."""
-        # The small number keeps the second derivative of the root finite on edges of zero length.
+        # The small constant keeps second derivatives of the root finite for edges of zero length.
         return (self.vectors.square().sum(dim=1, keepdim=True) + 1e-12).sqrt()
 
     @cached_property
@@ -110,29 +110,29 @@ class Geometry:
 
     @cached_property
     def coordination(self) -> Tensor:
-        """Incoming edges, each counted by its envelope [n_atoms, 1]."""
+        """Number of incoming edges weighted by their envelopes [n_atoms, 1]."""
         return self.sum_at_receiver(self.envelope)
 
     def of_sender(self, nodes: Tensor) -> Tensor:
-        """Rows of the senders: [n_atoms, …] to [n_edges, …]."""
-        # index_select and index_add, here and below, are several times faster than x[index], and
-        # so are their gradients.
+        """Return the senders' rows: [n_atoms, …] to [n_edges, …]."""
+        # index_select and index_add, here and below, and their gradients are several times faster
+        # than indexing by x[index].
         return nodes.index_select(0, self.sender)
 
     def of_receiver(self, nodes: Tensor) -> Tensor:
-        """Rows of the receivers: [n_atoms, …] to [n_edges, …]."""
+        """Return the receivers' rows: [n_atoms, …] to [n_edges, …]."""
         return nodes.index_select(0, self.receiver)
 
     def sum_at_receiver(self, messages: Tensor) -> Tensor:
-        """Sum of the incoming messages: [n_edges, …] to [n_atoms, …]."""
+        """Sum incoming messages at each atom: [n_edges, …] to [n_atoms, …]."""
         return sum_by(messages, self.receiver, self.n_atoms)
 
     def sum_at_sender(self, messages: Tensor) -> Tensor:
-        """Sum of the outgoing messages: [n_edges, …] to [n_atoms, …]."""
+        """Sum outgoing messages at each atom: [n_edges, …] to [n_atoms, …]."""
         return sum_by(messages, self.sender, self.n_atoms)
 
     def moved(self, displacements: Tensor) -> Geometry:
-        """The same edges after the atoms have moved by ``displacements`` [n_atoms, 3] in Å."""
+        """Return the geometry after atoms have moved by ``displacements`` [n_atoms, 3] in Å."""
         step = self.of_receiver(displacements) - self.of_sender(displacements)
         return replace(self, vectors=self.vectors + step)
 
@@ -140,8 +140,8 @@ class Geometry:
 def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
     """Sum the rows that share an index: [n, …] to [size, …].
 
-    In single precision at least. In the half precision of automatic mixed precision a sum stops to
-    grow once it is some hundred times as large as its next term.
+    The sum is at least in single precision. In the half precision of automatic mixed precision it
+    would stop growing once it is some hundred times as large as the next term.
     """
     if rows.dtype in (torch.bfloat16, torch.float16):
         rows = rows.float()
@@ -149,27 +149,27 @@ def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
 
 
 def cosine_envelope(lengths: Tensor, cutoff: float) -> Tensor:
-    """Behler and Parrinello's cutoff function, doi:10.1103/PhysRevLett.98.146401.
+    """Compute Behler and Parrinello's cutoff function, doi:10.1103/PhysRevLett.98.146401.
 
     Parameters
     ----------
     lengths
-        Any shape, in Å.
+        Lengths of any shape, in Å.
     cutoff
-        Where it ends [Å].
+        Length from which the function is zero [Å].
     """
     return 0.5 * (torch.cos(lengths.clamp(max=cutoff) * (math.pi / cutoff)) + 1.0)
 
 
 def edge_vectors(batch: GraphBatch, positions: Tensor) -> Tensor:
-    """Vectors of the edges of a batch [n_edges, 3] in Å.
+    """Compute the vectors of a batch's edges [n_edges, 3] in Å.
 
     Parameters
     ----------
     batch
-        Its edges and shifts are used, its positions are not.
+        Batch whose edges and shifts are used, and whose positions are not.
     positions
-        [n_atoms, 3] in Å; they set the precision, and a gradient flows to them.
+        Positions [n_atoms, 3] in Å; they determine the precision, and receive a gradient.
     """
     sender, receiver = batch.edge_index[0], batch.edge_index[1]
     vectors = positions.index_select(0, receiver) - positions.index_select(0, sender)

@@ -18,18 +18,18 @@ from hydragnn_flow.models.mpnn import MessagePassing
 
 @dataclass(frozen=True)
 class HeadContext:
-    """Facts about the network that heads need.
+    """Properties of the network that heads depend on.
 
     Attributes
     ----------
     width
-        Of the features that come in.
+        Width of the input features.
     activation
-        HydraGNN's name of it.
+        HydraGNN's name of the activation.
     places
-        Number of atoms of every graph; None if graphs differ.
+        Number of atoms in every graph; None if graphs differ.
     convolutions
-        Makes a stack of message-passing layers of the network's type, of a width and a depth.
+        Function that makes message-passing layers of the network's type, from width and depth.
     """
 
     width: int
@@ -39,28 +39,28 @@ class HeadContext:
 
 
 class BranchHeads(nn.Module):
-    """The heads of one branch at one level, which share what :meth:`prepare` does.
+    """Heads of one branch at one level; they share the computation in :meth:`prepare`.
 
     Attributes
     ----------
     heads
-        One for each output, ending in a linear layer.
+        Head of each output, which ends in a linear layer.
     """
 
     heads: nn.ModuleList
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Input of all heads."""
+        """Compute the common input of all heads."""
         return features
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
-        """Each output [n, d] from features [n, width]."""
+        """Compute each output [n, d] from features [n, width]."""
         prepared = self.prepare(features, geometry)
         return [head(prepared) for head in self.heads]
 
 
 class GraphHeads(BranchHeads):
-    """Perceptrons behind layers they share, for the rows of graphs."""
+    """Perceptrons of graph outputs, after layers that they share."""
 
     def __init__(self, head: GraphHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
@@ -69,13 +69,13 @@ class GraphHeads(BranchHeads):
         self.heads = _perceptrons(head, widths[-1], dims, context.activation)
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Features after the shared layers."""
+        """Compute features after the shared layers."""
         shared: Tensor = self.shared(features)
         return shared
 
 
 class NodeHeads(BranchHeads):
-    """The same perceptron for every atom."""
+    """Perceptrons of node outputs, the same for every atom."""
 
     def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
@@ -85,8 +85,8 @@ class NodeHeads(BranchHeads):
 class ConvolutionHeads(BranchHeads):
     """Message-passing layers of the network's type, then a linear map for each output.
 
-    HydraGNN ends in a message-passing layer as wide as the output, which gives a single number or
-    three a bottleneck for messages; here the layers keep their width.
+    HydraGNN ends in a message-passing layer as wide as the output, so one to three numbers are a
+    bottleneck for messages. Here the layers keep their width.
     """
 
     def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
@@ -95,14 +95,14 @@ class ConvolutionHeads(BranchHeads):
         steps: list[nn.Module] = []
         for wide, group in groupby(_hidden(head)):
             steps.append(nn.Identity() if wide == width else nn.Linear(width, wide))
-            # Layers of one width are one stack, which reads the edges once.
+            # Consecutive layers of one width form a stack, which reads the edges once.
             steps.append(context.convolutions(wide, len(list(group))))
             width = wide
         self.steps = nn.ModuleList(steps)
         self.heads = nn.ModuleList(nn.Sequential(nn.Linear(width, dim)) for dim in dims)
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Node features after the message-passing layers."""
+        """Compute node features after the message-passing layers."""
         for step in self.steps:
             features = (
                 step(features, geometry) if isinstance(step, MessagePassing) else step(features)
@@ -111,11 +111,11 @@ class ConvolutionHeads(BranchHeads):
 
 
 class PlaceHeads(BranchHeads):
-    """A perceptron for each place, in graphs of one size with a meaningful order of atoms."""
+    """Perceptrons for each position in graphs of equal size with a meaningful order of atoms."""
 
     def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
-        assert context.places is not None  # build_model has seen to it
+        assert context.places is not None  # checked by head_context
         self.places = context.places
         widths = [context.width, *_hidden(head)]
         self.heads = nn.ModuleList()
@@ -126,23 +126,23 @@ class PlaceHeads(BranchHeads):
             self.heads.append(nn.Sequential(*layers, PlaceLinear(self.places, widths[-1], dim)))
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Features by place, [places, n_graphs, width].
+        """Return features by position, [places, n_graphs, width].
 
         Raises
         ------
         InputError
-            If a graph has another number of atoms. On an accelerator only their sum is compared,
-            as the host would have to wait for more.
+            If a graph has another number of atoms. On an accelerator only the total is checked,
+            because the host would have to wait for more.
         """
         if geometry.graph.device.type != "meta":
             self._check(geometry)
-        # A batch of average size, to count the cost of, need not be made of whole graphs.
+        # The batch of average size whose cost is counted may not consist of whole graphs.
         elif missing := -geometry.n_atoms % self.places:
             features = torch.cat([features, features.new_empty((missing, features.shape[1]))])
         return features.view(-1, self.places, features.shape[1]).transpose(0, 1)
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
-        """Each output [n, d] from features [n, width]."""
+        """Compute each output [n, d] from features [n, width]."""
         by_place = super().forward(features, geometry)
         return [output.transpose(0, 1).flatten(0, 1)[: geometry.n_atoms] for output in by_place]
 
@@ -159,9 +159,9 @@ class PlaceHeads(BranchHeads):
 
 
 class PlaceLinear(nn.Module):
-    """A linear layer for each place, all in one product.
+    """Linear layers for all positions in one product.
 
-    Weights are drawn as those of :func:`~hydragnn_flow.models.build_model`'s linear layers.
+    Weights are drawn like those of :func:`~hydragnn_flow.models.build_model`'s linear layers.
     """
 
     def __init__(self, places: int, wide: int, narrow: int) -> None:
@@ -170,7 +170,7 @@ class PlaceLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(places, 1, narrow))
 
     def forward(self, features: Tensor) -> Tensor:
-        """[places, n_graphs, wide] to [places, n_graphs, narrow]."""
+        """Map [places, n_graphs, wide] to [places, n_graphs, narrow]."""
         return torch.baddbmm(self.bias, features, self.weight)
 
 
@@ -184,7 +184,7 @@ _NODE_HEADS: dict[str, Callable[[NodeHead, Sequence[int], HeadContext], BranchHe
 def make_heads(
     head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
 ) -> BranchHeads:
-    """The heads of one branch, for outputs of ``dims`` components."""
+    """Return the heads of one branch, for outputs with ``dims`` components."""
     if isinstance(head, GraphHead):
         return GraphHeads(head, dims, context)
     return _NODE_HEADS[head.type](head, dims, context)

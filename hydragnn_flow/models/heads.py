@@ -1,4 +1,4 @@
-"""Output heads: from features to targets in the data's units, with their noise if asked for."""
+"""Output heads: from features to targets in the data's units, optionally with their noise."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.head_layers import BranchHeads, HeadContext, PlaceLinear, make_heads
 
 NOISE_SUFFIX = "_aleatoric_std"
-"""Follows a target's name in the name of the standard deviation of its noise."""
+"""Suffix of the output with the standard deviation of a target's noise."""
 
-# Smallest standard deviation of the noise, as a fraction of the target's spread. A label repeated
-# exactly would otherwise be worth any amount of likelihood.
+# Smallest standard deviation of the noise, as a fraction of the target's spread. Without it labels
+# that repeat exactly would have unlimited likelihood.
 _LEAST_NOISE = 1e-3
 
 
 @dataclass(frozen=True)
 class Output:
-    """One output of a network.
+    """Output of a network, with statistics of its target.
 
     Attributes
     ----------
     name
-        Of the target in the store.
+        Name of the target in the store.
     level
-        ``graph`` or ``node``.
+        Level of its rows, ``graph`` or ``node``.
     mean, std
-        Of the target over the training structures of each branch, per component, in its unit.
+        Mean and deviation over the training structures of each branch, by component, in its unit.
     """
 
     name: str
@@ -49,18 +49,18 @@ class Output:
 
 
 class BranchedHeads(nn.Module):
-    """Heads of one level: a set for each branch; a row gets the outputs of its branch.
+    """Heads of one level for all branches; each row gets the outputs of its branch.
 
     Parameters
     ----------
     heads
         HydraGNN's description of each branch.
     dims
-        Components of each output.
+        Number of components of each output.
     context
-        The network.
+        Properties of the network.
     noise
-        Whether each output has as many columns more, for its noise.
+        If true, each output has as many additional columns for its noise.
     """
 
     places: Tensor | None
@@ -76,16 +76,16 @@ class BranchedHeads(nn.Module):
         self.dims = tuple(dims)
         widths = [2 * dim if noise else dim for dim in dims]
         self.branches = nn.ModuleList(make_heads(head, widths, context) for head in heads)
-        # Of each branch, its place among those that are here; None if all are.
+        # Index of each branch among those kept on this rank; None if all are kept.
         self.register_buffer("places", None, persistent=False)
 
     def __len__(self) -> int:
         return len(self.branches)
 
     def keep(self, branches: Collection[int]) -> None:
-        """Let go of the heads of all other branches, whose graphs cannot be computed then.
+        """Remove the heads of other branches, whose graphs can no longer be computed.
 
-        The parameters that stay keep their names.
+        Parameters that remain keep their names.
         """
         places = torch.full((len(self),), -1)
         for place, number in enumerate(sorted(branches)):
@@ -96,31 +96,31 @@ class BranchedHeads(nn.Module):
         self.places = places
 
     def forward(self, features: Tensor, geometry: Geometry, branch: Tensor | None) -> list[Tensor]:
-        """Each output [n, d].
+        """Compute each output, [n, d].
 
         Parameters
         ----------
         features
-            [n, width], of atoms or graphs.
+            Features of atoms or graphs [n, width].
         geometry
-            Of the batch.
+            Geometry of the batch.
         branch
-            Of each row, int64 [n]; None if there is but one.
+            Branch of each row, int64 [n]; None if there is only one.
         """
         if branch is not None and self.places is not None:
-            branch = self.places.index_select(0, branch)  # of a branch that is gone, -1 is refused
+            branch = self.places.index_select(0, branch)  # -1 for a removed branch, which fails
         by_branch = [one(features, geometry) for one in self._here()]
         return [chosen(outputs, branch) for outputs in zip(*by_branch, strict=True)]
 
     @torch.no_grad()
     def set_bias(self, value: float) -> None:
-        """Fill the bias of all last layers, but for the halves that say the noise."""
+        """Set the bias of all last layers, except in the columns of the noise."""
         for last, dim in self._last_layers():
             last.bias[..., :dim] = value
 
     @torch.no_grad()
     def scale_weights(self, factor: float) -> None:
-        """Multiply the weights of all last layers."""
+        """Multiply the weights of all last layers by a factor."""
         for last, _ in self._last_layers():
             last.weight *= factor
 
@@ -137,22 +137,22 @@ class BranchedHeads(nn.Module):
 
 
 def parameters_of_heads(model: nn.Module) -> int:
-    """Number of trainable numbers in the heads of all branches."""
+    """Return the number of parameters in the heads of all branches."""
     heads = (module for module in model.modules() if isinstance(module, BranchedHeads))
     return sum(weight.numel() for one in heads for weight in one.parameters())
 
 
 class Rescale(nn.Module):
-    """Rescale a target from mean 0 and deviation 1 to the data's units.
+    """Conversion of a target from mean 0 and deviation 1 to the data's units.
 
-    Graph targets come in float64: a total energy of -9391 eV has a float32 spacing of 1 meV.
+    Graph targets are float64: near a total energy of -9391 eV the spacing of float32 is 1 meV.
 
     Parameters
     ----------
     output
-        The target.
+        Target and its statistics.
     noise
-        Whether a second half of the columns is the target's noise (Nix and Weigend,
+        If true, the second half of the columns is the target's noise (Nix and Weigend,
         doi:10.1109/ICNN.1994.374138), made positive by a softplus.
     """
 
@@ -168,11 +168,11 @@ class Rescale(nn.Module):
         self.register_buffer("std", pack_by_branch(output.std))
 
     def forward(self, raw: Tensor, branch: Tensor | None) -> dict[str, Tensor]:
-        """Targets [n, d] from the output of a head [n, d], or [n, 2 d] with noise.
+        """Convert the output of a head [n, d], or [n, 2 d] with noise, to targets [n, d] by name.
 
-        ``branch`` is that of each row, int64 [n]; None if there is but one.
+        ``branch`` is the branch of each row, int64 [n]; None if there is only one.
         """
-        # In bfloat16, which automatic mixed precision ends in, the mean would swallow the rest.
+        # In the bfloat16 of automatic mixed precision, adding the mean would lose the rest.
         raw = raw.to(torch.float64 if self.exact else promote_types(raw.dtype, torch.float32))
         mean, std = (
             of_branch(unpack_exact(values).to(raw.dtype), branch)
@@ -185,7 +185,7 @@ class Rescale(nn.Module):
 
 
 def deviations(raw: Tensor) -> Tensor:
-    """Standard deviations of noise, in units of the target's spread, from outputs of any sign."""
+    """Return standard deviations of noise, in units of the target's spread, from any numbers."""
     return functional.softplus(raw) + _LEAST_NOISE
 
 
@@ -197,11 +197,11 @@ class Heads(nn.Module):
     heads
         HydraGNN's description of each branch.
     outputs
-        What to predict at this level.
+        Targets to predict at this level.
     context
-        The network.
+        Properties of the network.
     noise
-        Whether each target comes with the standard deviation of its noise.
+        If true, each target comes with the standard deviation of its noise.
     """
 
     def __init__(
@@ -214,13 +214,13 @@ class Heads(nn.Module):
         super().__init__()
         dims = [output.dim for output in outputs]
         self.branches = BranchedHeads(heads, dims, context, noise)
-        # A list: a target may bear a name, such as "type", that a ModuleDict refuses.
+        # A ModuleList, because a ModuleDict refuses some names of targets, such as "type".
         self.scales = nn.ModuleList(Rescale(output, noise) for output in outputs)
 
     def forward(
         self, features: Tensor, geometry: Geometry, branch: Tensor | None
     ) -> dict[str, Tensor]:
-        """Targets [n, d] by name, in the data's units; parameters as of :class:`BranchedHeads`."""
+        """Compute targets [n, d] by name, in the data's units; see :class:`BranchedHeads`."""
         found: dict[str, Tensor] = {}
         raw = self.branches(features, geometry, branch)
         for scale, values in zip(self.scales, raw, strict=True):
@@ -228,5 +228,5 @@ class Heads(nn.Module):
         return found
 
     def set_bias(self, value: float) -> None:
-        """Let every target start ``value`` of its spreads above its mean."""
+        """Make every target begin ``value`` of its spreads above its mean."""
         self.branches.set_bias(value)

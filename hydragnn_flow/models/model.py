@@ -1,4 +1,4 @@
-"""A network: node embedding and message passing, then heads for graph and node targets."""
+"""Base classes of models, the encoder, and models of separate graph and node targets."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from hydragnn_flow.models.pooling import pool
 
 
 class Encoder(nn.Module):
-    """From a batch to node features.
+    """Embedding and message passing, from a batch to node features.
 
     Parameters
     ----------
     embedding
-        Of the input node features.
+        Embedding of the input node features.
     layers
-        The message-passing stack.
+        Stack of message-passing layers.
     cutoff
-        Where the edges' envelope ends [Å].
+        Length at which the edges' envelope ends [Å].
     inputs
-        What else of a batch is read.
+        Optional keys of a batch that are read.
     fusion
-        Where pooled features meet those of the graphs, for models that pool.
+        Layer that joins pooled features and graph features, for models that pool.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Encoder(nn.Module):
         self.fusion = fusion
 
     def forward(self, batch: GraphBatch, positions: Tensor) -> tuple[Tensor, Geometry]:
-        """Node features [n_atoms, hidden_dim], and the geometry they were computed from.
+        """Compute node features [n_atoms, hidden_dim], and the geometry that they depend on.
 
         Parameters
         ----------
         batch
-            The graphs.
+            Batch of graphs with the keys that the network reads.
         positions
-            Of its atoms [n_atoms, 3] in Å; they set the precision.
+            Positions of its atoms [n_atoms, 3] in Å; they determine the precision.
 
         Raises
         ------
@@ -68,7 +68,7 @@ class Encoder(nn.Module):
         return self.layers(nodes, geometry), geometry
 
     def geometry(self, batch: GraphBatch, positions: Tensor) -> Geometry:
-        """Geometry of a batch with its atoms at ``positions``."""
+        """Return the geometry of a batch with its atoms at ``positions``."""
         return Geometry(
             sender=batch.edge_index[0],
             receiver=batch.edge_index[1],
@@ -87,9 +87,9 @@ class Encoder(nn.Module):
 class Model(nn.Module):
     """Base of the models that :func:`~hydragnn_flow.models.build_model` returns.
 
-    Called with a batch, a model returns a dict from output name to a tensor in the data's units,
-    [n_graphs, d] or [n_atoms, d]. It computes in the precision of its parameters, to which it
-    casts what it reads of the batch; graph-level outputs are float64. The batch is not changed.
+    A call with a batch returns a dict from output name to [n_graphs, d] or [n_atoms, d] in the
+    data's units. Inputs are cast to the precision of the parameters, in which the model computes.
+    Graph-level outputs are float64. The batch is not changed.
     """
 
     @property
@@ -98,18 +98,22 @@ class Model(nn.Module):
         return next(self.parameters()).dtype
 
     def node_features(self, batch: GraphBatch) -> Tensor:
-        """What the outputs are made from, of each atom [n_atoms, k].
+        """Compute the features of each atom that the outputs are made from, [n_atoms, k].
 
         Raises
         ------
         InputError
-            If the model does not tell.
+            If the model does not provide them.
         """
+        raise NotImplementedError
+
+    def is_of_encoder(self, name: str) -> bool:
+        """Whether the tensor of the state with this name is one of the encoder, not of heads."""
         raise NotImplementedError
 
 
 class HydraModel(Model):
-    """A model that is built here."""
+    """Model of this package, with an encoder that is built here."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -121,18 +125,22 @@ class HydraModel(Model):
         features: Tensor = nodes
         return features
 
+    def is_of_encoder(self, name: str) -> bool:
+        """See :meth:`Model.is_of_encoder`."""
+        return name.startswith("encoder.")
+
 
 class PropertyModel(HydraModel):
-    """Graph and node targets from separate heads.
+    """Model of graph and node targets with separate heads.
 
     Parameters
     ----------
     encoder
         Embedding and message passing.
     graph_heads, node_heads
-        Heads by level, if there are any.
+        Heads of each level; None if there are none.
     pooling
-        HydraGNN's `graph_pooling`.
+        Kind of pooling, HydraGNN's `graph_pooling`.
     """
 
     def __init__(
@@ -145,7 +153,7 @@ class PropertyModel(HydraModel):
         self.n_branches = max(len(heads.branches) for heads in (graph_heads, node_heads) if heads)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Predictions by output name, in the data's units."""
+        """Compute predictions by output name, in the data's units."""
         nodes, geometry = self.encoder(batch, batch.pos.to(self.dtype))
         branch = branch_of_graph(batch, self.n_branches)
         outputs: dict[str, Tensor] = {}

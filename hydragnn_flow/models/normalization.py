@@ -9,18 +9,18 @@ from hydragnn_flow.models.geometry import Geometry
 
 
 class Normalization(nn.Module):
-    """Layer normalisation (Ba et al., arXiv:1607.06450), GraphNorm (Cai et al., arXiv:2009.03294)
-    or nothing.
+    """Normalisation: layer normalisation (Ba et al., arXiv:1607.06450), GraphNorm (Cai et al.,
+    arXiv:2009.03294) or none.
 
-    HydraGNN normalises over the batch, which makes what is learnt depend on how a batch is split
-    over ranks.
+    HydraGNN normalises over the batch, so what is learnt depends on how a batch is divided among
+    ranks.
 
     Parameters
     ----------
     kind
-        ``layer``, ``graph`` or ``none``; `Architecture.normalization`.
+        Value of `Architecture.normalization`: ``layer``, ``graph`` or ``none``.
     width
-        Of the node features.
+        Width of the node features.
     """
 
     def __init__(self, kind: str, width: int) -> None:
@@ -29,7 +29,7 @@ class Normalization(nn.Module):
         self.graph = GraphNorm(width) if kind == "graph" else None
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """Node features [n_atoms, width]."""
+        """Normalise node features [n_atoms, width]."""
         if self.layer is not None:
             normalised: Tensor = self.layer(nodes)
             return normalised

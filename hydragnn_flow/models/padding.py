@@ -1,4 +1,4 @@
-"""The atoms of a batch as one matrix per graph, padded to the largest."""
+"""Padding of a batch's atoms to one matrix per graph, of the largest graph's size."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from torch import Tensor
 
 
 class Padding(NamedTuple):
-    """Place of each atom in one matrix per graph.
+    """Positions of the atoms in one matrix per graph.
 
     Attributes
     ----------
     places
-        Row of each atom when the graphs follow one another, int64 [n_atoms].
+        Row of each atom in the concatenated matrices, int64 [n_atoms].
     present
-        Which rows hold an atom, bool [n_graphs, largest].
+        Mask of the rows that hold an atom, bool [n_graphs, largest].
     """
 
     places: Tensor
     present: Tensor
 
     def pad(self, rows: Tensor) -> Tensor:
-        """From [n_atoms, d] to [n_graphs, largest, d], zero if there is no atom."""
+        """Arrange [n_atoms, d] as [n_graphs, largest, d], with zeros where there is no atom."""
         padded = rows.new_zeros((self.present.numel(), rows.shape[1]))
         return padded.index_copy(0, self.places, rows).view(*self.present.shape, rows.shape[1])
 
     def unpad(self, padded: Tensor) -> Tensor:
-        """From [n_graphs, largest, d] to [n_atoms, d]."""
+        """Read [n_atoms, d] from [n_graphs, largest, d]."""
         return padded.flatten(0, 1).index_select(0, self.places)
 
 
 def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
-    """Find the places.
+    """Return the padding of a batch.
 
     Parameters
     ----------
     graph
         Graph of each atom, ascending, int64 [n_atoms].
     n_graphs
-        Number of graphs.
+        Number of graphs in the batch.
     largest
-        Number of atoms of the largest.
+        Number of atoms in the largest graph.
     """
     numbers = torch.arange(n_graphs + 1, device=graph.device)
     starts = torch.searchsorted(graph, numbers)
@@ -53,10 +53,10 @@ def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
 
 
 def largest_graph(batch: Any) -> int:
-    """Number of atoms of the batch's largest graph.
+    """Return the number of atoms in the batch's largest graph.
 
-    Code that collates a batch knows it and may set ``batch.largest_graph``. Otherwise it is
-    counted, and the host waits for an accelerator.
+    Code that collates a batch can set ``batch.largest_graph``. Otherwise atoms are counted, and the
+    host waits for an accelerator.
     """
     known: int | None = getattr(batch, "largest_graph", None)
     if known is not None:

@@ -14,13 +14,13 @@ def pool(nodes: Tensor, graph: Tensor, n_graphs: int, how: str) -> Tensor:
     Parameters
     ----------
     nodes
-        Features of all atoms of the batch.
+        Features of all atoms in the batch.
     graph
-        Graph each atom belongs to, int64 [n_atoms].
+        Graph that each atom belongs to, int64 [n_atoms].
     n_graphs
-        Number of graphs.
+        Number of graphs in the batch.
     how
-        ``mean``, ``max``, or ``add``, also called ``sum``.
+        Kind of pooling: ``mean``, ``max``, or ``add``, also called ``sum``.
     """
     if how == "max":
         empty = nodes.new_zeros((n_graphs, nodes.shape[1]))

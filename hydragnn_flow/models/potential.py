@@ -1,4 +1,4 @@
-"""An interatomic potential: an energy, and forces and stress as its slopes."""
+"""Interatomic potentials: an energy, with forces and stress as its gradients."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from hydragnn_flow.models.stress import STRESS, stress_of
 
 
 class PotentialNoise(nn.Module):
-    """Standard deviations of the noise of energies and forces, from the features of atoms.
+    """Standard deviations of the noise of energies and forces, from features of atoms.
 
-    The noise of an energy is that of independent atoms, ``√Σ σ²``. That of a force has one
-    deviation for its three components, so it does not depend on the frame. The features come
-    without their gradient: the noise learns from what energies and forces are learnt by.
+    The noise of an energy is that of independent atoms, ``√Σ σ²``. The three components of a force
+    share one deviation, so it does not depend on the frame. Gradients do not flow into the
+    features, so the noise does not affect what energies and forces are learnt from.
 
     Parameters
     ----------
     heads
-        One number for each target, which acts on each atom.
+        Heads with one number per atom for each target.
     scales
-        Deviation of an output of about one, of each branch, by target: `energy` [eV] or `forces`
-        [eV/Å].
+        Deviation that corresponds to an output of about one, by target and branch: `energy` [eV] or
+        `forces` [eV/Å].
     """
 
     def __init__(self, heads: BranchedHeads, scales: Mapping[str, Sequence[float]]) -> None:
@@ -44,7 +44,7 @@ class PotentialNoise(nn.Module):
     def forward(
         self, nodes: Tensor, geometry: Geometry, branch: Tensor | None
     ) -> dict[str, Tensor]:
-        """Deviations of `energy` [n_graphs, 1] in eV, float64, and `forces` [n_atoms, 3]."""
+        """Return deviations of `energy` [n_graphs, 1] in eV, float64, and `forces` [n_atoms, 3]."""
         found = {}
         outputs = self.heads(nodes.detach(), geometry, branch)
         for target, raw in zip(self.targets, outputs, strict=True):
@@ -61,16 +61,16 @@ class PotentialNoise(nn.Module):
 
 @dataclass(frozen=True)
 class EnergyUnits:
-    """What becomes an energy of an output of about one.
+    """Units that turn an output of about one into an energy.
 
     Attributes
     ----------
     scales
-        Energy [eV] of an output of one, of each branch.
+        Energy [eV] of an output of one, by branch.
     element_energies
-        Of each branch, reference energy [eV] by atomic number; zero if not given.
+        Reference energy [eV] by branch and atomic number; missing ones are zero.
     number_column
-        Column of the node features that holds the atomic number.
+        Index of the node feature with the atomic number.
     """
 
     scales: Sequence[float]
@@ -81,18 +81,18 @@ class EnergyUnits:
 class Potential(Model):
     """Base of interatomic potentials: ``energy = scale * output + Σ element_energies[Z]``.
 
-    Scale and element energies are those of the branch that a graph belongs to. The second term,
-    which can be thousands of eV, is added in float64, so that nothing of the first is lost. A loss
-    in float64 on ``energy`` is therefore exact.
+    Scale and element energies belong to the branch of a graph. The second term, which can be
+    thousands of eV, is added in float64, so that the first loses no digits. A loss in float64 on
+    ``energy`` is therefore exact.
     """
 
     scale: Tensor
     element_energies: Tensor
     stress: bool
-    """Whether to give the stress too, for which the graphs must have the key ``cell``."""
+    """True to compute the stress too, for which the graphs need the key ``cell``."""
 
     def keep_units(self, units: EnergyUnits) -> None:
-        """Keep the units in float64 buffers."""
+        """Store the units in float64 buffers."""
         self.n_branches = len(units.scales)
         self.number_column = units.number_column
         self.register_buffer("scale", pack_by_branch([[scale] for scale in units.scales]))
@@ -103,36 +103,36 @@ class Potential(Model):
         self.register_buffer("element_energies", pack_by_branch(energies))
 
     def references(self, batch: GraphBatch) -> Tensor:
-        """Sum of the element energies [n_graphs, 1] in eV, float64."""
+        """Sum the element energies of each graph, [n_graphs, 1] in eV, float64."""
         numbers = batch.x[:, self.number_column].long()
         branch = branch_of_graph(batch, self.n_branches)
-        if branch is not None:  # the energies of the branches lie one behind the other
+        if branch is not None:  # the tables of the branches are concatenated
             numbers = numbers + N_ELEMENTS * branch.index_select(0, batch.batch)
         energies = unpack_exact(self.element_energies).view(-1).index_select(0, numbers)
         return sum_by(energies[:, None], batch.batch, batch.num_graphs)
 
 
 class PotentialModel(HydraModel, Potential):
-    """Energy as a sum over atoms: ``Σ scale * ε(node features) + Σ element_energies[Z]``.
+    """Potential with an energy ``Σ scale * ε(node features) + Σ element_energies[Z]`` over atoms.
 
-    Scale and element energies are those of the branch that a graph belongs to. The first sum is
-    computed in the precision of the parameters, the second in float64.
+    Scale and element energies belong to the branch of a graph. The first sum is computed in the
+    precision of the parameters, the second in float64.
 
-    A graph head acts on each atom before the sum, like a node head; HydraGNN applies it to the sum
-    of the features, which makes the energy of two equal cells differ from twice that of one.
+    A graph head acts on each atom before the sum, like a node head. HydraGNN applies it to the sum
+    of the features, so that the energy of two equal cells differs from twice that of one.
 
     Parameters
     ----------
     encoder
         Embedding and message passing.
     atomic_energy
-        A head of one number, which acts on each atom.
+        Heads with one number per atom.
     units
-        What becomes an energy of it.
+        Scale and reference energies that turn this number into an energy.
     stress
-        Whether to give the stress too, for which the graphs must have the key ``cell``.
+        If true, compute the stress too, for which the graphs need the key ``cell``.
     noise
-        Heads of the noise of energies and forces, where it is learnt.
+        Heads of the noise of energies and forces, if it is learnt.
     """
 
     def __init__(
@@ -150,15 +150,15 @@ class PotentialModel(HydraModel, Potential):
         self.keep_units(units)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
+        """Compute energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
 
-        On request ``stress`` [n_graphs, 6] in eV/Å³, in Voigt's order and with ASE's sign:
-        see :func:`~hydragnn_flow.models.stress.stress_of`. With noise also its standard
-        deviations, as of :class:`PotentialNoise`.
+        If asked for, also ``stress`` [n_graphs, 6] in eV/Å³, in Voigt order and with ASE's sign
+        (see :func:`~hydragnn_flow.models.stress.stress_of`), and the standard deviations of
+        :class:`PotentialNoise`.
 
-        While training, gradients flow through all. In evaluation mode, or where the caller has
-        switched gradients off, all come detached. ``torch.inference_mode`` is not supported: it
-        forbids the gradient that makes the forces.
+        During training gradients flow through all outputs. In evaluation mode, or with gradients
+        switched off, outputs are detached. ``torch.inference_mode`` is not supported, because it
+        forbids the gradient that gives the forces.
         """
         differentiable = self.training and torch.is_grad_enabled()
         branch = branch_of_graph(batch, self.n_branches)
@@ -167,11 +167,11 @@ class PotentialModel(HydraModel, Potential):
             positions = batch.pos.detach().to(self.dtype).requires_grad_(True)
             nodes, geometry = self.encoder(batch, positions)
             (raw,) = self.atomic_energy(nodes, geometry, of_atom)
-            # A sum over atoms would lose much in the bfloat16 of automatic mixed precision.
+            # Sums over atoms would lose digits in the bfloat16 of automatic mixed precision.
             raw = raw.to(positions.dtype)
-            # What the energy knows of positions are the vectors of the edges. Their gradient gives
-            # the forces as that of the positions would, and the stress at hardly any cost. Some
-            # layers read positions as well, of graphs that are not periodic and have no stress.
+            # The energy depends on positions through the edge vectors. Their gradient gives the
+            # same forces as that of the positions, and the stress at hardly any cost. Some layers
+            # also read the positions of graphs that are not periodic, and so have no stress.
             known = [geometry.vectors]
             if geometry.space is not None and geometry.space.any_finite:
                 known.append(geometry.space.positions)

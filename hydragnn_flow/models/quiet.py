@@ -6,15 +6,14 @@ from torch import nn
 
 
 class QuietLinear(nn.Linear):
-    """A linear layer whose result is small at first beside what it is added to.
+    """Linear layer whose initial output is small compared with what it is added to.
 
     Parameters
     ----------
     inputs, outputs
-        Numbers of features.
+        Numbers of input and output features.
     gain
-        What the drawn weights are multiplied by; :func:`~hydragnn_flow.models.build.build_model`
-        draws them.
+        Factor of the initial weights, which :func:`~hydragnn_flow.models.build.build_model` draws.
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float) -> None:

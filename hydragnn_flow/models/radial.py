@@ -1,4 +1,4 @@
-"""Radial bases, a length as a vector of smooth features, and the envelope that ends them."""
+"""Radial bases, which turn a length into smooth features, and envelopes that end them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class GaussianBasis(nn.Module):
-    """Gaussians at equal distances from zero to the cutoff, as wide as they are apart.
+    """Gaussians at equal distances from zero to the cutoff, as wide as their distance.
 
     Schütt et al., SchNet, arXiv:1706.08566.
 
@@ -30,22 +30,22 @@ class GaussianBasis(nn.Module):
         self.exponent = -0.5 / spacing**2
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """Features [n_edges, size] of lengths [n_edges, 1] in Å."""
+        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å."""
         return torch.exp(self.exponent * (lengths - self.centres).square())
 
 
 class BesselBasis(nn.Module):
     """Spherical Bessel functions of order zero, √(2/c) sin(nπd/c) / d for n = 1 … size.
 
-    They have no envelope: each is zero at the cutoff c, its slope is not. See
+    They have no envelope: each is zero at the cutoff c, but its slope is not. See
     :func:`polynomial_envelope`. Gasteiger et al., DimeNet, arXiv:2003.03123, equation 7.
 
     Parameters
     ----------
     size
-        Number of functions.
+        Number of functions in the basis.
     cutoff
-        c [Å].
+        Cutoff c of the neighbour list [Å].
     """
 
     frequencies: Tensor
@@ -57,27 +57,27 @@ class BesselBasis(nn.Module):
         self.factor = math.sqrt(2.0 / cutoff)
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """Features [n_edges, size] of lengths [n_edges, 1] in Å; finite at zero length."""
-        # Below a thousandth of an Å they are constant, or the quotient and its derivatives would
-        # be noise.
+        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å; finite at zero length."""
+        # Constant below a thousandth of an Å, where the quotient and its derivatives would be
+        # noise.
         lengths = lengths.clamp(min=1e-3)
         return torch.sin(lengths * self.frequencies) * (self.factor / lengths)
 
 
 def polynomial_envelope(lengths: Tensor, cutoff: float, exponent: int) -> Tensor:
-    """A polynomial that is 1 at zero, and 0 with its first two derivatives at the cutoff.
+    """Compute a polynomial that is 1 at zero, and 0 with its first two derivatives at the cutoff.
 
-    u(x) = 1 - (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ - p(p+1)/2 xᵖ⁺² with x = d / c, and 0 beyond.
-    Gasteiger et al., DimeNet, arXiv:2003.03123, equation 8.
+    u(x) = 1 - (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ - p(p+1)/2 xᵖ⁺² with x = d / c, and 0 beyond. Gasteiger
+    et al., DimeNet, arXiv:2003.03123, equation 8.
 
     Parameters
     ----------
     lengths
-        Any shape, in Å.
+        Lengths d of any shape, in Å.
     cutoff
-        c [Å].
+        Cutoff c of the neighbour list [Å].
     exponent
-        p, at least 2: the larger, the longer it stays near 1.
+        Exponent p, at least 2: the larger, the longer the envelope stays near 1.
     """
     x = (lengths / cutoff).clamp(max=1.0)
     p = exponent

@@ -1,7 +1,7 @@
-"""Modules that are computed anew in the backward pass, and again in a second one.
+"""Activation checkpointing that also saves memory when training on forces.
 
-``torch.utils.checkpoint`` keeps what a backward pass computes anew until the second derivative is
-taken, which forces are learnt by, and then saves no memory.
+``torch.utils.checkpoint`` keeps what a backward pass recomputes until the second derivative is
+taken, which training on forces needs, and then saves no memory. Here both passes recompute it.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ _Function = Callable[..., Tensor]
 
 
 def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
-    """What a module gives, keeping nothing but the inputs for the derivatives.
+    """Compute the output of a module; derivatives keep only the inputs and recompute the rest.
 
     Parameters
     ----------
     module
-        Gives one tensor. It draws no random numbers.
+        Module that returns one tensor and draws no random numbers.
     inputs
-        What to take derivatives by, beside the parameters.
+        Tensors that, like the parameters, may need gradients.
     others
-        What not to.
+        Keyword arguments that need no gradient.
     """
     names, parameters = zip(*module.named_parameters(), strict=True)
     precision = _precision(inputs[0].device.type)
@@ -45,7 +45,7 @@ def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
 
 
 def _precision(device: str) -> Callable[[], AbstractContextManager[Any]]:
-    """Automatic mixed precision as it is now, which in a backward pass it is not."""
+    """Return the current autocast settings as a context; backward passes do not have them."""
     if not torch.amp.is_autocast_available(device):
         return nullcontext
     enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
@@ -71,7 +71,7 @@ class _Value(torch.autograd.Function):
 
 
 class _Gradient(torch.autograd.Function):
-    """Gradients of a function over its tensors, zero where there are none."""
+    """Gradients of a function by its tensors; zero if it does not depend on one."""
 
     @staticmethod
     def forward(

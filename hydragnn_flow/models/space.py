@@ -1,4 +1,4 @@
-"""Where the atoms are, for layers that look beyond the edges."""
+"""Positions of atoms, for layers that go beyond the edges."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _SAMPLE = 64
 
 
 class Space(NamedTuple):
-    """Positions of atoms, and which graphs are all there is of their structure.
+    """Positions of atoms, and which graphs are not periodic.
 
     Attributes
     ----------
     positions
-        [n_atoms, 3] in Å. They are tensors of their own: a gradient over them is that of what reads
-        them here, without what reads the vectors of the edges.
+        Positions [n_atoms, 3] in Å. They are a copy, so a gradient by them covers only what reads
+        them here, and not what reads the vectors of edges.
     finite
-        Whether a graph has no periodic direction, bool [n_graphs].
+        Mask of graphs without a periodic direction, bool [n_graphs].
     any_finite
-        Whether one has none.
+        True if there is such a graph in the batch.
     """
 
     positions: Tensor
@@ -33,24 +33,24 @@ class Space(NamedTuple):
 
 
 def space_of(batch: Any, positions: Tensor) -> Space:
-    """Find the periodic graphs of a batch whose atoms are at ``positions``."""
+    """Return the positions, and which graphs of the batch are periodic."""
     finite = finite_graphs(batch)
     known: bool | None = getattr(batch, "any_finite", None)
-    # On a batch that is on an accelerator the host would have to wait; code that collates a batch
-    # knows it, and may set it.
+    # On an accelerator the host would have to wait; code that collates a batch knows and may set
+    # it.
     return Space(positions.clone(), finite, bool(finite.any()) if known is None else known)
 
 
 def any_finite(split: GraphSplit) -> bool:
-    """Whether a graph of a split has no periodic direction, by a sample of them."""
+    """Return whether a graph of a split has no periodic direction, judging by a sample."""
     step = max(len(split) // _SAMPLE, 1)
     return bool(finite_graphs(split.batch(range(0, len(split), step))).any())
 
 
 def finite_graphs(batch: Any) -> Tensor:
-    """Whether each graph of a batch has no periodic direction, bool [n_graphs].
+    """Return a mask of graphs without a periodic direction, bool [n_graphs].
 
-    Its ``pbc`` says so; without that, whether an edge leads to another image.
+    It follows from ``pbc``; without this key, from edges that lead to another image.
     """
     pbc: Tensor | None = getattr(batch, "pbc", None)
     if pbc is not None:

@@ -1,13 +1,13 @@
-"""Networks of one shape, computed together: a network whose weights lie one behind the other.
+"""Stacked networks: several networks of one shape that are computed together.
 
-A batch of graphs is a large graph whose parts do not touch. So the batches of several networks, one
-behind the other, are one batch too, and whatever acts on rows of atoms and edges acts on all of
-them at once: gathers, sums over neighbours, functions of lengths, activations. Only layers with
-weights must know which rows are whose. Here they do: each network has as many rows as any other,
-its own beside one another, and a linear layer is one product of stacks of matrices.
+A batch of graphs is one large graph of unconnected components. So the batches of several networks,
+concatenated, are one batch too. Everything that acts on rows of atoms and edges acts on all of them
+at once: gathers, sums over neighbours, functions of lengths, activations. Only layers with weights
+need to know which rows belong to which network. Here each network has the same number of
+consecutive rows, and a linear layer is one batched matrix product.
 
-torch's ``vmap`` over the weights computes the same. It takes none of our kernels, twice as many
-operations, and the same graphs for all networks.
+torch's ``vmap`` over the weights computes the same, but without our kernels, with twice as many
+operations, and only for the same graphs in all networks.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from hydragnn_flow.models.quiet import QuietLinear
 
 
 class StackedNetwork(nn.Module):
-    """Some networks of one shape as one, for the batches of all of them one behind the other.
+    """Several networks of one shape as one, for their concatenated batches.
 
-    Each network must have as many atoms, edges and graphs in the batch as any other.
+    Each network must have the same number of atoms, edges and graphs in the batch.
 
     Parameters
     ----------
     network
-        One of them, which is not changed.
+        One of the networks, which is not changed.
     members
-        Number of networks.
+        Number of networks in the stack.
 
     Raises
     ------
     InputError
-        If it has layers that cannot be stacked.
+        If the network has layers that cannot be stacked.
     """
 
     def __init__(self, network: nn.Module, members: int) -> None:
         super().__init__()
         self.network = copy.deepcopy(network)
-        # A network computes in the precision of its first parameter, of which none is left.
+        # A network computes in the precision of its first parameter, and no other one is left.
         precision = nn.Parameter(next(network.parameters()).new_empty(0))
         self._places: dict[str, tuple[nn.Module, str]] = {}
         for path, layer in list(self.network.named_modules()):
@@ -61,7 +61,7 @@ class StackedNetwork(nn.Module):
                 delattr(layer, name)
                 setattr(layer, name, None)
             if kind in _STACKED:
-                # The copy keeps what else it holds; only what it computes is another.
+                # The copy keeps its other attributes; only its computation is replaced.
                 layer.__class__ = _STACKED[kind]
                 layer.members = members
             if isinstance(layer, StackedKnots):
@@ -69,32 +69,32 @@ class StackedNetwork(nn.Module):
         self.network.register_parameter("precision", precision)
 
     def is_turned(self, name: str) -> bool:
-        """Whether a weight is transposed here."""
+        """Return whether a weight is stored transposed."""
         layer, attribute = self._places[name]
         return isinstance(layer, StackedLinear) and attribute == "weight"
 
     def put(self, weights: Mapping[str, Tensor]) -> None:
-        """Compute with weights [members, …] from now on, by their names in the network."""
+        """Set weights [members, …] by their names in the network."""
         for name, weight in weights.items():
             layer, attribute = self._places[name]
             setattr(layer, attribute, weight)
 
     def forward(self, batch: object) -> dict[str, Tensor]:
-        """Outputs of all networks, one behind the other."""
+        """Compute the outputs of all networks, concatenated."""
         outputs: dict[str, Tensor] = self.network(batch)
         return outputs
 
 
 class StackedLinear(nn.Linear):
-    """A linear layer of each network: weight [members, inputs, outputs].
+    """Linear layers of all networks: weight [members, inputs, outputs].
 
-    The other way round than in ``nn.Linear``: so the gradient comes in the weight's own order.
+    It is transposed relative to ``nn.Linear``, so that its gradient has the same memory order.
     """
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """From [members * n, …, inputs] to [members * n, …, outputs]."""
+        """Map [members * n, …, inputs] to [members * n, …, outputs]."""
         rows = input.reshape(self.members, -1, input.shape[-1])
         if self.bias is None:
             values = torch.bmm(rows, self.weight)
@@ -104,23 +104,23 @@ class StackedLinear(nn.Linear):
 
 
 class StackedFilter(Filter):
-    """PaiNN's linear map of edge features: weight [members, inputs, width]."""
+    """PaiNN's linear maps of edge features: weight [members, inputs, width]."""
 
     members: int
 
     def forward(self, features: Tensor) -> Tensor:
-        """From [members * n, inputs] to [members * n, width]."""
+        """Map [members * n, inputs] to [members * n, width]."""
         rows = features.view(self.members, -1, features.shape[1])
         return torch.bmm(rows, self.weight).flatten(0, 1)
 
 
 class StackedEmbedding(nn.Embedding):
-    """A table of each network: weight [members, entries, width]."""
+    """Embedding tables of all networks: weight [members, entries, width]."""
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Rows [members * n, width] of the numbers [members * n]."""
+        """Return rows [members * n, width] by their numbers [members * n]."""
         all_entries = self.members * self.num_embeddings
         first = torch.arange(0, all_entries, self.num_embeddings, device=input.device)
         entries = input.view(self.members, -1) + first[:, None]
@@ -128,26 +128,26 @@ class StackedEmbedding(nn.Embedding):
 
 
 class StackedLayerNorm(nn.LayerNorm):
-    """Layer normalisation of each network: weight and bias [members, width]."""
+    """Layer normalisations of all networks: weight and bias [members, width]."""
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Row by row, [members * n, width]."""
+        """Normalise row by row, [members * n, width]."""
         normed = functional.layer_norm(input, self.normalized_shape, None, None, self.eps)
         rows = normed.view(self.members, -1, normed.shape[-1])
         return torch.addcmul(self.bias[:, None], rows, self.weight[:, None]).view_as(normed)
 
 
 class StackedGraphNorm(GraphNorm):  # type: ignore[misc]  # without types
-    """GraphNorm of each network: weight, bias and mean_scale [members, width]."""
+    """GraphNorms of all networks: weight, bias and mean_scale [members, width]."""
 
     members: int
 
     def forward(
         self, x: Tensor, batch: Tensor | None = None, batch_size: int | None = None
     ) -> Tensor:
-        """Graph by graph, [members * n, width]."""
+        """Normalise graph by graph, [members * n, width]."""
         assert batch is not None and batch_size is not None
         counts = sum_by(torch.ones_like(x[:, :1]), batch, batch_size).clamp(min=1.0)
         mean = (sum_by(x, batch, batch_size) / counts).index_select(0, batch)
@@ -163,34 +163,34 @@ class StackedGraphNorm(GraphNorm):  # type: ignore[misc]  # without types
 
 
 class StackedPReLU(nn.PReLU):
-    """A slope of each network: weight [members, 1]."""
+    """PReLUs of all networks: weight [members, 1]."""
 
     members: int
 
     def forward(self, input: Tensor) -> Tensor:
-        """Element by element, [members * n, …]."""
+        """Apply the activation element by element, [members * n, …]."""
         rows = input.reshape(self.members, -1)
         return torch.where(rows < 0, rows * self.weight, rows).view_as(input)
 
 
 class StackedGINConvolution(GINConvolution):
-    """GIN's sums with an ε of each network [members, 1]."""
+    """GIN's sums with an ε for each network [members, 1]."""
 
     members: int
 
     def own(self, nodes: Tensor) -> Tensor:
-        """(1 + ε) times the atoms' features [members * n, width]."""
+        """Compute (1 + ε) times the atoms' features [members * n, width]."""
         rows = nodes.view(self.members, -1, nodes.shape[1])
         return ((1.0 + self.epsilon[:, None]) * rows).view_as(nodes)
 
 
 class StackedKnots(Knots):
-    """Knots of each network, one behind the other [members * n_knots, 1]."""
+    """Knots of all networks, concatenated [members * n_knots, 1]."""
 
     members: int
 
     def forward(self, lengths: Tensor, factor: Tensor | None = None) -> Interpolation:
-        """As that of :class:`.Knots`; the edges of a network read its own knots."""
+        """Prepare to read functions at edges; the edges of a network read its own knots."""
         one = super().forward(lengths, factor)
         all_knots = self.lengths.shape[0]
         knots = all_knots // self.members

@@ -1,4 +1,4 @@
-"""Whether the units that a store declares can be those of an energy and its slopes."""
+"""Units that a store declares, and whether they fit an energy and its gradients."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ _POWER = re.compile(r"(?:\^|\*\*)?(3?)")
 
 
 def energy_unit(text: str) -> str | None:
-    """Name of a unit of energy: eV, meV, kcal/mol, kJ/mol, hartree or rydberg, in small letters.
+    """Return the name of an energy unit: ev, mev, kcal/mol, kj/mol, hartree or rydberg.
 
-    None where the text is not understood.
+    The result is None for an unknown unit.
     """
     return _ENERGIES.get(_plain(text))
 
 
 def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
-    """Whether a unit may be that of an energy by a length in Å, or by a volume in Å³.
+    """Return whether a unit may be that of an energy by a length in Å, or by a volume in Å³.
 
-    Units are free text: only one that is understood, and is another, is none.
+    Units are free text, so only units that are understood and wrong give false.
 
     Parameters
     ----------
     unit
-        Of forces, or of a stress.
+        Unit of forces or of a stress.
     energy
         Unit of the energy.
     by_volume
-        Whether it is to be by a volume.
+        If true, the unit is that of a stress.
     """
     unit, energy = _plain(unit), _plain(energy)
     of_energy, slash, by = unit.rpartition("/")

@@ -1,4 +1,8 @@
-"""Cost model and placer: the expected cost of segments, and the GCDs they run on."""
+"""Cost model and placer: the expected cost of segments, and the GCDs they run on.
+
+A search trains thousands of networks of different sizes. Packing them well on GCDs requires
+estimates of time and memory before they run, and rates that are corrected as they finish.
+"""
 
 from hydragnn_flow.placement.cost_model import (
     CostModel,

@@ -1,9 +1,9 @@
 """Cost model: seconds and memory of a segment, from its network and then from experience.
 
-The first estimate adds up what a step computes, moves, launches and exchanges, at the guessed rates
-of the site's GCDs; an accelerator computes while it launches, so that the longer of the two counts,
-and a little more where they are as long (Williams, Waterman & Patterson, Commun. ACM 52, 65
-(2009)). Whole segments then correct the rates; see :mod:`~hydragnn_flow.placement.regression`.
+The first estimate adds the times to compute, move, launch and exchange the data of a step, at the
+guessed rates of the site's GCDs. An accelerator computes while it launches, so the longer of the
+two counts, plus a little where they are equal (Williams, Waterman & Patterson, Commun. ACM 52, 65
+(2009)). Finished segments then correct the rates; see :mod:`~hydragnn_flow.placement.regression`.
 Every estimate is an interval.
 """
 
@@ -22,38 +22,38 @@ from hydragnn_flow.placement.regression import Case, Prior, Regression, quantile
 
 T = TypeVar("T")
 GIB = 2**30
-# Weights, two moments, their running average and the best copy, in units of the weights.
+# Weights, two moments, their running average and the best copy: memory in units of the weights.
 COPIES_OF_WEIGHTS = 5
-# The last segments of a message-passing type that count, so that a change of the machine is
-# followed.
+# Number of recent segments of a message-passing type that the fit uses: old ones are dropped, so
+# that it follows changes of the machine.
 WINDOW = 16
-# Mean number of segments on a GCD from which a segment there counts as one of a pack.
+# Mean number of segments on a GCD from which a segment there counts as co-located.
 _SHARED = 1.5
-# The effect of sharing is known once four segments of packs and four others were seen, and the
+# The effect of sharing is known from four co-located segments and four others on, if the standard
 # deviation of its power is less than 0.3.
 _ENOUGH, _KNOWN = 4, 0.3
-# A fit is made again once so many more segments were seen, as a fraction of those that count.
+# New observations after which the fit is repeated, as a fraction of those that it uses.
 _AGAIN_AFTER = 0.2
 
-# Chosen on tests/placement/steps.csv. What is wrong with a machine's rates is mostly wrong with all
-# of them; start-up and checkpoints have little to do with the rest.
+# Chosen on tests/placement/steps.csv. Errors of a machine's rates are mostly common to all of them;
+# start-up and checkpoints have little to do with the rest.
 _STEPS = Prior(noise=0.12, counts=4, common=0.8, terms=(0.2,) * 5, kinds=0.1)
 _REST = Prior(noise=0.3, counts=4, common=0.1, terms=(2.0, 1.5, 0.4, 1.5), kinds=0.05)
 _MEMORY = Prior(noise=0.05, counts=4, common=0.05, terms=(0.01,), kinds=0.05)
-# Deviation of the logarithm of a step's time from that of an earlier segment of the same trial,
-# and how many observations this guess is worth.
+# Standard deviation of the logarithm of a step's time around that of an earlier segment of the same
+# trial, and the number of observations that this guess is worth.
 _REPEATED, _REPEATED_COUNTS = 0.1, 4.0
 _REPEATS = 64
 
-# Steps that the first one lasts longer than another: what it compiles and allocates.
+# Extra time of the first step, which compiles and allocates, in units of a later step.
 _WARM_UP_STEPS = 1.0
-# Of the time of a training step: prediction alone of as many graphs.
+# Time of a forward pass as a fraction of a training step with as many graphs.
 _PREDICTION = 0.4
-# Processes differ by less than this factor before they have a model.
+# Largest ratio of the memory of two processes before they have a model.
 _PROCESS_MARGIN = 1.1
-# Standard deviations to the largest of some thousand sums.
+# Standard deviations from the mean to the largest of some thousand sums.
 _FAR = 3.5
-# Of a segment's time, where its steps as timed leave less.
+# Least time outside its steps, as a fraction of a segment's time; the measured one may be less.
 _LEAST_REST = 1e-3
 
 
@@ -64,56 +64,56 @@ class Gcd:
     memory_gib: float
     """Memory a segment may use [GiB]."""
     flops: float
-    """Arithmetic rate in fp32 on layers of this size [1/s]."""
+    """Arithmetic rate in fp32 on layers of the usual size [1/s]."""
     bandwidth: float
-    """Memory traffic [B/s]."""
+    """Rate of memory traffic [B/s]."""
     launch_seconds: float
     """Time to start one operation [s]."""
     process_gib: float
     """Memory a process takes before it has a model [GiB]."""
     most_segments: int
-    """Largest number of segments side by side on one GCD; 1 on CPU slots."""
+    """Largest number of co-located segments on one GCD; 1 on CPU slots."""
     launches: bool = False
-    """Whether it starts operations itself, as a CPU core does: it is always busy then, and the
-    times to start and to compute add up."""
+    """True if the GCD itself starts operations, as a CPU core does: it is then always busy, and
+    the times to start and to compute add up."""
     step_seconds: float = 1e-3
-    """Time of a step beside its operations: reading the batch, bookkeeping [s]."""
+    """Time of a step outside its operations: reading the batch, bookkeeping [s]."""
     start_seconds: float = 0.1
     """Time a segment takes to open its store and checkpoint and to build its network [s]."""
     epoch_seconds: float = 0.005
-    """Time at the end of an epoch beside its validation: the checkpoint [s]."""
+    """Time at the end of an epoch outside its validation: the checkpoint [s]."""
     node_bandwidth: float = 5e10
     """Rate at which a GCD exchanges gradients within its node [B/s]."""
     network_bandwidth: float = 1e10
-    """The same, between nodes [B/s]."""
+    """Rate at which a GCD exchanges gradients with other nodes [B/s]."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """One training step, counted from the network and the size of its batch."""
+    """Cost of one training step, counted from the network and the size of its batch."""
 
     flops: float
     bytes: float
     launches: float
-    """Operations that each GCD starts, however many there are."""
+    """Operations that each GCD starts, whatever the number of GCDs."""
     activation_bytes: float
-    """Most memory of a GCD at a time, beyond weights and their copies."""
+    """Peak memory of a GCD beyond the weights and their copies [B]."""
     parameter_bytes: float
     parts: float = 1
-    """GCDs that hold the network together, each a part of it."""
+    """Number of GCDs over which the parameters are sharded."""
     gathers: float = 0
-    """Times in a step that each of these gathers the parameters."""
+    """Number of times in a step that each of these GCDs gathers the parameters."""
     gathered_bytes: float = 0.0
-    """Most parameters and gradients that it holds beyond its part at a time."""
+    """Peak of the parameters and gradients that a GCD holds beyond its own shard [B]."""
     head_bytes: float = 0.0
-    """Those of the parameters that are of heads, and that GCDs may divide by branches."""
+    """Parameters that belong to heads, which GCDs may divide by branches [B]."""
 
     def exchanged_bytes(self, width: int) -> float:
-        """Bytes that each of some GCDs sends in a step.
+        """Compute the bytes that each of ``width`` GCDs sends in a step.
 
-        Around a ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 117 (2009)): a sum over
-        *n* GCDs sends 2 (n - 1) / n of what is summed, to gather it or to scatter the sum half of
-        that.
+        Collectives run around a ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 117
+        (2009)): an all-reduce over *n* GCDs sends 2 (n - 1) / n of the data from each, an
+        all-gather or a reduce-scatter half of that.
         """
         replicas = width / self.parts
         sums = 2 * (replicas - 1) / replicas * self.parameter_bytes / self.parts
@@ -126,54 +126,54 @@ class Estimate:
     """Expected cost of a segment."""
 
     seconds: float
-    """Time on its GCDs, added up over them [s]; as likely too low as too high."""
+    """Median time, summed over its GCDs [s]."""
     memory_gib: float
-    """Peak memory of each, process included [GiB], exceeded by one segment of a hundred."""
+    """Peak memory of each GCD, process included [GiB]; one segment in a hundred exceeds it."""
     uncorrected_seconds: float
-    """Time of its training steps as the network alone says, before experience corrected it [s]."""
+    """Time of its training steps from the network alone, before experience corrects it [s]."""
     busy: float
     """Fraction of the time the GCD computes rather than waits for the next launch, 0 to 1."""
     uncorrected_memory_gib: float = 0.0
-    """Peak memory as the network alone says, without a margin [GiB]."""
+    """Peak memory from the network alone, without a margin [GiB]."""
     low: float = 0.0
     """5th percentile of ``seconds`` [s]."""
     high: float = math.inf
     """95th percentile of ``seconds`` [s]."""
     step_work: tuple[float, ...] = ()
-    """Fields of the :class:`Work` of one of its steps."""
+    """Fields of the :class:`Work` of one step."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Measured cost of a whole segment, beside its network's."""
+    """Measured cost of a whole segment, with the counted cost of its network."""
 
     work: Work
-    """One of its steps, as counted."""
+    """Counted cost of one of its steps."""
     steps: int
     step_seconds: float
-    """Mean time of a step, without the first [s]."""
+    """Mean time of a step, the first excluded [s]."""
     seconds: float
     """Time from its start to its end [s]."""
     epochs: int
     evaluated: float
-    """Graphs of the validation split over those of a step."""
+    """Number of graphs of the validation subset over those of a step."""
     memory: float | None = None
-    """As :meth:`CostModel.observe_memory` takes it; None if the process is most of the memory."""
+    """Ratio for :meth:`CostModel.observe_memory`; None if the process is most of the memory."""
     together: float = 1.0
-    """Mean number of segments on the GCD while it was there, itself included."""
+    """Mean number of segments on the GCD while it ran, itself included."""
     width: int = 1
-    """GCDs it had."""
+    """Number of GCDs it ran on."""
     joules: float | None = None
-    """Energy that it was charged with on all of them [J]; None if that was not counted."""
+    """Energy charged to it, summed over its GCDs [J]; None if it was not counted."""
 
     @property
     def is_pack(self) -> bool:
-        """Whether it shared its GCD for most of the time."""
+        """True if other segments were on its GCD for most of the time."""
         return self.together >= _SHARED
 
     @property
     def is_sound(self) -> bool:
-        """Whether these are measurements."""
+        """True if all values are finite and possible."""
         work, memory = self.work, 1.0 if self.memory is None else self.memory
         positive = (self.steps, self.step_seconds, self.seconds, self.together, self.width, memory)
         others = (work.flops, work.bytes, work.launches, work.parameter_bytes)
@@ -183,33 +183,33 @@ class Taken:
 
 
 class Sharing(NamedTuple):
-    """What is known of segments that share a GCD."""
+    """Knowledge about the speed of co-located segments."""
 
     is_known: bool
-    """Whether enough were seen together, and alone."""
+    """True if enough segments were seen, both co-located and alone."""
     pays: bool
-    """Whether they may get on better together than one after the other, for all that is known."""
+    """False if co-located segments are known to be slower than one after the other."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """What a cost model has seen, to be kept in a file."""
+    """Observations of a cost model, in the form in which they are kept in a file."""
 
     segments: dict[str, list[Taken]]
-    """The last segments of each message-passing type on GCDs of their own, the newest last."""
+    """Recent segments of each message-passing type that had GCDs to themselves, newest last."""
     memory: dict[str, list[float]]
-    """Their peak memory over the counted one."""
+    """Measured over counted peak memory of recent segments, by message-passing type."""
     repeats: list[float]
-    """Logarithms of measured over expected times of steps, where a trial's own were known."""
+    """Logarithms of measured over expected times of steps, where the trial had an earlier time."""
     process_gib: float
-    """Most memory that a process takes before it has a model [GiB]."""
+    """Upper bound of the memory of a process before it has a model [GiB]."""
     packs: dict[str, list[Taken]] = field(default_factory=dict)
-    """The last segments of each type that shared their GCD, which is not forgotten for others."""
+    """Recent co-located segments by type; kept here so that segments alone do not evict them."""
     rest_watts: float | None = None
-    """Power of a node beside what its segments use [W], of the last campaign that counted it."""
+    """Power of a node outside its segments [W], from the last campaign that counted it."""
 
     def after(self, earlier: Experience) -> Experience:
-        """This, after what was seen earlier, as far as that is not the same and still counts."""
+        """Merge with earlier observations: older first, duplicates dropped, the last 16 kept."""
         repeats = [one for one in earlier.repeats if one not in self.repeats]
         return Experience(
             _joined(earlier.segments, self.segments),
@@ -221,7 +221,7 @@ class Experience:
         )
 
     def without(self, earlier: Experience) -> Experience:
-        """What was not seen earlier."""
+        """Return the observations that ``earlier`` does not contain."""
         return Experience(
             _less(self.segments, earlier.segments),
             _less(self.memory, earlier.memory),
@@ -234,8 +234,6 @@ class Experience:
 
 @dataclass(frozen=True)
 class _Fits:
-    """What is known of steps, of the time beside them, and of memory."""
-
     steps: Regression
     rest: Regression
     memory: Regression
@@ -249,14 +247,14 @@ class CostModel:
     gcd
         The GCDs of the site.
     gcds_per_node
-        Number of GCDs that exchange gradients without the network.
+        Number of GCDs of a node, which exchange gradients without the network.
 
     Attributes
     ----------
     process_gib
-        Memory that a process takes before it has a model [GiB], as far as that is known.
+        Upper bound of the memory of a process before it has a model [GiB], as far as it is known.
     rest_watts
-        Power of a node beside what its segments use [W]; it is kept for later campaigns.
+        Power of a node outside its segments [W]; kept for later campaigns.
     """
 
     def __init__(self, gcd: Gcd, gcds_per_node: int = 1) -> None:
@@ -283,24 +281,24 @@ class CostModel:
         epochs: int = 0,
         evaluated: float = 0.0,
     ) -> Estimate:
-        """Predict a segment.
+        """Predict the time and memory of a segment.
 
         Parameters
         ----------
         kind
             The message-passing type: segments of one type have a correction in common.
         work
-            One training step.
+            Counted cost of one training step.
         steps
-            Number of steps.
+            Number of training steps.
         width
-            GCDs it is to have.
+            Number of GCDs that it will run on.
         own
             An earlier segment of the same trial, whose times and memory take precedence.
         epochs
             Number of epochs, each of which ends with a validation.
         evaluated
-            Graphs of the validation split over those of a step.
+            Number of graphs of the validation subset over those of a step.
         """
         fits, case = self._fits(), self._step_case(kind, work, width)
         step = fits.steps.expect(case)
@@ -333,7 +331,7 @@ class CostModel:
 
     @property
     def sharing(self) -> Sharing:
-        """How segments on a GCD get on: steps of each of n take n^a times as long as alone."""
+        """Effect of co-location: a step of each of n segments takes n^a times as long as alone."""
         power, deviation, freedom = self._fits().steps.power(0)
         alone, together = (sum(map(len, of.values())) for of in (self._seen, self._packs))
         is_known = min(alone, together) >= _ENOUGH and deviation < _KNOWN
@@ -341,16 +339,16 @@ class CostModel:
         return Sharing(is_known, pays=not (is_known and is_worse))
 
     def observe(self, kind: str, taken: Taken, own: Taken | None = None) -> None:
-        """Learn from a segment that did all of its work.
+        """Learn from a segment that finished all of its work.
 
         Parameters
         ----------
         kind
-            As given to :meth:`estimate`.
+            Message-passing type, as in :meth:`estimate`.
         taken
-            What it took.
+            Measured cost of the segment.
         own
-            The segment of the same trial before it, if there was one.
+            Measured cost of the trial's previous segment, if there was one.
         """
         if not taken.is_sound:
             return
@@ -364,26 +362,26 @@ class CostModel:
         self._new += 1
 
     def observe_memory(self, kind: str, ratio: float) -> None:
-        """Learn from a measured peak, or from the memory that was not enough.
+        """Learn from a measured peak of memory, or from an amount that was not enough.
 
         Parameters
         ----------
         kind
-            As given to :meth:`estimate`.
+            Message-passing type, as in :meth:`estimate`.
         ratio
-            Peak memory over the counted one, both without the process.
+            Measured over counted peak memory, both without the process.
         """
         if 0 < ratio < math.inf:
             self._memory.setdefault(kind, deque(maxlen=WINDOW)).append(ratio)
             self._new += 1
 
     def observe_process(self, peak_gib: float) -> None:
-        """Learn from a measured peak that has the process in it, which took no more than that."""
+        """Learn from a measured peak that includes the process and so bounds its memory [GiB]."""
         if peak_gib > 0:
             self.process_gib = min(self.process_gib, _PROCESS_MARGIN * peak_gib)
 
     def experience(self) -> Experience:
-        """All that was seen and still counts."""
+        """Return the observations that the fit uses."""
         return Experience(
             {kind: list(several) for kind, several in self._seen.items()},
             {kind: list(several) for kind, several in self._memory.items()},
@@ -394,21 +392,16 @@ class CostModel:
         )
 
     def recall(self, earlier: Experience) -> None:
-        """Learn from what was seen before all that was observed here, as far as it is not the same.
+        """Learn from earlier observations, as if made before those here; skip duplicates.
 
         Parameters
         ----------
         earlier
-            Of another model for the same GCDs, which may have seen some of the same segments.
+            Observations of another model of the same GCDs, which may share some with this one.
         """
-        for mine, are_packs in (self._seen, False), (self._packs, True):
-            # Those of an older version are all in one place.
-            for theirs in (earlier.packs, earlier.segments):
-                of_these = {
-                    kind: [one for one in them if one.is_sound and one.is_pack == are_packs]
-                    for kind, them in theirs.items()
-                }
-                self._new += _put_before(mine, of_these)
+        for mine, theirs in (self._seen, earlier.segments), (self._packs, earlier.packs):
+            sound = {kind: [one for one in them if one.is_sound] for kind, them in theirs.items()}
+            self._new += _put_before(mine, sound)
         memory = {
             kind: [ratio for ratio in several if 0 < ratio < math.inf]
             for kind, several in earlier.memory.items()
@@ -421,7 +414,7 @@ class CostModel:
             self.rest_watts = earlier.rest_watts
 
     def _fits(self) -> _Fits:
-        """The fits, made again once enough has been seen since."""
+        """Return the regressions, fitted again if there are enough new observations."""
         all_of_it = (self._seen, self._packs, self._memory)
         seen = sum(len(several) for one in all_of_it for several in one.values())
         if self._new > _AGAIN_AFTER * seen:
@@ -472,7 +465,7 @@ class CostModel:
         return Case("", terms, (math.log(together),))
 
     def _repeated(self) -> tuple[float, float]:
-        """Deviation of a step's time from the trial's own, and its degrees of freedom."""
+        """Deviation of a step's time from the trial's own time, and its degrees of freedom."""
         freedom = _REPEATED_COUNTS + len(self._repeats)
         squares = _REPEATED_COUNTS * _REPEATED**2 + math.fsum(x * x for x in self._repeats)
         return math.sqrt(squares / freedom), freedom
@@ -486,7 +479,7 @@ class CostModel:
 
 
 def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
-    """Put what was seen earlier before the rest, as far as it is not there; returns how much."""
+    """Insert earlier observations before the others; return how many were new."""
     new = 0
     for kind, several in earlier.items():
         mine = seen.get(kind, ())
@@ -497,14 +490,13 @@ def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
 
 
 def _joined(earlier: dict[str, list[T]], later: dict[str, list[T]]) -> dict[str, list[T]]:
-    """The last of what was seen, earlier or later."""
+    """Merge earlier and later observations of each kind; keep the last 16."""
     seen = {kind: deque(several, WINDOW) for kind, several in later.items()}
     _put_before(seen, earlier)
     return {kind: list(several) for kind, several in seen.items()}
 
 
 def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, list[T]]:
-    """What was seen but not earlier."""
     return {
         kind: [one for one in several if one not in earlier.get(kind, ())]
         for kind, several in seen.items()
@@ -512,14 +504,14 @@ def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, li
 
 
 def _net_bytes(work: Work) -> float:
-    """Memory of a GCD, as counted, without the process [B]."""
+    """Counted memory of a GCD, without the process [B]."""
     held = COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
     return work.activation_bytes + held
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How the sizes of graphs are distributed."""
+    """Moments of the distribution of graph sizes."""
 
     mean: float
     deviation: float
@@ -528,21 +520,21 @@ class Sizes:
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64]) -> Sizes:
-        """Sizes from the number of atoms, or of edges, of each graph."""
+        """Compute the moments from the number of atoms, or of edges, of each graph."""
         mean, deviation = float(sizes.mean()), float(sizes.std())
         skewness = float((((sizes - mean) / (deviation or 1.0)) ** 3).mean())
         return cls(mean, deviation, skewness, float(sizes.max()))
 
     def largest_batch(self, graphs: float) -> float:
-        """How much larger the largest of some thousand random batches is than the mean one.
+        """Ratio of the largest of some thousand random batches to the mean one.
 
-        The quantile of a sum to the second order (Cornish and Fisher, Rev. Inst. Int. Stat. 5, 307
-        (1938)), at 3.5 standard deviations.
+        It is the quantile of a sum to second order at 3.5 standard deviations (Cornish and
+        Fisher, Rev. Inst. Int. Stat. 5, 307 (1938)).
 
         Parameters
         ----------
         graphs
-            In a batch.
+            Number of graphs in a batch.
         """
         graphs = max(graphs, 1.0)
         far = _FAR + (_FAR**2 - 1) / 6 * max(0.0, self.skewness) / math.sqrt(graphs)

@@ -1,4 +1,4 @@
-"""Fleet: the GCDs of a campaign's nodes, and what runs on each."""
+"""Fleet: the GCDs of a campaign's nodes, and the segments on each."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from typing import NamedTuple
 
 from hydragnn_flow.placement.cost_model import Estimate, Gcd
 
-# A little over full: two half-busy segments rarely wait for each other at the same moment.
+# Slightly over 1: two half-busy segments rarely wait for each other at the same moment.
 FULL = 1.05
-# Part of a GCD's memory that estimates may fill; they are estimates.
+# Fraction of a GCD's memory that segments may fill by estimate; the rest allows for its error.
 MEMORY_FRACTION = 0.9
-# Least time before the end of its batch job at which a node gets a segment that is cut short by it
-# [s]: by then a process has started there, and the segment has got further.
+# Least time left of its batch job with which a node gets a segment that the end will cut short [s]:
+# enough to start a process there and to make progress.
 SECONDS_TO_GET_FURTHER = 180.0
-# Part of a GCD's time that hardly a segment takes less of.
+# Fraction of a GCD's time that nearly every segment needs.
 _LEAST_BUSY = 0.1
-# Shared GCDs of one kind among which one with enough memory is looked for.
+# Number of shared GCDs of one kind that are searched for one with enough memory.
 _SEARCHED = 64
 _LEVELS = 20
 
 
 class Host(NamedTuple):
-    """A node that takes work."""
+    """Node that takes work."""
 
     name: str
     block: str
-    """Batch job that it belongs to."""
+    """Batch job that the node belongs to."""
     ends: float = math.inf
-    """Time at which that ends, by the campaign's clock [s]."""
+    """Time at which that batch job ends, by the campaign's clock [s]."""
 
 
 class Spot(NamedTuple):
-    """A GCD of a node."""
+    """GCD of a node."""
 
     node: str
     gcd: int
-    """Position on the node."""
+    """Position of the GCD on its node."""
 
 
 @dataclass(eq=False)
 class Resident:
-    """A segment on its GCDs."""
+    """Segment that runs on some GCDs."""
 
     spots: Sequence[Spot]
     busy: float
@@ -53,7 +53,7 @@ class Resident:
     until: float
     """Time at which it is expected to end [s]."""
     alone: bool
-    """Whether its GCDs are shared with no other."""
+    """True if no other segment may share its GCDs."""
     since: float
     _crowd: float = 0.0
 
@@ -64,7 +64,7 @@ class Resident:
 
 @dataclass(eq=False)
 class _Gcd:
-    """What runs on a GCD, and the number of segments there, summed up over time."""
+    """Segments on a GCD, and their number integrated over time."""
 
     residents: list[Resident] = field(default_factory=list)
     crowd: float = 0.0
@@ -78,18 +78,18 @@ class _Gcd:
 
 @dataclass(eq=False)
 class Node:
-    """A node, as :class:`Fleet` sees it."""
+    """Node in the :class:`Fleet`, with the segments on its GCDs."""
 
     host: Host
     gcds: list[_Gcd]
     takes_work: bool = True
     free: int = 0
-    """GCDs with nothing to do."""
+    """Number of idle GCDs."""
     is_kept: bool = False
-    """Whether it is kept for a segment that needs several GCDs."""
+    """True if the node is reserved for a segment that needs several GCDs."""
 
     def ends(self, now: float) -> list[float]:
-        """How long each GCD at work is expected to be so [s]."""
+        """Expected remaining time of each busy GCD [s]."""
         return [
             max(resident.remaining(now) for resident in gcd.residents)
             for gcd in self.gcds
@@ -97,45 +97,45 @@ class Node:
         ]
 
     def empty(self) -> Iterator[Spot]:
-        """GCDs with nothing to do."""
+        """Yield the idle GCDs."""
         for position, gcd in enumerate(self.gcds):
             if not gcd.residents:
                 yield Spot(self.host.name, position)
 
 
 class Fleet:
-    """The GCDs of a campaign's nodes; knows what runs where, and until when.
+    """GCDs of a campaign's nodes, with the segments on each and their expected ends.
 
-    All changes are small: nothing here takes longer the more segments are at work.
+    The time of each change is independent of the number of running segments.
 
     Parameters
     ----------
     gcd
-        Each of them.
+        Speed and memory of one GCD.
     gcds_of_a_node
-        Their number on a node.
+        Number of GCDs on a node.
     gcds_of_a_block
-        Their number in a batch job whose nodes are all there.
+        Number of GCDs in a complete batch job.
     """
 
     def __init__(self, gcd: Gcd, gcds_of_a_node: int, gcds_of_a_block: float = math.inf) -> None:
         self.gcd, self.size, self.gcds_of_a_block = gcd, gcds_of_a_node, gcds_of_a_block
         self.sharing_pays = True
-        """Whether a segment may join others on a GCD."""
+        """False if a segment may not join others on a GCD."""
         self._nodes: dict[str, Node] = {}
         self._hosts: list[Host] = []
         self.at_work = 0
-        """GCDs with something to do, also those of nodes that take no more."""
+        """Number of busy GCDs, including those of nodes that take no further work."""
         self.free = 0
-        """GCDs with nothing to do, of nodes that take work."""
+        """Number of idle GCDs on nodes that take work."""
         self.packs = 0
-        """GCDs with several segments."""
-        # Nodes by the number of their free GCDs, by block.
+        """Number of GCDs with several segments."""
+        # Nodes by their number of idle GCDs and by block.
         self._by_free: list[defaultdict[str, dict[str, Node]]] = [
             defaultdict(dict) for _ in range(gcds_of_a_node + 1)
         ]
         self._free_of_block: defaultdict[str, int] = defaultdict(int)
-        # GCDs that others may join, by the number of segments and the level of what these leave.
+        # GCDs that others may join, by their number of segments and the level of their idle time.
         self._shared: defaultdict[tuple[int, int], dict[Spot, _Gcd]] = defaultdict(dict)
 
     @property
@@ -144,7 +144,7 @@ class Fleet:
         return (node for node in self._nodes.values() if node.takes_work)
 
     def update(self, hosts: Sequence[Host]) -> None:
-        """Say which nodes take work now; on others, what runs there goes on."""
+        """Set the nodes that take work now; segments on other nodes continue."""
         if hosts == self._hosts:
             return
         coming = {host.name: host for host in hosts}
@@ -168,13 +168,13 @@ class Fleet:
         Parameters
         ----------
         spots
-            Of nodes that are known.
+            GCDs of nodes in the fleet, rank by rank.
         estimate
-            What it takes of them.
+            Estimated cost of the segment.
         until, now
-            When it is expected to end, and the time [s].
+            Expected end of the segment, and the current time [s].
         alone
-            Whether they are shared with no other.
+            True if no other segment may share the GCDs.
         """
         resident = Resident(spots, estimate.busy, estimate.memory_gib, until, alone, now)
         for spot in spots:
@@ -186,7 +186,7 @@ class Fleet:
         return resident
 
     def end(self, resident: Resident, spots: Sequence[Spot], now: float) -> None:
-        """Take a segment off some of its GCDs, on which it has ended."""
+        """Remove a segment from some of its GCDs, on which it has ended."""
         for spot in spots:
             gcd = self._nodes[spot.node].gcds[spot.gcd]
             gcd.count(now)
@@ -194,29 +194,29 @@ class Fleet:
             self._forget(self._nodes[spot.node])
 
     def together(self, resident: Resident, now: float) -> float:
-        """Mean number of segments on the first of its GCDs while it was there, itself included.
+        """Mean number of segments on its first GCD while it ran, itself included.
 
-        To be asked before its :meth:`end`.
+        Valid until its :meth:`end` is called.
         """
         if resident.alone:
             return 1.0
         first = resident.spots[0]
         crowd = self._nodes[first.node].gcds[first.gcd].count(now) - resident._crowd
-        # One that was alone all the time is to have exactly one.
+        # Exactly one for a segment that was alone all the time.
         return max(1.0, round(crowd / (now - resident.since), 6)) if now > resident.since else 1.0
 
     def ends(self, node: str) -> float:
-        """Time at which a node's batch job ends [s]."""
+        """Time at which the batch job of a node ends [s]."""
         return self._nodes[node].host.ends
 
     def longest(self, now: float) -> float:
-        """Time until all GCDs are expected to be free [s]."""
+        """Time until all GCDs are expected to be idle [s]."""
         return max((end for node in self.nodes for end in node.ends(now)), default=0.0)
 
     def fullest(self, width: int, seconds: float, now: float) -> Node | None:
-        """The node with the fewest free GCDs that are enough, in the block with the fewest.
+        """Find the node with the fewest idle GCDs that are enough, in the block with the fewest.
 
-        Nodes that are kept for another segment are left out.
+        Reserved nodes are left out.
         """
         for number in range(width, self.size + 1):
             blocks = [block for block, nodes in self._by_free[number].items() if nodes]
@@ -227,11 +227,11 @@ class Fleet:
         return None
 
     def whole(self) -> dict[str, list[Node]]:
-        """Nodes of which all GCDs are free, by block."""
+        """Nodes whose GCDs are all idle, by block."""
         return {block: [*nodes.values()] for block, nodes in self._by_free[self.size].items()}
 
     def shared(self, estimate: Estimate, seconds: float, now: float) -> Spot | None:
-        """A GCD at work that a segment can join; the one with the fewest segments."""
+        """Find a busy GCD that a segment can join, with as few segments as possible."""
         if not self.sharing_pays:
             return None
         room = MEMORY_FRACTION * self.gcd.memory_gib - estimate.memory_gib
@@ -251,11 +251,11 @@ class Fleet:
 
     @property
     def may_share(self) -> bool:
-        """Whether another segment might find room on a GCD at work."""
+        """True if another segment might find room on a busy GCD."""
         return self.sharing_pays and any(self._shared.values())
 
     def keep(self, nodes: Iterable[Node], is_kept: bool) -> None:
-        """Keep nodes for one segment, or let others have them again."""
+        """Reserve nodes for one segment, or release them."""
         for node in nodes:
             self._unlist(node)
             node.is_kept = is_kept
@@ -270,7 +270,7 @@ class Fleet:
         self._forget(node)
 
     def _forget(self, node: Node) -> None:
-        """Forget a node that takes no more work, once nothing runs there."""
+        """Remove a node that takes no further work, once nothing runs there."""
         if not node.takes_work and node.free == self.size:
             self._nodes.pop(node.host.name, None)
 
@@ -317,12 +317,12 @@ class Fleet:
 
 
 def lasts(host: Host, seconds: float, now: float) -> bool:
-    """Whether a node lasts until a segment has ended, or at least until it has got further."""
+    """True if a node lasts until a segment ends, or at least long enough to make progress."""
     return host.ends - now >= min(seconds, SECONDS_TO_GET_FURTHER)
 
 
 def _left(gcd: _Gcd) -> float:
-    """Part of a GCD's time that those at work on it leave."""
+    """Fraction of a GCD's time that its segments leave idle."""
     return FULL - sum(resident.busy for resident in gcd.residents)
 
 

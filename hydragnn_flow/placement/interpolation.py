@@ -1,10 +1,10 @@
 """Interpolation of the work of a training step between networks that were counted.
 
-To count a network operation by operation takes the driver up to a fifth of a second. A search asks
-for thousands of networks that differ in their sizes alone, and the work is a smooth function of
-those: once some dozens of a family are counted, the others are interpolated.
+Counting a network operation by operation takes the driver up to a fifth of a second. A search asks
+for thousands of networks that differ only in their sizes, and the work is a smooth function of
+those. Once some dozens of a family are counted, the others are interpolated.
 
-To round the sizes to the nearest factor of 1.25 and remember the result would be shorter, and saves
+Rounding the sizes to the nearest factor of 1.25 and caching the result would be shorter, but saves
 nothing: of 360 random networks in the space of `configs/hydragnn_hpo.yaml` 358 would be counted.
 The interpolation estimates 88 of them, and nine in ten of its logarithms are within 0.24.
 """
@@ -25,9 +25,9 @@ from hydragnn_flow.placement.cost_model import Work
 Array = NDArray[np.float64]
 
 FEWEST = 16
-"""Networks of a family that are counted before any is interpolated."""
+"""Number of networks of a family that are counted before any is interpolated."""
 TOLERANCE = 0.2
-"""Where not told otherwise; experience corrects times by more than that."""
+"""Default tolerance; corrections by experience are larger."""
 _AGAIN_AFTER = 1.25
 _REACH = 4.0
 # Fields of the work that are counted; the others say how GCDs divide a network.
@@ -36,15 +36,15 @@ _RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
 class WorkInterpolation:
-    """Counts networks until it can interpolate them.
+    """Work of networks, counted until it can be interpolated.
 
     Parameters
     ----------
     tolerance
-        Error of the logarithms that nine in ten networks keep when left out of the fit.
+        Largest leave-one-out error of the logarithms, for nine in ten networks.
     beyond
-        How far beyond the sizes that were counted others are estimated, as a fraction of their
-        range.
+        Distance beyond the counted sizes within which others are extrapolated, as a fraction of
+        their range.
     """
 
     def __init__(self, tolerance: float = TOLERANCE, beyond: float = 0.0) -> None:
@@ -53,15 +53,15 @@ class WorkInterpolation:
         self._families: dict[str, _Family] = {}
 
     def work(self, shape: Any, count: Callable[[], Work]) -> Work:
-        """The work of a step.
+        """Count or interpolate the work of a step.
 
         Parameters
         ----------
         shape
-            What the work follows from, as plain values. Networks of a family differ in whole
-            numbers, and in lists of those; fractional numbers are taken to cost nothing.
+            Plain values that determine the work. Networks of a family differ in integers and in
+            lists of integers; floating-point numbers are assumed not to matter.
         count
-            Counts it exactly.
+            Function that counts the work exactly.
         """
         kind, sizes = _apart(shape)
         key = json.dumps([kind, sizes])
@@ -76,7 +76,7 @@ class WorkInterpolation:
 
 
 class _Family:
-    """Networks that differ in their sizes alone."""
+    """Counted networks that differ only in their sizes."""
 
     def __init__(self, tolerance: float, beyond: float) -> None:
         self._tolerance, self._beyond = tolerance, beyond
@@ -94,7 +94,7 @@ class _Family:
             self._fit = fit if fit.error <= self._tolerance else None
 
     def interpolate(self, sizes: Array) -> Work | None:
-        """The work, or None if too little is known of such networks."""
+        """Return the work, or None if too little is known about such networks."""
         if self._fit is None or not self._fit.covers(sizes, self._beyond):
             return None
         found = Work(**dict(zip(_COUNTED, self._fit(sizes).tolist(), strict=True)))
@@ -102,9 +102,9 @@ class _Family:
 
 
 class _Fit:
-    """The mean of a Gaussian process over the logarithms of sizes.
+    """Mean of a Gaussian process over the logarithms of sizes.
 
-    Its error is that of leaving one out: Rasmussen and Williams, Gaussian Processes for Machine
+    Its error is the leave-one-out error: Rasmussen and Williams, Gaussian Processes for Machine
     Learning, equation 5.12.
     """
 
@@ -127,12 +127,12 @@ class _Fit:
                 self.error, self._weights = error, weights
 
     def covers(self, sizes: Array, beyond: float) -> bool:
-        """Whether no size is far beyond those that were counted."""
+        """True if no size is far beyond the counted ones."""
         far = beyond * (self._high - self._low)
         return bool(np.all((self._low - far <= sizes) & (sizes <= self._high + far)))
 
     def __call__(self, sizes: Array) -> Array:
-        """The numbers of the work."""
+        """Interpolate the counted fields of the work."""
         point = (sizes[None, self._columns] - self._shift) / self._scale
         work: Array = np.expm1(self._mean + (self._kernel(point) @ self._weights)[0])
         return work
@@ -144,7 +144,7 @@ class _Fit:
 
 
 def _apart(shape: Any) -> tuple[str, list[float]]:
-    """Family of a shape, and the logarithms of its sizes."""
+    """Split a shape into its family and the logarithms of its sizes."""
     sizes: list[float] = []
 
     def family(value: Any) -> Any:
@@ -154,7 +154,7 @@ def _apart(shape: Any) -> tuple[str, list[float]]:
             sizes.append(math.log1p(value))
             return "size"
         if isinstance(value, list) and value and all(map(_is_size, value)):
-            # The widths of some layers, however many.
+            # Widths of layers: their number and mean stand for them.
             logs = [math.log1p(width) for width in value]
             sizes.extend([math.log1p(len(logs)), sum(logs) / len(logs)])
             return "sizes"

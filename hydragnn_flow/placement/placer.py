@@ -1,4 +1,4 @@
-"""Placer: which of the segments that are ready run now, and on which GCDs."""
+"""Placer: chooses which of the ready segments run now, and on which GCDs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from hydragnn_flow.placement.cost_model import Estimate, Gcd
 from hydragnn_flow.placement.fleet import Fleet, Resident, Spot
 from hydragnn_flow.placement.room import Room, room_of
 
-# A segment of several GCDs that has waited for this many times the length of the longest is not
-# overtaken any more: the estimates that let others overtake it have been wrong.
+# A segment of several GCDs that has waited this many times the longest expected time is no longer
+# overtaken: the estimates that let others overtake it have been wrong.
 LATE = 20.0
 
 
@@ -21,28 +21,28 @@ _Same = TypeVar("_Same", bound="Placeable")
 
 @dataclass(frozen=True, kw_only=True)
 class Placeable:
-    """A segment ready to run, as far as its place depends on it."""
+    """Segment that is ready to run, with the properties that its placement depends on."""
 
     estimate: Estimate
-    """Its seconds are those on one GCD."""
+    """Estimated cost; its seconds are those on one GCD."""
     width: int = 1
-    """Number of GCDs it runs on, all of them to itself if there are several."""
+    """Number of GCDs it runs on; several are never shared."""
     ready_since: float = 0.0
     """Time from which it could have run [s]."""
     is_urgent: bool = False
-    """Whether it was cut short: its progress is of no use before it continues."""
+    """True if it was cut short: its progress is of no use before it continues."""
     keeps_gcd: bool = False
-    """Whether it shares its GCD with no other, if it gets one with nothing to do."""
+    """True if it does not share a GCD that was idle when it started."""
     wider: tuple[Any, ...] = ()
-    """The segment on more GCDs, which it may have where they are free; the most come last."""
+    """Versions of the segment on more GCDs, for when they are idle; the widest last."""
 
     def shapes(self: _Same) -> list[_Same]:
-        """The segment on each number of GCDs that it may have now, the most first."""
+        """Versions of the segment on each number of GCDs that it may have now, widest first."""
         return [*reversed(self.wider), self]
 
     @property
     def seconds(self) -> float:
-        """Time that its GCDs will be busy [s]."""
+        """Time that each of its GCDs will be busy [s]."""
         return self.estimate.seconds / self.width
 
 
@@ -51,11 +51,11 @@ Segment = TypeVar("Segment", bound=Placeable)
 
 @dataclass(frozen=True)
 class Placement(Generic[Segment]):
-    """A segment that begins now."""
+    """Segment that starts now."""
 
     segment: Segment
     resident: Resident
-    """Its GCDs, rank by rank, on which the fleet has it already."""
+    """GCDs of the segment, rank by rank, as registered in the fleet."""
 
 
 def place(
@@ -66,40 +66,40 @@ def place(
     *,
     may_join: bool = True,
 ) -> tuple[list[Placement[Segment]], list[Segment]]:
-    """Choose what begins now, and put it on GCDs of the fleet.
+    """Choose the segments that start now, and put them on GCDs of the fleet.
 
     Segments that were cut short go first, then the longest (Graham, SIAM J. Appl. Math. 17, 416
-    (1969)). Each goes on a GCD with nothing to do, or on as many as it may have that are side by
-    side. When none is left, segments of one GCD join others at work, where memory and computing
-    time allow, on the GCD with the fewest; one that fills a GCD keeps it to itself. As soon as one
-    of those on a GCD ends, another may join the rest.
+    (1969)). Each gets an idle GCD, or as many neighbouring ones as it may have. When none is left,
+    segments of one GCD join running ones where memory and computing time allow, on the GCD with
+    the fewest; one that fills a GCD keeps it to itself. As soon as a co-located segment ends,
+    another may take its place.
 
     Among the segments of several GCDs, the one that has waited longest goes before all that were
-    not cut short. If no node has enough free GCDs, or no block enough free nodes, it has a
-    reservation of those that will have them first; segments that would not delay it start there
-    before (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295), and elsewhere any.
+    not cut short. If no node has enough idle GCDs, or no block enough idle nodes, it gets a
+    reservation of those that are expected to have them first. Segments that would not delay it
+    start there before it (EASY backfilling: Lifka, JSSPP 1995, LNCS 949, 295), and elsewhere any.
 
-    No segment waits for ever: one that has waited for longer than any other takes goes before all
-    others but those that were cut short. If it needs several GCDs and has waited very long, nothing
-    overtakes it on the nodes that are kept for it, whatever the estimates say.
+    No segment starves: one that has waited longer than the longest expected time goes before all
+    others except those that were cut short. If it needs several GCDs and has waited very long,
+    nothing overtakes it on the nodes reserved for it, whatever the estimates say.
 
     Parameters
     ----------
     ready
         Segments that could run now.
     fleet
-        The GCDs; changed by this call.
+        GCDs of the campaign; changed by this call.
     now
-        The time, by the clock of ``ready_since`` [s].
+        Current time, by the clock of ``ready_since`` [s].
     most
-        GCDs with nothing to do that may be given work.
+        Maximum number of idle GCDs to fill.
     may_join
-        Whether segments may join others at work, and others them.
+        False if no segment may share a GCD with another.
 
     Returns
     -------
     placed, rest
-        What begins now, and the segments left over.
+        Segments that start now, and the remaining segments.
     """
     patience = max((segment.seconds for segment in ready), default=0.0)
     if any(segment.width > 1 for segment in ready):
@@ -125,7 +125,7 @@ def place(
 
 
 def _widest(segment: Segment, room: Room) -> tuple[Segment, list[Spot] | None]:
-    """The segment on as many GCDs as it may have and are free; on its own number at least."""
+    """Return the widest version that fits on idle GCDs, with its GCDs; None if none fits."""
     for shape in segment.shapes():
         spots = room.take(shape.width, shape.seconds)
         if spots is not None:
@@ -134,7 +134,7 @@ def _widest(segment: Segment, room: Room) -> tuple[Segment, list[Spot] | None]:
 
 
 def _in_order(ready: Sequence[Segment], now: float, patience: float) -> list[Segment]:
-    """Segments in the order in which they get GCDs; first those that wait for ``patience`` [s]."""
+    """Sort segments by priority; those that waited longer than ``patience`` [s] come early."""
     wide = [segment for segment in ready if segment.width > 1]
     oldest = min(wide, key=lambda segment: segment.ready_since, default=None)
 
@@ -149,5 +149,5 @@ def _in_order(ready: Sequence[Segment], now: float, patience: float) -> list[Seg
 
 
 def too_large(estimate: Estimate, gcd: Gcd) -> bool:
-    """Whether a segment is expected not to fit the memory of a GCD even alone."""
+    """True if a segment is expected not to fit in a GCD's memory even alone."""
     return estimate.memory_gib > gcd.memory_gib

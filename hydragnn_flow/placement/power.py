@@ -1,4 +1,4 @@
-"""Power of a machine, as the energy of its segments and nodes was counted."""
+"""Power of a machine, from the counted energy of its segments and nodes."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from hydragnn_flow.placement.cost_model import Experience
 
 @dataclass(frozen=True)
 class Power:
-    """What GCDs at work draw, and the rest of their nodes."""
+    """Power of busy GCDs, and of the rest of their nodes."""
 
     gcd_watts: float
-    """Of a GCD with segments [W]."""
+    """Power of a GCD with segments [W]."""
     segments: int
-    """Segments whose energy is known, from which that follows."""
+    """Number of segments with known energy, from which that power follows."""
     rest_watts: float | None = None
-    """Of a node, beside the segments on it, idle or not [W]; None if nothing has counted it."""
+    """Power of a node outside its segments, idle or not [W]; None if nothing has counted it."""
 
     def joules(self, gcd_seconds: float, node_seconds: float) -> float | None:
-        """Energy of nodes [J]; None if that of a part of them is not known."""
+        """Compute the energy of nodes [J]; None if that outside segments is unknown."""
         if self.rest_watts is None:
             return None
         return gcd_seconds * self.gcd_watts + node_seconds * self.rest_watts
 
 
 def measured_power(experiences: Iterable[Experience]) -> Power | None:
-    """The power that follows from segments whose energy was counted; None if there are none.
+    """Compute the power from segments whose energy was counted; None if there are none.
 
-    A segment that shared its GCD was charged with a part of its energy, for a part of its time.
+    A co-located segment counts its share of the energy and of the time of its GCD.
 
     Parameters
     ----------
     experiences
-        Of one machine. What several of them have seen counts once.
+        Experiences of one machine; an observation that several contain counts once.
     """
     taken = {}
     rest: list[float] = []

@@ -1,13 +1,13 @@
 """Bayesian regression of times: sums of terms, each at a rate that is guessed and then learned.
 
-The logarithm of a time is that of a sum of terms, plus a constant of all, constants of the kinds,
-and powers of conditions, none of which shortens it. All of these are drawn towards the guess, so
-that few observations move what they all say and little else: a kind that was never seen gets the
-common part of the others, and rates of its own would spoil the order that the guesses had.
+The logarithm of a time is that of a sum of terms, plus a constant common to all, a constant of each
+kind, and powers of conditions, none of which shortens it. All are shrunk towards the guess, so few
+observations move mainly what they have in common: an unseen kind gets the common constant of the
+others, and free rates of its own would spoil the order of the guesses.
 
-Gauss's and Newton's steps lead to the most probable values. About them the posterior is that of a
-linear regression with an unknown noise, whose predictions follow Student's distribution (Gelman et
-al., Bayesian Data Analysis, 3rd ed., section 14.8).
+Gauss-Newton steps lead to the most probable values. Around them the posterior is that of a linear
+regression with unknown noise, whose predictions follow Student's distribution (Gelman et al.,
+Bayesian Data Analysis, 3rd ed., section 14.8).
 """
 
 from __future__ import annotations
@@ -27,28 +27,25 @@ _MOST_ITERATIONS = 20
 _CONVERGED = 1e-4
 # Longest step of a logarithm in one iteration.
 _LONGEST_STEP = 1.0
-# Of sets of terms that hide behind each other the norm of this order counts, not the maximum: where
-# two take as long, Gauss's steps would go from one to the other for ever.
+# Order of the norm that combines sets of terms which hide each other. A maximum would make
+# Gauss-Newton steps oscillate where two sets are equally long.
 _SHARPNESS = 8
-# Quantiles of the normal distribution, by their per cent.
+# Quantiles of the normal distribution, by percentage.
 _NORMAL = {95: 1.6448536269514722, 99: 2.3263478740408408}
 
 
 @dataclass(frozen=True)
 class Prior:
-    """Beliefs before anything was observed.
-
-    Deviations are standard deviations of logarithms.
-    """
+    """Prior standard deviations, all of logarithms."""
 
     noise: float
-    """Deviation of one observation from what its kind and terms say."""
+    """Deviation of one observation from the value of its kind and terms."""
     counts: float
-    """Observations that this belief about the noise is worth."""
+    """Number of observations that the prior of the noise is worth."""
     common: float
-    """Deviation of the constant of all."""
+    """Deviation of the constant common to all."""
     terms: tuple[float, ...]
-    """Deviation of each term from the constant of all."""
+    """Deviation of each term from the common constant."""
     kinds: float
     """Deviation of each kind's constant."""
     powers: float = 1.0
@@ -57,13 +54,13 @@ class Prior:
 
 @dataclass(frozen=True)
 class Case:
-    """What a time depends on."""
+    """Variables that a time depends on."""
 
     kind: str
     terms: tuple[float, ...]
-    """Guessed times, which add up [s]."""
+    """Guessed times that add up [s]."""
     conditions: tuple[float, ...] = ()
-    """Logarithms of further factors, 0 where they are usual; as many for all cases."""
+    """Logarithms of further factors, 0 in the usual case; equally many in all cases."""
 
 
 @dataclass(frozen=True)
@@ -71,29 +68,29 @@ class Expected:
     """A predicted time."""
 
     log: float
-    """Logarithm of the time [s], in the median."""
+    """Median logarithm of the time [s]."""
     deviation: float
     """Scale of Student's distribution of the logarithm."""
     freedom: float
-    """Its degrees of freedom."""
+    """Degrees of freedom of that distribution."""
     parts: Array
-    """Times of the terms over that of their sum, hidden ones included."""
+    """Time of each term over that of the sum, hidden terms included."""
 
 
 class Regression:
-    """Posterior of times after some observations.
+    """Posterior distribution of times, given some observations.
 
     Parameters
     ----------
     prior
-        Beliefs before.
+        Standard deviations before any observation.
     powers
-        Number of conditions.
+        Number of conditions of each case.
     seen
-        Cases, and the times that they took [s].
+        Observed cases, and their times [s].
     hidden
-        Terms behind which others are hidden: of these sets of terms the longest counts, and up to
-        9 % more where two are as long.
+        Sets of terms that hide each other: only the longest set counts, plus up to 9 % where two
+        are equally long.
     """
 
     def __init__(
@@ -123,7 +120,7 @@ class Regression:
     def expect(self, case: Case) -> Expected:
         """Predict the time of a case.
 
-        What is ready is asked about again at every turn, so that the last answers are kept.
+        The driver asks for the same cases again in every round, so the last answers are cached.
         """
         if case not in self._known:
             if len(self._known) >= _REMEMBERED:
@@ -171,7 +168,7 @@ class Regression:
         self._covariance = np.linalg.inv(inverse)
 
     def _step(self, matrix: Array, towards: Array) -> Array:
-        """To the best values of the linear problem, in which no power is negative."""
+        """Solve the linear problem with the constraint that no power becomes negative."""
         step = np.asarray(np.linalg.solve(matrix, towards), dtype=np.float64)
         is_bound = np.zeros(len(step), dtype=bool)
         is_bound[self._powers] = (self._values + step)[self._powers] < 0
@@ -183,7 +180,7 @@ class Regression:
         return step
 
     def _table(self, cases: Sequence[Case]) -> tuple[Array, Array]:
-        """Terms of cases, and what their logarithms depend on linearly beside them."""
+        """Terms of cases, and the columns on which their logarithms depend linearly."""
         rows = np.zeros((len(cases), len(self._values)))
         rows[:, 0] = 1.0
         for row, case in zip(rows, cases, strict=True):
@@ -193,7 +190,7 @@ class Regression:
         return np.array([case.terms for case in cases]), rows
 
     def _linear(self, terms: Array, rows: Array) -> tuple[Array, Array, Array]:
-        """Derivatives of the logarithms by all values, the logarithms, terms over their sums."""
+        """Compute derivatives of the logarithms, the logarithms, and terms over their sums."""
         sizes = terms * np.exp(self._values[self._factors])
         counted = sizes
         if self._hidden:
@@ -212,14 +209,14 @@ class Regression:
 
 
 def quantile(percent: Literal[95, 99], freedom: float) -> float:
-    """A quantile of Student's distribution (Abramowitz and Stegun, equation 26.7.5).
+    """Quantile of Student's distribution (Abramowitz and Stegun, equation 26.7.5).
 
     Parameters
     ----------
     percent
-        Which quantile.
+        Cumulative probability in per cent.
     freedom
-        Degrees of freedom, 4 at least.
+        Degrees of freedom, at least 4.
     """
     z, n = _NORMAL[percent], freedom
     return (

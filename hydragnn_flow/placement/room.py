@@ -1,4 +1,4 @@
-"""Room: the GCDs of a fleet that segments can be given now, and those kept for one that waits."""
+"""Room: the GCDs of a fleet that can be assigned now, and those reserved for a waiting segment."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from hydragnn_flow.placement.fleet import Fleet, Node, Spot, lasts
 
 
 class Room:
-    """GCDs that segments can be given, so that ranks which talk to each other are close.
+    """GCDs that can be assigned, so that ranks which communicate are close.
 
-    A segment of one GCD goes where the fewest are free, on the node and in its block, so that whole
-    ones stay for others. One of several goes on one node; one that is wider than a node on whole
+    A segment of one GCD goes where the fewest are idle, on the node and in its block, so that whole
+    nodes stay for others. One of several GCDs goes on one node; one wider than a node on whole
     nodes of one block, or of several blocks if none has enough. None goes to a node whose batch
+    job ends before it could make progress.
     job ends before it could do anything.
 
     Parameters
     ----------
     fleet
-        All GCDs. Who takes some of them says so to it, by :meth:`Fleet.begin`.
+        All GCDs. The caller registers assigned ones by :meth:`Fleet.begin`.
     now
-        The time [s].
+        Current time [s], by the campaign's clock.
     most
-        GCDs to be given at most.
+        Maximum number of idle GCDs to assign.
     """
 
     def __init__(self, fleet: Fleet, now: float, most: float = math.inf) -> None:
@@ -36,24 +37,24 @@ class Room:
 
     @property
     def free(self) -> int:
-        """GCDs with nothing to do that can still be given."""
+        """Number of idle GCDs that can still be assigned."""
         return int(min(self._fleet.free, self._most - self._taken))
 
     def take(self, width: int, seconds: float) -> list[Spot] | None:
-        """GCDs with nothing to do.
+        """Assign idle GCDs to a segment.
 
         Parameters
         ----------
         width
-            How many are needed.
+            Number of GCDs that it needs.
         seconds
-            How long [s].
+            Expected time on them [s].
 
         Returns
         -------
         list of Spot
-            In the order of the ranks; None if the segment cannot begin now: they are not free, or
-            are kept for another.
+            The GCDs in the order of the ranks; None if they are busy or reserved for another
+            segment.
         """
         if width > self.free:
             return None
@@ -64,19 +65,19 @@ class Room:
         return spots
 
     def join(self, estimate: Estimate, seconds: float) -> Spot | None:
-        """A GCD with something to do that takes a segment more; None if there is none."""
+        """Find a busy GCD that a segment can join; None if there is none."""
         return self._fleet.shared(estimate, seconds, self._now)
 
     def reserve(self, width: int, is_late: bool) -> None:
-        """Keep GCDs for a segment that cannot begin now, unless some are kept for another.
+        """Reserve GCDs for a segment that cannot start now, unless there is a reservation.
 
         Parameters
         ----------
         width
-            GCDs that it needs. Those that are expected to be free first are kept.
+            Number of GCDs that it needs. Those that are expected to be idle first are reserved.
         is_late
-            Whether no other segment may begin on them before it, even if it is expected to end in
-            time. The nodes with the most free GCDs are kept then: that number only grows.
+            True if no other segment may start on them first, even if it is expected to end in
+            time. The nodes with the most idle GCDs are then reserved: that number only grows.
         """
         if self._kept is not None:
             return
@@ -92,7 +93,7 @@ class Room:
         found = [_Reservation.of(choice, width, self._now) for choice in choices]
         found = [one for one in found if one.lasts(self._now)]
         if not found:
-            return  # the GCDs for it are yet to come
+            return  # the GCDs for it have not come yet
         if is_late:
             best = max(found, key=lambda one: sum(node.free for node in one.nodes))
             best.seconds, best.spare = 0.0, 0
@@ -102,7 +103,7 @@ class Room:
         self._fleet.keep(best.nodes, is_kept=True)
 
     def leave(self) -> None:
-        """Keep nothing for anybody any more."""
+        """Release the reservation."""
         if self._kept is not None:
             self._fleet.keep(self._kept.nodes, is_kept=False)
             self._kept = None
@@ -121,7 +122,7 @@ class Room:
         return [next(empty) for _ in range(width)]
 
     def _on_several(self, width: int, seconds: float) -> list[Spot] | None:
-        """Wholly free nodes for a segment that is wider than a node."""
+        """Find wholly idle nodes for a segment that is wider than a node."""
         size = self._fleet.size
         if width <= size:
             return None
@@ -137,7 +138,7 @@ class Room:
         return [spot for node in found for spot in node.empty()][:width]
 
     def _groups(self, width: int, nodes: Sequence[Node]) -> list[list[Node]]:
-        """Nodes among which a segment wider than any of them may be divided."""
+        """Group nodes so that a segment wider than any of them may span a group."""
         groups: dict[str, list[Node]] = {}
         for node in nodes:
             block = "" if width > self._fleet.gcds_of_a_block else node.host.block
@@ -145,13 +146,13 @@ class Room:
         return list(groups.values())
 
     def _end(self, node: Node) -> float:
-        """Time until all GCDs of a node are expected to be free [s]."""
+        """Time until all GCDs of a node are expected to be idle [s]."""
         return max(node.ends(self._now), default=0.0)
 
 
 @contextmanager
 def room_of(fleet: Fleet, now: float, most: float = math.inf) -> Iterator[Room]:
-    """A :class:`Room` that keeps GCDs for the length of a ``with`` block."""
+    """Make a :class:`Room` whose reservation ends with the ``with`` block."""
     room = Room(fleet, now, most)
     try:
         yield room
@@ -161,11 +162,11 @@ def room_of(fleet: Fleet, now: float, most: float = math.inf) -> Iterator[Room]:
 
 @dataclass
 class _Reservation:
-    """Nodes that are kept for a segment, and how many of their GCDs it leaves to others."""
+    """Nodes reserved for a segment, with the number of GCDs that it leaves to others."""
 
     nodes: list[Node]
     seconds: float
-    """Time until it is expected to begin [s]."""
+    """Time until the segment is expected to start [s]."""
     spare: int
 
     @classmethod
@@ -180,11 +181,11 @@ class _Reservation:
         return cls(nodes, seconds, node.free + sum(end <= seconds for end in ends) - width)
 
     def lasts(self, now: float) -> bool:
-        """Whether the nodes will be there for the segment to get further."""
+        """True if the nodes last long enough for the segment to make progress."""
         return all(lasts(node.host, math.inf, now + self.seconds) for node in self.nodes)
 
     def lets(self, width: int, seconds: float) -> bool:
-        """Whether another segment may begin on these nodes now, by its expected time [s]."""
+        """Admit another segment on these nodes now, if it does not delay the reserved one."""
         if seconds <= self.seconds:
             return True
         if width > self.spare:

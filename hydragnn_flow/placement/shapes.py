@@ -12,25 +12,25 @@ from itertools import chain, islice
 from hydragnn_flow.placement.fleet import Fleet, Node, Resident, Spot, lasts
 from hydragnn_flow.placement.placer import Segment
 
-# A segment at work is stopped and placed anew where that saves this much of the time to its end
-# [s], and this fraction of it. To stop, to read the checkpoint and to join takes a part of that.
+# A running segment is stopped and resharded if that saves this much time [s] and this fraction of
+# its remaining time. Stopping, reading the checkpoint and joining cost some of it.
 LEAST_SAVED, LEAST_SAVED_FRACTION = 60.0, 0.25
-# A segment that is expected to need less than this part of another's time ends before it.
+# A segment expected to need less than this fraction of another's time is sure to end before it.
 SURELY_BEFORE = 0.4
 
 Shapes = Callable[[Segment], Sequence[Segment]]
-"""A segment -> the same segment on each number of GCDs that it may have, itself first."""
+"""Function from a segment to its versions on each number of GCDs that it may have, itself first."""
 
 
 def useful_widths(gcds_of_a_node: int, most: int) -> Iterator[int]:
-    """Numbers of GCDs that a segment may have: powers of two in a node, then of whole nodes.
+    """Yield numbers of GCDs for a segment: powers of two within a node, then of whole nodes.
 
     Parameters
     ----------
     gcds_of_a_node
-        Their number on a node.
+        Number of GCDs on a node.
     most
-        The largest number.
+        Largest number of GCDs to yield.
     """
     width = 1
     while width < min(gcds_of_a_node, most + 1):
@@ -45,27 +45,27 @@ def useful_widths(gcds_of_a_node: int, most: int) -> Iterator[int]:
 def widened(
     ready: Sequence[Segment], gcds: int, shapes: Shapes[Segment], enough: float = 0.0
 ) -> list[Segment]:
-    """Let segments have more GCDs than one, so that the last of them ends as early as it can.
+    """Let segments have more than one GCD, so that the last of them ends as early as possible.
 
-    Again and again the segment that would end last gets its next larger number of GCDs. Where too
-    few are left for that, the next to last does: it leaves its GCDs to the last the earlier. Once
-    the last can have no more, the others keep what they have: it would be so in any case.
+    Repeatedly the segment that would end last gets its next larger number of GCDs. Where too few
+    are left for that, the next to last does, which frees its GCDs for the last one earlier. Once
+    the last can have no more, the others keep what they have: more would not help.
 
     Parameters
     ----------
     ready
         Segments that could run now.
     gcds
-        GCDs for them all.
+        Number of GCDs for all of them.
     shapes
-        What each may be.
+        Function that returns the versions of a segment on more GCDs.
     enough
-        Time that others will be at work anyway [s]; nothing needs to end before.
+        Time that other segments will run anyway [s]; nothing needs to end earlier.
 
     Returns
     -------
     list of Segment
-        The same segments, those that may have more GCDs with the shapes up to that number.
+        The same segments; those that may have more GCDs carry the versions up to that number.
     """
     left = gcds - sum(segment.width for segment in ready)
     if left <= 0:
@@ -104,34 +104,34 @@ def to_place_anew(
     now: float,
     yielding: Container[Resident] = (),
 ) -> dict[Resident, list[str]]:
-    """Choose segments at work that are to stop at a checkpoint and go on over more GCDs.
+    """Choose running segments that stop at a checkpoint and continue on more GCDs.
 
-    For a time in which GCDs have nothing to do and nothing is ready. The segment that would end
-    last is the first; each gets the largest number of GCDs that are free beside its own. Those that
-    end before the last of these in any case are left alone.
+    Applies when GCDs are idle and nothing is ready. The segment that would end last comes first;
+    each gets the largest number of GCDs that are idle or its own. Segments that surely end before
+    the last of these are left alone.
 
     Parameters
     ----------
     at_work
-        Segments at work that may have more GCDs.
+        Running segments that may have more GCDs.
     times
-        What all of each takes.
+        Function that returns the whole time of a segment for each number of GCDs.
     fleet
-        The GCDs.
+        GCDs of the campaign.
     now
-        The time [s].
+        Current time [s], by the campaign's clock.
     yielding
-        Other segments at work, whose GCDs count as free.
+        Other running segments, whose GCDs count as idle.
 
     Returns
     -------
     dict
-        Those to be stopped, each with the nodes that are promised to it.
+        Segments to stop, each with the nodes promised to it.
     """
     idle = _Idle(fleet, now, yielding)
     chosen: dict[Resident, list[str]] = {}
     last = 0.0
-    # What has just begun has got what there was for it.
+    # A segment that has just started already got all the GCDs there were for it.
     settled = [one for one in at_work if now - one.since >= LEAST_SAVED]
     for resident in sorted(settled, key=lambda one: -one.remaining(now)):
         remaining = resident.remaining(now)
@@ -151,10 +151,10 @@ def to_place_anew(
 
 
 def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
-    """Choose segments that share a GCD and are to stop at a checkpoint, where sharing does not pay.
+    """Choose co-located segments to stop at a checkpoint, where sharing does not pay.
 
-    Of those on a GCD the one that would end last stays. So do those that are about to end, or have
-    just begun.
+    On each GCD the one that would end last stays, and those that are about to end or have just
+    started.
     """
     packs: defaultdict[Spot, list[Resident]] = defaultdict(list)
     for resident in at_work:
@@ -170,24 +170,24 @@ def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
 def to_make_way(
     width: int, fleet: Fleet, now: float, yielding: Container[Resident]
 ) -> list[Resident]:
-    """Choose segments that stop at a checkpoint so that another has GCDs.
+    """Choose segments to stop at a checkpoint so that another gets GCDs.
 
     Parameters
     ----------
     width
-        GCDs that it needs.
+        Number of GCDs that it needs.
     fleet
-        The GCDs.
+        GCDs of the campaign.
     now
-        The time [s].
+        Current time [s], by the campaign's clock.
     yielding
-        Segments at work that may be stopped.
+        Running segments that may be stopped.
 
     Returns
     -------
     list of Resident
-        As few as can be; none if all of them leave too few. Nodes with enough free GCDs are passed
-        over: those are kept for another segment, or this one would have begun there.
+        As few as possible; empty if stopping all does not free enough. Nodes with enough idle GCDs
+        are skipped: they are reserved for another segment, or this one would have started there.
     """
     nodes = [node for node in fleet.nodes if lasts(node.host, math.inf, now)]
     if width <= fleet.size:
@@ -208,7 +208,7 @@ def to_make_way(
 
 
 def _stopped(node: Node, gcds: int, yielding: Container[Resident]) -> list[Resident]:
-    """Segments to stop on a node for a number of GCDs; none if all that yield leave fewer."""
+    """Segments to stop on a node to free ``gcds`` GCDs; empty if that is impossible."""
     found: list[Resident] = []
     for gcd in node.gcds:
         if gcds <= 0:
@@ -220,7 +220,7 @@ def _stopped(node: Node, gcds: int, yielding: Container[Resident]) -> list[Resid
 
 
 class _Idle:
-    """GCDs with nothing to do, or nothing that counts, by node; some of them are promised."""
+    """GCDs that are idle or have only yielding segments, by node; some of them are promised."""
 
     def __init__(self, fleet: Fleet, now: float, yielding: Container[Resident]) -> None:
         self._size, self.gcds = fleet.size, 0
@@ -238,7 +238,7 @@ class _Idle:
             self._set(node.host.name, node.free + sum(all_yield))
 
     def take(self, width: int, resident: Resident) -> list[str]:
-        """Promise GCDs to a segment, its own among them; returns their nodes, if there are any."""
+        """Promise GCDs to a segment, its own included; return their nodes, or an empty list."""
         own = [
             spot.node
             for spot in resident.spots
@@ -256,7 +256,7 @@ class _Idle:
         return taken
 
     def _found(self, width: int) -> tuple[list[str], int]:
-        """Nodes that have so many GCDs, and how many of each."""
+        """Find nodes with ``width`` GCDs in total, and the number on each."""
         if width <= self._size:
             fitting = (names for names in self._by_free[width:] if names)
             return [next(iter(names)) for names in islice(fitting, 1)], width

@@ -1,24 +1,25 @@
-"""Time, energy and memory that a run has cost: its segments, and its nodes."""
+"""Time, energy and memory that a run has cost: its segments, their failures, and its nodes."""
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from hydragnn_flow.execution.pools.node_energy import read_node_energy
-from hydragnn_flow.report.text import number, percent
-from hydragnn_flow.report.timeline import union
+from hydragnn_flow.report.tables import number, percent
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
-_Times = defaultdict[Hashable, list[tuple[float, float]]]
-"""Place -> when segments used it, as Unix times [s]."""
+_NUMBER = re.compile(r"\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
-    """What segments have cost; each is looked at once.
+    """Cost of segments, counted in one pass over them.
 
     Returns
     -------
@@ -27,8 +28,7 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
         ``cpu_seconds``; ``joules`` of the segments that were counted, and ``uncounted``, the number
         of others that took any time; ``peak_memory_gib`` of a process.
     """
-    gcds: _Times = defaultdict(list)
-    nodes: _Times = defaultdict(list)
+    times = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     joules: list[float] = []
     uncounted, cpu_seconds, peak_memory_gib = 0, 0.0, 0.0
     for segment in segments:
@@ -38,12 +38,12 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
             joules.append(segment.joules)
         if segment.gcds and 0 < segment.started < segment.ended:
             uncounted += segment.joules is None
-            for place in segment.places:
-                gcds[place].append((segment.started, segment.ended))
-                nodes[place[0]].append((segment.started, segment.ended))
+            for node, gcd in segment.places:
+                for place in ((node,), (node, gcd)):
+                    times[place].append((segment.started, segment.ended))
     return {
-        "gcd_hours": _hours(gcds),
-        "node_hours": _hours(nodes),
+        "gcd_hours": _hours(of for place, of in times.items() if len(place) == 2),
+        "node_hours": _hours(of for place, of in times.items() if len(place) == 1),
         "cpu_seconds": cpu_seconds,
         "joules": sum(joules) if joules else None,
         "uncounted": uncounted,
@@ -83,6 +83,45 @@ def rest_watts(directory: RunDirectory) -> float | None:
     return rest if rest >= 0 else None
 
 
+def cost_table(segments: Sequence[SegmentResult]) -> pd.DataFrame:
+    """Cost of the trials, of the members, and of both, a row each."""
+    rows = []
+    for name, kinds in (("trials", ["trial"]), ("members", ["member"]), ("together", [])):
+        own = [s for s in segments if not kinds or s.kind in kinds]
+        cost, epochs = cost_of(own), sum(len(s.history) for s in own)
+        joules, uncounted = cost["joules"], cost["uncounted"]
+        used = "not counted" if joules is None else energy(joules, uncounted)
+        hours = cost["gcd_hours"], cost["node_hours"], cost["cpu_seconds"] / 3600
+        rows.append((name, len(own), epochs, *hours, used, cost["peak_memory_gib"]))
+    columns = ["", "segments", "epochs", "GCD-hours", "node-hours", "CPU-hours", "energy"]
+    return pd.DataFrame(rows, columns=[*columns, "peak memory"])
+
+
+def failures_table(segments: Iterable[SegmentResult]) -> pd.DataFrame:
+    """Segments that did not end well, those of like reasons together, the most frequent first.
+
+    Reasons are alike if they differ in numbers alone; the last is shown.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``end``, ``reason``, ``segments``, ``GCD-hours`` that they took, ``of``: trials and members
+        (M0, …).
+    """
+    groups = defaultdict[tuple[str, str], list[SegmentResult]](list)
+    for segment in segments:
+        if segment.status not in ("ok", "interrupted"):
+            groups[segment.status, _NUMBER.sub("#", segment.reason)].append(segment)
+    rows = []
+    for (status, _), of in sorted(groups.items(), key=lambda group: -len(group[1])):
+        names = [*dict.fromkeys(f"{'M' if s.kind == 'member' else ''}{s.number}" for s in of)]
+        more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+        hours = sum(s.seconds * len(s.gcds) for s in of) / 3600
+        reason = " ".join(of[-1].reason.split())[:240]
+        rows.append((status.replace("_", " "), reason, len(of), hours, ", ".join(names[:8]) + more))
+    return pd.DataFrame(rows, columns=["end", "reason", "segments", "GCD-hours", "of"])
+
+
 def cost_sentence(summary: Mapping[str, Any]) -> str:
     """Cost of a finished run in one line.
 
@@ -111,41 +150,35 @@ def energy(joules: float, uncounted: int) -> str:
 
 
 def energy_sentences(cost: Mapping[str, Any]) -> str:
-    """What is known of the energy of a campaign, and what is not.
+    """Energy of a campaign as far as it is known, and what is not.
 
     Parameters
     ----------
     cost
-        As of :func:`cost_of` and :func:`nodes_cost`, or content of `ensemble/ensemble.json`.
+        Results of :func:`cost_of` and :func:`nodes_cost`, or content of `ensemble/ensemble.json`.
     """
-    own, nodes = cost["joules"], cost.get("node_joules")
-    if nodes is None and own is None:
-        return "Energy: nothing here counts it."
-    if nodes is None:
-        return (
-            f"Energy: {energy(own, cost['uncounted'])} in segments. What the nodes used beside "
-            f"that, idle or not, nothing here counts."
-        )
-    told = (
-        f"Energy: {_joules(nodes)} of the nodes in {number(cost['counted_node_hours'])} "
-        f"node-hours, counted by {', '.join(cost['counters'])} from the start of each agent to its "
-        f"last sign of life."
-    )
-    if own is not None and own > nodes:  # nodes of an earlier driver were not counted
-        return f"{told} In segments: {energy(own, cost['uncounted'])}, of earlier drivers too."
-    if own is None:
-        return f"{told} What of it the segments used, nothing here counts."
-    if cost["uncounted"]:
-        return f"{told} In segments: {energy(own, cost['uncounted'])}."
-    return (
-        f"{told} Of it {_joules(own)} ({percent(own / nodes) if nodes else 'all'}) were used in "
-        f"segments; the rest by idle GCDs, and by all that no segment is charged with."
-    )
+    own, nodes, told = cost["joules"], cost.get("node_joules"), []
+    if nodes is not None:
+        hours, counters = number(cost["counted_node_hours"]), ", ".join(cost["counters"])
+        told.append(f"{_joules(nodes)} of the nodes in {hours} node-hours, counted by {counters}")
+    if own is not None:
+        # Nodes of an earlier driver were perhaps not counted.
+        has_share = nodes and own <= nodes and not cost["uncounted"]
+        share = f" ({percent(own / nodes)}); the rest idle or not charged" if has_share else ""
+        told.append(f"{energy(own, cost['uncounted'])} in segments{share}")
+    return f"Energy: {'; '.join(told) or 'nothing here counts it'}."
 
 
 def _joules(joules: float) -> str:
     return f"{number(joules / 3.6e6)} kWh" if joules >= 3.6e5 else f"{number(joules)} J"
 
 
-def _hours(times: _Times) -> float:
-    return sum(end - start for of in times.values() for start, end in union(of)) / 3600
+def _hours(places: Iterable[list[tuple[float, float]]]) -> float:
+    """Time that the stretches of each place cover together [h]."""
+    seconds = 0.0
+    for stretches in places:
+        until = 0.0
+        for start, end in sorted(stretches):
+            seconds += max(0.0, end - max(start, until))
+            until = max(until, end)
+    return seconds / 3600

@@ -36,9 +36,9 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
     Parameters
     ----------
     run_directory
-        Of a finished run, or of one still going.
+        Directory of a finished run, or of one still going.
     port
-        On the loopback interface; if not given :data:`PORT`, or a free one if that is in use.
+        Port on the loopback interface; if not given :data:`PORT`, or a free one if that is in use.
 
     Raises
     ------
@@ -52,9 +52,8 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
     except OSError as error:
         if port is None:
             return _listening(app, 0)
-        raise InputError(
-            f"--port {port}: cannot be used ({error.strerror}); name another, or leave it out"
-        ) from None
+        said = f"cannot be used ({error.strerror}); name another, or leave it out"
+        raise InputError(f"--port {port}: {said}") from None
 
 
 def addresses(server: WSGIServer) -> tuple[str, str]:
@@ -90,10 +89,7 @@ def _reading_only(app: WSGIApplication) -> WSGIApplication:
     def answer(environ: WSGIEnvironment, start: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return app(environ, start)
-        body = json.dumps({"reason": _REFUSAL}).encode()
-        length = str(len(body))
-        headers = [("Content-Type", "application/json"), ("Content-Length", length)]
-        start("403 Forbidden", headers)
-        return [body]
+        start("403 Forbidden", [("Content-Type", "application/json")])
+        return [json.dumps({"reason": _REFUSAL}).encode()]
 
     return answer

@@ -1,121 +1,139 @@
-"""Test errors of an ensemble beside those of its members, row by row, as people read them."""
+"""Errors of an ensemble beside those of its members, and its uncertainty, as tables and sentences.
+
+All of it is read from `ensemble/ensemble.json`; the terminal, the page and the model card show it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from hydragnn_flow.ensemble.failed_members import failed_sentences
 from hydragnn_flow.ensemble.summary import ENSEMBLE
-from hydragnn_flow.report.text import SPLITS, number, percent, signed
+from hydragnn_flow.report.cost import cost_sentence
+from hydragnn_flow.report.tables import SPLITS, number, percent, terminal
 
+Summary = Mapping[str, Any]
+"""Content of `ensemble/ensemble.json`."""
 Estimate = Mapping[str, float | None]
+_OF_MEMBERS = ["member", "trial", "choice", "weight", "trial_error", "best_val_error"]
+_OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
+_WAYS = {"weighted": "the weighted mean", "uniform": "the plain mean", "median": "the median"}
 
 
-@dataclass(frozen=True)
-class ErrorRow:
-    """A model, or the ensemble against one."""
+def errors_frame(summary: Summary) -> pd.DataFrame:
+    """Mean absolute errors with their intervals: a row for the ensemble and for each member.
 
-    model: str
-    weight: str
-    errors: list[str]
-    """Mean absolute error and its interval, for each target."""
-    best: list[bool]
-    """Whether no other row has a smaller one."""
-
-
-def target_labels(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Name and unit of each target whose errors are known; sums over atoms are per atom."""
-    return [(name, target["unit"]) for name, target in summary["errors"].items()]
-
-
-def error_rows(summary: Mapping[str, Any]) -> list[ErrorRow]:
-    """The ensemble, then its members, then how the ensemble compares with the best single one.
-
-    Parameters
-    ----------
-    summary
-        Content of `ensemble/ensemble.json`.
+    Below stand how the ensemble compares with the best single member, how many intervals hold, and
+    where heads predict the noise of a target, its mean. Sums over atoms are per atom.
     """
-    targets = list(summary["errors"].values())
+    targets = [*summary["errors"].values()]
+    tested = [summary["test"][target["target"]] for target in targets]
     members = {str(member["member"]): member for member in summary["members"]}
     rows = []
     for key in next((target["mae"] for target in targets), ()):
-        found = [target["mae"][key] for target in targets]
-        least = [min(of["value"] for of in target["mae"].values()) for target in targets]
-        member = members.get(key)
-        rows.append(
-            ErrorRow(
-                model_name(summary, key),
-                "" if member is None else number(member["weight"]),
-                [with_interval(estimate) for estimate in found],
-                [of["value"] == best for of, best in zip(found, least, strict=True)],
-            )
-        )
-    single = best_single(summary)
-    against = [changed(target["change"][single]) for target in targets]
+        weight = number(members[key]["weight"]) if key in members else ""
+        errors = (with_interval(target["mae"][key]) for target in targets)
+        rows.append([model_name(summary, key), weight, *errors])
+    single = str(summary["best_member"])
+    changes = [changed(target["change"][single]) for target in targets]
     # Percent stand in the first column, so that errors and changes need no more than 23 characters.
-    return [
-        *rows,
-        ErrorRow(f"against {short_name(single)}, %", "", against, [False] * len(targets)),
+    rows.append([f"against {short_name(single)}, %", "", *changes])
+    held = [percent(of["coverage"]) for of in tested]
+    rows.append([f"{summary['coverage'] * 100:g} % interval holds", "", *held])
+    known = [of.get("aleatoric_std") for of in tested]
+    noise = [
+        f"{number(std)} {of['unit']}" if std else "" for std, of in zip(known, tested, strict=True)
     ]
+    if any(noise):
+        rows.append(["predicted noise", "", *noise])
+    return pd.DataFrame(rows, columns=["", "weight", *_labels(summary)])
 
 
-def data_set_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """The ensemble's errors on each data set, how many of its intervals hold, and the means.
+def data_sets_frame(summary: Summary) -> pd.DataFrame | None:
+    """The ensemble's errors on each data set, how many of its intervals hold, and their means.
 
-    Empty where there is but one data set.
-
-    Parameters
-    ----------
-    summary
-        Content of `ensemble/ensemble.json`.
+    None where there is but one data set.
     """
     found: Mapping[str, Any] = summary.get("data_sets") or {}
-    labels = [name for name, _ in target_labels(summary)]
+    if not found:
+        return None
+    table: dict[str, list[str]] = {"data set": [*found, "mean of the data sets"]}
+    counts = [max(of["structures"] for of in errors.values()) for errors in found.values()]
+    table["structures"] = [*(f"{count:,}" for count in counts), ""]
+    for name, heading in zip(summary["errors"], _labels(summary), strict=True):
+        known = [errors.get(name) for errors in found.values()]
+        mae = [of["mae"][ENSEMBLE] for of in known if of]
+        mean = number(sum(of["value"] for of in mae) / len(mae)) if mae else ""
+        table[heading] = [*(with_interval(of["mae"][ENSEMBLE]) if of else "" for of in known), mean]
+        table[f"{name}: hold"] = [*(percent(of["coverage"]) if of else "" for of in known), ""]
+    return pd.DataFrame(table)
+
+
+def members_table(summary: Summary) -> pd.DataFrame:
+    """The ensemble's members, as `ensemble.json` describes them: trial, why it was chosen, weight,
+    errors, steps, GCDs, seconds, and why one was not trained to its end."""
+    table = pd.DataFrame(summary["members"], dtype=object)
+    table = table.reindex(columns=_OF_MEMBERS, fill_value="").fillna("")
+    table["gcds"] = [", ".join(map(str, gcds)) for gcds in table["gcds"]]
+    return table.loc[:, (table != "").any()]
+
+
+def measures_frame(targets: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """Measures of predictions and their uncertainty, a row for each measure of each target.
+
+    Parameters
+    ----------
+    targets
+        Measures of each target, as `measures` of `ensemble/ensemble.json` has them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``target``, ``measure``, ``value`` and its ``95 % interval`` from a bootstrap of structures.
+    """
     rows = []
-    for name, errors in found.items():
-        structures = max(of["structures"] for of in errors.values())
-        told = [name, f"{structures:,}"]
-        for label in labels:
-            if label in errors:
-                told += [with_interval(errors[label]["mae"][ENSEMBLE])]
-                told += [percent(errors[label]["coverage"])]
-            else:
-                told += ["", ""]
-        rows.append(told)
-    if rows:
-        means = ["mean of the data sets", ""]
-        for label in labels:
-            known = [errors[label] for errors in found.values() if label in errors]
-            mae = [of["mae"][ENSEMBLE]["value"] for of in known]
-            means += [number(sum(mae) / len(mae)) if mae else "", ""]
-        rows.append(means)
-    return rows
+    for name, target in targets.items():
+        about = f"{name} [{target['unit']}]" if target["unit"] else name
+        for count in ("structures", "values", "flagged"):
+            rows.append([about, count, f"{target.get(count, 0):,}", ""])
+        for measure, estimate in target["measures"].items():
+            told = percent if measure.startswith("coverage") else number
+            value, lo, hi = ("" if end is None else told(end) for end in estimate.values())
+            rows.append([about, measure_name(measure), value, f"{lo} to {hi}" if lo else ""])
+    return pd.DataFrame(rows, columns=["target", "measure", "value", "95 % interval"])
 
 
-def explained(summary: Mapping[str, Any]) -> list[str]:
-    """Sentences below the rows: what the last one is, and where the ensemble loses.
-
-    Parameters
-    ----------
-    summary
-        Content of `ensemble/ensemble.json`.
-    """
-    single = short_name(best_single(summary))
-    first = f"against {single}: change of the error from it, the best single model by validation"
-    return [f"{first} data, to the ensemble", *losses(summary)]
+def measure_name(measure: str) -> str:
+    """A measure's name as people read it."""
+    kind, _, rest = measure.partition("_")
+    if kind in ("coverage", "width"):
+        return f"{rest} % interval {'holds' if kind == 'coverage' else 'width'}"
+    return " ".join([kind.upper() if len(kind) < 5 else kind, *rest.split("_")]).strip()
 
 
-def losses(summary: Mapping[str, Any]) -> list[str]:
-    """A sentence for each target on which a member errs less than the ensemble, with the figures.
+def closing_table(summary: Summary) -> RenderableType:
+    """Errors and cost, which end a campaign in the terminal."""
+    structures = max((target["structures"] for target in summary["errors"].values()), default=0)
+    title = f"Mean absolute errors on the test split: {structures:,} structures, 95 % intervals"
+    tables = [terminal(errors_frame(summary), title)]
+    if (each := data_sets_frame(summary)) is not None:
+        tables.append(terminal(each, "The ensemble on each data set, and intervals that hold"))
+    sentences = [*explained(summary), *failed_sentences(summary), cost_sentence(summary)]
+    return Group(*tables, *map(Text, sentences))
 
-    Parameters
-    ----------
-    summary
-        Content of `ensemble/ensemble.json`.
-    """
-    sentences = []
+
+def explained(summary: Summary) -> list[str]:
+    """Sentences below the errors: what the comparison is, and where a member errs less."""
+    single = short_name(str(summary["best_member"]))
+    sentences = [
+        f"against {single}: change of the error from it, the best single model by validation data, "
+        f"to the ensemble"
+    ]
     for name, target in summary["errors"].items():
         errors = {key: of["value"] for key, of in target["mae"].items()}
         key = min(errors, key=errors.__getitem__)
@@ -130,22 +148,11 @@ def losses(summary: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def made_of(summary: Mapping[str, Any]) -> list[str]:
-    """How members are combined, why, and the structures that decided it, in sentences.
-
-    Parameters
-    ----------
-    summary
-        Content of `ensemble/ensemble.json`.
-    """
+def made_of(summary: Summary) -> list[str]:
+    """How members are combined, why, and the structures that decided it, in sentences."""
     sentences = []
     if "aggregation" in summary:
-        ways = {
-            "weighted": "the weighted mean",
-            "uniform": "the plain mean",
-            "median": "the median",
-        }
-        sentences.append(f"The ensemble is {ways[summary['aggregation']]} of its members.")
+        sentences.append(f"The ensemble is {_WAYS[summary['aggregation']]} of its members.")
     if len(scores := summary.get("aggregation_scores") or {}) > 1:
         told = ", ".join(f"{way} {number(score)}" for way, score in scores.items())
         sentences.append(f"Ways to combine them, by the criterion on structures left out: {told}.")
@@ -158,12 +165,7 @@ def made_of(summary: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def best_single(summary: Mapping[str, Any]) -> str:
-    """Key of the model that validation data call the best single one."""
-    return str(summary["best_member"])
-
-
-def model_name(summary: Mapping[str, Any], key: str) -> str:
+def model_name(summary: Summary, key: str) -> str:
     """Name of a model of `errors`."""
     if key == ENSEMBLE:
         return f"ensemble of {len(summary['members'])}"
@@ -178,29 +180,27 @@ def short_name(key: str) -> str:
 
 def with_interval(estimate: Estimate) -> str:
     """An error and its interval; the error alone if there is none."""
-    value = estimate["value"]
-    return "" if value is None else number(value) + ends(estimate["lo"], estimate["hi"])
-
-
-def ends(lo: float | None, hi: float | None) -> str:
-    """Ends of an interval in brackets, after a space; empty if there is none."""
-    return "" if lo is None or hi is None else f" ({_end(lo)}{_between(lo, hi)}{_end(hi)})"
+    value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
+    if value is None or lo is None or hi is None:
+        return "" if value is None else number(value)
+    # A dash would be taken for a sign beside one.
+    dash = " to " if lo < 0 or hi < 0 else "\N{EN DASH}"
+    ends = (number(of).replace("-", "\N{MINUS SIGN}") if of < 0 else number(of) for of in (lo, hi))
+    return f"{number(value)} ({dash.join(ends)})"
 
 
 def changed(estimate: Estimate) -> str:
     """A relative change and its interval in percent."""
-    value, lo, hi = estimate["value"], estimate["lo"], estimate["hi"]
-    if value is None:
+    if estimate["value"] is None:
         return ""
-    if lo is None or hi is None:
-        return signed(100 * value)
-    return f"{signed(100 * value)} ({signed(100 * lo)} to {signed(100 * hi)})"
+    value, *ends = (
+        f"{100 * of:+.1f}".replace("-", "\N{MINUS SIGN}")
+        for of in (estimate["value"], estimate["lo"], estimate["hi"])
+        if of is not None
+    )
+    return f"{value} ({' to '.join(ends)})" if len(ends) == 2 else value
 
 
-def _end(value: float) -> str:
-    return number(value).replace("-", "\N{MINUS SIGN}") if value < 0 else number(value)
-
-
-def _between(lo: float, hi: float) -> str:
-    """A dash, which would be taken for a sign beside one."""
-    return " to " if lo < 0 or hi < 0 else "\N{EN DASH}"
+def _labels(summary: Summary) -> list[str]:
+    targets = summary["errors"].items()
+    return [f"{name} [{of['unit']}]" if of["unit"] else name for name, of in targets]

@@ -1,20 +1,20 @@
-"""When a run will probably end, from what its trials have taken so far."""
+"""Forecast of when a run will end, from what its trials have taken so far."""
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable
 
 from hydragnn_flow.report.stage import Stage
 from hydragnn_flow.segment import SegmentResult
 
-# Of fewer trials one cannot tell what a trial takes.
+# Fewer trials do not tell how long a trial takes.
 _LEAST_TRIALS = 3
 
 
 def predicted_end(stage: Stage, now: float) -> float | None:
-    """When the search and its members are done, as Unix time [s]; None if too little is known.
+    """Predict when the search and its members are done, as Unix time [s]; None if too early.
 
     The rest of the search goes on at the rate of this driver so far. Members take as long for an
     epoch as the best trials did, once one has ended as long as that, and keep all GCDs busy that
@@ -24,7 +24,7 @@ def predicted_end(stage: Stage, now: float) -> float | None:
     Parameters
     ----------
     stage
-        Of the run.
+        Stage of the run.
     now
         Unix time [s].
     """
@@ -53,43 +53,38 @@ def told_end(end: float, now: float) -> str:
 
 
 def _search_seconds(stage: Stage) -> float | None:
-    own = _by_trial(stage.results)
-    spent = [(t.state, sum(_gcd_seconds(r) for r in own[t.number])) for t in stage.trials]
-    ended = [seconds for state, seconds in spent if state != "running"]
-    running = [seconds for state, seconds in spent if state == "running"]
-    here = [r for of in own.values() for r in of if r.started >= stage.started > 0]
-    passed = max((r.ended for r in here), default=0.0) - stage.started
+    own, here = _spent(stage.results), _spent(stage.results, since=stage.started)
+    ended = [own[t.number] for t in stage.trials if t.state != "running"]
+    running = [own[t.number] for t in stage.trials if t.state == "running"]
+    ends = (r.ended for r in stage.results if r.kind == "trial" and r.started >= stage.started > 0)
+    passed = max(ends, default=0.0) - stage.started
     if len(ended) < _LEAST_TRIALS or passed <= 0 or not sum(ended):
         return None
     mean = sum(ended) / len(ended)
     left = sum(max(mean - seconds, 0.0) for seconds in running)
     left += max(stage.planned_trials - len(stage.trials), 0) * mean
-    return left / (sum(_gcd_seconds(r) for r in here) / passed)
+    return left / (sum(here.values()) / passed)
 
 
 def _member_seconds(stage: Stage) -> float | None:
-    """Time that all members together take of a GCD [s]."""
-    known = [_gcd_seconds(r) for r in stage.results if r.kind == "member" and r.status == "ok"]
-    if known:
-        return sum(known) / len(known) * stage.planned_members
-    own = _by_trial(stage.results)
+    """GCD-seconds of all members together."""
+    known = [r for r in stage.results if r.kind == "member" and r.status == "ok"]
+    costs = [r.seconds * len(r.gcds) for r in known]
     judged = [t for t in stage.trials if t.value is not None and t.state != "failed" and t.feasible]
-    costs = []
-    for trial in sorted(judged, key=lambda t: (t.value, t.number))[: stage.planned_members]:
-        done = max((r.to_epoch for r in own[trial.number]), default=0)
-        seconds = sum(_gcd_seconds(r) for r in own[trial.number])
-        if done:
-            costs.append(seconds / done * max(stage.member_epochs - done, 0))
+    best = sorted(judged, key=lambda t: (t.value, t.number))[: stage.planned_members]
+    own, done = _spent(stage.results), Counter[int]()
+    for r in stage.results:
+        done[r.number] = max(done[r.number], r.to_epoch if r.kind == "trial" else 0)
+    for trial in best if not known else ():
+        if epochs := done[trial.number]:
+            costs.append(own[trial.number] / epochs * max(stage.member_epochs - epochs, 0))
     return sum(costs) / len(costs) * stage.planned_members if costs else None
 
 
-def _by_trial(results: Sequence[SegmentResult]) -> defaultdict[int, list[SegmentResult]]:
-    found: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-    for result in results:
-        if result.kind == "trial":
-            found[result.number].append(result)
-    return found
-
-
-def _gcd_seconds(result: SegmentResult) -> float:
-    return result.seconds * len(result.gcds)
+def _spent(results: Iterable[SegmentResult], since: float = 0.0) -> Counter[int]:
+    """GCD-seconds of each trial."""
+    spent = Counter[int]()
+    for r in results:
+        if r.kind == "trial" and r.started >= since:
+            spent[r.number] += r.seconds * len(r.gcds)  # type: ignore[assignment]
+    return spent

@@ -1,81 +1,66 @@
-"""Importance of hyper-parameters."""
+"""Importance of hyper-parameters, by Optuna's evaluators."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from importlib.util import find_spec
 
 import numpy as np
 import optuna
 import pandas as pd
-from numpy.typing import NDArray
-from optuna.importance import PedAnovaImportanceEvaluator
+from optuna.importance import FanovaImportanceEvaluator, PedAnovaImportanceEvaluator
 from optuna.study import Study
-from optuna.trial import FrozenTrial
+from optuna.trial import TrialState, create_trial
+from rich.table import Table
 
 from hydragnn_flow.config.search import COSTS
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.space_points import even_points
+from hydragnn_flow.report.tables import short_names, terminal
 from hydragnn_flow.report.trials_frame import ranking
-
-if TYPE_CHECKING:
-    from collections.abc import Container
-
-    from optuna.trial import TrialState
 
 FEWEST = 10
 """Smallest number of trials for a statement."""
 MANY = 50
 """Number of trials at which the best tenth are five; Optuna advises at least as many."""
 FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
-# The good trials are compared with all: the best tenth, but enough of them to be no accident.
-_BEST, _FEWEST_BEST = 0.1, 5
-# Shapley values of a deep forest cost about a millisecond a trial.
-_MOST_EXPLAINED = 1000
-# Drawn from the space: points that are explained, and those that each is compared with.
-_EXPLAINED, _COMPARED = 128, 64
 
 
 def parameter_importance(
-    study: Study, frame: pd.DataFrame, objective: int = 0, *, shap: bool = False
+    study: Study, frame: pd.DataFrame, objective: int = 0, *, fanova: bool = False
 ) -> pd.DataFrame:
     """How much each parameter decides whether a trial is among the best tenth (at least five).
 
     PED-ANOVA (Watanabe et al., arXiv:2304.10255): the divergence between a parameter's values in
-    the best trials and its values in all of them, each parameter by itself. A
-    conditional parameter is compared among the trials that have it, and counts by their fraction of
-    both groups (Hasegawa et al., arXiv:2601.20800). Trials are ranked as TPE ranks them, so that
-    the many that a rung ended are counted too. By throughput, seconds or joules those that ran out
-    of memory come last.
+    the best trials and its values in all of them, each parameter by itself. A conditional parameter
+    is compared among the trials that have it, and counts by their fraction of both groups (Hasegawa
+    et al., arXiv:2601.20800). Trials are ranked as TPE ranks them, so that the many that a rung
+    ended are counted too. By throughput, seconds or joules those that ran out of memory come last.
 
     Parameters
     ----------
     study
-        Of the trials.
+        Trials of the search.
     frame
         The same study's table, see :func:`hydragnn_flow.report.trials_frame.study_frame`.
     objective
-        By which of the objectives the trials are ranked.
-    shap
-        Whether to add Shapley values.
+        Position of the objective by which trials are ranked.
+    fanova
+        Whether to add fractions of variance (Hutter et al., ICML 2014). They are averages over the
+        whole space, so a parameter whose good value the sampler found early keeps its importance.
 
     Returns
     -------
     pandas.DataFrame
-        ``parameter``, ``importance`` (fractions that add up to 1; all zero if nothing mattered),
-        ``trials`` that have it, the most important first. With ``shap`` also ``shap``: by how
-        much the parameter moves a trial's place in the ranking on average, in fractions of the
-        ranking's length, and ``attrs["of"]``: ``ranking``. For throughput, seconds and joules by
-        how much it changes these, in fractions of them; ``attrs["of"]`` is then their name. The
-        average is over the space, whatever part of it the sampler preferred; where some trials lack
-        a parameter and no choice of another tells which, it is over the trials. ``attrs["r2"]``
-        says how much of either the model behind it explains, if there are trials enough to tell.
+        ``parameter``, ``importance`` [%, all together 100; all zero if nothing mattered],
+        ``trials`` that have it, the most important first. With ``fanova`` also ``variance``: the
+        fraction [%] that the parameter explains alone, of the logarithm of throughput, seconds or
+        joules, else of the place in the ranking; NaN where some trials lack it.
 
     Raises
     ------
     InputError
-        If there are too few trials, or the packages that ``shap`` needs are not installed.
+        If there are too few trials, or the package that ``fanova`` needs is not installed.
     """
     order, name = ranking(frame, objective), frame.attrs["objectives"][objective]
     if len(order) < FEWEST:
@@ -83,125 +68,80 @@ def parameter_importance(
             f"importance: {len(order)} trials have a value of {name}, and at least {FEWEST} are "
             f"needed"
         )
+    if fanova and find_spec("sklearn") is None:
+        raise InputError("--fanova: needs scikit-learn; run `pip install 'hydragnn_flow[fanova]'`")
     if name in COSTS:
         failed = frame["reason"].str.startswith("out_of_memory") & (frame["state"] == "failed")
         order = pd.concat([order, pd.Series(np.nan, index=frame.index[failed])])
-    numbers = [int(number) for number in frame.loc[order.index, "trial"]]
-    place = {number: float(i) for i, number in enumerate(numbers)}
-    every = study.get_trials(deepcopy=False)
-    ranked = _Ranked([trial for trial in every if trial.number in place])
+    numbers = frame.loc[order.index, "trial"].astype(int)
+    places = dict(zip(numbers, map(float, range(len(order))), strict=True))
+    names = {path: path for path in frame.attrs["parameters"]}
+    ranked = as_complete(study, places, names)
     with warnings.catch_warnings():
         # It warns that small targets count as good, which places are, and of rare conditions.
         warnings.simplefilter("ignore")
-        evaluator = PedAnovaImportanceEvaluator(
-            target_quantile=max(_BEST, _FEWEST_BEST / len(order))
-        )
-        divergences = evaluator.evaluate(ranked, target=lambda trial: place[trial.number])
+        divergences = evaluator(len(order)).evaluate(ranked)
     total = sum(divergences.values())
-    names = list(divergences)
     table = pd.DataFrame(
         {
-            "parameter": names,
-            "importance": [divergences[name] / total if total else 0.0 for name in names],
-            "trials": [sum(name in trial.params for trial in ranked.ended) for name in names],
+            "parameter": list(divergences),
+            "importance": [100 * of / total if total else 0.0 for of in divergences.values()],
+            "trials": [int(frame.loc[order.index, path].notna().sum()) for path in divergences],
         }
     )
-    if shap:
-        places = (np.arange(len(order)) + 0.5) / len(order)
-        is_cost = name in COSTS and bool((order.dropna() > 0).all())
-        outputs = np.log(_with_worst(order)) if is_cost else places
-        moved, r2 = _shapley(frame.loc[order.index], names, outputs)
-        table["shap"] = np.expm1(moved) if is_cost else moved
-        table.attrs["of"] = name if is_cost else "ranking"
-        if r2 is not None:
-            table.attrs["r2"] = r2
+    if fanova:
+        if name in COSTS and (order.dropna() > 0).all():
+            worst = order.fillna(order.dropna().iloc[-1])
+            ranked = as_complete(study, dict(zip(numbers, np.log(worst), strict=True)), names)
+        found = FanovaImportanceEvaluator(seed=0).evaluate(ranked)
+        table["variance"] = [100 * float(found.get(path, np.nan)) for path in table["parameter"]]
     order_by = ["importance", "parameter"]
     return table.sort_values(order_by, ascending=[False, True], ignore_index=True)
 
 
-class _Ranked(Study):
-    """The trials to compare, pruned ones among them, which Optuna's evaluators would leave out."""
-
-    def __init__(self, ended: list[FrozenTrial]) -> None:
-        storage = optuna.storages.InMemoryStorage()
-        storage.create_new_study([optuna.study.StudyDirection.MINIMIZE], "ranked")
-        super().__init__("ranked", storage)
-        self.ended = ended
-
-    def get_trials(
-        self, deepcopy: bool = True, states: Container[TrialState] | None = None
-    ) -> list[FrozenTrial]:
-        return self.ended
+def evaluator(trials: int) -> PedAnovaImportanceEvaluator:
+    """PED-ANOVA by the best tenth of the trials, and at least five: fewer may be an accident."""
+    return PedAnovaImportanceEvaluator(target_quantile=max(0.1, 5 / trials))
 
 
-def _with_worst(order: pd.Series[float]) -> NDArray[np.float64]:
-    """Values of trials, the best first; those that have none count as the worst that has one."""
-    known = order.dropna()
-    return np.array(order.fillna(known.iloc[-1]), dtype=np.float64)
+def as_complete(study: Study, values: Mapping[int, float], names: Mapping[str, str]) -> Study:
+    """Copy a study in memory, with complete trials alone, whatever ended them.
 
+    Optuna's evaluators and figures leave out pruned trials, which are most of a search with rungs.
 
-def _shapley(
-    ordered: pd.DataFrame, names: Sequence[str], outputs: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], float | None]:
-    """Mean absolute Shapley values of a forest that predicts the outputs of trials, and its R².
-
-    Lundberg et al., Nature Machine Intelligence 2 (2020) 56, doi:10.1038/s42256-019-0138-9.
+    Parameters
+    ----------
+    study
+        Trials of the search.
+    values
+        Value that each trial gets, by number; trials without one have failed in the copy.
+    names
+        Parameters to keep, by their path, and how they are called in the copy.
     """
-    try:
-        import shap
-        from sklearn.ensemble import RandomForestRegressor
-    except ImportError:
-        raise InputError(
-            "--shap: needs packages that are not installed; run `pip install 'hydragnn_flow[shap]'`"
-        ) from None
-
-    domains = ordered.attrs["parameters"]
-    inputs, owners = _numbers(ordered[[*names]], domains)
-    # Leaves of several trials: outputs are noisy, and shallow trees are explained faster.
-    forest = RandomForestRegressor(
-        n_estimators=100,
-        min_samples_leaf=max(1, min(20, len(ordered) // 50)),
-        oob_score=len(ordered) >= 4 * FEWEST,
-        random_state=0,
-        n_jobs=1,
+    copy = optuna.create_study()
+    copy.add_trials(
+        create_trial(
+            state=TrialState.COMPLETE if t.number in values else TrialState.FAIL,
+            value=values.get(t.number),
+            params={names[path]: of for path, of in t.params.items() if path in names},
+            distributions={names[p]: of for p, of in t.distributions.items() if p in names},
+        )
+        for t in study.get_trials(deepcopy=False)
     )
-    forest.fit(inputs, outputs)
-    random = np.random.default_rng(0)
-    drawn = [even_points(ordered, names, n, random) for n in (_EXPLAINED, _COMPARED)]
-    if any(points is None for points in drawn):
-        explainer = shap.TreeExplainer(forest)
-        explained = inputs[random.permutation(len(ordered))[:_MOST_EXPLAINED]]
-    else:
-        # A sampler that has found good values tries few others: by its trials, a parameter that it
-        # has settled early would seem to matter little.
-        points, _ = _numbers(pd.concat([ordered[[*names]], *drawn]), domains)
-        explained, compared = np.split(points[len(ordered) :], [_EXPLAINED])
-        explainer = shap.TreeExplainer(forest, data=compared, feature_perturbation="interventional")
-    found = np.asarray(explainer.shap_values(explained, check_additivity=False))
-    # A parameter's columns move a trial together, so they are added before the sign is dropped.
-    each = [np.abs(found[:, owners == i].sum(axis=1)).mean() for i in range(len(names))]
-    moved: NDArray[np.float64] = np.array(each)
-    return moved, getattr(forest, "oob_score_", None)
+    return copy
 
 
-def _numbers(
-    points: pd.DataFrame, domains: Mapping[str, Any]
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Inputs [n_points, n_columns] for a forest, and the parameter's position of each column.
+def importance_table(importance: pd.DataFrame, title: str) -> Table:
+    """Importances for the terminal, with bars.
 
-    Categories are one column each; a gap is below every value, so that one split sets it apart.
+    Parameters
+    ----------
+    importance
+        See :func:`parameter_importance`.
+    title
+        Names the objective.
     """
-    columns: list[NDArray[np.float64]] = []
-    owners: list[int] = []
-    for i, (name, values) in enumerate(points.items()):
-        domain: dict[str, Any] = domains[str(name)]
-        if "choices" in domain:
-            kinds = sorted(values.dropna().unique(), key=str)
-            columns += [(values == kind).fillna(False).to_numpy(float) for kind in kinds]
-            owners += [i] * len(kinds)
-        else:
-            numbers = values.to_numpy(float, na_value=np.nan)
-            span = domain["high"] - domain["low"]
-            columns.append(np.nan_to_num(numbers, nan=domain["low"] - span - 1))
-            owners.append(i)
-    return np.stack(columns, axis=1), np.array(owners)
+    table = importance.assign(parameter=short_names(list(importance["parameter"])))
+    longest = table["importance"].max() or 1.0
+    table.insert(2, "", ["█" * round(20 * of / longest) for of in table["importance"]])
+    return terminal(table, title, FEW_TRIALS if table["trials"].max() < MANY else "")

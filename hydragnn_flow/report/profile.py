@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pandas as pd
 from rich.console import Group, RenderableType
-from rich.table import Table
 
+from hydragnn_flow.report.tables import terminal
 from hydragnn_flow.training.profile_result import ALONE, CACHED, Parts, TrainingProfile
 
 WORDS = {
@@ -30,13 +31,13 @@ def shares(parts: Parts) -> dict[str, float]:
 
 
 def answer(profile: TrainingProfile) -> str:
-    """What takes most of a step and what to do about it, as a sentence."""
+    """Sentence about the part that takes most of a step, and what to do about it."""
     name, share = max(shares(profile.parts).items(), key=lambda item: item[1])
     return f"{share:.0%} of the step {_ANSWERS[name]}".replace("%", " %", 1)
 
 
 def roofline(profile: TrainingProfile) -> str:
-    """What a GCD reaches while it computes, beside what the roofline lets it, as a sentence."""
+    """Sentence that compares the speed of a GCD with the roofline."""
     peaks, intensity = profile.peaks, profile.intensity
     attainable = peaks.attainable(intensity)
     limit = "operations" if attainable == peaks.flops else "bytes"
@@ -51,30 +52,26 @@ def roofline(profile: TrainingProfile) -> str:
 
 
 def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
-    """The modes, and what they say of a step.
+    """Tables of the modes and the parts of a step, and sentences about them.
 
     Parameters
     ----------
     profile
-        What was measured.
+        Profile of the steps.
     nodes
-        That the GCDs were on.
+        Number of nodes that had the GCDs.
     """
-    modes = Table("mode", "steps", "ms/step", "CPU ms/step", "graphs/s")
-    for name, timing in profile.timings.items():
-        modes.add_row(
-            name,
-            str(timing.steps),
-            f"{1e3 * timing.seconds:.2f}",
-            f"{1e3 * timing.cpu_seconds:.2f}",
-            f"{timing.graphs_per_second:,.0f}",
-        )
-    parts = Table("a step's time goes into", "ms", "share")
-    for name, share in shares(profile.parts).items():
-        parts.add_row(WORDS[name], f"{1e3 * getattr(profile.parts, name):.2f}", f"{share:.0%}")
+    modes = [
+        (name, of.steps, 1e3 * of.seconds, 1e3 * of.cpu_seconds, of.graphs_per_second)
+        for name, of in profile.timings.items()
+    ]
+    columns = ["mode", "steps", "ms/step", "CPU ms/step", "graphs/s"]
+    parts = [
+        (WORDS[name], 1e3 * getattr(profile.parts, name), f"{share:.0%}")
+        for name, share in shares(profile.parts).items()
+    ]
     added = f"{100 * (1 + profile.closure):.1f} % of these steps as a whole"
-    parts.add_section()
-    parts.add_row("together", f"{1e3 * profile.parts.seconds:.2f}", added)
+    parts.append(("together", 1e3 * profile.parts.seconds, added))
     where = f"{profile.ranks} x {profile.device}" + (f" on {nodes} nodes" if nodes > 1 else "")
     joules = profile.joules_per_graph
     whose = "processor's time of a step" if profile.device == "cpu" else "time of a step"
@@ -84,11 +81,11 @@ def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
         f"{profile.edges:,.0f} edges over {where}; {profile.parameters:,} parameters",
         roofline(profile),
         f"peak memory {profile.peak_memory_gib:.3f} GiB of a process",
-        f"energy {joules:.3g} J a graph"
-        if joules is not None
-        else "energy: nothing here counts it",
+        "energy: nothing here counts it" if joules is None else f"energy {joules:.3g} J a graph",
     ]
     if ALONE in profile.timings:
         more = profile.timings[CACHED].seconds - profile.timings[ALONE].seconds
         facts.append(f"by cached batches, other ranks make a step {1e3 * more:.2f} ms longer")
-    return Group(modes, parts, *facts, answer(profile))
+    shown = pd.DataFrame(parts, columns=["a step's time goes into", "ms", "share"])
+    tables = terminal(pd.DataFrame(modes, columns=columns)), terminal(shown)
+    return Group(*tables, *facts, answer(profile))

@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 
 # A file has no bar to redraw: a line appears each time this fraction of a stage is done.
 _LOG_EVERY = 0.1
@@ -30,18 +22,18 @@ class CampaignView:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
-        self._progress = Progress(
-            TextColumn("[bold]{task.description:<11}"),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(elapsed_when_finished=False),
-            TextColumn("{task.fields[note]}"),
+        self._progress = progress.Progress(
+            progress.TextColumn("[bold]{task.description:<11}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("left"),
+            progress.TimeRemainingColumn(elapsed_when_finished=False),
+            progress.TextColumn("{task.fields[note]}"),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self._tasks: dict[str, TaskID] = {}
+        self._tasks: dict[str, progress.TaskID] = {}
         self._logged: dict[str, float] = {}
 
     def __enter__(self) -> CampaignView:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.ensemble.summary import FOLDER, read_summary
+from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml
 from hydragnn_flow.report.trials_frame import find_study, study_frame
@@ -32,11 +32,11 @@ class RunFiles:
     versions: dict[str, str]
     """Versions of the packages that matter, by name."""
     manifest: dict[str, Any] | None
-    """That of the store; None until it is prepared."""
+    """Manifest of the store; None until the data are prepared."""
     study: optuna.Study
-    """Without trials before the search begins."""
+    """Study of the search; it has no trials before the search begins."""
     trials: pd.DataFrame
-    """Its trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
+    """Trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
     segments: list[SegmentResult]
     ensemble: dict[str, Any] | None
     """`ensemble/ensemble.json`; None until the ensemble is finished."""
@@ -63,40 +63,28 @@ def read_run(directory: Path) -> RunFiles:
         )
     known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
     config: RunConfig = validate(RunConfig, known, path)
-    objectives = config.search.objectives
-    segments = list(RunDirectory(directory).results())
-    study = find_study(directory)
-    if study is None:
-        study = optuna.create_study(directions=config.search.directions)
+    run, segments = RunDirectory(directory), list(RunDirectory(directory).results())
+    study = find_study(directory) or optuna.create_study(directions=config.search.directions)
+    kept = (run.ensemble / "manifest.json", run.store / "manifest.json")
     return RunFiles(
         directory=directory,
         config=config,
         configuration=path.read_text(encoding="utf-8"),
         commands=[str(command) for command in values.get(COMMANDS) or []],
         versions={str(k): str(v) for k, v in (values.get("versions") or {}).items()},
-        manifest=_read_manifest(directory),
+        manifest=next((read_json(file) for file in kept if file.exists()), None),
         study=study,
-        trials=study_frame(study, segments, objectives),
+        trials=study_frame(study, segments, config.search.objectives),
         segments=segments,
-        ensemble=read_summary(directory) if RunDirectory(directory).summary.exists() else None,
+        ensemble=read_summary(directory) if run.summary.exists() else None,
         graphs=_read_table(directory / "predictions" / "test.parquet"),
         nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),
     )
 
 
-def _read_manifest(directory: Path) -> dict[str, Any] | None:
-    kept = (directory / FOLDER / "manifest.json", RunDirectory(directory).store / "manifest.json")
-    file = next((file for file in kept if file.exists()), None)
-    return None if file is None else read_json(file)
-
-
 def _read_table(path: Path) -> pd.DataFrame | None:
-    if not path.is_file():
-        return None
     try:
-        return pd.read_parquet(path)
+        return pd.read_parquet(path) if path.is_file() else None
     except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise InputError(
-            f"{path}: cannot be read ({reason}); remove it and run the campaign again"
-        ) from None
+        reason, remedy = " ".join(str(error).split()), "remove it and run the campaign again"
+        raise InputError(f"{path}: cannot be read ({reason}); {remedy}") from None

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
+import numpy as np
 import pandas as pd
-from rich.box import SIMPLE
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, ScalarFormatter
 from rich.table import Table
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json, sound
+from hydragnn_flow.report import style
 from hydragnn_flow.report.profile import WORDS, shares
-from hydragnn_flow.report.text import number
+from hydragnn_flow.report.tables import number, terminal
 from hydragnn_flow.training.profile_result import TrainingProfile
 
 Kind = Literal["weak", "strong"]
@@ -32,15 +36,6 @@ LEAST = 0.5
 """Efficiency below which GCDs do not pay: half of their time is lost."""
 _VERSION = 1
 _logger = logging.getLogger(__name__)
-_CAPTION = "graphs and ms of a step; efficiency, shares and their sum in %"
-_SHORT = {
-    "efficiency": "effic.",
-    "reading": "read",
-    "computing": "comp.",
-    "exchanging": "exch.",
-    "waiting": "wait",
-    "add up to": "sum",
-}
 
 
 @dataclass(frozen=True)
@@ -50,13 +45,13 @@ class Point:
     Attributes
     ----------
     gcds, nodes
-        How many, and on how many nodes.
+        Number of GCDs, and of the nodes that have them.
     batches
-        In a step: 1, or one of each GCD.
+        Number of batches in a step: 1, or one of each GCD.
     profile
-        What was measured; None if nothing could be.
+        Profile of the steps; None if it could not be measured.
     fault
-        Why nothing was measured.
+        Reason for which nothing was measured.
     """
 
     gcds: int
@@ -80,13 +75,13 @@ class Study:
     run, trial
         Name of the run, and the trial whose network it is; None for that of the configuration.
     site, device
-        Where it was measured.
+        Site and device of the measurement.
     seconds
-        For each mode of a profile [s].
+        Time for each mode of a profile [s].
     network
-        HydraGNN's JSON, so that a study of another network is known as such.
+        JSON of the network, by which a study of another network is recognised.
     points
-        In the order in which they were measured.
+        Points in the order in which they were measured.
     """
 
     run: str
@@ -99,11 +94,11 @@ class Study:
 
     @property
     def name(self) -> str:
-        """Name of its files, without an ending."""
+        """Name of the files of the study, without an ending."""
         return self.site if self.trial is None else f"{self.site}-trial-{self.trial}"
 
     def path(self, run: Path) -> Path:
-        """Its file in a run directory."""
+        """File of the study in a run directory."""
         return run / FOLDER / f"{self.name}.json"
 
     @property
@@ -113,7 +108,7 @@ class Study:
         return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
-        """What was measured of a kind of scaling, the narrowest first; one GCD is of both."""
+        """Measured points of a kind of scaling, by width; that of one GCD is in both."""
         found = [
             point
             for point in self.points
@@ -122,7 +117,7 @@ class Study:
         return sorted(found, key=lambda point: point.gcds)
 
     def efficiency(self, point: Point, kind: Kind) -> float:
-        """Graphs of each GCD beside those of each GCD of the narrowest."""
+        """Throughput of each GCD as a fraction of that on the fewest GCDs."""
         first = self.of(kind)[0]
         return (point.throughput / point.gcds) / (first.throughput / first.gcds)
 
@@ -153,17 +148,11 @@ class Study:
         with sound(path, remedy):
             if values.pop("version") != _VERSION:
                 raise ValueError("of another version")
-            return cls(**{**values, "points": tuple(map(_point, values["points"]))})
-
-
-def _point(values: Mapping[str, Any]) -> Point:
-    profile = values["profile"]
-    known = None if profile is None else TrainingProfile.from_dict(profile)
-    return Point(**{**values, "profile": known})
+            return msgspec.convert(values, cls)
 
 
 def studies(run: Path) -> list[Study]:
-    """The studies of a run, by name; files that are none are told of and passed over."""
+    """Studies of a run, by name; damaged files are logged and skipped."""
     found = []
     for path in sorted((run / FOLDER).glob("*.json")):
         try:
@@ -179,44 +168,28 @@ def scaling_table(study: Study) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``scaling``, ``GCDs``, ``nodes``, ``graphs`` of a step, ``ms`` of a step, ``graphs/s``,
-        ``efficiency`` [%], the share of each part of the step [%], and what the parts ``add up to``
-        [% of the same steps timed as a whole].
+        ``scaling``, ``GCDs``, ``nodes``, ``graphs`` of a step, time of a ``step`` [ms], ``speed``
+        [graphs/s], ``efficiency`` [%], the share of each part of the step [%], and the ``sum`` of
+        the parts [% of the same steps timed as a whole].
     """
     rows = []
     for kind in KINDS:
         for point in study.of(kind):
             assert point.profile is not None
-            parts = shares(point.profile.parts)
-            rows.append(
-                {
-                    "scaling": kind,
-                    "GCDs": point.gcds,
-                    "nodes": point.nodes,
-                    "graphs": round(point.profile.graphs, 1),
-                    "ms": 1e3 * point.profile.seconds,
-                    "graphs/s": point.throughput,
-                    "efficiency": 100 * study.efficiency(point, kind),
-                    **{name: 100 * parts[name] for name in WORDS},
-                    "add up to": 100 * (1 + point.profile.closure),
-                }
-            )
-    return pd.DataFrame(rows)
+            efficiency = 100 * study.efficiency(point, kind)
+            parts = [100 * of for of in shares(point.profile.parts).values()]
+            graphs, step = round(point.profile.graphs, 1), 1e3 * point.profile.seconds
+            row = kind, point.gcds, point.nodes, graphs, step, point.throughput, efficiency
+            rows.append((*row, *parts, 100 * (1 + point.profile.closure)))
+    columns = ["scaling", "GCDs", "nodes", "graphs", "step", "speed", "efficiency"]
+    return pd.DataFrame(rows, columns=[*columns, *WORDS, "sum"])
 
 
 def scaling_grid(study: Study) -> Table:
     """The same for a terminal of 80 columns."""
-    table = Table(box=SIMPLE, padding=0, caption=_CAPTION)
-    for column in ("scaling", "GCDs", "nodes", "graphs", "ms", "graphs/s", *_SHORT.values()):
-        table.add_column(column, justify="left" if column == "scaling" else "right", no_wrap=True)
-    for row in scaling_table(study).to_dict("records"):
-        table.add_row(
-            str(row["scaling"]),
-            *(str(row[name]) for name in ("GCDs", "nodes")),
-            *(number(row[name]) for name in ("graphs", "ms", "graphs/s")),
-            *(f"{row[name]:.0f}" for name in _SHORT),
-        )
-    return table
+    names = {"reading": "read", "computing": "comp.", "exchanging": "exch.", "waiting": "wait"}
+    table = scaling_table(study).round(dict.fromkeys(("efficiency", *WORDS, "sum"), 0))
+    return terminal(table.rename(columns=names), caption="shares of a step, and their sum, in %")
 
 
 def verdicts(study: Study) -> list[str]:
@@ -228,30 +201,58 @@ def verdicts(study: Study) -> list[str]:
 
 def _verdict(study: Study, kind: Kind, points: Sequence[Point]) -> str:
     """Where GCDs stop paying."""
+    efficient = [study.efficiency(point, kind) for point in points]
+    pay = next((n for n, of in enumerate(efficient) if of < LEAST), len(points))
     if len(points) < 2:
         return ""
-    pays = points[0]
-    for point in points[1:]:
-        efficiency = study.efficiency(point, kind)
-        if efficiency < LEAST:
-            side_by_side = point.gcds / pays.gcds * pays.throughput / point.throughput
-            beyond = point.nodes > 1 and pays.nodes == 1
-            verb = "does" if pays.gcds == 1 else "do"
-            more = "a second node does" if beyond else f"more than {_on(pays)} {verb}"
-            return (
-                f"{kind} scaling: {more} not pay: on {_on(point)} each GCD trains "
-                f"{100 * efficiency:.0f} % of the graphs that it trains on {points[0].gcds}; "
-                f"trials side by side on {_on(pays)} each train {number(side_by_side)} times as "
-                "many together"
-            )
-        pays = point
+    point, pays = points[min(pay, len(points) - 1)], points[pay - 1]
+    trains = f"{100 * efficient[points.index(point)]:.0f} % of the graphs that it trains on"
+    share = f"each GCD trains {trains} {points[0].gcds}"
+    if point is pays:
+        return f"{kind} scaling: {_on(pays)} pay: {share}"
+    beyond, verb = point.nodes > 1 and pays.nodes == 1, "does" if pays.gcds == 1 else "do"
+    more = "a second node does" if beyond else f"more than {_on(pays)} {verb}"
+    side_by_side = number(point.gcds / pays.gcds * pays.throughput / point.throughput)
     return (
-        f"{kind} scaling: {_on(pays)} pay: each GCD trains "
-        f"{100 * study.efficiency(pays, kind):.0f} % of the graphs that it trains on "
-        f"{points[0].gcds}"
+        f"{kind} scaling: {more} not pay: on {_on(point)} {share}; trials side by side on "
+        f"{_on(pays)} each train {side_by_side} times as many together"
     )
 
 
 def _on(point: Point) -> str:
     gcds = f"{point.gcds} GCD" + ("s" if point.gcds > 1 else "")
     return f"{gcds} of {point.nodes} nodes" if point.nodes > 1 else gcds
+
+
+def scaling_figure(study: Study) -> Figure:
+    """Three panels: graphs in a second, and the parts of a step of both kinds.
+
+    Parameters
+    ----------
+    study
+        With at least one point.
+    """
+    figure = style.new_figure(style.WIDE, 3.6)
+    (speed, *panels), table = figure.subplots(1, 3), scaling_table(study)
+    colours = style.BLUE, style.GREEN, style.ORANGE, style.PURPLE
+    for kind, colour, axes in zip(KINDS, colours, panels, strict=False):
+        own = table[table["scaling"] == kind].set_index("GCDs")
+        ideal = own["speed"].iloc[:1].sum() / own.index.min() * own.index
+        speed.plot(own.index, ideal, "--", color=style.SOFT, lw=1.0, zorder=1)
+        speed.plot(own.index, own["speed"], "o-", color=colour, label=kind)
+        base = np.zeros(len(own))
+        for name, look in zip(WORDS, colours, strict=True):
+            axes.bar(own.index.astype(str), own[name], bottom=base, color=look, label=WORDS[name])
+            base = base + own[name].to_numpy()
+        axes.set(ylim=(0, 100), xlabel="GCDs", ylabel="part of a step [%]")
+        axes.set_title(MEANINGS[kind], fontsize=11, color=style.INK, loc="left")
+        style.tidy(axes, grid="y")
+    style.value_axis(speed, "y", table["speed"].to_numpy())
+    speed.set_xscale("log", base=2)
+    speed.xaxis.set_major_locator(FixedLocator(sorted({*table["GCDs"]})))
+    speed.xaxis.set_major_formatter(ScalarFormatter())
+    speed.set(xlabel="GCDs", ylabel="graphs in a second")
+    speed.legend(frameon=False, fontsize=10)
+    style.tidy(speed)
+    style.legend_above(figure, panels[0].get_legend_handles_labels()[0])
+    return figure

@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import optuna
+import pandas as pd
 
 from hydragnn_flow.ensemble.failed_members import failed_members
-from hydragnn_flow.ensemble.summary import per_atom
+from hydragnn_flow.ensemble.summary import FOLDER, per_atom
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import read_workers
 from hydragnn_flow.plain_files import read_json
-from hydragnn_flow.report.gcd_time import GcdTime, gcd_time
-from hydragnn_flow.report.text import number
+from hydragnn_flow.report.gcd_time import gcd_time
+from hydragnn_flow.report.tables import number
+from hydragnn_flow.report.trials_frame import find_study
 from hydragnn_flow.run_directory import RunDirectory, recorded
-from hydragnn_flow.search import read_trials
-from hydragnn_flow.search.records import TrialRecord
+from hydragnn_flow.search.records import TrialRecord, own, record_of
 from hydragnn_flow.segment import Kind, SegmentResult, trial_kwh
 
 Phase = Literal["preparation", "search", "members", "calibration", "finished"]
-_PER_ATOM = "_mae_per_atom"
 
 
 @dataclass(frozen=True)
@@ -52,35 +53,25 @@ class Stage:
     """Whether the search leads to an ensemble."""
     at_work: Sequence[SegmentResult] = ()
     to_come: Collection[Kind] = ()
+    study: optuna.Study | None = None
+    """None before the search begins."""
 
     @property
-    def gcd_time(self) -> GcdTime | None:
+    def gcd_time(self) -> pd.DataFrame | None:
         """Where the time of the GCDs went so far."""
         return gcd_time([*self.results, *self.at_work], self.to_come)
 
-    @property
-    def counts(self) -> Counter[str]:
-        """Number of trials in each state."""
-        return Counter("waiting" if trial.waits else trial.state for trial in self.trials)
-
-    @property
-    def ended(self) -> int:
-        """Number of trials that have ended."""
-        return sum(trial.state != "running" for trial in self.trials)
-
     def __str__(self) -> str:
         if self.phase == "search":
-            early = self.begun.keys() | {*self.trained}
-            return (
-                f"search: {self.ended:,} of {_planned(self.planned_trials)} trials have ended"
-                + (f"; {len(early)} members began early" if early else "")
-            )
+            early = len(self.begun.keys() | {*self.trained})
+            ended = sum(trial.state != "running" for trial in self.trials)
+            told = f"search: {ended:,} of {self.planned_trials or '?'} trials have ended"
+            return told + (f"; {early} members began early" if early else "")
         if self.phase == "members":
             training = len(self.begun.keys() - {*self.trained, *self.failed})
-            return (
-                f"members: {len(self.trained)} of {_planned(self.planned_members)} are trained, "
-                f"{training} in training" + (f", {len(self.failed)} failed" if self.failed else "")
-            )
+            failed = f", {len(self.failed)} failed" if self.failed else ""
+            told = f"members: {len(self.trained)} of {self.planned_members or '?'} are trained"
+            return f"{told}, {training} in training{failed}"
         if self.phase == "calibration":
             return f"calibration and test: all {self.planned_members} members are trained"
         return {"preparation": "preparation of the data", "finished": "finished"}[self.phase]
@@ -90,7 +81,8 @@ def stage_of(run_directory: Path) -> Stage:
     """Read how far a run is; nothing is written."""
     directory = RunDirectory(run_directory)
     values = recorded(directory.path)
-    results, trials = list(directory.results()), read_trials(directory.path)
+    results, study = list(directory.results()), find_study(directory.path)
+    trials = [record_of(trial) for trial in own(study.get_trials(deepcopy=False) if study else [])]
     numbers = (result.number for result in results if result.kind == "trial")
     directory.check_study((trial.number for trial in trials), numbers)
     size = _integer(values, "ensemble", "size")
@@ -99,7 +91,8 @@ def stage_of(run_directory: Path) -> Stage:
     folder = directory.ensemble / "members"
     trained = sorted(k for k, end in ends.items() if end == "ok" and (folder / str(k)).exists())
     failed = sorted(member.member for member in failed_members(directory.ensemble))
-    begun = _begun(folder)
+    files = (file for file in folder.glob("*/begun") if file.parent.name.isdigit())
+    begun = {int(file.parent.name): file.stat().st_mtime for file in files}
     planned = _integer(values, "search", "trials")
     searching = any(trial.state == "running" for trial in trials)
     limit = (values.get("search") or {}).get("energy_kwh")
@@ -115,8 +108,8 @@ def stage_of(run_directory: Path) -> Stage:
         phase = "calibration" if size and len(trained) >= size else "members"
     elif not trials:
         phase = "search" if directory.store.exists() else "preparation"
-    starts = values.get("started")
-    start = float(starts[-1]) if isinstance(starts, list) and starts else 0.0
+    starts = values.get("started") or [0.0]
+    start = float(starts[-1]) if isinstance(starts, list) else 0.0
     at_work = [] if phase == "finished" else _at_work(directory.path, trials, results, start)
     epochs = _integer(values.get("network") or {}, "Training", "num_epoch")
     last = {r.number for r in at_work if r.kind == "trial" and r.node and r.to_epoch >= epochs}
@@ -138,6 +131,7 @@ def stage_of(run_directory: Path) -> Stage:
         has_members,
         at_work,
         [kind for kind in more if more[kind] and phase != "finished"],
+        study,
     )
 
 
@@ -147,9 +141,9 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
     Parameters
     ----------
     run_directory
-        Its store knows the units.
+        Run whose store knows the units.
     results
-        Of trials and members.
+        Segments of trials and members.
     """
     best: dict[str, tuple[float, str]] = {}
     for result in results:
@@ -157,35 +151,27 @@ def best_errors(run_directory: Path, results: Sequence[SegmentResult]) -> list[s
             found = value, f"{result.kind} {result.number}"
             if value == value and found < best.get(name, (float("inf"), "")):
                 best[name] = found
-    units = _units(run_directory)
-    told = []
+    folder, told = run_directory / "store.gs", []
+    units: dict[str, str] = {}
+    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        kept = folder if folder.exists() else run_directory / FOLDER
+        targets = read_json(kept / "manifest.json")["targets"]
+        units = {str(name): str(target["unit"] or "") for name, target in targets.items()}
     for name, (value, whose) in best.items():
-        target = name.removesuffix(_PER_ATOM) if name.endswith(_PER_ATOM) else name[: -len("_mae")]
-        if not name.endswith(("_mae", _PER_ATOM)) or name + "_per_atom" in best:
+        label, _, kind = name.rpartition("_mae")
+        if not label or kind not in ("", "_per_atom") or f"{name}_per_atom" in best:
             continue
-        unit, scale, label = units.get(target, ""), 1.0, target
-        if name.endswith(_PER_ATOM):
-            label, (unit, scale) = f"{target} per atom", per_atom(unit) if unit else ("", 1.0)
+        unit, scale = units.get(label, ""), 1.0
+        if kind:
+            label, (unit, scale) = f"{label} per atom", per_atom(unit) if unit else ("", 1.0)
         told.append(f"{label} {number(value * scale)} {unit} ({whose})".replace("  ", " "))
     return told
-
-
-def _units(run_directory: Path) -> dict[str, str]:
-    """Target -> unit, as far as the store says."""
-    directory = RunDirectory(run_directory)
-    files = (folder / "manifest.json" for folder in (directory.store, directory.ensemble))
-    try:
-        file = next(file for file in files if file.exists())
-        targets = read_json(file)["targets"]
-        return {str(name): str(target["unit"] or "") for name, target in targets.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, StopIteration):
-        return {}
 
 
 def _at_work(
     path: Path, trials: Sequence[TrialRecord], results: Sequence[SegmentResult], start: float
 ) -> list[SegmentResult]:
-    """What the driver has at work or ready; of one that is gone, when it last wrote so."""
+    """Segments that the driver has at work or ready; of a driver that is gone, by its last word."""
     told = read_workers(path)
     try:
         driver = read_json(path / DRIVER_FILE) if is_driven(path) else {}
@@ -203,17 +189,8 @@ def _at_work(
             found.append({"kind": "trial", "number": -1, "rung": 0, "started": end, "gcds": [""]})
             found[-1] |= {**ended, "waited_seconds": waited, "away_seconds": 0.0}
         return msgspec.convert(found, list[SegmentResult])
-    except (InputError, ValueError, LookupError, TypeError, AttributeError):  # damaged, or older
+    except (InputError, ValueError, LookupError, TypeError, AttributeError):  # damaged
         return []
-
-
-def _begun(members: Path) -> dict[int, float]:
-    """Each member that was sent and has not ended, and when [s]."""
-    found = {}
-    for file in members.glob("*/begun"):
-        if file.parent.name.isdigit():
-            found[int(file.parent.name)] = file.stat().st_mtime
-    return found
 
 
 def _integer(values: Mapping[str, Any], section: str, key: str) -> int:
@@ -230,13 +207,8 @@ def _member_epochs(values: Mapping[str, Any]) -> int:
         if not members:
             return _integer(values, "ensemble", "epochs")
         (unit,) = (unit for unit, size in members.items() if size is not None)
-        each = (
-            1.0 if unit == "epochs" else trials[unit] / values["network"]["Training"]["num_epoch"]
-        )
-        return math.ceil(round(float(members[unit]) / each, 6))
+        trial = values["network"]["Training"]["num_epoch"]
+        epochs = members[unit] / (1.0 if unit == "epochs" else trials[unit] / trial)
+        return math.ceil(round(float(epochs), 6))
     except (KeyError, TypeError, ValueError, AttributeError):
         return 0
-
-
-def _planned(count: int) -> str:
-    return f"{count:,}" if count else "an unknown number of"

@@ -8,44 +8,43 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
-from rich.table import Table
 from rich.text import Text
 
-from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import count, elapsed, in_queue, read_workers
 from hydragnn_flow.files import modified
 from hydragnn_flow.locks import is_locked
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
-from hydragnn_flow.report.closing import closing_table
 from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
+from hydragnn_flow.report.errors import closing_table
 from hydragnn_flow.report.forecast import predicted_end, told_end
-from hydragnn_flow.report.gcd_time_words import utilisation_sentence
+from hydragnn_flow.report.gcd_time import gcd_time_sentence
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
-from hydragnn_flow.report.text import SIMULATED_RUN, objective_label, told_state
+from hydragnn_flow.report.tables import SIMULATED_RUN
+from hydragnn_flow.report.trials_frame import best_table, study_frame
 from hydragnn_flow.run_directory import CONFIG, RunDirectory, objectives_of
-from hydragnn_flow.search.records import best_first
 from hydragnn_flow.segment import SegmentResult
 
 _MOST_TRIALS, _MOST_FAILURES = 5, 3
-_MOST_CHARACTERS = 200
 
 
 def status_table(run_directory: Path) -> RenderableType:
-    """How far a run is, and its best trials.
+    """Phase of a run, its best trials, failures, and what the driver is doing.
 
     Parameters
     ----------
     run_directory
-        Of a live or finished run; only read.
+        Directory of a live or finished run; only read.
     """
     read_yaml(run_directory / CONFIG, remedy=FROM_A_COPY)  # else it would be passed over
     stage = stage_of(run_directory)
     is_simulated = RunDirectory(run_directory).simulated.exists()
     shown: list[RenderableType] = [Text(SIMULATED_RUN)] if is_simulated else []
-    shown += [Text(f"phase: {stage}"), _trials(run_directory, stage)]
+    shown.append(Text(f"phase: {stage}"))
+    if stage.study is not None:
+        frame = study_frame(stage.study, stage.results, objectives_of(run_directory))
+        shown.append(best_table(frame, _MOST_TRIALS))
     # Where nobody asks for errors, a structure is all that they are measured on.
     if stage.has_members and (found := best_errors(run_directory, stage.results)):
         shown.append(Text(f"smallest validation errors: {', '.join(found)}"))
@@ -59,39 +58,16 @@ def status_table(run_directory: Path) -> RenderableType:
     return Group(*shown)
 
 
-def _trials(run_directory: Path, stage: Stage) -> Table:
-    epochs = {r.number: r.to_epoch for r in stage.results if r.kind == "trial" and r.status == "ok"}
-    states = ", ".join(f"{n} {state}" for state, n in sorted(stage.counts.items())) or "none yet"
-    first = (objectives_of(run_directory) or ["val_error"])[0]
-    planned = f" of {stage.planned_trials:,} planned" if stage.planned_trials else ""
-    title = f"trials{planned}: {states}"
-    shown = escape(objective_label(first))
-    table = Table("trial", "state", shown, "epochs", title=title, title_justify="left")
-    judged = [r for r in stage.trials if r.value is not None and r.state != "failed"]
-    for record in sorted(judged, key=best_first(direction_of(first)))[:_MOST_TRIALS]:
-        table.add_row(
-            str(record.number),
-            told_state(record),
-            f"{record.value:.4g}",
-            str(epochs.get(record.number, 0)),
-        )
-    return table
-
-
 def _failures(results: Sequence[SegmentResult]) -> Iterator[str]:
     """The last segments that passed checkpoints over, or ended badly, the latest last."""
     for result in [r for r in results if r.passed_over][-_MOST_FAILURES:]:
-        told = " ".join(result.passed_over.split())[:_MOST_CHARACTERS]
-        yield f"passed over: {result.kind} {result.number}: {told}"
+        yield f"passed over: {result.kind} {result.number}: {_line(result.passed_over)}"
     failed = [r for r in results if r.status not in ("ok", "interrupted")]
-    if not failed:
-        return
-    yield f"failed segments: {len(failed):,}, the last:"
+    if failed:
+        yield f"failed segments: {len(failed):,}, the last:"
     for result in failed[-_MOST_FAILURES:]:
-        when = time.strftime("%m-%d %H:%M:%S", time.localtime(result.ended)) if result.ended else ""
-        reason = " ".join(result.reason.split())[:_MOST_CHARACTERS]
-        where = f" on {result.node}" if result.node else ""
-        yield f"  {when} {result.kind} {result.number}{where}: {result.status}: {reason}"
+        where = f"{result.kind} {result.number}" + (f" on {result.node}" if result.node else "")
+        yield f"  {_when(result.ended)} {where}: {result.status}: {_line(result.reason)}"
 
 
 def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
@@ -102,8 +78,7 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     workers = read_workers(run_directory)
     pid, host = driver.get("pid"), driver.get("host")
     yield f"driver: process {pid} on {host}"
-    is_its = (workers.get("driver_pid"), workers.get("host")) == (pid, host)
-    if is_its and "blocks" in workers:  # a driver of an earlier version writes another form
+    if (workers.get("driver_pid"), workers.get("host")) == (pid, host):
         yield from _workers(workers)
     # A function holds the lock of its trial's folder, and has touched it when it was called.
     running = [trial.number for trial in stage.trials if trial.state == "running"]
@@ -115,19 +90,25 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     if (end := predicted_end(stage, now)) is not None:
         yield f"predicted end: {told_end(end, now)}"
     if (spent := stage.gcd_time) is not None:
-        yield utilisation_sentence(spent)
+        yield gcd_time_sentence(spent)
     cost = {**cost_of(stage.results), **nodes_cost(run_directory)}
     if cost["joules"] is not None or cost["node_joules"] is not None:
         yield energy_sentences(cost)
 
 
 def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
-    blocks = _blocks(workers["blocks"])
-    if blocks or workers["tasks"]:
+    blocks = workers["blocks"]
+    running = sum(block["state"] == "running" for block in blocks)
+    waiting = [block for block in blocks if block["state"] == "pending"]
+    words = [f"{count(running)} running"] if running else []
+    if waiting:
+        first = min(waiting, key=lambda block: float(block["since"]))
+        words.append(in_queue(len(waiting), first["since"], first["reason"]))
+    if words or workers["tasks"]:
         busy = min(workers["tasks"], workers["workers"])
-        yield ", ".join([f"{busy:,} of {workers['workers']:,} GCDs busy", *blocks])
+        yield ", ".join([f"{busy:,} of {workers['workers']:,} GCDs busy", *words])
     for when, event in workers.get("events", [])[-_MOST_FAILURES:]:
-        yield f"{time.strftime('%m-%d %H:%M:%S', time.localtime(when))} {event}"
+        yield f"{_when(when)} {event}"
     if workers.get("trouble"):
         yield f"{workers['trouble']}; trying again"
     if workers["bad_nodes"]:
@@ -135,11 +116,9 @@ def _workers(workers: Mapping[str, Any]) -> Iterator[str]:
         yield f"taken out of use, as segments ended badly there: {names}"
 
 
-def _blocks(blocks: list[Mapping[str, Any]]) -> list[str]:
-    running = sum(block["state"] == "running" for block in blocks)
-    waiting = [block for block in blocks if block["state"] == "pending"]
-    words = [f"{count(running)} running"] if running else []
-    if waiting:
-        first = min(waiting, key=lambda block: float(block["since"]))
-        words.append(in_queue(len(waiting), first["since"], first["reason"]))
-    return words
+def _when(unix: float) -> str:
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(unix)) if unix else ""
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())[:200]

@@ -1,8 +1,9 @@
-"""The trials of a run as a table: what was asked, what came of it, what it cost."""
+"""Trials of a run as a table: what was asked, what came of it, what it cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,20 @@ import optuna
 import pandas as pd
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
+from rich.table import Table
 
 from hydragnn_flow.config.search import direction_of
 from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.report.tables import cell, objective_label, short_names, terminal
 from hydragnn_flow.run_directory import RunDirectory, objectives_of
 from hydragnn_flow.search.records import ORIGIN, REASON, WORDS, waits
 from hydragnn_flow.search.storage import STUDY, read_journal
 from hydragnn_flow.segment import SegmentResult
 
-UNITS = {"seconds": "s", "joules": "J"}
+_COST = ("epochs", "seconds", "joules")
+_LEDGER = {"rung": "Int64", "epochs": "int64", "seconds": "float64", "gcds": "int64"}
+_LEDGER |= dict.fromkeys(("joules", "started", "ended"), "float64")
 
 
 def trials_frame(run_directory: str | Path) -> pd.DataFrame:
@@ -29,7 +34,7 @@ def trials_frame(run_directory: str | Path) -> pd.DataFrame:
     Parameters
     ----------
     run_directory
-        Of a finished run, or of one still going. Nothing is written to it.
+        Directory of a finished run, or of one still going. Nothing is written to it.
 
     Returns
     -------
@@ -104,11 +109,11 @@ def study_frame(
     Parameters
     ----------
     study
-        Of the trials.
+        Trials of the search.
     segments
-        Those that trained them; others are left aside.
+        Segments of the run; those of trials count.
     objectives
-        Their names; numbered if not given.
+        Names of the objectives; numbered if not given.
     """
     trials = [trial for trial in study.get_trials(deepcopy=False) if trial.state in WORDS]
     width = len(study.directions)
@@ -135,10 +140,9 @@ def study_frame(
         domains.update(trial.distributions)
     for path in domains:
         columns[path] = _column([trial.params.get(path) for trial in trials])
-    columns.update(_ledger_columns(trials, segments))
-    frame = pd.DataFrame(columns)
+    frame = pd.concat([pd.DataFrame(columns), _ledger_columns(trials, segments)], axis=1)
     frame.attrs = {
-        "units": UNITS,
+        "units": {"seconds": "s", "joules": "J"},
         "objectives": names,
         "parameters": {path: _domain(domain) for path, domain in domains.items()},
     }
@@ -151,13 +155,13 @@ def value_columns(objectives: Sequence[str]) -> list[str]:
     Parameters
     ----------
     objectives
-        As in the frame's ``attrs["objectives"]``.
+        Names of the objectives, as in ``attrs["objectives"]`` of the frame.
     """
     return ["value"] if len(objectives) == 1 else [f"value.{name}" for name in objectives]
 
 
 def signs(frame: pd.DataFrame) -> list[float]:
-    """By what to multiply each objective so that less is better."""
+    """Factors of the objectives with which less is better."""
     ways = map(direction_of, frame.attrs["objectives"])
     return [-1.0 if way == "maximize" else 1.0 for way in ways]
 
@@ -186,6 +190,82 @@ def ranking(frame: pd.DataFrame, objective: int = 0) -> pd.Series[float]:
     order = keys.sort_values(list(keys.columns), kind="stable").index
     values: pd.Series[float] = ended.loc[order, column]
     return values
+
+
+def best_first(frame: pd.DataFrame) -> pd.DataFrame:
+    """Trials ranked by value, as members are chosen.
+
+    With several objectives the Pareto front comes first. Trials that broke a constraint come after
+    those that kept it, and last those that failed or have no value yet.
+    """
+    columns = value_columns(frame.attrs["objectives"])
+    keys = pd.DataFrame({"none": frame[columns[0]].isna() | (frame["state"] == "failed")})
+    if "feasible" in frame:
+        keys["feasible"] = ~frame["feasible"]
+    if "pareto" in frame:
+        keys["pareto"] = ~frame["pareto"]
+    keys["value"], keys["trial"] = signs(frame)[0] * frame[columns[0]], frame["trial"]
+    return frame.loc[keys.sort_values(list(keys.columns)).index]
+
+
+def trials_table(frame: pd.DataFrame) -> pd.DataFrame:
+    """Trials with their parameters and cost, the best first.
+
+    Parameters
+    ----------
+    frame
+        See :func:`trials_frame`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``trial``, ``state`` in words, a column per objective, a column per parameter that a trial
+        has, named by the last key of its path, ``epochs`` reached, ``seconds``, ``joules`` where
+        they were counted, and ``reason`` where one has failed.
+    """
+    ranked = best_first(frame)
+    objectives = frame.attrs["objectives"]
+    paths = [path for path in frame.attrs["parameters"] if ranked[path].notna().any()]
+    first = ["trial", "state", *map(objective_label, objectives)]
+    last = [name for name in _COST if name != "joules" or ranked[name].notna().any()]
+    last += ["reason"] if ranked["reason"].any() else []
+    table = ranked[["trial", "state", *value_columns(objectives), *paths, *last]]
+    # A parameter of a user's own may be called as one of the other columns.
+    names = short_names([*first, *last, *paths])[len(first) + len(last) :]
+    table.columns = pd.Index([*first, *names, *last])
+    return table.assign(state=[_state(row) for row in ranked.to_dict("records")])
+
+
+def best_table(frame: pd.DataFrame, rows: int = 20) -> Table:
+    """The best trials for the terminal, with all of their parameters in a column.
+
+    Parameters
+    ----------
+    frame
+        See :func:`trials_frame`.
+    rows
+        Number of trials at most.
+    """
+    table = trials_table(best_first(frame).head(rows)).drop(columns="reason", errors="ignore")
+    counts = frame["state"].value_counts()
+    states = ", ".join(f"{counts[state]:,} {state}" for state in counts.index)
+    best = "" if len(table) == len(frame) else f"the best {len(table):,} of "
+    first, last = 2 + len(frame.attrs["objectives"]), 2 + ("joules" in table.columns[-3:])
+    parameters = table.iloc[:, first:-last]
+    words = [
+        ", ".join(f"{name} {told}" for name, value in row.items() if (told := cell(value)))
+        for row in parameters.to_dict("records")
+    ]
+    table = table.drop(columns=parameters.columns)
+    table.insert(first, "parameters", words)
+    origin = "earlier: from a study named in search.warm_start" if frame["origin"].any() else ""
+    return terminal(table, f"{best}{len(frame):,} trials: {states}", origin)
+
+
+def _state(row: Mapping[Hashable, Any]) -> str:
+    words = [row["state"], "" if row.get("feasible", True) else "beyond a limit"]
+    words += ["Pareto front" if row.get("pareto", False) else ""]
+    return ", ".join(filter(None, [*words, "earlier" if row["origin"] else ""]))
 
 
 def _value(trial: FrozenTrial, objective: int) -> float | None:
@@ -217,36 +297,24 @@ def _domain(distribution: BaseDistribution) -> dict[str, Any]:
 
 def _ledger_columns(
     trials: Sequence[FrozenTrial], segments: Iterable[SegmentResult]
-) -> Mapping[str, Any]:
-    own: dict[int, list[SegmentResult]] = {trial.number: [] for trial in trials}
+) -> pd.DataFrame:
+    own = defaultdict[int, list[SegmentResult]](list)
     for segment in segments:
-        if segment.kind == "trial" and segment.number in own:
+        if segment.kind == "trial":
             own[segment.number].append(segment)
-    each = list(own.values())
-    joules = [[s.joules for s in of if s.joules is not None] for of in each]
-    started = [min((s.started for s in of if s.started > 0), default=None) for of in each]
-    ended = [
+    rows = []
+    for trial in trials:
+        of = own[trial.number]
+        rung = max((s.rung for s in of if s.status == "ok"), default=None)
+        # Only the study knows how far the trials of another study went.
+        epochs = max((s.to_epoch for s in of), default=trial.last_step or 0)
+        joules = [s.joules for s in of if s.joules is not None]
+        started = min((s.started for s in of if s.started > 0), default=None)
         # Between two segments a trial has not ended.
-        max((s.ended for s in of if s.ended), default=None) if trial.state.is_finished() else None
-        for trial, of in zip(trials, each, strict=True)
-    ]
-    # Only the study knows how far the trials of another study went.
-    reported = [trial.last_step or 0 for trial in trials]
-    passed = [max((s.rung for s in of if s.status == "ok"), default=None) for of in each]
-    return {
-        "rung": pd.Series(passed, dtype="Int64"),
-        "epochs": [
-            max((s.to_epoch for s in of), default=known)
-            for of, known in zip(each, reported, strict=True)
-        ],
-        "seconds": [float(sum(s.seconds for s in of)) for of in each],
-        "gcds": [max((len(s.gcds) for s in of), default=0) for of in each],
-        "joules": pd.Series([sum(of) if of else None for of in joules], dtype="float64"),
-        "started": _times(started),
-        "ended": _times(ended),
-    }
-
-
-def _times(seconds: Sequence[float | None]) -> pd.Series[Any]:
-    unix = np.array([np.nan if second is None else second for second in seconds], dtype=float)
-    return pd.Series(pd.to_datetime(unix, unit="s", utc=True))
+        ended = max((s.ended for s in of if s.ended and trial.state.is_finished()), default=None)
+        gcds, seconds = max((len(s.gcds) for s in of), default=0), sum(s.seconds for s in of)
+        rows.append((rung, epochs, seconds, gcds, sum(joules) if joules else None, started, ended))
+    found = pd.DataFrame(rows, columns=[*_LEDGER]).astype(_LEDGER)
+    for name in ("started", "ended"):
+        found[name] = pd.to_datetime(found[name], unit="s", utc=True)
+    return found

@@ -1,4 +1,7 @@
-"""Search: its space, its samplers, the durable study, and the rungs."""
+"""Search: its space, its samplers, the durable study, and the rungs.
+
+Thousands of trials run at once, and drivers may be killed: asking is fast and reports are durable.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trials that a study begins with: of earlier searches, and given configurations."""
+"""Initial trials of a study: those of earlier searches, and given configurations."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from hydragnn_flow.search.space import active, distributions
 from hydragnn_flow.search.storage import read_journal
 
 BEGUN = "begun"
-"""User attribute of a study that has all earlier trials: the names of its objectives."""
+"""User attribute of a study with all earlier trials: the names of its objectives."""
 LIMITS = "limits"
-"""User attribute of a study: the limits from which its trials' excesses are computed."""
+"""User attribute of a study: the limits from which the excesses of its trials are computed."""
 
 
 def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
-    """Add the trials of the studies named in `search.warm_start`, and say that all are there.
+    """Add the trials of the studies named in `search.warm_start`; mark the study as complete.
 
-    They have numbers before those of the study's own trials, are shown as trials of their origin,
-    and never become members. The limits of this search apply to them.
+    Their numbers come before those of the study's own trials. They are shown as trials of their
+    origin, and never become members. The limits of this search apply to them.
 
     Raises
     ------
     InputError
-        If a study has other objectives, limits that it does not tell, or no trial in the space.
+        If a study has other objectives, unknown limits, or no trial in the space.
     """
     study.set_user_attr(LIMITS, dict(config.constraints))
     for name in config.warm_start:
@@ -62,7 +62,7 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
 
 
 def enqueue(study: optuna.Study, configurations: Sequence[Mapping[str, Any]]) -> None:
-    """Have the next trials begin with given configurations, each once in the life of the study."""
+    """Enqueue given configurations as the next trials, each once in the life of the study."""
     enqueued = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
     for parameters in configurations:
         if dict(parameters) not in enqueued:
@@ -100,14 +100,14 @@ def _open(path: Path, config: SearchConfig) -> optuna.Study:
 
 def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
     ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-    # Trials that it learnt from itself are left to the configuration to name.
+    # Trials that it read from other studies are added only if the configuration names those.
     return [trial for trial in ended if ORIGIN not in trial.user_attrs]
 
 
 def _excess(
     trial: FrozenTrial, study: optuna.Study, name: Path, config: SearchConfig
 ) -> dict[str, float]:
-    """Excess of a trial of an earlier study over the limits of this search."""
+    """Excesses of a trial of an earlier study over the limits of this search."""
     before, excess = study.user_attrs.get(LIMITS, {}), {}
     for key, limit in config.constraints.items():
         if key not in trial.constraints:
@@ -122,7 +122,7 @@ def _excess(
 
 
 def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
-    """Whether a trial has exactly the parameters it would have here, each within its domain."""
+    """True if a trial has exactly the parameters it would have here, each within its domain."""
     space, values = config.space, trial.params
     return set(active(space, values)) == set(values) and all(
         space[name].contains(value) for name, value in values.items()

@@ -1,4 +1,4 @@
-"""A job: what the function of `search.objective` is asked to do."""
+"""Job: the argument of the function in `search.objective`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Job:
-    """One call of an objective: a trial, up to a budget."""
+    """One call of an objective: a trial, up to a number of epochs."""
 
     number: int
-    """Of the trial."""
+    """Number of the trial."""
     parameters: Mapping[str, Any]
-    """Its values, by the names of `search.space`."""
+    """Values of its hyper-parameters, by the names of `search.space`."""
     budget: int
-    """How far to go, in the unit of `search.epochs`, all earlier calls of the trial included."""
+    """Total length of the trial in the unit of `search.epochs`, earlier calls included."""
     directory: Path
-    """The trial's own folder, the same in each of its calls: the place for checkpoints, with which
-    a call goes on where an earlier one, or one that was killed, has stopped."""
+    """Folder of the trial, the same in each of its calls. Checkpoints in it let a call continue
+    where an earlier call, or a killed one, stopped."""
     seed: int
     """Seed of the trial."""

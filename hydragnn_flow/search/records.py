@@ -1,4 +1,4 @@
-"""Records of trials, as plain values."""
+"""Records of trials as plain values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REASON = "reason"
 FIXED = "fixed_params"
 """System attribute in which Optuna keeps the parameters of an enqueued trial."""
 ORIGIN = "origin"
-"""User attribute of a trial that another study has made: where it was read."""
+"""User attribute of a trial from another study: the place it was read from."""
 PASSED = "passed"
 """User attribute: the last rung from which the trial continued."""
 PROMOTES = "promotes"
@@ -32,27 +32,27 @@ WORDS: dict[TrialState, TrialWord] = {
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """A trial as the study records it."""
+    """Trial as recorded in the study."""
 
     number: int
     state: TrialWord
     parameters: dict[str, Any]
     value: float | None
-    """Value of the first objective, at the last rung."""
+    """Value of the first objective at the last rung."""
     reason: str = ""
-    """Why a failed trial failed."""
+    """Reason why a failed trial failed."""
     values: tuple[float, ...] = ()
     """Values of all objectives, if the trial has ended."""
     feasible: bool = True
-    """Whether it kept the limits of ``search.constraints``, as far as is known."""
+    """False if the trial is known to exceed a limit of ``search.constraints``."""
     waits: bool = False
-    """Whether, though running, it waits at a rung to be promoted."""
+    """True if the trial waits at a rung to be promoted; its state is still running."""
 
 
 def best_first(
     direction: Direction = "minimize",
 ) -> Callable[[TrialRecord], tuple[bool, bool, float, int]]:
-    """Key to sort by: the best value first, after all that kept the limits what did not."""
+    """Sort key: best value first, and trials within the limits before all others."""
     sign = -1.0 if direction == "maximize" else 1.0
 
     def key(record: TrialRecord) -> tuple[bool, bool, float, int]:
@@ -64,16 +64,16 @@ def best_first(
 
 @dataclass(frozen=True)
 class Outcome:
-    """Objectives, limits and curve of a trial so far.
+    """Objectives, limits and learning curve of a trial so far.
 
     Attributes
     ----------
     objectives
-        A value for each objective of the search.
+        Value of each objective of the search.
     excess
-        By how much each constrained quantity is above its limit; at most zero if it is kept.
+        Difference of each constrained quantity from its limit; at most zero if it is kept.
     curve
-        (epoch, criterion) of every epoch so far, or the validation loss where that is the first
+        (epoch, criterion) of every epoch so far; the validation loss instead if that is the first
         objective.
     """
 
@@ -83,7 +83,7 @@ class Outcome:
 
 
 def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
-    """Trials that the study has asked for itself."""
+    """Filter the trials that the study asked for itself."""
     return [
         trial
         for trial in trials
@@ -92,13 +92,13 @@ def own(trials: Iterable[FrozenTrial]) -> list[FrozenTrial]:
 
 
 def waits(trial: FrozenTrial) -> bool:
-    """Whether a trial of a study that promotes waits: Optuna calls it running, but nothing runs."""
+    """True if a trial waits to be promoted: Optuna calls it running, but nothing runs."""
     reported = len(trial.intermediate_values)
     return trial.state == TrialState.RUNNING and reported > trial.user_attrs.get(PASSED, -1) + 1
 
 
 def as_pruned(trial: FrozenTrial) -> FrozenTrial:
-    """A copy of a trial that waits, as if it had been pruned there."""
+    """Copy a waiting trial as if it had been pruned at its rung."""
     pruned = copy(trial)
     pruned.state = TrialState.PRUNED
     pruned.value = trial.intermediate_values[max(trial.intermediate_values)]
@@ -106,7 +106,7 @@ def as_pruned(trial: FrozenTrial) -> FrozenTrial:
 
 
 def record_of(trial: FrozenTrial) -> TrialRecord:
-    """The record of a trial that has been asked for."""
+    """Make the record of a trial that was asked for."""
     last = trial.last_step
     ended = trial.state == TrialState.COMPLETE
     return TrialRecord(

@@ -1,4 +1,4 @@
-"""Rehearsal of a sampler before a search, so that a run it cannot serve is rejected at once."""
+"""Rehearsal of a sampler before a search, so that an unsuitable one is rejected at once."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.space import suggest
 
 _REHEARSED = 15
-"""Trials that a sampler is shown in a rehearsal: Optuna's are at random for the first ten."""
+"""Number of trials shown to a sampler: Optuna's samplers are random for the first ten."""
 
 
 def rehearse(config: SearchConfig) -> None:
-    """Let a sampler that was chosen by its class propose for a made-up history of this search.
+    """Let a sampler given by its class propose for an invented history of this search.
 
-    A sampler that cannot serve the objectives, constraints or space is rejected before anything is
-    trained.
+    A sampler that does not support the objectives, constraints or space is rejected before anything
+    is trained.
 
     Parameters
     ----------
     config
-        Of the search; one of the named samplers needs no rehearsal.
+        Configuration of the search; samplers with a short name need no rehearsal.
 
     Raises
     ------
     InputError
-        If the sampler does not propose a value of every parameter.
+        If the sampler does not propose a value for every parameter.
     """
     if isinstance(config.sampler, str):
         return
@@ -57,7 +57,7 @@ def rehearse(config: SearchConfig) -> None:
             study.sampler = build_sampler(config.sampler, config.space, seed=0)
             run(_REHEARSED)
             run(_REHEARSED + 1)
-    except Exception as error:  # of whatever class a user named
+    except Exception as error:  # a user's class may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, ModuleNotFoundError):
             reason += f"; pip install {error.name}"

@@ -1,4 +1,4 @@
-"""The search space as Optuna sees it: distributions, suggestions, conditions."""
+"""Search space in Optuna's terms: distributions, suggestions, conditions."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from hydragnn_flow.config import Parameter
 
 
 def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Ask Optuna for a value of every parameter that exists in this trial.
+    """Ask Optuna for a value of every parameter that exists in a trial.
 
-    A value that the study already has for the trial is returned as it is, so a trial whose
-    suggestion was cut short by a crash is completed rather than repeated.
+    A value that the study already has for the trial is kept, so that a trial whose suggestion was
+    interrupted by a crash is completed rather than repeated.
 
     Parameters
     ----------
     trial
-        The trial, new or running.
+        New or running trial.
     space
-        Dotted path -> domain, conditions after the parameters they name.
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
 
     Returns
     -------
     dict
-        Dotted path -> value.
+        Value of each parameter by dotted path.
     """
     values: dict[str, Any] = {}
     for name, parameter in space.items():
@@ -53,26 +53,26 @@ def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, An
 
 
 def distributions(space: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
-    """The distribution of every parameter, as `suggest` asks for it, conditions left out.
+    """Distribution of every parameter, as in :func:`suggest`, without conditions.
 
     Parameters
     ----------
     space
-        Dotted path -> domain.
+        Domain of each parameter by dotted path.
     """
     return {name: _distribution(parameter) for name, parameter in space.items()}
 
 
 def active(space: Mapping[str, Parameter], values: Mapping[str, Any]) -> list[str]:
-    """The parameters that exist in a trial, in the order of the space.
+    """List the parameters that exist in a trial, in the order of the space.
 
     Parameters
     ----------
     space
-        Dotted path -> domain, conditions after the parameters they name.
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
     values
-        Dotted path -> value. Values of parameters that do not exist change nothing, and where one
-        is missing, nothing exists that depends on it.
+        Value of each parameter by dotted path. Values of absent parameters are ignored; without a
+        value, nothing that depends on it exists.
     """
     existing: dict[str, Any] = {}
     for name, parameter in space.items():

@@ -1,4 +1,4 @@
-"""The study's file: an Optuna journal, whose records are put on disk together."""
+"""Storage of the study: an Optuna journal, whose records are written to disk in groups."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _KEY = b',"crc":'
 _DAMAGE = ValueError, LookupError, TypeError, AttributeError, ArithmeticError, AssertionError
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-# A study has few domains, but Optuna parses one for every parameter of every trial it reads or
-# writes, and has no public place to keep them.
+# Optuna parses a domain for every parameter of every trial that it reads or writes. There are few
+# different ones, and there is no public hook to cache them.
 journal.json_to_distribution = cache(journal.json_to_distribution)  # type: ignore[attr-defined]
 
 
 def end_of(journal: Path) -> Path:
-    """File beside a journal, which says how it ends while no driver is at work."""
+    """Path of the file next to a journal that holds its end while no driver runs."""
     return journal.with_name(f"{journal.name}.end")
 
 
 def _decoded(line: bytes) -> dict[str, Any]:
-    """A record of a journal; ValueError if it is none."""
+    """Decode a record of a journal; ValueError if it is invalid."""
     try:
         record: dict[str, Any] = _decode(line)
     except (msgspec.DecodeError, RecursionError):  # NaN, which Optuna writes; or damage
@@ -52,32 +52,32 @@ def _decoded(line: bytes) -> dict[str, Any]:
 
 
 class GroupCommitBackend(BaseJournalBackend):
-    """The records of one storage: read from the file once, appended to it together.
+    """Records of one storage: read from the file once, appended to it in groups.
 
-    The last key of each line, which Optuna passes over, is the CRC-32 of the line and of all before
-    it. So a line that is changed, lost, doubled or moved is known. What others append, such as
-    notes of optuna-dashboard, has none, and is taken as it is.
+    The last key of each line, which Optuna ignores, is the CRC-32 of the line and of all lines
+    before it, so changed, lost, duplicated or moved lines are detected. Lines of other programs,
+    such as notes of optuna-dashboard, have no CRC and are accepted as they are.
 
     Parameters
     ----------
     path
-        The journal. A last line without its newline is still being written and is left out.
+        Path of the journal. A last line without its newline is still being written, and ignored.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.line = 0
-        """Number of the line read last."""
+        """Number of the last line read."""
         self.none_waiting: set[int] = set()
-        """Studies in which no trial waits to be asked for."""
+        """Ids of studies that have no enqueued trial."""
         self._file, self._end = AppendOnly(path), end_of(path)
         self._crc, self._ended = 0, b""
-        # Read first: a driver that goes on takes it away, and then appends.
+        # Read first: a driver that continues deletes it before it appends.
         with suppress(FileNotFoundError), open_regular(self._end) as file:
             self._ended = file.read(32)
         self._unread: Iterable[dict[str, Any]] = self._stored()
         self._pending: list[str | dict[str, Any]] = []
-        """Lines of the next commit; records of trials that it creates, which may still grow."""
+        """Lines of the next commit; records that create a trial stay dicts, as they may grow."""
         self._created: dict[int, dict[str, Any]] = {}
 
     def _stored(self) -> Iterator[dict[str, Any]]:
@@ -88,7 +88,7 @@ class GroupCommitBackend(BaseJournalBackend):
             for line in file:
                 self.line += 1
                 if not line.endswith(b"\n"):
-                    break  # still being written; the rest may come before the next look
+                    break  # still being written; the rest may come before the next read
                 content, key, crc = line.rpartition(_KEY)
                 if key and crc[:-2].isdigit():
                     self._crc = zlib.crc32(content, self._crc)
@@ -104,7 +104,7 @@ class GroupCommitBackend(BaseJournalBackend):
             )
 
     def read_logs(self, log_number_from: int) -> Iterable[dict[str, Any]]:
-        """Records that the storage has not read yet; it reads each once."""
+        """Return records that the storage has not read yet, each once."""
         unread, self._unread = self._unread, ()
         return unread
 
@@ -121,21 +121,21 @@ class GroupCommitBackend(BaseJournalBackend):
                 self.none_waiting.clear()
             operation = log["op_code"]
             if operation == JournalOperation.SET_TRIAL_PARAM and log["trial_id"] in self._created:
-                self._pending.append(log)  # to be folded
+                self._pending.append(log)  # folded into the creation later
             else:
-                line = _encode(log)  # as long as it can fail
+                line = _encode(log)  # encoded now, so that an error has no effect
                 is_creation = operation == JournalOperation.CREATE_TRIAL
                 self._pending.append(log if is_creation else line)
         self._unread = logs
 
     def created(self, trial_id: int) -> None:
-        """Say which trial the last record has created."""
+        """Set the id of the trial that the last record creates."""
         creation = self._pending[-1]
         assert isinstance(creation, dict)
         self._created[trial_id] = creation
 
     def fold_parameter(self, trial_id: int) -> None:
-        """Move the last record, a parameter, into that of the trial's creation if it is pending."""
+        """Move the last record, a parameter, into the record that creates its trial, if pending."""
         creation = self._created.get(trial_id)
         if creation is not None:
             parameter = self._pending.pop()
@@ -145,15 +145,15 @@ class GroupCommitBackend(BaseJournalBackend):
             creation.setdefault("distributions", {})[name] = parameter["distribution"]
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Put the pending records on disk: one append and one fsync, however many there are.
+        """Write the pending records to disk with one append and one fsync.
 
-        After the last commit of a driver a file beside the journal knows how it ends.
+        After the last commit of a driver, a file next to the journal holds its end.
 
         Raises
         ------
         OSError
-            If the disk does not take them. The file is then as it was before, the records are
-            kept, and the next commit tries again.
+            If the disk does not take them. The file is then unchanged, the records are kept, and
+            the next commit tries again.
         """
         if self._pending:
             lines, crc = [], self._crc
@@ -169,7 +169,7 @@ class GroupCommitBackend(BaseJournalBackend):
             self._pending.clear()
             self._created.clear()
         if is_last and self._crc and not self._ended:
-            with suppress(OSError):  # without it, only lines lost at the end are not known
+            with suppress(OSError):  # without it, only a loss of the last lines goes unnoticed
                 write_text(self._end, f"{self._crc}\n")
                 self._ended = b"%d\n" % self._crc
 
@@ -177,13 +177,13 @@ class GroupCommitBackend(BaseJournalBackend):
 class StudyStorage(JournalStorage):
     """Optuna's journal storage for one writer, whose changes are on disk after :meth:`commit`.
 
-    Every change is seen at once. Commit changes before you act on them. The process that opens it
-    holds the run directory's lock.
+    Changes are visible at once; commit them before acting on them. The process that opens it must
+    hold the run directory's lock.
 
     Parameters
     ----------
     path
-        The journal; made if absent, and cut where a crash tore its last record.
+        Path of the journal; made if missing, and cut where a crash tore its last record.
 
     Raises
     ------
@@ -195,7 +195,7 @@ class StudyStorage(JournalStorage):
         self._journal = GroupCommitBackend(path)
         with _damage_named(self._journal), no_collection():
             super().__init__(self._journal)
-        drop_torn_record(path)  # of a sound journal: a damaged one stays as it is
+        drop_torn_record(path)  # only now: a damaged journal stays as it is
 
     def __reduce__(self) -> str:
         raise TypeError("a study's journal has one writer: its storage stays with the driver")
@@ -207,7 +207,7 @@ class StudyStorage(JournalStorage):
         self.commit()
 
     def commit(self, *, is_last: bool = False) -> None:
-        """Put everything since the last commit on disk; as `GroupCommitBackend.commit`."""
+        """Write all changes since the last commit; see :meth:`GroupCommitBackend.commit`."""
         self._journal.commit(is_last=is_last)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
@@ -222,7 +222,7 @@ class StudyStorage(JournalStorage):
         param_value_internal: float,
         distribution: BaseDistribution,
     ) -> None:
-        value = float(param_value_internal)  # which JSON can hold, whatever number it is
+        value = float(param_value_internal)  # JSON cannot hold NumPy's numbers
         super().set_trial_param(trial_id, param_name, value, distribution)
         self._journal.fold_parameter(trial_id)
 
@@ -232,7 +232,7 @@ class StudyStorage(JournalStorage):
         deepcopy: bool = True,
         states: Container[TrialState] | None = None,
     ) -> list[FrozenTrial]:
-        # Study.ask searches all trials for waiting ones each time, 4 ms among 8,000.
+        # Study.ask searches all trials for enqueued ones each time, 4 ms among 8,000.
         waiting = states == (TrialState.WAITING,)
         if waiting and study_id in self._journal.none_waiting:
             return []
@@ -243,7 +243,7 @@ class StudyStorage(JournalStorage):
 
 
 def read_journal(path: Path) -> JournalStorage:
-    """Content of a journal at this moment; another process may be appending to it.
+    """Read a journal as it is now; another process may be appending to it.
 
     Changes to the returned storage stay in memory.
 
@@ -258,7 +258,7 @@ def read_journal(path: Path) -> JournalStorage:
 
 
 def read_trials(run_directory: str | Path) -> list[TrialRecord]:
-    """The trials of a run directory, without writing to it; none before the search began."""
+    """Read the trials of a run directory; empty before its search started."""
     path = Path(run_directory) / JOURNAL
     if not path.exists():
         return []

@@ -29,22 +29,22 @@ from hydragnn_flow.search.storage import STUDY, StudyStorage
 
 
 class Search:
-    """A durable Optuna study with rungs; the driver is its only writer.
+    """Durable Optuna study with rungs; the driver is its only writer.
 
     Changes are on disk after :meth:`commit`, and only then may they be acted on.
 
     Parameters
     ----------
     path
-        The journal file; made if absent, repaired if a crash tore its last record.
+        Path of the journal; made if missing, repaired if a crash tore its last record.
     config
-        Space, sampler, objectives and rungs.
+        Space, sampler, objectives and rungs of the search.
     num_epoch
-        Epochs of a trial that no rung ends.
+        Number of epochs of a trial that is never stopped early.
     seed
-        Decides the suggestions, together with the content of the study.
+        Seed that decides the suggestions, together with the content of the study.
     ensemble_size
-        Trials that the search is to find.
+        Number of good trials that the search has to find.
 
     Raises
     ------
@@ -65,7 +65,7 @@ class Search:
         self._storage = StudyStorage(Path(path))
         self._study = self._open()
         trials = self._study.get_trials(deepcopy=False)
-        # A resumed driver must not draw the numbers of the first one again.
+        # A resumed driver must not draw the same numbers as the first one.
         asked = sum(trial.state != TrialState.WAITING for trial in trials)
         seed = (seed * 100_003 + asked) % 2**32
         self._sampler = build_sampler(config.sampler, config.space, seed)
@@ -83,7 +83,7 @@ class Search:
         if self._storage.get_all_studies():
             study = optuna.load_study(study_name=STUDY, storage=self._storage)
             if not study.user_attrs.get(BEGUN) and not own(study.get_trials(deepcopy=False)):
-                # Cut short before all earlier trials were in it.
+                # Interrupted before all earlier trials were added.
                 self._storage.delete_study(study._study_id)
                 study = None
         if study is None:
@@ -100,7 +100,7 @@ class Search:
         return study
 
     def _complete(self, trials: list[FrozenTrial]) -> None:
-        """Suggest what trials still lack whose beginning was cut short."""
+        """Complete trials whose suggestion was interrupted."""
         for trial in own(trials):
             lacks = set(active(self.config.space, trial.params)) != set(trial.params)
             if trial.state == TrialState.RUNNING and lacks:
@@ -123,12 +123,12 @@ class Search:
 
     @property
     def records(self) -> list[TrialRecord]:
-        """Every trial that has been asked for, by number."""
+        """Records of all trials asked for, by number."""
         return [record_of(trial) for trial in own(self._study.get_trials(deepcopy=False))]
 
     @property
     def asked(self) -> int:
-        """Number of trials that have been asked for."""
+        """Number of trials that were asked for."""
         return self._count.total()
 
     @property
@@ -137,13 +137,13 @@ class Search:
         return {word: count for word, count in self._count.items() if count}
 
     def ask(self) -> TrialRecord:
-        """Begin a new trial."""
+        """Start a new trial."""
         trial = self._study.ask()
         self._count["running"] += 1
         return TrialRecord(trial.number, "running", suggest(trial, self.config.space), None)
 
     def record(self, number: int) -> TrialRecord:
-        """The record of a trial."""
+        """Return the record of a trial."""
         return record_of(self._trial(number))
 
     def report(self, number: int, rung: int, outcome: Outcome) -> Verdict:
@@ -152,18 +152,18 @@ class Search:
         Parameters
         ----------
         number
-            The trial.
+            Number of the trial.
         rung
-            Position in ``rungs.epochs(number)``.
+            Position of the rung in ``rungs.epochs(number)``.
         outcome
-            Its objectives, excesses and curve so far.
+            Objectives, excesses and curve of the trial so far.
 
         Returns
         -------
         Verdict
-            Whether the trial ``goes_on``, ``waits`` to be promoted, or has ended: ``complete`` or
-            because it ``stops`` here. A committed verdict is final: asked again after a restart, a
-            trial that continued still does.
+            ``goes_on``, ``waits`` for promotion, or the end of the trial: ``complete``, or
+            ``stops`` early. A committed verdict is final: asked again after a restart, a trial that
+            continued still does.
         """
         trial = self._trial(number)
         if trial.user_attrs.get(PASSED, -1) >= rung:
@@ -186,12 +186,12 @@ class Search:
         return verdict
 
     def promote(self, closing: bool = False) -> tuple[TrialRecord, int] | None:
-        """A trial that waited at a rung and may now continue, and that rung; or None.
+        """Continue a waiting trial, if one may; return it and the rung where it waited.
 
         Parameters
         ----------
         closing
-            Whether nothing runs any more and no trial is left to ask for.
+            True if nothing runs any more and no trial is left to ask for.
         """
         promoted = self.rungs.promote(closing)
         if promoted is None:
@@ -207,7 +207,7 @@ class Search:
         self._tell(number, TrialState.FAIL)
 
     def end_waiting(self) -> list[int]:
-        """End the trials that wait to be promoted, and name them; nothing is reported any more."""
+        """End the trials that wait for promotion, and return their numbers."""
         waiting = list(self.rungs.waiting())
         for number in waiting:
             self.rungs.forget(number)
@@ -215,17 +215,17 @@ class Search:
         return waiting
 
     def commit(self) -> None:
-        """Put every change on disk, together.
+        """Write all changes to disk together.
 
         Raises
         ------
         OSError
-            If the disk does not take it. The changes are kept, and the next call tries again.
+            If the disk does not take them. The changes are kept, and the next call tries again.
         """
         self._storage.commit()
 
     def close(self) -> None:
-        """Commit, and end the sampler's process beside the driver."""
+        """Commit, and end the sampler's process."""
         self._close_sampler()
         self._storage.commit(is_last=True)
 
@@ -239,14 +239,14 @@ class Search:
         if kind is None:
             self.close()
             return
-        # The disk may be away, or a newer driver in charge. Changes that are not committed have not
+        # The disk may be unreachable, or a newer driver in charge. Uncommitted changes have not
         # been acted on, or are in the ledger.
         self._close_sampler()
 
     def _tell(
         self, number: int, state: TrialState, values: tuple[float, ...] | None = None
     ) -> None:
-        # As Study.tell does, which then makes a deep copy of the trial, slower than all the rest.
+        # Does the same as Study.tell, which also deep-copies the trial, slower than all the rest.
         trial, told = self._trial(number), None if values is None else list(values)
         if state == TrialState.PRUNED and len(self.config.objectives) == 1:
             told = [trial.intermediate_values[max(trial.intermediate_values)]]

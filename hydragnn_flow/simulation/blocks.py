@@ -1,4 +1,4 @@
-"""Simulated batch jobs: they wait in the queue, their nodes start, are lost, and end."""
+"""Simulated batch jobs: they wait in the queue, their nodes start, fail and end."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.placement import Host
 from hydragnn_flow.simulation.clock import VirtualClock
 
-# Time after which a batch job that has nothing to do is given back [s], as it really is.
+# Time after which an idle batch job is given back [s], as by the real pool.
 _SECONDS_IDLE = 20.0
-# Deviation of the logarithm of the time that nodes take to start.
+# Standard deviation of the logarithm of the time that nodes take to start.
 _OF_STARTS = 0.3
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a simulated machine is like, beside its speed."""
+    """Properties of a simulated machine other than its speed."""
 
     queue_seconds: float = 0.0
     """Mean time that a batch job waits in the queue [s]; times are exponential."""
     node_seconds: float = 30.0
     """Median time until a node of a job takes work [s]."""
     losses: float = 0.0
-    """Nodes that are lost in an hour, for each node [1/h]."""
+    """Rate at which each node fails [1/h]."""
     noise: float = 0.05
-    """Deviation of the logarithm of a segment's time."""
+    """Standard deviation of the logarithm of a segment's time."""
     interference: float = 0.03
-    """How much longer a segment takes beside each other one on its GCD, as a fraction."""
+    """Slowdown of a segment by each co-located one, as a fraction."""
 
 
 @dataclass(eq=False)
 class _Block:
     name: str
     to_come: int
-    """Nodes that have not started yet."""
+    """Number of nodes that have not started yet."""
     begun: float = math.inf
     ends: float = math.inf
     hosts: dict[str, Host] = field(default_factory=dict)
     at_work: int = 0
-    """Segments on its nodes."""
+    """Number of segments on its nodes."""
     idle_since: float = math.inf
     leaving: bool = False
-    """Whether its end is so near that its nodes take no more work."""
+    """True if its end is so near that its nodes take no further work."""
 
 
 class Blocks:
-    """The batch jobs of a campaign.
+    """Simulated batch jobs of a campaign.
 
     Parameters
     ----------
     site
-        The machine.
+        Site of the simulated machine.
     clock
-        Whose time it is.
+        Virtual clock of the campaign.
     conditions
-        What else the machine is like.
+        Properties of the machine other than its speed.
     drawn
-        Random numbers.
+        Generator of random numbers.
     lost
-        Told the name of each node that is gone.
+        Function called with the name of each lost node.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Blocks:
         self._hosts: list[Host] | None = None
         self._over = 0.0
         self.asked = 0
-        """Batch jobs that were asked for."""
+        """Number of batch jobs that were requested."""
 
     @property
     def node_seconds(self) -> float:
-        """Time of the nodes of all batch jobs until now [s]."""
+        """Node time of all batch jobs until now [s]."""
         now = self._clock.monotonic()
         running = sum(max(0.0, now - block.begun) for block in self._blocks)
         return self._over + running * self._nodes
@@ -98,19 +98,19 @@ class Blocks:
         return self._site.nodes // self._site.blocks
 
     def hosts(self) -> list[Host]:
-        """The nodes that take work."""
+        """Return the nodes that take work."""
         if self._hosts is None:
             staying = [block for block in self._blocks if not block.leaving]
             self._hosts = [host for block in staying for host in block.hosts.values()]
         return self._hosts
 
     def update(self, demand: int) -> None:
-        """Have as many batch jobs as the work needs.
+        """Scale the batch jobs to ``demand`` GCDs.
 
         Raises
         ------
         CampaignStopped
-            If all nodes are lost, and no others can be asked for.
+            If all nodes are lost, and no others can be requested.
         """
         if self._site.scheduler is None and self.asked and not self._blocks:
             raise CampaignStopped("all simulated nodes are lost; simulate fewer losses")
@@ -127,7 +127,7 @@ class Blocks:
             self._ask()
 
     def begin_work(self, node: str) -> bool:
-        """Take note of a segment on a node; returns whether the node takes it."""
+        """Register a segment on a node; return False if the node does not take it."""
         block = self._block_of.get(node)
         if block is None or block.leaving:
             return False
@@ -136,7 +136,7 @@ class Blocks:
         return True
 
     def end_work(self, node: str) -> None:
-        """Take note of the end of a segment on a node."""
+        """Register the end of a segment on a node."""
         block = self._block_of.get(node)
         if block is not None:
             block.at_work -= 1
@@ -147,7 +147,7 @@ class Blocks:
             block.idle_since = self._clock.monotonic()
             if block.leaving:
                 self._clock.at(block.idle_since, partial(self._end, block))
-            elif self._site.blocks > 1:  # the campaign is to look again then
+            elif self._site.blocks > 1:  # wakes the campaign, which then gives the job back
                 self._clock.at(block.idle_since + _SECONDS_IDLE, lambda: None)
 
     def _ask(self) -> None:

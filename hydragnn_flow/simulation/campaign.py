@@ -1,4 +1,4 @@
-"""Simulated campaigns: the real loop, on simulated GCDs and in virtual time."""
+"""Simulated campaigns: the real driver, on simulated GCDs and in virtual time."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ from hydragnn_flow.simulation.truth import DrawnTruth, EstimatedTruth, Truth
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 _ON_VALIDATION = "val."
-# Fits of the sampler in a long simulated search.
+# Number of fits of the sampler in a long simulated search.
 _FITS = 100
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What came of a simulated campaign."""
+    """Summary of a simulated campaign."""
 
     makespan: float
-    """Time from its beginning to the end of its last segment [s]."""
+    """Time from its start to the end of its last segment [s]."""
     search_seconds: float
-    """The same, to the end of the search's last segment [s]."""
+    """Time from its start to the end of the search's last segment [s]."""
     node_hours: float
-    """Of the batch jobs, while they ran."""
+    """Node hours of the batch jobs."""
     gcd_hours: float
-    """Hours in which GCDs had something to do, added up."""
+    """Hours in which GCDs had a segment, summed over GCDs."""
     occupied: float
-    """Fraction of the GCDs' time in which they had something to do."""
+    """Fraction of the GCDs' time in which they had a segment."""
     busy: float
-    """Fraction of it in which they computed."""
+    """Fraction of the GCDs' time in which they computed."""
     trials: dict[str, int]
     """Number of trials in each state at the end."""
     members: int
@@ -73,37 +73,37 @@ def simulate(
     store: str | Path | None = None,
     recorded: str | Path | None = None,
 ) -> Simulated:
-    """Run a campaign on simulated GCDs; its run directory is as that of a real one.
+    """Run a campaign on simulated GCDs; its run directory has the form of a real one.
 
-    What segments take is drawn by a seed, apart from the cost model, which has to find it out.
-    Members are chosen by their criterion alone, since simulated trials predict nothing; and the
-    sampler `auto`, which works beside the driver in real time, gives way to `batched_tpe`.
+    The true costs of segments are drawn by a seed, independently of the cost model, which has to
+    learn them. Members are chosen by their criterion alone, since simulated trials predict nothing.
+    The sampler `auto` works in a process in real time, so `batched_tpe` replaces it.
 
     Parameters
     ----------
     config
-        The campaign.
+        Configuration of the campaign.
     site
-        The machine.
+        Site of the simulated machine.
     path
-        The run directory. An earlier simulation there is replaced; its store stays.
+        Run directory. An earlier simulation there is replaced; its store stays.
     view
-        Shows the progress.
+        Display of the progress.
     conditions
-        What the machine is like, beside its speed.
+        Properties of the machine other than its speed.
     seed
-        Of all that is drawn.
+        Seed of all random numbers.
     store
-        A GraphStore of the same data, of which only the sizes matter. If not given, it is prepared
-        in the run directory.
+        GraphStore of the same data, of which only the sizes matter. By default it is prepared in
+        the run directory.
     recorded
-        Directory of a run of the same campaign, whose times and errors are taken instead.
+        Directory of a run of the same campaign, whose times and errors replace drawn ones.
 
     Raises
     ------
     InputError
-        If the run directory holds something else than a simulation, or the data or the recorded run
-        cannot be read.
+        If the run directory holds something other than a simulation, or the data or the recorded
+        run cannot be read.
     """
     directory = _cleared(Path(path), keeps_store=store is None)
     with _owned(directory, view) as token:
@@ -128,7 +128,7 @@ def simulate(
                 lambda context: RecordedTruth(
                     run, _expected(context, run, seed), site.node.uncounted_gib
                 ),
-                # What was recorded has its noise already.
+                # Recorded times include noise.
                 conditions=replace(conditions, noise=0.0),
                 seed=seed,
                 curves=lambda drawn: RecordedCurves(run, drawn),
@@ -137,7 +137,7 @@ def simulate(
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a campaign is simulated, and for whom."""
+    """Campaign, machine and run directory of a simulation."""
 
     config: RunConfig
     site: Site
@@ -147,25 +147,25 @@ class Stage:
     token: str = ""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
     gcd_watts: float | None = None
-    """Power of a GCD with segments [W]; no energy is counted if not given."""
+    """Power of a GCD with segments [W]; without it no energy is counted."""
 
 
 def simulated_watts(config: RunConfig, site: Site, power: Power | None) -> float | None:
-    """Power of a GCD with segments [W] in a simulation; None if it is neither known nor needed.
+    """Power of a GCD with segments [W] in a simulation; None if neither known nor needed.
 
     Parameters
     ----------
     config
-        The campaign. A search for little energy needs no more than that all GCDs draw the same.
+        Configuration of the campaign. To minimise energy, equal power of all GCDs is enough.
     site
-        The machine.
+        Site of the simulated machine.
     power
-        As measured there.
+        Power measured on the machine, if any.
 
     Raises
     ------
     InputError
-        If the campaign has a limit of energy, and it is not known what GCDs draw.
+        If the campaign has a limit of energy, and the power of the GCDs is unknown.
     """
     if power is not None:
         return power.gcd_watts
@@ -189,18 +189,18 @@ def play(
     seed: int,
     curves: Callable[[Curves], Curves] = lambda drawn: drawn,
 ) -> Simulated:
-    """Simulate a campaign whose run directory is there.
+    """Simulate a campaign in an existing run directory.
 
     Parameters
     ----------
     stage
-        Where.
+        Campaign, machine and run directory.
     truth
-        Makes the truth for a context whose campaign has not begun.
+        Function that makes the true costs for the context of a campaign before its start.
     conditions, seed
-        As :func:`simulate` takes them.
+        Properties of the machine and seed, as in :func:`simulate`.
     curves
-        Makes the learning curves of those that are drawn.
+        Function that makes the learning curves from the drawn ones.
     """
     directory = stage.directory
     config = _simulable(stage.config, keeps_selection=(directory.ensemble / SELECTION).exists())
@@ -235,32 +235,31 @@ def play(
 
 
 def _expected(context: Context, run: RecordedRun, seed: int) -> Truth:
-    """What the cost model expects that has learned from a recorded run."""
+    """Truth for segments that a recorded run lacks: a cost model that learned from the run."""
     estimator = context.another_estimator()
     estimator.learn(run.results)
     return EstimatedTruth(estimator, seed)
 
 
 def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
-    """The campaign without what does not go in virtual time, or needs predictions."""
+    """Replace settings that need real time or predictions."""
     search, ensemble = config.search, config.ensemble
     if search.sampler in ("auto", "batched_tpe"):
-        # A fit of a thousand trials is like the next: each gives one in a hundred of them.
+        # Later fits of a thousand trials hardly differ, so each gives a hundredth of the trials.
         batch = max(1, search.trials // _FITS)
         sampler = {"type": "batched_tpe", "batch_size": batch} if batch > 1 else "batched_tpe"
         search = search.model_copy(update={"sampler": sampler})
     if ensemble is not None and ensemble.strategy == "greedy" and not keeps_selection:
         ensemble = ensemble.model_copy(update={"strategy": "top"})
-    # Event files of what was never trained would be taken for the real ones.
-    changes: dict[str, Any] = {"search": search, "ensemble": ensemble, "tensorboard": False}
+    changes: dict[str, Any] = {"search": search, "ensemble": ensemble}
     if config.resources.fused_members > 1:
-        # What fusing gains is not known before a probe, so segments are trained separately.
+        # The gain of fusing is not known before a probe, so segments are trained separately.
         changes["resources"] = config.resources.model_copy(update={"fused_members": 1})
     return config.model_copy(update=changes)
 
 
 def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
-    """A run directory without an earlier simulation; its store, even in part, may stay."""
+    """Remove an earlier simulation from a run directory; its store, even incomplete, may stay."""
     directory = RunDirectory(path)
     there = [*directory.path.iterdir()] if directory.path.exists() else []
     if there and not directory.simulated.exists():
@@ -270,7 +269,7 @@ def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
         )
     for entry in there:
         if entry.is_symlink() or entry.is_file():
-            if entry != directory.simulated:  # which goes by being replaced
+            if entry != directory.simulated:  # which is replaced later
                 entry.unlink()
         elif not (keeps_store and directory.store.name in entry.name):
             shutil.rmtree(entry)
@@ -279,7 +278,7 @@ def _cleared(path: Path, *, keeps_store: bool) -> RunDirectory:
 
 @contextmanager
 def _owned(directory: RunDirectory, view: View) -> Iterator[str]:
-    """Own a run directory that says from the start that it is a simulation's."""
+    """Own a run directory that is marked as a simulation from the start."""
     directory.path.mkdir(parents=True, exist_ok=True, mode=0o700)
     write_json(directory.simulated, {})
     with sole_driver(directory.path) as token, driver_log(directory.path, view.say):

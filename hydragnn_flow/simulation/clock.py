@@ -10,33 +10,33 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TypeVar
 
-from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS
 from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS
 
 Event = TypeVar("Event")
-# Longest time that passes at once while nothing happens [s]: the campaign looks again after that,
-# and after twice the time where it has looked in vain. What it looks for may depend on the time
-# alone, as whether segments have been at work long enough to be given more GCDs.
+# Longest time that passes at once while nothing happens [s]; it doubles whenever the campaign finds
+# nothing to do. The campaign has to look in between, as it may act on the time alone: after a while
+# running segments may get more GCDs.
 _JUMP = 15.0
-# Looks of a campaign in vain, one after the other with nothing to come, until it is given up.
+# Successive looks of a campaign with no event to come, after which the simulation fails.
 _MOST_LOOKS = 1_000
 
 
 @dataclass(order=True)
 class Appointment:
-    """Something that is to happen at a time, unless it is called off."""
+    """Action scheduled for a time, unless it is cancelled."""
 
     when: float
     _order: int
     action: Callable[[], None] | None = field(compare=False)
 
     def call_off(self) -> None:
-        """Have it not happen."""
+        """Cancel the action."""
         self.action = None
 
 
 class VirtualClock:
-    """The clock of a simulated campaign: time passes while the campaign waits, and then at once."""
+    """Clock of a simulated campaign: time passes only while the campaign waits, then at once."""
 
     def __init__(self) -> None:
         self._now = 0.0
@@ -46,25 +46,25 @@ class VirtualClock:
         self._jump = _JUMP
 
     def monotonic(self) -> float:
-        """Time since the simulation began [s]."""
+        """Time since the simulation started [s]."""
         return self._now
 
     def at(self, when: float, action: Callable[[], None]) -> Appointment:
-        """Have something happen at a time [s], after what is to happen then already."""
+        """Schedule an action for a time [s], after those already scheduled for that time."""
         appointment = Appointment(max(when, self._now), next(self._order), action)
         heapq.heappush(self._coming, appointment)
         return appointment
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """The next event; None if none comes in that time.
+        """Return the next event; None if none comes within ``seconds``.
 
-        Where the campaign only looks again and again for what has ended, longer and longer times
-        pass at once until something happens.
+        While the campaign only polls for ended segments, longer and longer times pass at once until
+        something happens.
 
         Raises
         ------
         CampaignStopped
-            If the campaign waits, and nothing is to come.
+            If the campaign waits, and no action is scheduled.
         """
         until = self._now + seconds
         if seconds >= SECONDS_BETWEEN_CHECKS and events.empty():
@@ -92,7 +92,7 @@ class VirtualClock:
             appointment.action()
 
     def _first(self) -> float:
-        """Time of the next thing to happen [s]; infinite if there is none."""
+        """Time of the next scheduled action [s]; infinite if there is none."""
         while self._coming and self._coming[0].action is None:
             heapq.heappop(self._coming)
         return self._coming[0].when if self._coming else math.inf

@@ -1,7 +1,7 @@
-"""Learning curves of simulated trials: smooth in the hyper-parameters, so that a search may learn.
+"""Learning curves of simulated trials: smooth in the hyper-parameters, so that a search can learn.
 
 Errors fall by a power of the epochs towards a floor, as those of many networks do (Hestness et al.,
-arXiv:1712.00409). The floor is a bowl over the search space, whose place is drawn by a seed.
+arXiv:1712.00409). The floor is a bowl over the search space, with its minimum drawn by a seed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.simulation.truth import draws
 
-# Error of a trivial predictor, the smallest floor, and how much worse the corner of a space is.
+# Error of a trivial predictor, smallest floor, and logarithm of the worst floor over the smallest.
 _FIRST, _FLOOR, _DEPTH = 1.0, 0.05, 3.0
-# Epochs in which errors begin to fall, and the power by which they do.
+# Epochs after which errors begin to fall, and the power by which they do.
 _EPOCHS, _POWER = 0.5, 0.8
-# Deviations of logarithms: of floors between trials, and of errors between epochs.
+# Standard deviations of the logarithms of floors between trials, and of errors between epochs.
 _OF_FLOORS, _OF_EPOCHS = 0.1, 0.03
 
 
@@ -29,19 +29,19 @@ class Curves(Protocol):
     """Validation errors of trials and members."""
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """The criterion after each epoch, from the first on, up to the segment's last."""
+        """Criterion after each epoch, from the first to the last of the segment."""
         ...
 
 
 class DrawnCurves:
-    """Errors that fall towards a floor, which a bowl over the search space decides.
+    """Errors that fall towards a floor, which is a bowl over the search space.
 
     Parameters
     ----------
     space
-        Dotted path → domain.
+        Domain of each hyper-parameter by its dotted path.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     """
 
     def __init__(self, space: Mapping[str, Parameter], seed: int) -> None:
@@ -52,7 +52,6 @@ class DrawnCurves:
         self._weights = dict(zip(space, weights.tolist(), strict=True))
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """The criterion after each epoch, from the first on, up to the segment's last."""
         drawn = draws(self._seed, "curve", spec.seed)
         floor = self._floor(spec.network) * math.exp(_OF_FLOORS * drawn.standard_normal())
         epochs = np.arange(1, spec.until_epoch + 1)
@@ -71,16 +70,16 @@ class DrawnCurves:
 
 
 def value_at(network: NetworkConfig, path: str) -> Any:
-    """The value at a dotted path of a network; None where there is nothing."""
+    """Value at a dotted path of a network; None if there is none."""
     found: Any = network
     for key in path.split("."):
         found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
-    # One width may be given for all layers.
+    # A single width may be given for all layers.
     return found[0] if isinstance(found, list | tuple) and found else found
 
 
 def _place(domain: Parameter, value: Any) -> float | None:
-    """Where a value is in its domain, 0 to 1; None if it is not in it."""
+    """Relative position of a value in its domain, 0 to 1; None if it is outside."""
     if domain.choices is not None:
         if value not in domain.choices:
             return None

@@ -1,4 +1,4 @@
-"""Plans: what a campaign will probably take of a machine, from simulations of it."""
+"""Plans: the probable cost of a campaign on a machine, from simulations of it."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from hydragnn_flow.simulation.survey import Configuration, survey
 from hydragnn_flow.simulation.truth import EstimatedTruth
 
 CONFIGURATIONS = 200
-"""Configurations of a survey."""
-# A plan adds up thousands of networks, of which one may be off by more than where a campaign sends
-# it: it counts fewer of them.
+"""Number of configurations in a survey."""
+# Tolerances of the interpolation of costs. A plan adds up thousands of networks, so errors of one
+# matter less than in a campaign, and fewer networks need counting.
 _TOLERANCE, _BEYOND = 0.7, 0.25
 
 
 class Quiet:
-    """A view that shows how many simulations there were, and nothing of each."""
+    """View that shows how many simulations are done, and nothing of each."""
 
     def __init__(self, view: View, total: int) -> None:
         self._view, self._total, self._done = view, total, 0
 
     def say(self, text: str) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def step(self, stage: str, done: int, total: int, note: str = "") -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def search(
         self, states: Mapping[str, int], ready: int, waiting: int, best: float | None, total: int
     ) -> None:
-        """Nothing."""
+        """Show nothing."""
 
     def one_more(self) -> None:
         """Show that another simulation is done."""
@@ -52,25 +52,25 @@ class Quiet:
 
 
 class Planner:
-    """Surveys a search space and simulates its campaign.
+    """Survey of a search space, and simulations of its campaign.
 
     Parameters
     ----------
     config
-        The campaign.
+        Configuration of the campaign.
     site
-        The machine. What was measured there before is made use of.
+        Machine to simulate; earlier measurements on it are used.
     store
-        The data, of which the sizes matter.
+        Store of the data, of which only the sizes matter.
     conditions
-        What the machine is like, beside its speed.
+        Properties of the machine other than its speed.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
 
     Raises
     ------
     InputError
-        If the campaign has a limit of energy, and it is not known what GCDs draw.
+        If the campaign has a limit of energy, and the power of the GCDs is unknown.
     """
 
     def __init__(
@@ -81,16 +81,16 @@ class Planner:
         self._experience: list[Experience] = CostFiles(site).read()
         self._works = WorkInterpolation(_TOLERANCE, _BEYOND)
         self.power = measured_power(self._experience)
-        """What GCDs and nodes draw, as it was measured there; None if it was not."""
+        """Measured power of GCDs and nodes; None if it was not measured."""
         self._watts = simulated_watts(config, site, self.power)
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether segments of the site were measured before."""
+        """True if segments were measured on the site before."""
         return any(any(one.segments.values()) for one in self._experience)
 
     def survey(self, view: View) -> list[Configuration]:
-        """Configurations that were drawn at random, and what each needs."""
+        """Draw configurations at random, and estimate the needs of each."""
         with tempfile.TemporaryDirectory() as folder:
             directory = RunDirectory(Path(folder))
             context = Context(
@@ -100,16 +100,16 @@ class Planner:
             return survey(context, CONFIGURATIONS, self._seed)
 
     def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
-        """Simulations by how far trials are off together, and by the number of nodes.
+        """Simulate the campaign with several systematic errors, and on other numbers of nodes.
 
-        Of half and twice the nodes there is one each, which is drawn as the middle one is.
+        Half and twice the nodes get one simulation each, with the middle systematic error.
 
         Parameters
         ----------
         view
-            Shows how many are done.
+            Display of the number of finished simulations.
         draws
-            Number of simulations with the nodes of the site.
+            Number of simulations with the site's own nodes.
         """
         nodes = self._site.nodes
         others = [n for n in (nodes // 2, 2 * nodes) if n >= 1]
@@ -148,12 +148,12 @@ class Planner:
         return found
 
     def _recall(self, context: Context) -> None:
-        """Have a campaign know what its real one would at its beginning."""
+        """Teach a campaign the earlier measurements that the real one would start with."""
         for earlier in self._experience:
             context.estimator.costs.recall(earlier)
 
 
 def _with_nodes(site: Site, nodes: int) -> Site:
-    """The same machine with another number of nodes, in as many batch jobs where that goes."""
+    """Return the machine with another number of nodes, in as many batch jobs if possible."""
     blocks = min(site.blocks, nodes)
     return replace(site, nodes=nodes // blocks * blocks, blocks=blocks)

@@ -1,4 +1,4 @@
-"""Recorded runs: what their segments took and came to, for a simulation of the same campaign."""
+"""Recorded runs: measured times and results of segments, to simulate the same campaign."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from hydragnn_flow.segment import SegmentResult, SegmentSpec
 from hydragnn_flow.simulation.curves import Curves, value_at
 from hydragnn_flow.simulation.truth import Cost, Truth
 
-# Gaps between segments of a GCD that are longer had another cause than the sending of the next [s].
+# Longer gaps between segments of a GCD are not due to launching the next one [s].
 _LONGEST_GAP = 5.0
-# Ends that are the network's own doing, and come again.
+# Statuses that are caused by the network itself, and recur.
 _RECURRING = ("diverged", "error")
 
 
 class RecordedRun:
-    """Times and learning curves of a run that was recorded.
+    """Times and learning curves of a recorded run.
 
-    A trial, or a member, is that of the record where number and parameters are the same.
+    A trial or member matches a recorded one if its number and parameters are the same.
 
     Parameters
     ----------
     path
-        The run directory.
+        Run directory of the recorded run.
 
     Raises
     ------
     InputError
-        If it holds no segments.
+        If it holds no ended segments.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,7 +58,7 @@ class RecordedRun:
             self._of[result.kind, result.number].append(result)
 
     def configured(self, config: RunConfig) -> RunConfig:
-        """A configuration whose trials have the recorded parameters, in the recorded order."""
+        """Return a configuration whose trials have the recorded parameters in the same order."""
         space = config.search.space
         enqueued = tuple(
             {name: value for name, value in trial.parameters.items() if name in space}
@@ -76,48 +76,48 @@ class RecordedRun:
 
     @property
     def selection(self) -> dict[str, Any] | None:
-        """The recorded choice of members; None if there is none."""
+        """Recorded choice of members; None if there is none."""
         file = self.directory.ensemble / SELECTION
         return read_json(file) if file.exists() else None
 
     def launch_seconds(self, spec: SegmentSpec) -> float:
-        """Time between the sending of a segment and its start [s]; in the median if not known."""
+        """Time to launch a segment [s]; the median of the run if this one's is unknown."""
         return self._gaps.get((spec.kind, spec.number, spec.rung), self._gap)
 
     def segments(self, spec: SegmentSpec) -> list[SegmentResult]:
-        """The recorded segments of the same trial or member."""
+        """Recorded segments of the same trial or member."""
         found = self._of.get((spec.kind, spec.number), [])
         return found if found and _are_of(found[0].parameters, spec.network) else []
 
 
 class RecordedTruth:
-    """Segments take what they took in a recorded run.
+    """Costs that segments had in a recorded run.
 
     Parameters
     ----------
     run
-        The recorded run.
+        Recorded run with the costs.
     other
-        The truth about segments that it does not know.
+        Truth for segments that the run does not have.
     uncounted_gib
-        Memory of a process that the recorded peaks lack [GiB].
+        Process memory that the recorded peaks lack [GiB].
     """
 
     def __init__(self, run: RecordedRun, other: Truth, uncounted_gib: float) -> None:
         self._run, self._other, self._uncounted_gib = run, other, uncounted_gib
 
     def cost(self, rank: Rank) -> Cost:
-        """The cost of a segment, of which this is a rank."""
-        known = [result for result in self._run.segments(rank.spec) if result.seconds > 0]
-        mine = [result for result in known if result.rung == rank.spec.rung]
+        """Cost of the segment that a rank belongs to."""
+        known = [result for result in self._run.segments(rank.segment) if result.seconds > 0]
+        mine = [result for result in known if result.rung == rank.segment.rung]
         recurring = [result for result in mine if result.status in _RECURRING]
         trained = [result for result in mine or known if _epochs(result) > 0]
         if not trained:
             cost = replace(
-                self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.spec)
+                self._other.cost(rank), launch_seconds=self._run.launch_seconds(rank.segment)
             )
             return replace(cost, status=recurring[-1].status) if recurring else cost
-        # Of one that was widened since, or was not alone on its GCD, what it would take alone.
+        # A segment that was widened, or co-located, is scaled to what it would take alone.
         width = len(trained[-1].gcds) or 1
         alone = statistics.fmean(1 / max(1.0, result.together) for result in trained)
         epochs = sum(map(_epochs, trained))
@@ -131,41 +131,40 @@ class RecordedTruth:
             busy=1.0,
             memory_gib=max(r.peak_memory_gib for r in trained) + self._uncounted_gib,
             graphs_per_step=trained[-1].graphs_per_step,
-            launch_seconds=self._run.launch_seconds(rank.spec),
+            launch_seconds=self._run.launch_seconds(rank.segment),
             status=recurring[-1].status if recurring else "ok",
         )
 
 
 class RecordedCurves:
-    """Errors are those of a recorded run.
+    """Errors of a recorded run.
 
     Parameters
     ----------
     run
-        The recorded run.
+        Recorded run with the errors.
     other
-        Errors of trials that it does not know, or of epochs that it has not come to.
+        Errors of trials that the run does not have, or of epochs that it did not reach.
     """
 
     def __init__(self, run: RecordedRun, other: Curves) -> None:
         self._run, self._other = run, other
 
     def errors(self, spec: SegmentSpec) -> list[float]:
-        """The criterion after each epoch, from the first on, up to the segment's last."""
         errors = self._other.errors(spec)
         seen: dict[int, float] = {}
         for result in self._run.segments(spec):
             seen |= {int(row[0]): row[3] for row in result.history}
         if not seen:
             return errors
-        # Beyond what was recorded they fall as others do.
+        # Beyond the recorded epochs, errors fall as drawn ones do.
         last = max(seen)
         scale = seen[last] / errors[last - 1] if last <= len(errors) else 1.0
         return [seen.get(epoch, scale * error) for epoch, error in enumerate(errors, start=1)]
 
 
 def _epochs(result: SegmentResult) -> float:
-    """Epochs that a segment has trained, and parts of one."""
+    """Number of epochs that a segment trained; 0 if it did not end well."""
     return result.to_epoch - result.from_epoch if result.status == "ok" else 0
 
 
@@ -178,9 +177,9 @@ def _are_of(parameters: Mapping[str, Any], network: NetworkConfig) -> bool:
 
 
 def _gaps(results: list[SegmentResult]) -> dict[tuple[str, int, int], float]:
-    """Time between each segment and the one before it on its GCD [s], where that was its sending.
+    """Time between each segment and the previous one on its GCD [s], where launching caused it.
 
-    Before the first on a GCD it is the time that its worker took to start after the first of all.
+    For the first on a GCD it is the time from the start of the run's first segment.
     """
     begun = min(result.started for result in results)
     of_gcds: defaultdict[tuple[str, str], list[SegmentResult]] = defaultdict(list)

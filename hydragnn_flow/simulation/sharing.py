@@ -1,4 +1,4 @@
-"""Processor sharing: how fast segments get on that are on a GCD together."""
+"""Processor sharing: the speed of co-located segments."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from hydragnn_flow.simulation.clock import Appointment, VirtualClock
 
 @dataclass(eq=False)
 class Job:
-    """Work that a segment has for its GCDs."""
+    """Work of a segment on its GCDs."""
 
     spots: Sequence[Spot]
     seconds: float
-    """Time it would take if it had its GCDs to itself [s]."""
+    """Time it would take with its GCDs to itself [s]."""
     busy: float
-    """Fraction of that time in which it keeps them busy."""
+    """Fraction of that time in which it keeps its GCDs busy."""
     memory_gib: float
-    """Memory on each [GiB]."""
+    """Memory on each GCD [GiB]."""
     ended: Callable[[], None]
-    """Called when all is done."""
+    """Function called when all is done."""
     done: float = 0.0
-    """Of ``seconds``."""
+    """Finished amount of ``seconds`` [s]."""
     _rate: float = 0.0
     _since: float = 0.0
     _end: Appointment | None = field(default=None, repr=False)
 
 
 class Gcds:
-    """GCDs on which jobs get on at a rate of at most one, together at no more than a GCD can do.
+    """GCDs with jobs, each at a rate of at most one, and together at most at a GCD's rate.
 
-    The rate is ``min(1, 1 / Σ busy)``, less a little for each other job on the GCD; jobs on several
-    GCDs go at the pace of the slowest.
+    The rate is ``min(1, 1 / Σ busy)``, less a little for each other job on the GCD. Jobs on several
+    GCDs run at the rate of the slowest.
 
     Parameters
     ----------
     clock
-        Whose time it is.
+        Virtual clock of the campaign.
     interference
-        How much longer a job takes beside each other one, as a fraction.
+        Slowdown of a job by each co-located one, as a fraction.
     """
 
     def __init__(self, clock: VirtualClock, interference: float = 0.0) -> None:
@@ -49,25 +49,25 @@ class Gcds:
         self._jobs: defaultdict[Spot, list[Job]] = defaultdict(list)
         self._occupied_since: dict[Spot, float] = {}
         self.occupied = 0.0
-        """Time in which GCDs had something to do, added up over those that have nothing now [s]."""
+        """Time in which idle GCDs were occupied, summed over them [s]."""
         self.busy = 0.0
-        """Time in which they were busy, added up over jobs that have ended [s]."""
+        """Busy GCD time of ended jobs [s]."""
 
     def on(self, spots: Iterable[Spot]) -> list[Job]:
-        """Jobs on any of some GCDs."""
+        """List the jobs on any of the GCDs."""
         return list({id(job): job for spot in spots for job in self._jobs[spot]}.values())
 
     def memory(self, spot: Spot) -> float:
-        """Memory that the jobs on a GCD take together [GiB]."""
+        """Total memory of the jobs on a GCD [GiB]."""
         return sum(job.memory_gib for job in self._jobs[spot])
 
     def done(self, job: Job) -> float:
-        """How much of a job is done [s]."""
+        """Finished amount of a job [s]."""
         self._advance(job)
         return job.done
 
     def begin(self, job: Job) -> None:
-        """Put a job on its GCDs."""
+        """Start a job on its GCDs."""
         now = job._since = self._clock.monotonic()
         for spot in job.spots:
             self._jobs[spot].append(job)
@@ -75,7 +75,7 @@ class Gcds:
         self._refresh(job.spots)
 
     def end(self, job: Job) -> None:
-        """Take a job off its GCDs, whether or not all is done."""
+        """Remove a job from its GCDs, finished or not."""
         self._advance(job)
         if job._end is not None:
             job._end.call_off()
@@ -88,7 +88,7 @@ class Gcds:
         self._refresh(job.spots)
 
     def _refresh(self, spots: Sequence[Spot]) -> None:
-        """Work out anew when the jobs on some GCDs end."""
+        """Recompute the ends of the jobs on some GCDs."""
         for job in self.on(spots):
             rate = min(map(self._rate, job.spots))
             if rate == job._rate:

@@ -1,4 +1,4 @@
-"""Survey of a search space: which configurations fit a machine how, and which do not, and why."""
+"""Survey of a search space: the configurations that fit a machine, and why others do not."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from hydragnn_flow.placement import too_large
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.space import suggest
 
-# Configurations that a part of the space must have been drawn in, none of which fits, before the
-# part is to blame.
+# Number of configurations drawn in a region of the space, none of which fits, before the region is
+# reported.
 _ENOUGH = 3
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A configuration of a search space, and what it needs."""
+    """Configuration of a search space, and its needs."""
 
     parameters: dict[str, Any]
     mpnn_type: str
     gcds: int = 1
     micro_batches: int = 1
     seconds: float = 0.0
-    """Time of all epochs of a trial, on its GCDs [s]."""
+    """Time of all epochs of a trial on its GCDs [s]."""
     memory_gib: float = 0.0
-    """On each [GiB]."""
+    """Peak memory on each GCD [GiB]."""
     reason: str = ""
-    """Why it does not fit; empty if it does."""
+    """Reason why it does not fit; empty if it does."""
 
 
 def survey(context: Context, count: int, seed: int) -> list[Configuration]:
@@ -45,11 +45,11 @@ def survey(context: Context, count: int, seed: int) -> list[Configuration]:
     Parameters
     ----------
     context
-        Of a campaign that has not begun.
+        Context of a campaign that has not started.
     count
-        Number of configurations.
+        Number of configurations to draw.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     """
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     study = optuna.create_study(sampler=RandomSampler(seed=seed))
@@ -80,7 +80,7 @@ def _configuration(context: Context, number: int, parameters: dict[str, Any]) ->
         )
     except StoreError:
         raise
-    except InputError as error:  # values that go together in pairs need not do so all at once
+    except InputError as error:  # values that are valid in pairs need not be so all together
         return Configuration(parameters, name, reason=str(error))
     estimate = task.estimate
     return Configuration(
@@ -97,14 +97,14 @@ def _configuration(context: Context, number: int, parameters: dict[str, Any]) ->
 
 
 def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> list[str]:
-    """Sentences that name the parts of a space in which nothing fits, and the reason.
+    """List sentences that name the regions of a space in which nothing fits, and the reason.
 
     Parameters
     ----------
     space
-        Dotted path → domain.
+        Domain of each hyper-parameter by its dotted path.
     found
-        A survey of it.
+        Survey of the space.
     """
     sentences = []
     for name, domain in space.items():
@@ -125,7 +125,6 @@ def _choices(name: str, choices: Sequence[Scalar], found: Sequence[Configuration
 
 
 def _ends(name: str, found: Sequence[Configuration]) -> list[str]:
-    """Ends of a range in which nothing fits."""
     having = sorted(
         (one for one in found if name in one.parameters), key=lambda one: one.parameters[name]
     )

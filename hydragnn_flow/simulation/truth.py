@@ -1,4 +1,4 @@
-"""What segments really take on a simulated machine, which the campaign has to find out."""
+"""Truth: costs of segments on a simulated machine, which the campaign has to learn."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from hydragnn_flow.placement import Estimate, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB
 from hydragnn_flow.segment import SegmentSpec, Status
 
-# Deviations of logarithms: of the rates of a GCD, of the constants of message-passing types and of
-# trials, and of memory. Step times of types differ by up to a factor of two.
+# Standard deviations of the logarithms of a GCD's rates, of the constants of message-passing types
+# and of trials, and of memory. Step times of types differ by up to a factor of two.
 _OF_RATES, _OF_TYPES, _OF_TRIALS, _OF_MEMORY = 0.4, 0.3, 0.12, 0.15
-# Rates at which a GCD exchanges gradients, within its node and beyond it [B/s], and the time that
-# an exchange takes whatever its size [s].
+# Rates at which a GCD exchanges gradients within its node and with others [B/s], and the latency of
+# an exchange [s].
 _WITHIN, _BEYOND, _LATENCY = 5e10, 1e10, 5e-5
-# Prediction takes a part of the time of training on as many graphs.
+# Time of a forward pass as a fraction of a training step with as many graphs.
 _PREDICTION = 0.4
 _SECONDS_OF_A_CHECKPOINT = 0.1
 # Time in which a trainer process opens the store and builds its network [s].
 _SECONDS_TO_START = {"cpu": 1.0}
 _SECONDS_TO_START_A_GPU = 8.0
-# Ranks wait for the slowest in every step; deviation of the logarithm of one rank's time.
+# Standard deviation of the logarithm of one rank's time; ranks wait for the slowest in every step.
 _OF_RANKS = 0.03
-# The largest batch over the mean one.
+# Ratio of the largest batch to the mean one.
 _LARGEST_BATCH = 1.25
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a segment takes of the GCDs that it has to itself."""
+    """Cost of a segment that has its GCDs to itself."""
 
     start_seconds: float
     """Time before its first step [s]."""
@@ -42,49 +42,49 @@ class Cost:
     """Time of an epoch, with its validation and checkpoint [s]."""
     step_seconds: float
     steps: int
-    """Steps of an epoch."""
+    """Number of steps in an epoch."""
     busy: float
     """Fraction of its time in which it keeps a GCD busy."""
     memory_gib: float
     """Peak memory of each GCD, process included [GiB]."""
     graphs_per_step: float = 0.0
-    """Mean number over all ranks; 0 where it is not known."""
+    """Mean number of graphs in a step over all ranks; 0 if unknown."""
     launch_seconds: float = 0.0
-    """Time between its sending and its start [s]."""
+    """Time between launch and start [s]."""
     status: Status = "ok"
-    """How it ends, if nothing around it goes wrong."""
+    """Status with which it ends, unless its node or batch job interferes."""
 
 
 class Truth(Protocol):
-    """What segments really take."""
+    """True costs of segments."""
 
     def cost(self, rank: Rank) -> Cost:
-        """The cost of a segment, of which this is a rank."""
+        """Cost of the segment that a rank belongs to."""
         ...
 
 
 def draws(seed: int, *of: int | str) -> np.random.Generator:
-    """Random numbers that depend on a seed and on what they are of, and on nothing else."""
+    """Make a generator that depends only on a seed and on the names in ``of``."""
     words = [int.from_bytes(str(word).encode()[:16].ljust(16, b"\0"), "little") for word in of]
     return np.random.default_rng([seed, *words])
 
 
 class DrawnTruth:
-    """A machine whose rates and constants were drawn by a seed, apart from the cost model.
+    """Machine whose rates and constants are drawn by a seed, independently of the cost model.
 
-    The work of a step is the network's, as the campaign counts it. What the machine makes of it has
-    rates of its own, a constant of each message-passing type and one of each trial. Over several
-    GCDs the arithmetic is divided, and the launches of operations are not; ranks exchange gradients
-    and wait for the slowest.
+    The work of a step is counted as by the campaign. The machine does it at its own rates, with a
+    constant for each message-passing type and one for each trial. Over several GCDs the arithmetic
+    is divided, and the launches of operations are not; ranks exchange gradients and wait for the
+    slowest.
 
     Parameters
     ----------
     estimator
-        Counts the work of networks; what it learns is not looked at.
+        Estimator that counts the work of networks; its experience is not used.
     site
-        The machine whose guessed rates the true ones are drawn around.
+        Machine around whose guessed rates the true ones are drawn.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     """
 
     def __init__(self, estimator: Estimator, site: Site, seed: int) -> None:
@@ -94,10 +94,10 @@ class DrawnTruth:
         self._types: dict[str, float] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """The cost of a segment, of which this is a rank."""
-        work, steps, slower, larger = self._of_trial(rank.spec)
+        """Cost of the segment that a rank belongs to."""
+        work, steps, slower, larger = self._of_trial(rank.segment)
         gcd, width = self._site.node.gcd, rank.world
-        micro_batches = rank.spec.network.Training.accumulation_steps
+        micro_batches = rank.segment.network.Training.accumulation_steps
         arithmetic, traffic, launch = self._rates
         computing = (
             max(work.flops / gcd.flops / arithmetic, work.bytes / gcd.bandwidth / traffic) / width
@@ -111,10 +111,10 @@ class DrawnTruth:
             exchange += _LATENCY * math.log2(width)
         slowest = math.exp(_OF_RANKS * math.sqrt(2 * math.log(width)))
         step = slower * (alone * slowest + exchange)
-        if rank.spec.budget is not None and rank.spec.budget[0] == "seconds":
-            each = rank.spec.budget[1] / rank.spec.network.Training.num_epoch
+        if rank.segment.budget is not None and rank.segment.budget[0] == "seconds":
+            each = rank.segment.budget[1] / rank.segment.network.Training.num_epoch
             steps = max(1, round(each / (step * width)))
-        graphs = self._estimator.graphs_per_step(rank.spec.network, rank.spec.batches)
+        graphs = self._estimator.graphs_per_step(rank.segment.network, rank.segment.batches)
         evaluated = self._estimator.judged / (graphs * steps)
         net = work.activation_bytes * _LARGEST_BATCH / (width * micro_batches)
         net += COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
@@ -149,18 +149,17 @@ class DrawnTruth:
 
 
 class EstimatedTruth:
-    """A machine that is as a cost model expects it, or off by as much as that says it may be.
+    """Machine that follows a cost model, exactly or within its stated error.
 
     Parameters
     ----------
     estimator
-        Its estimates; it is not to learn meanwhile.
+        Estimator with the cost model; it must not learn meanwhile.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     off
-        By how many standard deviations all trials together take longer than expected; those of a
-        message-passing type, and each trial, are off by numbers that are drawn. None is off if not
-        given.
+        Systematic error of the estimates in standard deviations, common to all trials; further
+        errors are drawn for each message-passing type and trial. By default there is none.
     """
 
     def __init__(self, estimator: Estimator, seed: int, off: float | None = None) -> None:
@@ -168,8 +167,8 @@ class EstimatedTruth:
         self._known: dict[tuple[int, int, int, int], Cost] = {}
 
     def cost(self, rank: Rank) -> Cost:
-        """The cost of a segment, of which this is a rank."""
-        spec, width = rank.spec, rank.world
+        """Cost of the segment that a rank belongs to."""
+        spec, width = rank.segment, rank.world
         key = spec.seed, spec.network.Training.accumulation_steps, spec.batches, width
         if key not in self._known:
             one, two = (
@@ -191,7 +190,7 @@ class EstimatedTruth:
         return self._known[key]
 
     def _factor(self, spec: SegmentSpec, estimate: Estimate) -> float:
-        """Time of a trial over the expected one."""
+        """Ratio of a trial's true time to the expected one."""
         if self._off is None:
             return 1.0
         of_type = draws(self._seed, "type", spec.network.kind).standard_normal()
@@ -200,8 +199,8 @@ class EstimatedTruth:
         return math.exp(deviation(estimate) * sum(share * off for share, off in shares))
 
 
-# Parts of a trial's error that all trials have in common, those of its type, and that is its own;
-# the squares add up to one. A site that was never measured is off as a whole.
+# Shares of a trial's error that are common to all trials, common to its type, and its own; the
+# squares add up to one. A site that was never measured is off as a whole.
 _SHARES = (math.sqrt(0.5), math.sqrt(0.25), math.sqrt(0.25))
 # 95th percentile of the standard normal distribution.
 _Z95 = 1.645

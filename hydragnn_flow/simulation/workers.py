@@ -1,4 +1,4 @@
-"""Simulated workers: segments take what a truth says, and come to what a curve says."""
+"""Simulated workers: segments cost what a truth says, and reach the errors of a curve."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from hydragnn_flow.simulation.sharing import Gcds, Job
 from hydragnn_flow.simulation.truth import Cost, Truth, draws
 from hydragnn_flow.training.checkpoint import VERSION, checkpoints
 
-# Time before the end of its batch job in which a segment has stopped with a checkpoint [s].
+# Time before the end of its batch job at which a segment has written its checkpoint [s].
 _SECONDS_TO_STOP = 10.0
 
 
 @dataclass(eq=False)
 class _Sending:
-    """A segment on its way: the ranks of each node, and how far it has got."""
+    """Attempt at a segment: its ranks on each node, and its progress."""
 
     spec: SegmentSpec
     parts: dict[str, tuple[Sequence[Rank], Future[list[SegmentResult]]]] = field(
@@ -42,12 +42,11 @@ class _Sending:
     began: float = 0.0
     from_epoch: float = 0.0
     stretch: float = 1.0
-    """Its time over what the truth says, which no two segments share."""
+    """Random ratio of its time to the true cost."""
     stop: Appointment | None = None
 
     @property
     def ranks(self) -> list[tuple[str, Rank]]:
-        """Its ranks and their nodes."""
         return [(node, rank) for node, (ranks, _) in self.parts.items() for rank in ranks]
 
 
@@ -57,21 +56,21 @@ class SimulatedWorkers:
     Parameters
     ----------
     site
-        The machine.
+        Site of the simulated machine.
     clock
-        Whose time it is.
+        Virtual clock of the campaign.
     truth, curves
-        What segments take, and what comes of them.
+        True costs and learning curves of segments.
     conditions
-        What else the machine is like.
+        Properties of the machine other than its speed.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     unix_time
-        At which the clock begins [s].
+        Unix time at which the clock starts [s].
     targets
-        Whose errors segments report.
+        Names of the targets whose errors segments report.
     gcd_watts
-        Power of a GCD with segments [W]; no energy is counted if not given.
+        Power of a GCD with segments [W]; without it no energy is counted.
     """
 
     def __init__(
@@ -97,30 +96,30 @@ class SimulatedWorkers:
         self._reached: dict[tuple[str, int], float] = {}
         self._since: dict[tuple[str, int], int] = {}
         self.ended = self.search_ended = 0.0
-        """Times at which the last segment has ended, and the last one of a trial [s]."""
+        """End of the last segment, and of the last one of a trial [s]."""
 
     def update(self, demand: int) -> None:
-        """Have as many batch jobs as the work needs."""
+        """Scale the batch jobs to ``demand`` GCDs."""
         self.blocks.update(demand)
 
     def hosts(self) -> list[Host]:
-        """The nodes that take work."""
+        """Return the nodes that take work."""
         return self.blocks.hosts()
 
     def waiting(self) -> str:
-        """Nothing: what a simulated campaign waits for takes no time."""
+        """Return no reason: waiting takes no real time in a simulation."""
         return ""
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Nothing: simulated nodes do not err."""
+        """Do nothing: simulated nodes do not spoil work."""
 
     def avoid(self, node: str, reason: str) -> None:
-        """Nothing: simulated nodes refuse no work."""
+        """Do nothing: simulated nodes never refuse work."""
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run a segment, or ranks of one, on a node; it begins when all its ranks are there."""
+        """Run ranks of a segment on a node; the segment starts when all its ranks are there."""
         future: Future[list[SegmentResult]] = Future()
-        spec = ranks[0].spec
+        spec = ranks[0].segment
         sending = self._sendings.setdefault(spec.attempt, _Sending(spec))
         sending.parts[node] = ranks, future
         if len(sending.ranks) == ranks[0].world:
@@ -128,10 +127,10 @@ class SimulatedWorkers:
         return future
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
-        """End the ranks of a gang on a node: in a simulation all of them have ended together."""
+        """Do nothing: in a simulation all ranks of a gang end together."""
 
     def release(self, node: str, attempt: str) -> None:
-        """Have a segment that is on a node end by itself, with a checkpoint."""
+        """Stop a segment at a checkpoint."""
         if (sending := self._sendings.get(attempt)) is not None:
             self._stop(sending)
 
@@ -180,7 +179,7 @@ class SimulatedWorkers:
             self._answer(sending, "out_of_memory", f"a step needs {memory} beside what is there")
 
     def _stop(self, sending: _Sending) -> None:
-        """End a segment at a checkpoint, as far as it has got."""
+        """End a segment at a checkpoint, with the progress it made."""
         assert sending.cost is not None and sending.job is not None
         cost, spec, done = sending.cost, sending.spec, self.gcds.done(sending.job)
         started = cost.launch_seconds + cost.start_seconds * sending.stretch
@@ -192,15 +191,15 @@ class SimulatedWorkers:
         self._answer(sending, "interrupted", "stopped before its end, with a checkpoint")
 
     def _lose(self, node: str) -> None:
-        """End what runs on a node that is gone, with nothing to show for it."""
+        """End the segments on a lost node without a result."""
         for sending in [*self._on[node].values()]:
             self._answer(sending, "lost", f"its node {node} was lost", gone=node)
         self._on.pop(node, None)
 
     def _answer(self, sending: _Sending, status: Status, reason: str, gone: str = "") -> None:
-        """Take a segment off its GCDs and say how it ended.
+        """End an attempt: free its GCDs and set the results of its ranks.
 
-        Where a node is gone, the ranks on others end because of it.
+        If a node is lost, the ranks on other nodes end because of it.
         """
         del self._sendings[sending.spec.attempt]
         if sending.stop is not None:
@@ -220,7 +219,7 @@ class SimulatedWorkers:
             future.set_result(
                 [
                     SegmentResult.of(
-                        rank.spec,
+                        rank.segment,
                         outcome if not gone or node == gone else others,
                         Place() if node == gone else self._place(node, rank),
                     )
@@ -253,13 +252,13 @@ class SimulatedWorkers:
         return outcome if status not in ("ok", "interrupted") else self._trained(sending, outcome)
 
     def _joules(self, sending: _Sending) -> float | None:
-        """Energy that each rank is charged with: of a GCD that it shared for its part of it."""
+        """Energy charged to each rank [J]: the share of its GCD for the time it computed."""
         if self._gcd_watts is None or sending.job is None:
             return None
         return self._gcd_watts * sending.job.done
 
     def _trained(self, sending: _Sending, outcome: TrainingOutcome) -> TrainingOutcome:
-        """What a segment that has got somewhere has to show for it."""
+        """Add progress, errors and speed to the outcome of a segment that has trained."""
         spec, cost, job = sending.spec, sending.cost, sending.job
         assert cost is not None and job is not None
         name = spec.kind, spec.number
@@ -295,7 +294,7 @@ class SimulatedWorkers:
 
 
 def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> dict[str, Any]:
-    """What a segment measures of its steps after the first ones."""
+    """Measurements of the steps after the first ones."""
     counted, joules = max(0, steps - WARM_UP_STEPS), outcome.joules
     share = counted * each / outcome.seconds if outcome.seconds else 0.0
     return {
@@ -307,7 +306,7 @@ def _steady(steps: int, cost: Cost, each: float, outcome: TrainingOutcome) -> di
 
 
 def _leave_checkpoint(spec: SegmentSpec) -> None:
-    """Checkpoint that can be read and holds nothing, in place of those before it."""
+    """Write a checkpoint that can be read and holds nothing, in place of earlier ones."""
     folder = spec.folder
     before = folder / spec.begin_with if spec.begin_with else None
     if before is not None and not spec.may_have_begun:

@@ -1,4 +1,4 @@
-"""Tests that a network of an engine passes if it can be trained, resumed and put in an ensemble.
+"""Conformance suites for an engine's networks: training, resuming, and use in an ensemble.
 
 Subclass :class:`PropertyEngineSuite` or :class:`PotentialEngineSuite`::
 
@@ -8,7 +8,7 @@ Subclass :class:`PropertyEngineSuite` or :class:`PotentialEngineSuite`::
         engine = "my_package.my_module:build"
         architecture = {"width": 16}
 
-The graphs are of copper and gold; their targets are an energy and forces, or `gap`, two numbers for
+The graphs are of copper and gold. The targets are an energy and forces, or `gap`, two numbers for
 each graph, and `charge`, one for each atom.
 """
 
@@ -46,11 +46,11 @@ class _Suite:
     _keys: ClassVar[dict[str, Any]]
     _outputs: ClassVar[dict[str, str]]
     _units: ClassVar[dict[str, list[float]]]
-    """Deviation of each component of the targets."""
+    """Standard deviation of each component of the targets."""
 
     @pytest.fixture
     def network(self) -> EngineNetwork:
-        """The network, checked."""
+        """Return the checked configuration of the network."""
         section = {
             "engine": self.engine,
             "Architecture": {"radius": CUTOFF, **self._keys, **self.architecture},
@@ -66,16 +66,16 @@ class _Suite:
 
     @pytest.fixture
     def model(self, network: EngineNetwork) -> EngineModel:
-        """The model, in training mode."""
+        """Build the model, in training mode."""
         return _built(network)
 
     def test_outputs_have_the_names_and_shapes_that_are_asked_for(self, model: EngineModel) -> None:
-        """What is missing or of another shape is refused by name."""
+        """The model names outputs that are missing or have another shape in an error."""
         found = outputs(model.eval(), alloy(0), alloy(1))
         assert all(np.isfinite(values).all() for values in found.values())
 
     def test_structures_are_told_apart(self, model: EngineModel) -> None:
-        """The other tests would pass for a constant too."""
+        """A constant would pass the other tests too."""
         for name, values in outputs(model.eval(), alloy(0), alloy(1, spacing=3.3)).items():
             assert np.ptp(values) > 0, name
 
@@ -100,13 +100,13 @@ class _Suite:
         assert all(torch.equal(batch[key], before[key]) for key in before.keys())  # noqa: SIM118
 
     def test_weights_are_drawn_from_the_seed(self, network: EngineNetwork) -> None:
-        """Members of an ensemble differ in it, and a trial that is begun again must not."""
+        """Ensemble members need different weights, and a restarted trial the same ones."""
         first, again, other = (_weights(_built(network, seed)) for seed in (1, 1, 2))
         assert torch.equal(first, again)
         assert not torch.equal(first, other)
 
     def test_it_learns(self, model: EngineModel) -> None:
-        """A few steps take the outputs half of the way to labels one deviation away."""
+        """Labels are one deviation away; a few steps bring the outputs half of the way."""
         batch = as_batch(alloy(0), alloy(1))
         wanted = {name: values.detach() for name, values in model(batch).items()}
         wanted = {name: wanted[name] + torch.tensor(unit) for name, unit in self._units.items()}
@@ -127,7 +127,7 @@ class _Suite:
         assert min(losses) < 0.25 * losses[0]
 
     def test_a_checkpoint_restores_it(self, network: EngineNetwork, model: EngineModel) -> None:
-        model(as_batch(alloy(0), alloy(1)))  # running means move
+        model(as_batch(alloy(0), alloy(1)))  # updates running means
         restored = _built(network, seed=7)
         restored.load_state_dict(model.state_dict())
         _same(outputs(restored.eval(), alloy(2)), outputs(model.eval(), alloy(2)))
@@ -150,7 +150,7 @@ class _Suite:
         _same({k: v.detach().cpu().numpy() for k, v in there.items()}, here)
 
     def test_another_process_knows_its_cost(self, network: EngineNetwork, tmp_path: Path) -> None:
-        """The driver's process that tries networks builds it, and takes steps with it."""
+        """The process in which the driver probes networks builds it, and takes steps with it."""
         graphs = as_graphs(*(alloy(seed) for seed in range(6)))
         for graph in graphs:
             atoms = graph.num_nodes
@@ -179,7 +179,7 @@ class PropertyEngineSuite(_Suite):
 
 
 class PotentialEngineSuite(_Suite):
-    """Tests of a network that predicts an energy, whose slopes are the forces."""
+    """Tests of a network that predicts an energy, with forces as its gradient."""
 
     _keys: ClassVar[dict[str, Any]] = {
         "enable_interatomic_potential": True,
@@ -190,7 +190,7 @@ class PotentialEngineSuite(_Suite):
     _units: ClassVar[dict[str, list[float]]] = {"energy": [0.8]}
 
     def test_forces_are_the_gradient_of_the_energy(self, model: EngineModel) -> None:
-        """Overrule it for a network that predicts forces by themselves."""
+        """Override this test for a network that predicts forces directly."""
         model, step = model.double().eval(), 1e-4
         batch = as_batch(alloy())
         batch.pos = batch.pos.double()

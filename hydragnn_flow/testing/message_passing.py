@@ -1,6 +1,6 @@
-"""Tests that every message-passing type passes, shipped or a user's own, in float64.
+"""Conformance suites for message-passing types, shipped or a user's own, in float64.
 
-Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for a type that sees lengths::
+Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for a type that reads lengths::
 
     import pytest
     from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
@@ -49,8 +49,8 @@ from hydragnn_flow.testing.networks import (
 )
 
 Make = Callable[..., HydraModel]
-# Graphs are stored in float32, so a structure that was moved is not quite the same: tolerance,
-# relative to the largest number.
+# Tolerance relative to the largest number: graphs are stored in float32, so moving a structure
+# changes it slightly.
 _STORED = 2e-5
 
 
@@ -63,7 +63,7 @@ def _pair(distance: float) -> ase.Atoms:
 
 
 class _Suite:
-    """Tests of one kind of network, :attr:`potential` or not."""
+    """Tests of one kind of network: potentials, or other targets."""
 
     potential: ClassVar[bool]
     architecture: ClassVar[dict[str, Any]] = {}
@@ -71,17 +71,17 @@ class _Suite:
 
     @pytest.fixture
     def mpnn_type(self) -> str:
-        """Name of the type, to be overridden; a fixture with ``params`` gives several."""
+        """Return the name of the type; override this, with ``params`` for several types."""
         raise NotImplementedError("override the fixture mpnn_type")
 
     @pytest.fixture
     def properties(self, mpnn_type: str) -> Properties:
-        """Properties of the type."""
+        """Return the properties of the type."""
         return properties_of(mpnn_type)
 
     @pytest.fixture
     def make(self, mpnn_type: str) -> Make:
-        """Builds a network from seed 0; keywords are keys of `Architecture`."""
+        """Return a function that builds a network from seed 0 and keys of `Architecture`."""
 
         def make(**options: Any) -> HydraModel:
             return build(mpnn_type, **{"potential": self.potential, **self.architecture, **options})
@@ -90,13 +90,13 @@ class _Suite:
 
     @pytest.fixture
     def model(self, properties: Properties, make: Make) -> HydraModel:
-        """A network that sees lengths if it can, in float64, ready to predict."""
+        """Return a network in float64 evaluation mode, which reads lengths if its type can."""
         asks = not self.potential and properties.lengths != "never"
         return lively(make(edge_features=["lengths"] if asks else None))
 
     def test_structures_are_told_apart(self, model: HydraModel) -> None:
-        """The other tests would pass for a constant too."""
-        # A network without lengths sees only who is whose neighbour: one atom more, elsewhere.
+        """A constant would pass the other tests too."""
+        # A network without lengths only reads the graph, so the second one lacks an atom.
         first, second = alloy(0), alloy(1, spacing=3.3)
         del second[0]
         for name, values in outputs(model, first, second).items():
@@ -123,7 +123,7 @@ class _Suite:
         _same(permuted, expected)
 
     def test_edge_order_does_not_matter(self, model: HydraModel) -> None:
-        """HydraGNN's files hold edges in any order."""
+        """HydraGNN's files have edges in any order."""
         batch, shuffled = as_batch(alloy()), as_batch(alloy())
         order = torch.randperm(batch.num_edges, generator=torch.Generator().manual_seed(0))
         shuffled.edge_index = batch.edge_index[:, order]
@@ -134,7 +134,7 @@ class _Suite:
 
     @pytest.mark.parametrize("far", [2, 3000], ids=["near", "far"])
     def test_choice_of_periodic_image_does_not_matter(self, model: HydraModel, far: int) -> None:
-        """Nor does it for trajectories of molecular dynamics without wrapped atoms."""
+        """Trajectories of molecular dynamics have unwrapped atoms, far from the cell."""
         atoms, moved = alloy(exact=False), alloy(exact=False)
         images = np.random.default_rng(2).integers(-far, far + 1, (len(atoms), 3))
         moved.positions += images @ atoms.cell.array
@@ -165,7 +165,7 @@ class _Suite:
         frame, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(3, 3)))
         turn = torch.from_numpy(frame * mirror * np.linalg.det(frame)).t()
         batch, turned = as_batch(alloy()), as_batch(alloy())
-        # In float64: stored in float32, a turned structure is not quite the same.
+        # In float64, because rounding to float32 would change a rotated structure slightly.
         turned.pos, turned.edge_shifts = (
             batch.pos.double() @ turn,
             batch.edge_shifts.double() @ turn,
@@ -244,13 +244,13 @@ class PropertySuite(_Suite):
         assert isinstance(architecture, Architecture)
         watched = _Watched(architecture)
         statistics = DatasetStatistics(5.0, 8.0, (0, 2, 5, 3), elements=(1, 6, 8))
-        # It stands in for the section, whose class would not let its keys be watched.
+        # A stand-in for the section, whose class does not let reads of its keys be recorded.
         make_stack(cast("Architecture", watched), statistics, 8, 2)
         assert watched.read & set(READ_BY) == set(properties.keys)
         assert not watched.read & architecture.unread()
 
     def test_vectors_are_as_its_properties_say(self, properties: Properties, make: Make) -> None:
-        """Whether the first of two layers passes on features that rotate with the frame."""
+        """Tensors after the first of two layers show whether it passes on equivariant features."""
         batch, has = as_batch(alloy()), []
         for equivariance in (False, True):
             model = make(equivariance=equivariance, num_conv_layers=2)
@@ -269,7 +269,7 @@ class PropertySuite(_Suite):
 
 
 class PotentialSuite(_Suite):
-    """Tests of potentials, for types that see lengths."""
+    """Tests of potentials, for types that read lengths."""
 
     potential = True
 
@@ -315,7 +315,7 @@ class PotentialSuite(_Suite):
             n = len(inside)
             steps.append((abs(energies[0] - energies[1]), np.abs(forces[:n] - forces[n:]).max()))
         (far, far_force), (near, near_force) = steps
-        # An edge that entered with its full weight would change it by about 1 eV, however near.
+        # An edge with its full weight would change the energy by about 1 eV at any gap.
         assert near < 1e-3 and near < 0.2 * far + 1e-9
         if properties.smooth_forces:
             assert near_force < 0.2 * far_force + 1e-9
@@ -323,7 +323,7 @@ class PotentialSuite(_Suite):
     def test_angles_matter_where_the_type_sees_them(
         self, properties: Properties, make: Make
     ) -> None:
-        """Two neighbours of one atom, too far from each other to be neighbours themselves."""
+        """Two neighbours of an atom are too far apart to be neighbours themselves."""
         model = lively(make(num_conv_layers=1))
 
         def bent(angle: float) -> ase.Atoms:
@@ -331,7 +331,7 @@ class PotentialSuite(_Suite):
             return ase.Atoms("AuCuAu", [[2.5, 0, 0], [0, 0, 0], end])
 
         energies, _ = energy_and_forces(model, bent(np.pi), bent(2.2))
-        # Far above what rounding does to 10 eV in float64; fresh weights may hardly see the angle.
+        # Far above rounding of 10 eV in float64; with fresh weights angles may hardly matter.
         assert (abs(energies[0] - energies[1]) > 1e-7) == properties.sees_angles
 
     def test_a_lone_atom_has_an_energy(self, model: HydraModel) -> None:
@@ -340,11 +340,11 @@ class PotentialSuite(_Suite):
         np.testing.assert_array_equal(forces, np.zeros((1, 3)))
 
     def test_ideal_lattices_and_coinciding_atoms_train(self, make: Make) -> None:
-        """Zero forces and zero lengths are where roots have infinite slopes."""
+        """Roots have infinite slopes at zero forces and zero lengths."""
         model = make()
         ideal = ase.build.bulk("Cu", "fcc", a=3.75, cubic=True)
         batch = as_batch(ideal, ase.Atoms("Cu2", [[0, 0, 0], [1, 0, 0]]))
-        batch.pos[5] = batch.pos[4]  # as only graphs that were not made of atoms can have it
+        batch.pos[5] = batch.pos[4]  # possible only in graphs that were not made from atoms
         outputs = model(batch)
         (outputs["energy"].square().sum() + outputs["forces"].square().sum()).backward()
         for name, parameter in model.named_parameters():
@@ -380,7 +380,7 @@ def _same(
 
 
 class _Watched:
-    """An `Architecture` that records which keys were read."""
+    """Wrapper of an `Architecture` that records which keys are read."""
 
     def __init__(self, architecture: Architecture) -> None:
         self._architecture = architecture

@@ -1,4 +1,4 @@
-"""Small structures and networks for tests of message-passing types."""
+"""Small structures and networks for the suites of message-passing types and engines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COPPER, GOLD = 29, 79
 
 
 def manifest() -> Manifest:
-    """The manifest of a Cu-Au store with an energy, forces and two more targets."""
+    """Return the manifest of a Cu-Au store with an energy, forces and two more targets."""
     targets = {
         "energy": {"level": "graph", "dim": 1, "unit": "eV"},
         "forces": {"level": "node", "dim": 3, "unit": "eV/Å"},
@@ -62,18 +62,18 @@ def manifest() -> Manifest:
 def network(
     mpnn_type: str, *, potential: bool = True, head: str = "node", **architecture: Any
 ) -> dict[str, Any]:
-    """HydraGNN's JSON for a small network of the targets of :func:`manifest`.
+    """Return HydraGNN's JSON for a small network with targets of :func:`manifest`.
 
     Parameters
     ----------
     mpnn_type
-        Name of a type, or ``module:Class``.
+        Name of a message-passing type, or ``module:Class``.
     potential
-        Whether it predicts energy and forces, or else `gap` and `charge`.
+        If true, the network predicts energy and forces, otherwise `gap` and `charge`.
     head
-        Level of a potential's head.
+        Level of a potential's head, ``node`` or ``graph``.
     **architecture
-        Further keys of `Architecture`.
+        Additional keys of `Architecture`.
     """
     section: dict[str, Any] = {
         "mpnn_type": mpnn_type,
@@ -108,7 +108,7 @@ def network(
 
 
 def build(mpnn_type: str, **options: Any) -> HydraModel:
-    """A network with weights of seed 0; keywords as of :func:`network`."""
+    """Build a network with weights of seed 0; keywords are those of :func:`network`."""
     torch.manual_seed(0)
     model = build_model(network(mpnn_type, **options), manifest())
     assert isinstance(model, HydraModel)
@@ -116,9 +116,9 @@ def build(mpnn_type: str, **options: Any) -> HydraModel:
 
 
 def alloy(seed: int = 0, spacing: float = 3.75, *, exact: bool = True) -> ase.Atoms:
-    """Four atoms of a strained and rattled Cu-Au cell, smaller than the cutoff.
+    """Return four atoms of a strained and rattled Cu-Au cell, smaller than the cutoff.
 
-    ``exact`` rounds to numbers that are exact in the float32 of stored graphs.
+    ``exact`` rounds positions and cell to numbers that are exact in the float32 of stored graphs.
     """
     rng = np.random.default_rng(seed)
     atoms = ase.build.bulk("Cu", "fcc", a=spacing, cubic=True)
@@ -132,7 +132,7 @@ def alloy(seed: int = 0, spacing: float = 3.75, *, exact: bool = True) -> ase.At
 
 
 def as_graphs(*structures: ase.Atoms) -> list[Data]:
-    """The structures as graphs, edges found anew."""
+    """Convert structures to graphs with new neighbour lists."""
     graphs = [atoms_to_graph(atoms, CUTOFF, None) for atoms in structures]
     for graph in graphs:
         graph.x = torch.cat([graph.x, torch.zeros_like(graph.x)], dim=1)
@@ -140,12 +140,12 @@ def as_graphs(*structures: ase.Atoms) -> list[Data]:
 
 
 def as_batch(*structures: ase.Atoms) -> Any:
-    """The structures as one PyG batch, edges found anew."""
+    """Convert structures to one PyG batch with new neighbour lists."""
     return batch_graphs(as_graphs(*structures))
 
 
 def lively(model: HydraModel) -> HydraModel:
-    """Model in float64, ready to predict, livelier than fresh weights, so that a fault shows."""
+    """Return the model in float64 evaluation mode, with larger weights so that faults show."""
     model = model.double().eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -154,13 +154,13 @@ def lively(model: HydraModel) -> HydraModel:
 
 
 def outputs(model: Model, *structures: ase.Atoms) -> dict[str, NDArray[Any]]:
-    """Predictions by output name."""
+    """Predict structures; returns arrays by output name."""
     return {name: value.detach().numpy() for name, value in model(as_batch(*structures)).items()}
 
 
 def energy_and_forces(
     model: HydraModel, *structures: ase.Atoms
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Energies [n_graphs] in eV and forces [n_atoms, 3] in eV/Å."""
+    """Predict energies [n_graphs] in eV and forces [n_atoms, 3] in eV/Å."""
     found = outputs(model, *structures)
     return found["energy"][:, 0], found["forces"]

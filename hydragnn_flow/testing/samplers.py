@@ -1,4 +1,4 @@
-"""Tests that every sampler passes, shipped or a user's own, in searches with conditions and rungs.
+"""Conformance suite for samplers, shipped or a user's own: conditional spaces and rungs.
 
 Subclass :class:`SamplerSuite`::
 
@@ -10,7 +10,7 @@ Subclass :class:`SamplerSuite`::
         def sampler(self) -> dict[str, object]:
             return {"type": "my_package.my_module:Mine", "radius": 3}
 
-What any Optuna study asks of a sampler is tested by `optuna.testing.pytest_samplers`.
+`optuna.testing.pytest_samplers` tests what any Optuna study asks of a sampler.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ _FLYING = 4
 class SamplerSuite:
     """Tests of a sampler as :class:`~hydragnn_flow.search.Search` uses it.
 
-    A sampler that cannot serve a search must say so before it begins, by an error when it is made
-    or when it first proposes; it then passes the tests of that search.
+    A sampler that does not support a search must raise an error before the search begins, when it
+    is created or first proposes. Tests of that search are then skipped.
     """
 
     @pytest.fixture
     def sampler(self) -> str | dict[str, Any]:
-        """Value of ``search.sampler``; defined by a subclass."""
+        """Return the value of ``search.sampler``; a subclass overrides this."""
         raise NotImplementedError
 
     @contextmanager
     def search(
         self, folder: Path, sampler: str | dict[str, Any], seed: int = 1, **keys: Any
     ) -> Iterator[Search]:
-        """A search over :data:`SPACE`, begun or continued; skips the test where it is refused."""
+        """Yield a new or continued search over :data:`SPACE`; skip the test if it is refused."""
         values = {"trials": 99, "min_epochs": 1, "space": SPACE, "sampler": sampler, **keys}
         try:
             config = SearchConfig.model_validate(values)

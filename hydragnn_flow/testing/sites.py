@@ -1,13 +1,13 @@
-"""Conformance suite for sites: what a campaign relies on, with nothing submitted.
+"""Conformance suite for sites: what a campaign relies on, without submitting a job.
 
-A subclass names a site file; pytest, run in an environment with this package, does the rest::
+A subclass names a site file; run it with pytest in an environment with this package::
 
     from hydragnn_flow.testing.sites import SiteSuite
 
     class TestMine(SiteSuite):
         name = "sites/mine.py"
 
-On the machine itself `hydragnn-flow site check` then starts a block of it.
+On the machine itself `hydragnn-flow site check` then starts a block of nodes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ import pytest
 from hydragnn_flow.execution.options import cores_in
 from hydragnn_flow.execution.site import LABEL, Site, about_site, load_site
 
-# Line of a batch script whose job the scheduler does not start a second time.
+# Line of a batch script that stops the scheduler from starting the job a second time.
 _STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}
 
 
 class SiteSuite:
-    """Tests of a site."""
+    """Tests of a site; a subclass sets :attr:`name`."""
 
     name: str | Path
-    """Site file, or name of a site that ships with the package."""
+    """Path of a site file, or name of a site that ships with the package."""
     options: Mapping[str, Any] = {}
-    """Options of a run; what is not given is that of the file's ``EXAMPLE``."""
+    """Options of a run; missing ones are those of the file's ``EXAMPLE``."""
 
     @pytest.fixture
     def site(self) -> Site:
-        """The site; override it where options alone do not make one."""
+        """Load the site; override this fixture if options alone do not define one."""
         return load_site(self.name, **{**example_options(self.name), **self.options})
 
     def test_its_blocks_share_its_nodes_evenly(self, site: Site) -> None:
@@ -51,7 +51,7 @@ class SiteSuite:
         assert node.scratch is None or Path(node.scratch).is_absolute()
 
     def test_each_gcd_has_cores_of_its_own(self, site: Site) -> None:
-        """One, two or four hardware threads a core; no groups leave it to the system."""
+        """Cores have one, two or four hardware threads. Without groups nothing is bound."""
         node = site.node
         groups = [cores_in(group) for group in node.cores]
         assert len(groups) in (0, len(node.gcds))
@@ -95,12 +95,12 @@ class SiteSuite:
 
 
 def example_options(name: str | Path) -> dict[str, Any]:
-    """Options of the ``EXAMPLE`` of a site file, as :func:`load_site` takes them."""
+    """Return the options of a site file's ``EXAMPLE``, for :func:`load_site`."""
     return about_site(name)[1].model_dump(exclude_unset=True)
 
 
 def executors_of(site: Site, directory: Path) -> dict[str, Any]:
-    """Parsl's executors of a site, by label; this host need not have any of its networks."""
+    """Return Parsl's executors of a site by label, without needing the site's networks."""
     from hydragnn_flow.execution.sites.batch import Executors
 
     parsl = site.parsl_config

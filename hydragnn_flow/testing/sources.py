@@ -1,4 +1,4 @@
-"""Tests that every data source passes, shipped or a user's own.
+"""Conformance suite for data sources, shipped or a user's own.
 
 Subclass :class:`SourceSuite`, write a few files of the format, and return the section that reads
 them::
@@ -34,7 +34,7 @@ from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.sources import Chunk, Record, Source, fingerprint, open_source
 
 _TARGETS = {"energy": np.zeros(1), "forces": np.zeros((2, 3))}
-# Float32 of positions, shifts and lengths.
+# Tolerance of positions, shifts and lengths in float32.
 _ROUNDING = 1e-4
 
 
@@ -42,7 +42,7 @@ class SourceSuite:
     """Tests of one source; a subclass overrides the fixture `section`."""
 
     cutoff: ClassVar[float] = 3.0
-    """Radius of the network that is to see the graphs; no edge of a source's own may be longer."""
+    """Radius of the network; the source's own edges, if any, must not be longer."""
 
     @pytest.fixture
     def section(self, tmp_path: Path) -> dict[str, Any]:
@@ -51,25 +51,25 @@ class SourceSuite:
 
     @pytest.fixture
     def source_config(self, section: dict[str, Any], tmp_path: Path) -> DataConfig:
-        """Configuration with that section; a test set that it does not give is a tenth."""
+        """Return a configuration with that section; a missing test set is a tenth of the data."""
         source = source_section(section)
         split = {} if "test" in source.roles else {"test": 0.1}
         return DataConfig.model_validate({"source": source, "split": split, "path": tmp_path})
 
     def test_the_configuration_survives_json(self, source_config: DataConfig) -> None:
-        """Tasks get it so, and run.yaml keeps it so."""
+        """Tasks receive the configuration as JSON, and run.yaml stores it so."""
         again = DataConfig.model_validate(json.loads(source_config.model_dump_json()))
         assert again == source_config
 
     def test_files_are_there(self, source_config: DataConfig) -> None:
-        """The quick check passes, and every file that is read counts in the fingerprint."""
+        """The quick check passes, and the fingerprint counts every file that is read."""
         source_config.check_files()
         files = open_source(source_config, 0).files()
         assert all(file.is_file() for file in files)
         assert fingerprint(source_config)["files"] == len(files)
 
     def test_chunks_cover_everything_once(self, source_config: DataConfig) -> None:
-        """Chunks are JSON, training comes first, and ranges of a file follow one another."""
+        """Chunks are JSON, training comes first, and ranges of a file are consecutive."""
         chunks = open_source(source_config, 0).chunks()
         assert [Chunk(**json.loads(json.dumps(asdict(chunk)))) for chunk in chunks] == chunks
         roles = [role for role, _ in groupby(chunks, key=lambda chunk: chunk.role)]
@@ -86,7 +86,7 @@ class SourceSuite:
                 first += here[-1].stop
 
     def test_a_chunk_read_alone_gives_the_same(self, source_config: DataConfig) -> None:
-        """Many processes read, each some chunks; each sees what one process would see."""
+        """Many processes read some chunks each; each gets what a single process would get."""
         together = open_source(source_config, 0)
         chunks = together.chunks()
         whole = [list(together.read(chunk)) for chunk in chunks]
@@ -96,7 +96,7 @@ class SourceSuite:
             assert len(records) == chunk.stop - chunk.start
 
     def test_any_range_of_a_chunk_can_be_read(self, source_config: DataConfig) -> None:
-        """A range is read alone and repeatedly."""
+        """Any range can be read alone and repeatedly."""
         source = open_source(source_config, 0)
         for chunk in source.chunks()[:3]:
             records = list(source.read(chunk))
@@ -125,7 +125,7 @@ class SourceSuite:
         assert all(level in (None, found[name]) for name, level in levels.items())
 
     def test_graphs_have_the_layout_of_a_store(self, source_config: DataConfig) -> None:
-        """Finite, of one layout and of the data types of all stores, with edges of right length."""
+        """Graphs are finite, of one layout, with the data types of stores and no long edges."""
         source = open_source(source_config, 0)
         read = list(self._graphs(source))
         columns = pack([graph for *_, graph in read], [record.origin for _, record, _ in read])

@@ -1,4 +1,4 @@
-"""The moving average of a model's weights, which is validated and kept."""
+"""Exponential moving average of a model's weights, which is validated and kept."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch.distributed.tensor import DTensor
 
 
 class Average:
-    """Weights averaged over about the last ``1 / (1 - decay)`` steps.
+    """Exponential moving average of weights, over about the last ``1 / (1 - decay)`` steps.
 
-    Polyak & Juditsky, SIAM J. Control Optim. 30, 838 (1992). A trial is judged at whatever epoch
-    its rung falls on, in the middle of its schedule, and the average is far less noisy there than
-    the last step's weights.
+    Polyak & Juditsky, SIAM J. Control Optim. 30, 838 (1992). A trial is compared at its rung, in
+    the middle of its learning-rate schedule. There the average is far less noisy than the weights
+    of the last step.
 
     Parameters
     ----------
     model
         The model that is trained.
     decay
-        What the average keeps of itself in a step; with 0 it is the model itself.
+        Fraction of the old average that a step keeps. With 0 the average is the model itself.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -35,14 +35,14 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Take in the weights after a step."""
+        """Update the average with the weights after a step."""
         if not self.decay:
             return
         weight = self.weight_of_a_step()
         torch._foreach_lerp_(_here(self._averaged), _here(self._newest), weight)
 
     def weight_of_a_step(self) -> float:
-        """Count a step; returns how much of the weights after it the average takes in."""
+        """Count a step; returns the weight of the new parameters in the average."""
         # Short at first, or the random initial weights would linger.
         weight = max(1 - self.decay, 9 / (10 + self.steps)) if self.steps else 1.0
         self.steps += 1
@@ -50,10 +50,9 @@ class Average:
 
     @contextmanager
     def applied(self) -> Iterator[nn.Module]:
-        """The model, ready to predict, with the averaged weights for the length of a context.
+        """Yield the model in evaluation mode with averaged weights; restore its own afterwards.
 
-        Its buffers are its own: what they hold, such as running means of a normalisation, is an
-        average already.
+        Buffers stay as they are: running means of a normalisation are averages already.
         """
         model = self._model.eval()
         if not self.decay:
@@ -70,21 +69,21 @@ class Average:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """Averaged parameters by name; none without an average."""
+        """Averaged parameters by name; empty if ``decay`` is 0."""
         return self._averaged
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint: plain values and tensors."""
+        """Return the state for a checkpoint: plain values and tensors."""
         return {"steps": self.steps, "weights": self._averaged}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint; from one made without an average, with the model's weights."""
+        """Restore from a checkpoint; one without averages gives the model's weights."""
         self.steps = state["steps"]
         for name, weight in self._averaged.items():
             weight.copy_(state["weights"].get(name, self._newest[name]))
 
 
 def _here(weights: Mapping[str, Tensor]) -> list[Tensor]:
-    """What this rank holds of weights; changing it changes them."""
+    """Return this rank's shard of each weight; writing to it changes the weight."""
     return [w.to_local() if isinstance(w, DTensor) else w for w in weights.values()]

@@ -1,10 +1,10 @@
 """Checkpoints: written whole or not at all, read without running code from them.
 
-One ends with the CRC-32 of all before it, which torch passes over.
+A file ends with the CRC-32 of everything before it, which torch ignores.
 
-Each sending of a segment writes a file of its own, and takes away those before it once it has. So
-nothing has to keep two writers apart: one that was taken for lost writes what nobody reads, or what
-is as good.
+Each attempt at a segment writes a file of its own and then deletes the older ones. So writers need
+no lock: an attempt that was wrongly taken for lost writes a file that nobody reads, or one that is
+equally valid.
 """
 
 from __future__ import annotations
@@ -25,17 +25,16 @@ from hydragnn_flow.training.memory import out_of_memory
 
 VERSION = 5
 IN_PARTS = 6
-"""Version of a checkpoint whose tensors are divided among parts, which an earlier package cannot
-read."""
+"""Version of a checkpoint that is sharded over several files, which earlier packages refuse."""
 FILE = "checkpoint.pt"
 PATTERN = "checkpoint*.pt"
-"""Matches the names of all checkpoints of a folder."""
-# A disk that is full, or away, may be back within such a time [s]; other ranks wait longer still.
+"""Glob pattern of all checkpoints in a folder."""
+# Time for a full or unreachable disk to recover [s]; other ranks' patience is longer still.
 SECONDS_TO_RECOVER = 60.0
 _NAME = re.compile(r"checkpoint(-\w+)?\.pt")
 REMEDY = "delete it to train afresh"
 CHECKSUM = "checksum"
-"""Key of a checkpoint that ends with its checksum; this once it is read."""
+"""Key of the checksum, for files that end with one; its value is set when the file is read."""
 _MARK = b"CRC-32: "
 _logger = logging.getLogger(__name__)
 
@@ -46,14 +45,14 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> int:
     Parameters
     ----------
     path
-        The checkpoint file.
+        Name of the checkpoint file.
     state
         Tensors and plain Python values only.
 
     Raises
     ------
     OSError
-        Naming the file, if the disk does not take it, or is full or out of reach for longer.
+        If the file cannot be written, even after waiting for a full or unreachable disk to recover.
     """
     try:
         return patiently(lambda: _write(path, state), seconds=SECONDS_TO_RECOVER)
@@ -62,12 +61,12 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> int:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints in a folder, of all sendings that have left one.
+    """Return the checkpoints in a folder, one for each attempt that has left one.
 
     Raises
     ------
     OSError
-        If the disk does not say.
+        If the folder cannot be listed.
     """
     try:
         with os.scandir(folder) as entries:
@@ -102,32 +101,32 @@ def load_checkpoint(
     lazily: bool = False,
     known: Mapping[str, int | None] | None = None,
 ) -> dict[str, Any]:
-    """Read a checkpoint with ``weights_only=True``; all of it is on the host.
+    """Read a checkpoint with ``weights_only=True``; all tensors are on the host.
 
     Parameters
     ----------
     path
-        The file, wherever it was written.
+        The file, on whatever device its tensors were.
     remedy
-        What whoever reads it can do where it cannot be read.
+        Advice to the user at the end of an error message.
     share
-        Number of this reader and how many there are, as :func:`.joined` takes them.
+        Index of this reader and number of readers, who divide the checking of shards.
     lazily
-        Map the files, and read tensors where they are looked at; those that several ranks have
+        Map the files into memory and read tensors on access. Tensors that several ranks have
         written come as :class:`.Rows`.
     known
-        Checksums of files by their names, as the ledger has them.
+        Expected checksums by file name, from the ledger.
 
     Raises
     ------
     Damaged
-        If the file is not what was written, or another than is known.
+        If the file is corrupt, or its checksum is not the expected one.
     InputError
-        If it cannot be read for another reason, or has a version this package does not read.
+        If it cannot be read for another reason, or its version is not supported.
     """
 
     def load() -> dict[str, Any]:
-        # Of ranks that read some of it each, one reads all.
+        # Ranks that read lazily each touch a fraction of the file; the first one checks all of it.
         state = read_alone(path, lazily=lazily, checked=not lazily or not share[0])
         found, expected = state.pop(CHECKSUM, None), (known or {}).get(path.name)
         if expected is not None and found != expected:
@@ -152,7 +151,7 @@ def load_checkpoint(
 
 
 def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
-    """A checkpoint's own content, without that of its parts; errors are torch's, or ValueErrors."""
+    """Read one checkpoint file without its shards; raises torch's errors or ValueError."""
     with open_regular(path) as file:
         file.seek(-min(len(_MARK) + 4, os.fstat(file.fileno()).st_size), os.SEEK_END)
         mark, crc = file.read(len(_MARK)), int.from_bytes(file.read(), "little")
@@ -169,19 +168,19 @@ def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dic
 def furthest(
     files: Sequence[Path], read: Callable[[Path], dict[str, Any]] = load_checkpoint
 ) -> tuple[Path, dict[str, Any]] | None:
-    """The checkpoint that has got furthest, and its content; None if there are none.
+    """Return the checkpoint with the most training, and its content; None if there are none.
 
     Parameters
     ----------
     files
-        To look among; those that are damaged, or gone by now, are logged.
+        Candidates. Damaged or deleted ones are logged and skipped.
     read
-        Reads one.
+        Function that reads a checkpoint.
 
     Raises
     ------
     InputError
-        If none of them can be read, or one only for now: it may be the furthest.
+        If none can be read, or if one is unreadable only for now: it may be the furthest.
     """
     found: tuple[Path, dict[str, Any]] | None = None
     damaged: InputError | None = None
@@ -205,10 +204,10 @@ def furthest(
 def named_or_furthest(
     path: Path, read: Callable[[Path], dict[str, Any]] = load_checkpoint
 ) -> tuple[Path, dict[str, Any]]:
-    """A checkpoint that the ledger names, or where that is gone another sending's, and its content.
+    """Return the checkpoint at ``path`` or, if it is gone, the furthest one, and its content.
 
-    A sending that was taken for lost, and was not, may have replaced it by its own. ``read`` is as
-    :func:`furthest` takes it.
+    An attempt that was wrongly taken for lost may have replaced the file by its own. ``read`` is
+    the same as in :func:`furthest`.
 
     Raises
     ------
@@ -220,14 +219,14 @@ def named_or_furthest(
 
 
 def copy_checkpoint(source: Path, target: Path) -> None:
-    """Copy a checkpoint to another folder, at once; one in parts becomes one that is whole.
+    """Copy a checkpoint to another folder atomically; a sharded one becomes one file.
 
     Raises
     ------
     InputError
-        If a part cannot be read.
+        If a shard cannot be read.
     OSError
-        If the disk does not take it.
+        If the copy cannot be written.
     """
     if folder_of(source) is None:
         copy_file(source, target)

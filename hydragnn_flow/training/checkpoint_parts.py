@@ -1,10 +1,10 @@
-"""Parts of a checkpoint: what of its tensors each rank holds, in a file of its own.
+"""Sharded checkpoints: each rank writes the tensors that it holds to a file of its own.
 
-The checkpoint names the folder of its parts, with the size and checksum of each. So it is written
-last, and makes the parts count. Some tensors are divided by rows: each part has some rows, and the
-checkpoint has a tensor without numbers (device ``meta``). Others are whole in one part, and the
-checkpoint does not have them. torch's own distributed checkpoints are pickles in part, in the files
-and between the ranks, and could run code where they are read.
+The checkpoint names the folder of these shards with the size and checksum of each. It is written
+last, so shards count only once all of them are on disk. A tensor may be divided by rows: each shard
+has some of them, and the checkpoint has an empty tensor on device ``meta``. Other tensors are whole
+in one shard and absent from the checkpoint. torch's own distributed checkpoints use pickle in files
+and between ranks, and could run code where they are read.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from hydragnn_flow.files import open_regular
 from hydragnn_flow.training.memory import out_of_memory
 
 ROWS = "rows"
-"""Of a part: rows of tensors, by the places of these in the checkpoint."""
+"""Key of a shard: rows of divided tensors, by the path of the tensor in the checkpoint."""
 OWN = "own"
-"""Of a part: tensors that it has alone, in mappings nested as the checkpoint's."""
+"""Key of a shard: tensors that only it has, in mappings nested like the checkpoint's."""
 KEY = "parts"
-"""Of a checkpoint: where its parts are."""
+"""Key of a checkpoint: folder, sizes and checksums of its shards."""
 SUFFIX = ".parts"
 _CHUNK = 2**24
-# CRC-32 of all bytes that end with their own.
+# CRC-32 residue: the result for any bytes that end with their own CRC-32.
 _WHOLE = 0x2144DF1C
 
 
 class Damaged(InputError):
-    """A file of a checkpoint is not what was written."""
+    """Error: a checkpoint file does not have the content that was written."""
 
 
 class Rows:
-    """A tensor whose rows are divided among the parts of a checkpoint; a slice of it is read.
+    """Tensor whose rows are divided among shards; slicing reads only the rows asked for.
 
     Parameters
     ----------
     pieces
-        The rows of each part, one after the other, in memory or mapped from a file.
+        Rows of each shard in order, in memory or mapped from a file.
     """
 
     def __init__(self, pieces: list[Tensor]) -> None:
@@ -67,19 +67,19 @@ class Rows:
 
 
 def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, dict[str, Tensor]]:
-    """A checkpoint's content without the tensors that are divided, and a rank's rows of these.
+    """Split a checkpoint's content into replicated content and this rank's rows of sharded tensors.
 
     Parameters
     ----------
     state
         Nested mappings and lists of tensors and plain values.
     piece
-        The rows that a rank has of a tensor; None if it has all.
+        Function that returns this rank's rows of a tensor; None if the rank has all rows.
 
     Returns
     -------
     state, rows
-        The rows by the place of their tensor in the state.
+        Content with empty tensors for sharded ones, and the rows by path of their tensor.
     """
     found: dict[str, Tensor] = {}
 
@@ -95,25 +95,25 @@ def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, 
 def joined(
     state: dict[str, Any], folder: Path, remedy: str, share: tuple[int, int], *, lazily: bool
 ) -> dict[str, Any]:
-    """A checkpoint's content with the tensors that are divided among its parts.
+    """Return a checkpoint's content with the tensors of its shards put back.
 
     Parameters
     ----------
     state
-        The checkpoint; one without parts comes back as it is.
+        Content of the checkpoint file; returned unchanged if it has no shards.
     folder
-        Where it is.
+        Folder of the checkpoint file.
     remedy
-        What whoever reads it can do where it cannot be read.
+        Advice to the user at the end of an error message.
     share
-        Number of this reader, and how many there are, who check some of the parts each.
+        Index of this reader and number of readers, who divide the checking of shards.
     lazily
-        Leave these tensors as :class:`Rows` in files that are mapped.
+        Leave sharded tensors as :class:`Rows` in files that are mapped into memory.
 
     Raises
     ------
     InputError
-        If a part is missing, or another than was written.
+        If a shard is missing, or does not have the content that was written.
     """
     if KEY not in state:
         return state
@@ -138,17 +138,17 @@ def joined(
 
 
 def new_folder(checkpoint: Path) -> str:
-    """A name for the parts of a checkpoint that no other has."""
+    """Return a unique folder name for the shards of a checkpoint."""
     return f"{checkpoint.stem}-{uuid.uuid4().hex[:12]}{SUFFIX}"
 
 
 def part_file(folder: Path, part: int) -> Path:
-    """The file of a rank."""
+    """Return the path of one shard."""
     return folder / f"part-{part:05d}.pt"
 
 
 def checksum(file: Path) -> int:
-    """CRC-32 of a file's content; of one that ends with its own, as checkpoints do, this one."""
+    """Return a file's CRC-32; for a file that ends with its own CRC-32, that value."""
     crc, end = 0, b""
     with open_regular(file) as content:
         while chunk := content.read(_CHUNK):
@@ -157,14 +157,14 @@ def checksum(file: Path) -> int:
 
 
 def folder_of(checkpoint: Path) -> Path | None:
-    """The folder of a checkpoint's parts; None if it has none, is damaged, or is not there.
+    """Return the folder of a checkpoint's shards; None if it has none, is damaged or is absent.
 
     Raises
     ------
     OSError
-        If the disk does not say.
+        If the disk cannot be read.
     """
-    # Most have none, and reading each would take long; a FIFO's writer would be waited for.
+    # Most have none, and reading each would take long. Opening a FIFO would wait for a writer.
     if not any(_folders(checkpoint.parent)) or checkpoint.is_fifo():
         return None
     try:
@@ -179,12 +179,12 @@ def folder_of(checkpoint: Path) -> Path | None:
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Take away a checkpoint, and then its parts, unless another checkpoint names them too.
+    """Delete a checkpoint, then its shards unless another checkpoint names them too.
 
     Raises
     ------
     OSError
-        If the disk does not let it.
+        If the file cannot be deleted.
     """
     parts = folder_of(checkpoint)
     checkpoint.unlink(missing_ok=True)
@@ -192,26 +192,26 @@ def remove_checkpoint(checkpoint: Path) -> None:
 
 
 def remove_parts(parts: Path | None) -> None:
-    """Take away a folder of parts, unless a checkpoint beside it names it.
+    """Delete a folder of shards, unless a checkpoint in the same folder names it.
 
     Raises
     ------
     OSError
-        If the disk does not say what checkpoints name.
+        If the checkpoints cannot be read.
     """
     if parts is not None and parts not in _all_named(parts.parent):
         shutil.rmtree(parts, ignore_errors=True)
 
 
 def sweep_parts(folder: Path, seconds: float) -> None:
-    """Take away parts that no checkpoint of a folder names, left by writers that were killed.
+    """Delete shards that no checkpoint names, left by writers that were killed.
 
     Parameters
     ----------
     folder
-        Of a trial or member.
+        Folder of a trial or member.
     seconds
-        Time since the last change of those that are deleted [s].
+        Least time since the last change of shards that are deleted [s].
     """
     with suppress(OSError):
         named = _all_named(folder)
@@ -225,7 +225,7 @@ def _all_named(folder: Path) -> set[Path | None]:
 
 
 def _named(folder: Path, state: Mapping[str, Any]) -> Path | None:
-    """The folder of parts that a checkpoint names; never one elsewhere."""
+    """Return the folder of shards that a checkpoint names; None if it is not in ``folder``."""
     name = state[KEY]["folder"] if KEY in state else None
     if not isinstance(name, str) or Path(name).name != name or not name.endswith(SUFFIX):
         return None
@@ -259,7 +259,7 @@ def _open(
 
 
 def _merged(state: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Nested mappings as one; of no key both have another value than a mapping."""
+    """Merge nested mappings recursively; the two differ only in keys or in nested mappings."""
     both = {key: _merged(state[key], value) for key, value in other.items() if key in state}
     return {**state, **other, **both}
 

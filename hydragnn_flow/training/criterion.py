@@ -1,7 +1,7 @@
-"""The criterion: one number without unit by which epochs, trials and members are judged.
+"""Criterion: the one dimensionless number by which epochs, trials and members are compared.
 
-It is the mean over the targets trained on of the mean absolute error divided by that of a trivial
-predictor. Squares would let a few atoms of thousands decide.
+By default it is the mean over the trained targets of the mean absolute error, divided by that of a
+trivial predictor. Squares would let a few atoms out of thousands decide.
 """
 
 from __future__ import annotations
@@ -24,25 +24,24 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Criterion:
-    """Error relative to that of a trivial predictor, over all targets trained on.
+    """Error relative to that of a trivial predictor, over all trained targets.
 
-    Of several data sets each is judged as much as any other: below, a target of each data set
-    counts as a target of its own.
+    With several data sets each counts equally: a target of each data set is a target of its own.
 
-    With ``mae`` the mean over the targets of their mean absolute errors in units of
-    ``trivial_errors``; with ``rmse`` the root mean square over the targets of their root mean
-    square errors in those units. About 1 means that nothing was learnt, 0 is perfect. Errors of
-    extensive targets are those per atom.
+    ``mae`` is the mean over targets of their mean absolute errors in units of ``trivial_errors``.
+    ``rmse`` is the root mean square over targets of their root mean square errors in those units. A
+    value of about 1 means that nothing was learnt, 0 is perfect. Errors of extensive targets are
+    per atom.
     """
 
     name: CriterionName
     trivial_errors: Mapping[str, float]
-    """Error of the trivial predictor on the training split, by target trained on; of several data
-    sets by target and data set, as ``energy@mptrj``."""
+    """Error of the trivial predictor on the training split, by trained target. With several data
+    sets the keys are target and data set, as ``energy@mptrj``."""
     per_atom: frozenset[str]
-    """Targets whose error is one per atom."""
+    """Targets whose error is divided by the number of atoms."""
     branches: Mapping[str, int] = field(default_factory=dict)
-    """Branch of each data set, where there are several."""
+    """Branch of each data set; empty if there is only one."""
 
     @classmethod
     def of(
@@ -52,18 +51,18 @@ class Criterion:
         trivial_errors: Mapping[str, float],
         name: CriterionName = "mae",
     ) -> Criterion:
-        """The criterion of a network.
+        """Return the criterion of a network.
 
         Parameters
         ----------
         network
-            Its targets of some weight in the loss are judged, each as much as any other.
+            Configuration whose targets with a weight in the loss enter the criterion equally.
         manifest
-            Of the store.
+            Manifest of the store: data sets, branches and extensive targets.
         trivial_errors
-            See :func:`~hydragnn_flow.training.trivial.trivial_errors`.
+            Errors from :func:`~hydragnn_flow.training.trivial.trivial_errors`.
         name
-            `ensemble.criterion`.
+            The criterion's name, from `ensemble.criterion`.
         """
         trained_on = [term.target for term in terms_of(network, manifest) if term.weight]
         return cls(
@@ -80,21 +79,21 @@ class Criterion:
 
     @property
     def targets(self) -> list[str]:
-        """Targets that are judged."""
+        """Targets that enter the criterion."""
         return list(dict.fromkeys(key.partition("@")[0] for key in self.trivial_errors))
 
     @property
     def power(self) -> int:
-        """1 where absolute errors are averaged, 2 where squares are."""
+        """Exponent of the errors: 1 for absolute errors, 2 for squares."""
         return 2 if self.name == "rmse" else 1
 
     def of_metrics(self, metrics: Mapping[str, float]) -> float:
-        """The criterion, from the errors that validation has measured.
+        """Compute the criterion from the errors that a validation has measured.
 
         Parameters
         ----------
         metrics
-            As of :class:`~hydragnn_flow.training.metrics.Metrics`.
+            Errors by name, from :class:`~hydragnn_flow.training.metrics.Metrics`.
         """
         ratios = []
         for key, trivial in self.trivial_errors.items():
@@ -111,7 +110,7 @@ class Criterion:
         n_atoms: NDArray[Any],
         branch: NDArray[np.int64] | None = None,
     ) -> Floats:
-        """The criterion of each candidate, ``[k]``; parameters as of :meth:`residuals`."""
+        """Compute the criterion of each candidate, ``[k]``; see :meth:`residuals`."""
         return self.of_residuals(*self.residuals(predictions, labels, n_atoms, branch))
 
     def residuals(
@@ -121,26 +120,26 @@ class Criterion:
         n_atoms: NDArray[Any],
         branch: NDArray[np.int64] | None = None,
     ) -> tuple[Floats, Floats]:
-        """Residuals of candidates on all targets, laid flat, and the share of each.
+        """Return flattened residuals of candidates on all targets, and the weight of each.
 
         Parameters
         ----------
         predictions
-            Target -> ``[k, n_graphs, d]`` or ``[k, n_atoms, d]`` of k candidates; others than those
-            judged are passed over.
+            Target -> ``[k, n_graphs, d]`` or ``[k, n_atoms, d]`` of k candidates; targets outside
+            the criterion are ignored.
         labels
-            Target -> ``[n_graphs, d]`` or ``[n_atoms, d]``; elements that are NaN, such as the
-            stress of a structure that is not periodic, are left out.
+            Target -> ``[n_graphs, d]`` or ``[n_atoms, d]``; NaN elements, such as the stress of a
+            structure that is not periodic, are left out.
         n_atoms
             Number of atoms of each graph, ``[n_graphs]``.
         branch
-            Branch of each graph, ``[n_graphs]``; read where there are several data sets.
+            Branch of each graph, ``[n_graphs]``; needed only with several data sets.
 
         Returns
         -------
         residuals, shares
-            ``[k, N]`` and ``[N]`` float64, in the order of :attr:`trivial_errors`, with which the
-            criterion of a weighted mean is ``of_residuals(weights @ residuals, shares)``.
+            ``[k, N]`` and ``[N]`` float64, in the order of :attr:`trivial_errors`. The criterion of
+            a weighted mean of candidates is ``of_residuals(weights @ residuals, shares)``.
         """
         parts: list[tuple[Floats, float]] = []
         for key, trivial in self.trivial_errors.items():
@@ -164,9 +163,9 @@ class Criterion:
         return np.concatenate([flat for flat, _ in parts], axis=1), np.concatenate(shares)
 
     def of_residuals(self, residuals: Floats, shares: Floats) -> Floats:
-        """The criterion ``[...]`` of residuals ``[..., N]``: ``(Σ s |r|^p)^(1/p)``.
+        """Compute the criterion ``[...]`` of residuals ``[..., N]``: ``(Σ s |r|^p)^(1/p)``.
 
-        Infinite where a prediction is not a number.
+        The result is infinite where a prediction is NaN.
         """
         found = (np.abs(residuals) ** self.power @ shares) ** (1 / self.power)
         return np.where(np.isnan(found), np.inf, found)

@@ -1,4 +1,4 @@
-"""Devices of this machine."""
+"""Devices that this machine can compute on."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import torch
 from hydragnn_flow.errors import InputError
 
 ACCELERATORS = ("cuda", "xpu")
-"""Kinds that this package computes on; AMD's are `cuda` to torch. Others lack float64."""
+"""Kinds of accelerators that are supported; AMD's are `cuda` to torch. Others lack float64."""
 
 
 def this_device() -> torch.device:
-    """An accelerator that is there, or the CPU.
+    """Return this machine's accelerator, or the CPU if it has none.
 
-    A build of torch for a kind of accelerator names it on machines without one, too.
+    A build of torch for an accelerator names its kind even on machines without one.
     """
     seen = torch.accelerator.current_accelerator(check_available=True)
     return torch.device(seen.type if seen is not None and seen.type in ACCELERATORS else "cpu")
 
 
 def usable_device(name: str | torch.device) -> torch.device:
-    """A device by torch's name.
+    """Return a device by torch's name after checking that it can be used.
 
     Raises
     ------
     InputError
-        If this machine has none of that name.
+        If this machine has no such device.
     """
     try:
         return torch.zeros(1, device=name).device

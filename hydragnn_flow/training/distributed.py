@@ -1,4 +1,4 @@
-"""The ranks of one job: a world of one process needs no torch.distributed at all."""
+"""Ranks of one job; a world of one process does not need torch.distributed."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.distributed_c10d import Store
 
-# How long a rank waits for another in a collective operation; saving a checkpoint is within it.
+# Timeout of collective operations; saving a checkpoint has to fit into it.
 PATIENCE = timedelta(minutes=5)
 _BACKENDS = {"cpu": "gloo", "cuda": "nccl", "xpu": "xccl"}
 _kept: list[object] = []
-# Words in their messages about a broken connection.
+# Words in the backends' messages about a broken connection.
 _TRANSPORTS = ("gloo/transport", "NCCL error", "TCPStore", "Connection closed by peer")
 
 
 @dataclass(frozen=True)
 class World:
-    """This process's place among the ranks of a job."""
+    """Rank of this process, number of ranks, and the collectives that training needs."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def is_first(self) -> bool:
-        """Whether this rank writes files and reports."""
+        """True for rank 0, which writes files and reports."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add ``values`` up over all ranks, in place."""
+        """Sum ``values`` over all ranks in place (collective)."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def told(self, text: str, device: torch.device, rank: int = 0) -> str:
-        """What one rank has to say to all of them; all ranks call this."""
+        """Broadcast a string from one rank to all (collective)."""
         if self.size == 1:
             return text
         said = text.encode(errors="surrogateescape") if self.rank == rank else b""
@@ -50,40 +50,40 @@ class World:
         return bytes(map(int, codes)).decode(errors="surrogateescape")
 
     def wait(self) -> None:
-        """Wait until every rank is here."""
+        """Wait until every rank has arrived (collective)."""
         if self.size > 1:
             dist.barrier()
 
     def leave(self) -> None:
-        """End what the ranks do together; all call this, as with NCCL none can leave alone."""
+        """Destroy the process group (collective); with NCCL no rank can leave alone."""
         if self.is_joined:
             dist.destroy_process_group()
 
     @property
     def is_joined(self) -> bool:
-        """Whether there are other ranks that have not been left yet."""
+        """True while there are other ranks and the process group exists."""
         return self.size > 1 and dist.is_initialized()
 
 
 def join(rank: int, size: int, store: Store | None, device: str) -> World:
-    """Be one of the ranks of a job, until all :meth:`World.leave` it.
+    """Join the process group of a job; all ranks end it with :meth:`World.leave`.
 
-    A rank that ends otherwise, by an error that the others do not have, must end its process: with
-    NCCL it would wait in `destroy_process_group` for those that wait for it.
+    A rank that fails with an error that the others do not have must end its process. With NCCL it
+    would hang in `destroy_process_group`, waiting for ranks that wait for it.
 
     Parameters
     ----------
     rank, size
-        This process's number, and how many there are.
+        Index of this process and number of processes.
     store
-        A fresh key-value store that all ranks share; a single rank needs none.
+        New key-value store that all ranks share; a single rank needs none.
     device
-        What they compute on: `cpu`, `cuda` or `xpu`.
+        Kind of device that the ranks compute on: `cpu`, `cuda` or `xpu`.
     """
     if size == 1:
         return World()
-    # ZeRO's ranks send their states pickled, over connections that anybody on the network may make,
-    # and torch reads them as it reads any pickle: it may run code. Read as weights they cannot.
+    # ZeRO's ranks exchange pickled states over connections that are open to anybody on the network,
+    # and torch would unpickle, and so run, whatever arrives. This limits it to weights.
     os.environ["TORCH_FORCE_WEIGHTS_ONLY_LOAD"] = "1"
     os.environ.pop("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", None)  # torch refuses both
     dist.init_process_group(
@@ -94,22 +94,22 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
 
 @contextmanager
 def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[World]:
-    """As :func:`join`, and leave at the end of a ``with`` block that all ranks come to."""
+    """Join like :func:`join` for a ``with`` block, whose end all ranks must reach."""
     world = join(rank, size, store, device)
     yield world
     world.leave()
 
 
 def keep_forever(thing: object) -> None:
-    """Do not free a thing; for a process that is about to end.
+    """Keep an object alive until the process ends, which it is about to do.
 
-    Freed with an all-reduce on its way, DDP's reducer waits for gloo's thread while it holds the
-    lock of Python that this thread wants (torch 2.13).
+    If DDP's reducer is freed during an all-reduce, it waits for gloo's thread while holding the
+    GIL, which that thread needs (torch 2.13).
     """
     _kept.append(thing)
 
 
 def lost_a_rank(error: Exception) -> bool:
-    """Whether an error says that a connection to another rank broke, and no more than that."""
+    """Return whether an error only says that the connection to another rank broke."""
     text = str(error)
     return isinstance(error, RuntimeError) and any(name in text for name in _TRANSPORTS)

@@ -1,4 +1,4 @@
-"""Joules of a segment, where its device or the processor counts them."""
+"""Energy of a segment [J], where its device or processor has counters."""
 
 from __future__ import annotations
 
@@ -19,46 +19,45 @@ from hydragnn_flow.energy_counters import (
     rapl_counters,
 )
 
-# A processor's counter begins anew every few minutes; a turn between two readings would be lost.
+# A processor's counter wraps around every few minutes; two wraps between readings would be lost.
 _SECONDS_BETWEEN_READINGS = 10.0
 
 
 class EnergyMeter:
-    """Energy used since the meter was made [J].
+    """Energy used since the meter was created [J].
 
     NVIDIA devices are read through NVML (package ``nvidia-ml-py``), AMD ones through AMD SMI
-    (package ``amdsmi``, part of ROCm), Intel's through the kernel, processors through RAPL. Where
-    that is not possible, Cray's `pm_counters` are read. NVML counts a device, RAPL and Cray's
-    `cpu_energy` the sockets with all that runs on them. AMD SMI and Cray's `accel0_energy` count a
-    package: of an MI250X each GCD is charged with half of that, whatever runs on the other.
+    (package ``amdsmi``, part of ROCm), Intel's through the kernel, processors through RAPL. If that
+    is not possible, Cray's `pm_counters` are read. NVML counts a device; RAPL and Cray's
+    `cpu_energy` count the sockets with everything that runs on them. AMD SMI and Cray's
+    `accel0_energy` count a package: each GCD of an MI250X is charged with half of it, whatever runs
+    on the other one.
 
     Parameters
     ----------
     device
-        Where the work is done.
+        Device that does the work.
     fraction
-        Of the energy of these counters that is the work's own, now.
+        Function that returns which fraction of the counted energy belongs to this segment now.
     """
 
     def __init__(self, device: torch.device, fraction: Callable[[], float] = lambda: 1.0) -> None:
         self._fraction, self._joules = fraction, 0.0
         self.source, self._counters = _counters(device)
-        """What counts it: `RAPL`, `NVML`, `AMD SMI`, `hwmon`, `pm_counters`; empty if nothing does.
-        """
+        """Kind of counters: `RAPL`, `NVML`, `AMD SMI`, `hwmon`, `pm_counters`; empty for none."""
         self._last = self._now()
         self._read = time.monotonic()
 
     def poll(self) -> None:
-        """Read the counters if that is due: others may begin or end on the device, and no counter
-        is to begin anew twice in between.
+        """Read the counters if that is due, so that ``fraction`` is current and no wrap is missed.
 
-        To be called at least every minute or so.
+        Call this at least once a minute.
         """
         if time.monotonic() - self._read > _SECONDS_BETWEEN_READINGS:
             self.joules()
 
     def joules(self) -> float | None:
-        """Energy so far [J]; None if nothing counts it, or no longer."""
+        """Return the energy so far [J]; None if there is no counter or one has failed."""
         self._read = time.monotonic()
         now = self._now()
         if not self._counters:
@@ -68,7 +67,7 @@ class EnergyMeter:
         return self._joules
 
     def _now(self) -> list[float]:
-        """What the counters show; a part of the energy would be taken for all if one is lost."""
+        """Read all counters [J]. If one fails all are dropped: their sum would be too small."""
         try:
             return [counter() for counter in self._counters]
         except Exception:  # the vendors' packages raise errors of their own
@@ -77,7 +76,7 @@ class EnergyMeter:
 
 
 def _counters(device: torch.device) -> tuple[str, list[Counter]]:
-    """What counts the energy of a device, and its counters; nothing if it is not counted."""
+    """Return the name of a device's energy counters, and the counters; empty if it has none."""
     if device.type == "cpu":
         sockets = rapl_counters()
         return ("RAPL", sockets) if sockets else _cray(cray_counter("cpu_energy"))
@@ -100,7 +99,7 @@ def _cray(counter: Counter | None) -> tuple[str, list[Counter]]:
 
 
 def _place(properties: Any) -> str:
-    """Address of a device on the bus, but for its function."""
+    """Return a device's PCI address without its function number."""
     return (
         f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:"
         f"{properties.pci_device_id:02x}."

@@ -1,4 +1,4 @@
-"""LAMB, which HydraGNN takes from DeepSpeed under the name of `FusedLAMB`."""
+"""LAMB optimiser, which HydraGNN takes from DeepSpeed under the name `FusedLAMB`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# Bounds of a layer's rate in units of the learning rate; DeepSpeed's.
+# Bounds of a layer's rate in units of the learning rate, as in DeepSpeed.
 _SMALLEST, _LARGEST = 0.01, 10.0
 
 
 class Lamb(Optimizer):
-    """Adam's direction, scaled layer by layer with the size of the layer's weights.
+    """Adam with a step length per layer in proportion to the norm of the layer's weights.
 
-    You et al., arXiv:1904.00962, algorithm 2. It reads nothing back from the device.
+    You et al., arXiv:1904.00962, algorithm 2. Steps do not synchronize with the device.
 
     Parameters
     ----------
     params
-        What to train.
+        Parameters that are trained.
     lr, betas, eps, weight_decay
-        As of ``torch.optim.AdamW``; the decay is part of the direction that is scaled.
+        Settings as in ``torch.optim.AdamW``; the decay is included in the direction that is scaled.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Take one step; torch's optimisers would return the closure's value, here is none."""
+        """Take one step; ``closure`` is ignored and nothing is returned, unlike in torch."""
         for group in self.param_groups:
             weights = [weight for weight in group["params"] if weight.grad is not None]
             if weights:
@@ -64,7 +64,7 @@ class Lamb(Optimizer):
         torch._foreach_div_(direction, denominator)
         torch._foreach_add_(direction, weights, alpha=group["weight_decay"])
         ratios = [
-            # A layer of zeros, as biases are at first, has no size to go by.
+            # A layer of zeros, such as biases at first, has no norm to scale by.
             torch.where((size > 0) & (length > 0), size / length, 1.0).clamp(_SMALLEST, _LARGEST)
             for size, length in zip(
                 torch._foreach_norm(weights), torch._foreach_norm(direction), strict=True

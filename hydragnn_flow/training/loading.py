@@ -1,8 +1,8 @@
-"""Batches on the device, made and copied while it computes.
+"""Data loading: batches are read and copied to the device while it computes.
 
 A thread reads the next batches into pinned memory and copies them on a stream of its own. The
-stream of the steps waits for a batch's copy; the host waits for neither. On a CPU the thread would
-take from the steps what it saves, so there a batch is made when it is asked for.
+stream of the steps waits for the copy of a batch; the host waits for neither. On a CPU the thread
+would compete with the steps, so batches are read on demand.
 """
 
 from __future__ import annotations
@@ -23,29 +23,28 @@ Batches = Generator[Batch, None, None]
 _T = TypeVar("_T")
 
 AHEAD = 2
-"""Batches made before they are asked for: one that is read while another is copied."""
+"""Number of batches read ahead: one is read while another is copied."""
 THREAD = "batches"
-"""Beginning of the thread's name."""
+"""Prefix of the thread's name."""
 
 
 def reads_ahead(device: torch.device) -> bool:
-    """Whether a thread makes the batches."""
+    """Return whether a thread reads batches ahead for this kind of device."""
     return device.type != "cpu"
 
 
 def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
-    """The batches in their order, on the device.
+    """Yield batches in their order, on the device.
 
-    Close it if you leave it before its end; then its thread is gone, and ``batches`` is closed too.
-    An exception of ``batches`` is raised here in the place of the batch.
+    Close the generator if you leave it early: this ends its thread and closes ``batches``. An
+    exception of ``batches`` is raised in place of the batch.
 
     Parameters
     ----------
     batches
-        On the host. For an accelerator they are made in another thread, :data:`AHEAD` of the
-        request.
+        Batches on the host. For an accelerator a thread reads them, :data:`AHEAD` of the request.
     device
-        Where they are wanted.
+        Device that the batches are copied to.
     """
     with closing(_each(batches)) as source:
         if not reads_ahead(device):
@@ -62,7 +61,7 @@ def on_device(batches: Iterable[Batch], device: torch.device) -> Batches:
 
 
 def moved(batch: Batch, device: torch.device) -> Batch:
-    """One batch on the device, for which the host waits."""
+    """Return one batch on the device; the host waits for the copy."""
     on_it: Batch = _counted(batch).to(device)
     return on_it
 
@@ -72,7 +71,7 @@ def _each(batches: Iterable[Batch]) -> Batches:
 
 
 def _counted(batch: Batch) -> Batch:
-    # Attention asks for these, and of a batch on the device the host would have to wait for them.
+    # Attention needs these numbers, and reading them from the device would make the host wait.
     batch.largest_graph = int((batch.ptr[1:] - batch.ptr[:-1]).max())
     batch.any_finite = bool(finite_graphs(batch).any())
     return batch
@@ -97,7 +96,7 @@ def _ahead(source: Batches, work: Callable[[Batch], _T]) -> Generator[_T, None, 
 
 
 class _Copies:
-    """Copies from pinned memory, on a stream beside that of the steps."""
+    """Copies from pinned memory on a stream other than that of the steps."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -105,19 +104,19 @@ class _Copies:
         self._stream = self._runtime.Stream(device)
 
     def begin(self, batch: Batch) -> tuple[Batch, Any]:
-        """Begin to copy a batch; in any thread. Also an event that says when it is done."""
+        """Begin to copy a batch, in any thread; returns the copy and an event at its end."""
         with self._runtime.stream(self._stream):
             copy = _counted(batch).pin_memory().to(self._device, non_blocking=True)
             return copy, self._stream.record_event()
 
     def end(self, copy: Batch, done: Any) -> Batch:
-        """Make this thread's later work on the device wait for the copy."""
+        """Make later work on the current stream wait for the copy; returns it."""
         steps = self._runtime.current_stream(self._device)
         steps.wait_event(done)
-        # Its memory belongs to the other stream, which must not use it again before the steps have.
+        # The memory belongs to the copying stream, which must not reuse it before the step is done.
         copy.record_stream(steps)
         return copy
 
 
-# One for good: what torch frees on a stream it gives to no other.
+# One instance for good: torch caches freed memory per stream, so a new stream could not reuse it.
 _copies = lru_cache(_Copies)

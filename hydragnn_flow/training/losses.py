@@ -1,9 +1,9 @@
-"""The training loss, exact for any number of ranks.
+"""Training loss, exact for any number of ranks.
 
 Every term is a sum over this rank's elements divided by the number of elements in the *global*
-batch. Ranks know that number from the store's index, so the ranks' sums add up to those of one
-process on the whole batch, whichever graphs each rank was given. With branches, terms of atoms are
-divided by the number of graphs and by the mean number of atoms of a structure of the data set.
+batch. Ranks know that number from the store's index. So the sums of the ranks add up to the loss of
+one process on the whole batch, however graphs are distributed. With branches, terms of atoms are
+divided by the number of graphs and by the mean number of atoms per structure of the data set.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from hydragnn_flow.training.terms import Term, atoms_per_structure, branch_weigh
 
 __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
-# Smallest mean square below a root, whose slope would be infinite at zero.
+# Smallest mean square under a root, whose slope is infinite at zero.
 _SMALLEST_SQUARE = 1e-24
 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many graphs and atoms a global batch holds."""
+    """Number of graphs and atoms in a global batch."""
 
     graphs: int
     atoms: int
 
 
 class Loss:
-    """Weighted sum of terms.
+    """Weighted sum of the loss terms.
 
     Parameters
     ----------
     network
-        Loss function, and weights of the tasks or of the potential's energy, forces and stress.
+        Loss function, and weights of the tasks or of a potential's energy, forces and stress.
     manifest
-        Of the store trained on; its statistics of the training split scale the residuals.
+        Manifest of the training store; its statistics of the training split scale the residuals.
     device
-        Where the predictions will be.
+        Device of the predictions.
     """
 
     def __init__(
@@ -63,18 +63,18 @@ class Loss:
         self.is_likelihood = training.loss_function_type == "GaussianNLLLoss"
         self._function = _element_wise(training)
         self._beta = training.nll_beta
-        # On the device from the start: a copy within a step would make the host wait.
+        # Created on the device: a copy within a step would make the host wait.
         self._weights = torch.tensor(
             [term.weight for term in self.terms], dtype=torch.float64, device=device
         )
-        # [n_branches, dim] of each term.
+        # Scale of each term, [n_branches, dim].
         self._scales = [
             torch.tensor(term.scale, dtype=torch.float64, device=device) for term in self.terms
         ]
         self._n_branches = network.branches
         weights, sizes = branch_weights(network, manifest), atoms_per_structure(network, manifest)
         of_graph = np.ones(network.branches) if weights is None else np.array(weights)
-        # Otherwise a data set would count the more in terms of atoms, the larger its structures.
+        # Otherwise a data set of larger structures would count more in terms of atoms.
         of_atom = of_graph if sizes is None else of_graph / np.array(sizes)
         self._row_weights = {
             level: torch.tensor(values, dtype=torch.float64, device=device)[:, None]
@@ -94,24 +94,24 @@ class Loss:
         *,
         judging: bool = False,
     ) -> Tensor:
-        """This rank's contribution to each term's mean over a global batch, ``[n_terms]`` float64.
+        """Return this rank's share of each term's mean over a global batch, ``[n_terms]`` float64.
 
         Parameters
         ----------
         outputs, batch
-            Predictions and labels.
+            Predictions, and the batch with their labels.
         counts
-            Of the global batch.
+            Number of graphs and atoms in the global batch.
         judging
-            Leave out weights that only shape the gradient, those of the β variant, so that losses
-            of different settings compare.
+            If true, omit weights that only shape the gradient (those of β-NLL), so that losses of
+            different settings are comparable.
         """
         means = [
             values.sum().double() / (getattr(counts, elements) * values.shape[1])
             for values, elements in self.term_values(outputs, batch, judging=judging)
         ]
-        # DDP waits for a gradient of every parameter, those of unweighted outputs included. Forces
-        # reach none that the energy does not, and theirs would take a second derivative.
+        # DDP waits for a gradient of every parameter, so other outputs are added with factor 0. Not
+        # forces: they use the energy's parameters, and would cost a second derivative.
         others = [
             outputs[name].sum().double()
             for name in outputs
@@ -123,11 +123,10 @@ class Loss:
     def term_values(
         self, outputs: Mapping[str, Tensor], batch: Batch, *, judging: bool = False
     ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"]]]:
-        """Of each term the summands of its mean, and what to divide their sum by.
+        """Yield the summands of each term's mean, and the kind of element to divide their sum by.
 
-        The summands are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. Their number is that of the
-        graphs or atoms of a global batch, for each component. Parameters are as of
-        :meth:`term_means`.
+        The summands are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. The divisor is the number of
+        graphs or atoms in the global batch, for each component. See :meth:`term_means`.
         """
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
@@ -149,17 +148,17 @@ class Loss:
             yield values, self._elements[term.level]
 
     def total(self, means: Tensor) -> Tensor:
-        """The loss, from the sum of all ranks' :meth:`term_means`; a scalar."""
+        """Compute the loss, a scalar, from the sum of :meth:`term_means` over all ranks."""
         return torch.dot(self._weights, means.sqrt() if self.is_root else means)
 
     def of_rank(self, means: Tensor, world: World) -> Tensor:
-        """This rank's contribution to the loss, from its :meth:`term_means`; a scalar.
+        """Compute this rank's contribution to the loss, a scalar, from its :meth:`term_means`.
 
-        Of several networks' means ``[n, n_terms]`` the loss of each ``[n]``.
+        Means ``[n, n_terms]`` of several networks give the loss of each network, ``[n]``.
 
-        The contributions of all ranks add up to the loss, and their gradients to the loss's. A
-        root is of the sum over ranks, so that sum is worked out first; then
-        ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))`` is a sum over ranks again.
+        The contributions of all ranks add up to the loss, and their gradients to its gradient. A
+        root needs the sum over ranks first; then its gradient is a sum over ranks again:
+        ``d sqrt(Σ m_r) = Σ dm_r / (2 sqrt(Σ m_r))``.
         """
         if not self.is_root:
             return means @ self._weights
@@ -174,16 +173,16 @@ class Loss:
 
 
 def gaussian_nll(residual: Tensor, deviation: Tensor, beta: float = 0.0) -> Tensor:
-    """Negative logarithm of a Gaussian, element by element, without its constant.
+    """Compute the negative Gaussian log-likelihood of each element, without its constant.
 
     Parameters
     ----------
     residual, deviation
-        Of the same shape and unit; the predicted deviation is above zero.
+        Error, and predicted standard deviation above zero, of the same shape and unit.
     beta
-        Weight each element with its variance to this power, through which no gradient flows:
-        β-NLL of Seitzer et al., arXiv:2203.09168, eq. 5. Without it, elements that are hard to
-        predict are given up early: their gradient is divided by the variance.
+        Exponent of the variance by which each element is weighted, without gradient: β-NLL of
+        Seitzer et al., arXiv:2203.09168, eq. 5. Without it elements that are hard to predict are
+        given up early, because their gradient is divided by the variance.
     """
     variance = deviation.square()
     values = 0.5 * (variance.log() + residual.square() / variance)
@@ -191,20 +190,20 @@ def gaussian_nll(residual: Tensor, deviation: Tensor, beta: float = 0.0) -> Tens
 
 
 def reference(batch: Batch, target: str, like: Tensor) -> Tensor:
-    """The labels of a target, in the shape, type and device of the prediction ``like``.
+    """Return the labels of a target in the shape, type and device of the prediction ``like``.
 
-    A stress stored as a 3×3 tensor comes in Voigt's order.
+    A stress stored as a 3×3 tensor is returned in Voigt order.
     """
     labels: Tensor = batch[target].to(like)
     if target == STRESS and labels.numel() == 9 * len(like):
         tensor = labels.view(len(like), 9)
-        # A list of indices would be copied to the device in every step.
+        # Indexing with a list would copy the list to the device in every step.
         return torch.stack([tensor[:, at] for at in VOIGT_PLACES], dim=1)
     return labels.view_as(like)
 
 
 def atoms_per_graph(batch: Batch, like: Tensor) -> Tensor:
-    """Number of atoms of each graph, ``[n_graphs, 1]``, in the type of ``like``."""
+    """Return the number of atoms of each graph, ``[n_graphs, 1]``, in the type of ``like``."""
     sizes: Tensor = batch.ptr[1:] - batch.ptr[:-1]
     return sizes.to(like).unsqueeze(1)
 
@@ -214,7 +213,7 @@ def _difference(output: Tensor, batch: Batch, target: str) -> Tensor:
 
 
 def _element_wise(training: Training) -> Callable[[Tensor], Tensor]:
-    """Loss of a residual that is already in units of its target's spread."""
+    """Return the element-wise loss, for residuals in units of their target's spread."""
     delta = training.huber_delta
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "mse": torch.square,
@@ -228,6 +227,6 @@ def _element_wise(training: Training) -> Callable[[Tensor], Tensor]:
 
 
 def _huber(residual: Tensor, delta: float) -> Tensor:
-    """Huber, Ann. Math. Statist. 35, 73 (1964); torch's ``smooth_l1`` is that of one."""
+    """Huber, Ann. Math. Statist. 35, 73 (1964); torch's ``smooth_l1`` has a delta of one."""
     size = residual.abs()
     return torch.where(size < delta, 0.5 * size.square(), delta * (size - 0.5 * delta))

@@ -1,4 +1,4 @@
-"""Peak memory of a process, and the use of memory that it frees."""
+"""Memory of a process: its peak, the reuse of freed blocks, and errors of lack of memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import torch
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-# Larger blocks are mapped one by one: kept, they were found to lie about in pieces that no other
-# fits in, eight times what was in use.
+# Larger blocks are mapped one by one. When kept, they fragmented the heap until it was eight times
+# what was in use.
 _LARGEST_KEPT = 2**25
-# Only torch's own allocator raises torch.OutOfMemoryError. Libraries beside it allocate for
-# themselves and fail with words of their own: BLAS and DNN libraries of CUDA and ROCm, the
+# Only torch's own allocator raises torch.OutOfMemoryError. Other libraries allocate memory
+# themselves and fail with messages of their own: BLAS and DNN libraries of CUDA and ROCm, the
 # runtimes of CUDA, HIP and Level Zero, NCCL and RCCL.
 _NO_MEMORY = re.compile(
     r"out[ _]of[ _](device[ _]|host[ _])?memory"
@@ -26,18 +26,18 @@ _NO_MEMORY = re.compile(
     r"|alloc_?failed"
     r"|failed to (cuda|hip) (malloc|calloc|host alloc)"
     r"|(can't|cannot) allocate memory"
-    # Level Zero says so of memory too, and hardly ever of anything else.
+    # Level Zero reports lack of memory by these, and hardly ever anything else.
     r"|ur_result_error_out_of_resources|ze_result_error_out_of_resources",
     re.IGNORECASE,
 )
 
 
 def keep_freed_memory() -> None:
-    """Have the C library keep freed memory for the next allocation.
+    """Make the C library keep freed memory for later allocations.
 
-    By default glibc gives memory back to the system, and it is faulted in again, as empty pages,
-    at each step or not at all, as chance has laid out the heap. Large networks spent up to a third
-    of their processor time on it. Other C libraries are left as they are.
+    By default glibc returns memory to the system and has it faulted in again as empty pages.
+    Depending on the layout of the heap, that happens at each step or never. Large networks spent up
+    to a third of their processor time on it. Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
@@ -46,7 +46,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Give back, to the system and to the device, what has been freed and kept."""
+    """Return freed memory that was kept, to the system and to the device."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -56,23 +56,23 @@ def give_back_memory() -> None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Begin a new measurement: a warm process remembers the peaks of earlier segments."""
+    """Reset the peak: a warm process remembers those of earlier segments."""
     if device.type != "cpu":
         runtime = _accelerator(device)
-        runtime.init()  # a process that has not used it yet is told "Invalid device argument"
+        runtime.init()  # or an unused runtime fails with "Invalid device argument"
         runtime.reset_peak_memory_stats(device)
     elif _CLEAR_REFS.exists():
         _CLEAR_REFS.write_text("5", encoding="utf-8")
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Most memory of its own that the process has had since the measurement began [GiB].
+    """Return the peak of the process's own memory since the reset [GiB].
 
-    On an accelerator, what torch has allocated there. On a processor, pages that are not a file's:
-    those of the libraries and of a store in memory are the node's and not the process's. Linux
-    keeps the peak of all pages only; those of files, which hardly ever become fewer, are subtracted
-    as they are at the end. So what was read of a store for the first time after the peak is missing
-    from the answer. Other systems count everything.
+    On an accelerator this is what torch has allocated there. On a processor it excludes pages of
+    files, since libraries and a store in memory belong to the node. Linux records the peak of all
+    pages only, so the file pages present at the end are subtracted; they hardly ever become fewer.
+    Parts of a store that were first read after the peak make the result too small. Other systems
+    count all pages.
     """
     if device.type != "cpu":
         return float(_accelerator(device).max_memory_allocated(device)) / 2**30
@@ -87,7 +87,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """The line in which an error says that memory ran out; None if it says something else."""
+    """Return the line of an error that reports lack of memory; None if there is none."""
     lines = str(error).splitlines() or [type(error).__name__]
     said = next((line for line in lines if _NO_MEMORY.search(line)), None)
     if said is None and isinstance(error, (MemoryError, torch.OutOfMemoryError)):
@@ -96,5 +96,4 @@ def out_of_memory(error: BaseException) -> str | None:
 
 
 def _accelerator(device: torch.device | None) -> Any:
-    """The module of a kind of device, such as ``torch.cuda`` or ``torch.xpu``."""
     return torch.get_device_module(device)

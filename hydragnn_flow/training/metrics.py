@@ -1,4 +1,4 @@
-"""Errors that people read, in the data's units, summed over validation batches."""
+"""Metrics: errors in the data's units for people to read, summed over validation batches."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hydragnn_flow.training.terms import STRESS_DIM
 
 @dataclass(frozen=True)
 class Metric:
-    """A mean error of one target."""
+    """Mean error of one target."""
 
     target: str
     level: str
     dim: int
-    """Number of components."""
+    """Number of components of the target."""
     per_atom: bool
-    """Whether the error of a graph is divided by its number of atoms."""
+    """True if the error of a graph is divided by its number of atoms."""
     error: CriterionName
 
     @property
@@ -37,30 +37,29 @@ class Metric:
 
 
 def metric_name(target: str, error: CriterionName, per_atom: bool) -> str:
-    """Name of a target's error in the results of a segment."""
+    """Return the name of a target's error in the results of a segment."""
     return f"{target}_{error}" + ("_per_atom" if per_atom else "")
 
 
 def of_data_set(name: str, data_set: str) -> str:
-    """Name of an error on the structures of one data set, such as ``energy_mae@mptrj``."""
+    """Return the name of an error on one data set, such as ``energy_mae@mptrj``."""
     return f"{name}@{data_set}"
 
 
 class Metrics:
-    """Mean absolute errors of all targets, of extensive ones per atom too; with root mean squares
-    where these are the criterion.
+    """Mean absolute errors of all targets, and root mean square errors if they are the criterion.
 
-    Of several data sets each has errors of its own, and an error of all is the mean over the data
-    sets, however large these are.
+    Extensive targets have errors per atom too. With several data sets there are errors of each one.
+    The overall error is then the mean over data sets, whatever their sizes.
 
     Parameters
     ----------
     targets
-        Level of each target that is predicted.
+        Level (graph or node) of each predicted target.
     manifest
-        Says which targets are sums over atoms.
+        Manifest of the store: data sets, dimensions and extensive targets.
     criterion
-        ``rmse`` adds the root mean square error by which a target is judged.
+        Name of the criterion; ``rmse`` adds the root mean square error of each target.
     """
 
     def __init__(
@@ -79,22 +78,22 @@ class Metrics:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of :meth:`sums`."""
+        """Shape of the result of :meth:`sums`."""
         return len(self._metrics) + 2, max(len(self._data_sets), 1)
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
-        """Sum of each error over the graphs of each data set in a batch, and the sets' sizes.
+        """Sum each error over the graphs of each data set in a batch.
 
         Parameters
         ----------
         outputs, batch
-            Predictions and labels.
+            Predictions, and the batch with their labels.
 
         Returns
         -------
         Tensor
-            ``[n_metrics + 2, n_data_sets]`` float64; squares for a root mean square. The last two
-            rows are the numbers of graphs and of atoms.
+            ``[n_metrics + 2, n_data_sets]`` float64, with squares for a root mean square. The last
+            two rows are the numbers of graphs and of atoms.
         """
         sums: list[Tensor] = []
         of_graph = self._number_of_graph(batch)
@@ -113,12 +112,12 @@ class Metrics:
         return torch.stack(sums)
 
     def means(self, sums: Tensor) -> dict[str, float]:
-        """Errors by name, from the sums over all graphs to be judged on all ranks.
+        """Compute errors by name from the sums over all graphs on all ranks.
 
         Parameters
         ----------
         sums
-            As of :meth:`sums`.
+            Sum of the results of :meth:`sums`.
         """
         *errors, graphs, atoms = sums.tolist()
         sizes = {"graph": graphs, "node": atoms}
@@ -136,7 +135,7 @@ class Metrics:
         return means
 
     def _number_of_graph(self, batch: Batch) -> Tensor | None:
-        """Place of each graph's data set among all, int64 [n_graphs]; None if there is but one."""
+        """Return the index of each graph's data set, int64 [n_graphs]; None without data sets."""
         if not self._data_sets:
             return None
         branches = list(self._data_sets)
@@ -146,7 +145,7 @@ class Metrics:
         return torch.bucketize(branch, torch.tensor(branches, device=branch.device))
 
     def _added(self, error: Tensor, number: Tensor | None) -> Tensor:
-        """Sum of rows by data set, ``[n_data_sets]`` float64."""
+        """Sum rows by data set, ``[n_data_sets]`` float64."""
         if number is None:
             return error.sum().double()[None]
         sums = torch.zeros(len(self._data_sets), dtype=torch.float64, device=error.device)

@@ -1,8 +1,8 @@
-"""Monitor of a training: stop requests, the deadline and the health of the losses.
+"""Monitor of a training: stop requests, the deadline and the finiteness of losses.
 
 A loss stays on the device until the host reads it, and reading makes the host wait. So the losses
-of about a second are read together, in a *synchronisation*; a step itself never waits. Several
-ranks agree there, since one that stopped alone would leave the others waiting.
+of about a second are read together, in a *synchronisation*, and steps never wait. Several ranks
+agree to stop there, since one that stopped alone would leave the others waiting.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.steady import Steady
 
 SECONDS_BETWEEN_SYNCS = 1.0
-# A checkpoint may cost this fraction of the training time it protects.
+# Writing a checkpoint may cost this fraction of the training time that it protects.
 CHECKPOINT_FRACTION = 0.05
-# A long epoch is saved within as well, or a lost node would cost all of it.
+# Long epochs are saved within too, or a lost node would cost a whole epoch.
 SECONDS_UNSAVED = 300.0
-# Checkpoints that the processes of a site may write on the way in a second, all of them together:
-# each is some requests of a file system that they and many others share.
+# Number of intermediate checkpoints that all processes of a site together may write per second:
+# each costs several requests to a shared file system.
 SAVES_PER_SECOND = 40.0
-# Kept free before the deadline, for what takes longer than ever before.
+# Reserve before the deadline, for steps and writes that take longer than ever before.
 SPARE_SECONDS = 5.0
 
 _ASKED, _LATE = "asked to stop", "its time is up"
 
 
 class Diverged(ArithmeticError):
-    """A loss or gradient became NaN or infinite."""
+    """Error: a loss or a gradient became NaN or infinite."""
 
 
 class Stopped(Exception):
-    """The segment is to end before its rung; the message says why."""
+    """Request to end the segment before its rung; the message says why."""
 
 
 class TrainingMonitor:
@@ -45,23 +45,23 @@ class TrainingMonitor:
     Parameters
     ----------
     world
-        This process's place among the ranks.
+        Rank of this process and number of ranks.
     device
-        Where the losses are.
+        Device of the losses.
     deadline
-        Time by the monotonic clock [s] by which the last checkpoint must be written.
+        Time on the monotonic clock [s] by which the last checkpoint must be written.
     should_stop
-        Whether the segment is asked to end; asked before every step, with several ranks at
-        every synchronisation.
+        Function that returns true if the segment has to end; called before every step, with several
+        ranks at every synchronisation.
     seconds_between_saves
-        Least time between checkpoints on the way [s].
+        Least time between intermediate checkpoints [s].
     alive
-        Told before every step, and every batch of an evaluation, how long the longest step has
-        taken [s]: by then it does not hang. 0 before the first synchronisation.
+        Heartbeat, called before every step and evaluation batch with the time of the longest step
+        so far [s], within which silence is normal; 0 before the first synchronisation.
     seconds_between_syncs
-        Most time of the steps between two synchronisations, about [s]; it is a second at most.
+        Approximate upper limit of the time between two synchronisations [s]; at most a second.
     joules
-        Energy of this rank so far [J]; None if nothing counts it.
+        Function that returns the energy of this rank so far [J]; None if there is no counter.
     """
 
     def __init__(
@@ -87,30 +87,30 @@ class TrainingMonitor:
         self._save_is_worth_it = self._save_is_urgent = False
         self._agreed = ""
         self.steps = 0
-        """Steps whose losses were read."""
+        """Number of steps whose losses have been read."""
         self.gcd_seconds = 0.0
-        """Their time on all GCDs together, the same on every rank [s]."""
+        """Time of these steps summed over all GCDs, the same on every rank [s]."""
         self._first = self._stepping = (0, 0.0)
         self._graphs = 0
         self.steady = Steady(joules)
-        """What the steps took after the first few."""
+        """Number, time and energy of the steps after the first few."""
         self.steady.resume()
 
     @property
     def step_seconds(self) -> float:
-        """Mean time of a step, from batch to batch [s]; the first only where it is the only one."""
+        """Mean time per step [s], excluding the first synchronisation unless it is the only one."""
         n, seconds = self._stepping if self._stepping[0] else self._first
         return seconds / n if n else 0.0
 
     def reason_to_stop(self) -> str:
-        """Why to stop here, or nothing; the device does not wait for it."""
+        """Return why to stop now, or an empty string; does not wait for the device."""
         self.alive(self._slowest_step)
         return self._agreed if self.world.size > 1 else self._reason()
 
     def record(self, loss: Tensor, norm: Tensor, graphs: int = 0) -> None:
-        """Keep this rank's loss of a step and the norm of the gradient, to be read later.
+        """Store this rank's loss and gradient norm of a step, to be read later.
 
-        ``graphs`` is the number of graphs of the step, on all ranks together.
+        ``graphs`` is the number of graphs in the step, over all ranks.
         """
         self._losses.append(loss)
         self._norms.append(norm)
@@ -118,32 +118,32 @@ class TrainingMonitor:
 
     @property
     def sync_is_due(self) -> bool:
-        """Whether it is time to synchronise; the same on every rank."""
+        """True if it is time to synchronise; the same on every rank."""
         return len(self._losses) >= self._steps_between_syncs
 
     def sync(self, epoch: int, step: int) -> list[float]:
-        """Read the losses since the last call; every rank calls this after the same step.
+        """Read the losses since the last call (collective, after the same step on every rank).
 
         Parameters
         ----------
         epoch, step
-            Epoch that is trained and steps taken in it, for messages.
+            Current epoch and number of steps taken in it, for messages.
 
         Returns
         -------
         list of float
-            The losses of the steps since then.
+            Loss of each step since the last call.
 
         Raises
         ------
         Diverged
-            Naming the first step whose loss, or the norm of whose gradient, is not finite.
+            If a loss or a gradient norm is not finite; it names the first such step.
         """
         n = len(self._losses)
         if n == 0:
             return []
         read = torch.stack([*self._losses, *(norm.double() for norm in self._norms)])
-        float(read[-1])  # waits for the device, or the time would not be that of the steps
+        float(read[-1])  # waits for the device, so that the time covers the steps
         now = time.monotonic()
         self._count(n, now - self._synced)
         reason = self._reason() if self.world.size > 1 else ""
@@ -173,17 +173,17 @@ class TrainingMonitor:
         return losses
 
     def save_is_due(self, *, within_epoch: bool) -> bool:
-        """Whether to write a checkpoint, as of the last synchronisation."""
+        """Return whether to write a checkpoint, decided in the last synchronisation."""
         return self._save_is_worth_it and (self._save_is_urgent or not within_epoch)
 
     def evaluated(self, seconds: float) -> None:
-        """Record how long an evaluation took; the next step's time begins now."""
+        """Record the duration of an evaluation [s]; the next step's time begins now."""
         self._slowest_evaluation = max(self._slowest_evaluation, seconds)
         self._synced = time.monotonic()
         self.steady.resume()
 
     def saved(self, seconds: float) -> None:
-        """Record how long writing the checkpoint took."""
+        """Record how long writing the checkpoint took [s]."""
         self._save_seconds = max(self._save_seconds, seconds)
         self._synced = self._saved = time.monotonic()
         self.steady.resume()
@@ -203,10 +203,10 @@ class TrainingMonitor:
         return _LATE if self._is_late() else ""
 
     def _is_late(self) -> bool:
-        # Before the first synchronisation nothing is known; a segment is to get at least so far.
+        # Before the first synchronisation step times are unknown; every segment may run that far.
         if self.deadline is None or self._slowest_step == 0.0:
             return False
-        # Several ranks do not ask again before their next synchronisation.
+        # Several ranks check again only at the next synchronisation.
         step = self._slowest_step * (self._steps_between_syncs if self.world.size > 1 else 1)
         ahead = step + self._slowest_evaluation + self._save_seconds + SPARE_SECONDS
         return time.monotonic() + ahead > self.deadline

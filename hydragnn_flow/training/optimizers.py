@@ -1,4 +1,4 @@
-"""The optimiser of a training."""
+"""Optimiser of a training."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from hydragnn_flow.config.network import Optimizer
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.lamb import Lamb
 
-# Adagrad's fused kernel is for the CPU alone in most versions of torch, which say so at a step.
+# Adagrad's fused kernel is for the CPU alone in most versions of torch, which fail only in a step.
 _FUSED = ("Adam", "AdamW", "SGD")
-# Of these kernels torch knows how they act on parts of parameters.
+# Fused kernels for which torch has rules to act on shards.
 _FUSED_ON_PARTS = ("Adam", "AdamW")
 
 
 def make_optimizer(
     model: nn.Module, settings: Optimizer, learning_rate: float, world: World
 ) -> torch.optim.Optimizer:
-    """The optimiser that `Training.Optimizer` asks for, of the parameters that are trained.
+    """Return the optimiser that `Training.Optimizer` asks for, of the trained parameters.
 
     Parameters
     ----------
     model
-        What to train.
+        Network whose parameters are trained, except frozen ones.
     settings
-        Type and weight decay.
+        Section `Training.Optimizer` with type and weight decay.
     learning_rate
-        The largest; a schedule sets that of each step.
+        Largest learning rate; a schedule sets the rate of each step.
     world
-        With more than one rank, `use_zero_redundancy` shares the state among them (Rajbhandari et
-        al., arXiv:1910.02054, stage 1). The steps are the same.
+        Ranks, over which `use_zero_redundancy` shards the state without changing the steps
+        (Rajbhandari et al., arXiv:1910.02054, stage 1).
     """
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     kind: Any = Lamb if settings.type == "FusedLAMB" else getattr(torch.optim, settings.type)
@@ -46,7 +46,7 @@ def make_optimizer(
         options["weight_decay"] = settings.weight_decay
 
     if settings.use_zero_redundancy and world.size > 1:
-        # Not fused: it has restored step counts on the CPU, where fused kernels do not find them.
+        # Not fused: it restores step counts on the CPU, and fused kernels need them on the device.
         return ZeroRedundancyOptimizer(weights, optimizer_class=kind, **options)
     in_parts = any(isinstance(weight, DTensor) for weight in weights)
     if settings.type in (_FUSED_ON_PARTS if in_parts else _FUSED):
@@ -56,10 +56,10 @@ def make_optimizer(
 
 
 def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:
-    """The learning rate for steps of a size, by `batch_scaling`; only then is the size asked for.
+    """Return the learning rate for a number of graphs per step, according to `batch_scaling`.
 
-    In proportion (Goyal et al., arXiv:1706.02677), or to its root, which suits Adam and its kin
-    (Malladi et al., arXiv:2205.10287).
+    The rate is proportional to the number (Goyal et al., arXiv:1706.02677) or to its root, which
+    suits Adam and similar optimisers (Malladi et al., arXiv:2205.10287).
     """
     if settings.batch_scaling == "none" or settings.reference_batch is None:
         return settings.learning_rate
@@ -68,7 +68,7 @@ def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], floa
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, world: World) -> dict[str, Any]:
-    """State for a checkpoint; on the first rank whole, on others of no use. All ranks call this."""
+    """Return the state for a checkpoint (collective); it is complete on the first rank only."""
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         optimizer.consolidate_state_dict(to=0)
         if not world.is_first:

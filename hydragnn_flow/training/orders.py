@@ -1,12 +1,13 @@
-"""Orders in which training draws graphs: endless, and any part of one is worked out alone.
+"""Orders in which training draws graphs: endless, with random access to any section.
 
-Every order goes through the graphs again and again, in passes. No graph of a data set comes a
-second time before all of it have come once.
+Every order goes through the graphs in passes: no graph of a data set is drawn a second time before
+all of them have been drawn once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Protocol
 
@@ -14,163 +15,195 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data.branch_runs import BranchRuns
-from hydragnn_flow.training.permutation import Ints, permutation
 
-# What the numbers of a seed are for, so that none says anything about another.
-_PASSES, _TURNS, _BLOCKS, _RESAMPLE = range(1, 5)
-# Draws that are shuffled together, at least, where branches take turns.
+Ints = NDArray[np.int64]
+# Purposes of random numbers of one seed beside passes, so that none depends on another.
+_TURNS, _RESAMPLE = 2, 4
+# Least number of draws that are shuffled together when branches alternate.
 _TOGETHER = 1024
-# Rounds of such draws whose random numbers are drawn at once.
-_CHAPTER = 16
+# Largest size whose permutation is numpy's, kept in half a megabyte; larger ones are computed.
+_KEPT = 2**16
+_ROUNDS = 5
 
 
 class Order(Protocol):
-    """An endless order of the graphs of a split."""
+    """Endless order of the graphs of a split."""
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
 
 
-class Shuffled:
-    """All graphs, shuffled anew for each pass.
+class _InPasses(Order):
+    """Order of whole passes through all graphs.
 
     Parameters
     ----------
     size
-        Number of graphs.
+        Number of graphs in the split or branch.
     seed
-        Decides the order.
+        Seed of the shuffles.
     bootstrap
-        Whether as many graphs are drawn with replacement, the same in each pass.
-    branch
-        Tells orders of one seed apart.
+        If true, replace the graphs by as many drawn with replacement, the same in each pass.
     """
 
-    def __init__(self, size: int, seed: int, bootstrap: bool = False, branch: int = 0) -> None:
-        self._size, self._seed, self._bootstrap, self._branch = size, seed, bootstrap, branch
+    def __init__(self, size: int, seed: int, bootstrap: bool = False) -> None:
+        self._size, self._seed, self._bootstrap = size, seed, bootstrap
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
-        return self.at(np.arange(start, stop))
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
+        found = [np.zeros(0, dtype=np.int64)]
+        while start < stop:
+            number, place = divmod(start, self._size)
+            end = min(place + stop - start, self._size)
+            found.append(self._of_pass(number, np.arange(place, end)))
+            start += end - place
+        return np.concatenate(found)
 
-    def at(self, places: Ints) -> Ints:
-        """The graphs at some places, in ascending order, [n]."""
-        if not len(places):
-            return places
-        number, place = np.divmod(places, self._size)
-        first, last = int(number[0]), int(number[-1])
-        bounds = np.searchsorted(number, np.arange(first, last + 2))
-        found = np.empty_like(places)
-        for turn in range(first, last + 1):
-            mine = slice(bounds[turn - first], bounds[turn - first + 1])
-            shuffled = permutation(self._size, self._seed, _PASSES, self._branch, turn)
-            found[mine] = shuffled(place[mine])
+    @abstractmethod
+    def _of_pass(self, number: int, places: Ints) -> Ints:
+        """Return the graphs at ascending positions of one pass, [n]."""
+
+
+class Shuffled(_InPasses):
+    """Order of all graphs, shuffled differently in each pass.
+
+    Parameters
+    ----------
+    size, seed, bootstrap
+        Arguments of every order of passes.
+    key
+        Numbers that distinguish orders with the same seed.
+    """
+
+    def __init__(self, size: int, seed: int, bootstrap: bool = False, *key: int) -> None:
+        super().__init__(size, seed, bootstrap)
+        self._key = key
+
+    def _of_pass(self, number: int, places: Ints) -> Ints:
+        graphs = permutation(self._size, self._seed, number, *self._key)(places)
         if self._bootstrap:
-            found = _resampled(found, np.int64(self._size), self._seed + self._branch)
-        return found
+            graphs = _resampled(graphs, np.int64(self._size), self._seed + sum(self._key))
+        return graphs
+
+
+class InBlocks(_InPasses):
+    """Order for streams: block by block, the blocks shuffled differently in each pass.
+
+    Parameters
+    ----------
+    bounds
+        First graph of each block, and the end of the last one, [n_blocks + 1].
+    seed, bootstrap
+        The same as for :class:`Shuffled`; a bootstrap resamples each block separately.
+    """
+
+    def __init__(self, bounds: Ints, seed: int, bootstrap: bool = False) -> None:
+        super().__init__(int(bounds[-1]), seed, bootstrap)
+        self._bounds = bounds
+
+    def _of_pass(self, number: int, places: Ints) -> Ints:
+        n_blocks = len(self._bounds) - 1
+        blocks = permutation(n_blocks, self._seed, number)(np.arange(n_blocks))
+        ends = np.cumsum(np.diff(self._bounds)[blocks])
+        turn = np.searchsorted(ends, places, side="right")
+        first = self._bounds[blocks[turn]]
+        size = self._bounds[blocks[turn] + 1] - first
+        within: Ints = places - ends[turn] + size
+        if self._bootstrap:
+            within = _resampled(first + within, size, self._seed)
+        return first + within
 
 
 class InTurns:
-    """Graphs of several branches in given proportions, those of each shuffled on their own.
+    """Order that draws several branches in given proportions, each branch shuffled separately.
 
     Parameters
     ----------
     runs
-        Which graphs belong to which branch.
+        Ranges of graphs that belong to each branch.
     shares
-        Branch -> graphs of it among as many draws as they are together.
+        Branch -> number of its graphs in a cycle of ``sum(shares.values())`` draws.
     seed, bootstrap
-        As :class:`Shuffled` takes them; a bootstrap draws from each branch on its own.
+        The same as for :class:`Shuffled`; a bootstrap resamples each branch separately.
     """
 
     def __init__(
         self, runs: BranchRuns, shares: Mapping[int, int], seed: int, bootstrap: bool = False
     ) -> None:
         self._seed = seed
-        self._members = [runs.of_branch(branch) for branch in shares]
-        self._orders = [
-            Shuffled(runs.graphs[branch], seed, bootstrap, branch=1 + branch) for branch in shares
+        self._branches = [
+            (runs.of_branch(branch), Shuffled(runs.graphs[branch], seed, bootstrap, 1 + branch))
+            for branch in shares
         ]
         repeats = -(-_TOGETHER // sum(shares.values()))
-        self._each = np.array([*shares.values()], dtype=np.int64) * repeats
+        self._each = np.array([*shares.values()]) * repeats
         self._turns = np.repeat(np.arange(len(shares), dtype=np.int16), self._each)
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
         length = len(self._turns)
         first, last = start // length, -(-stop // length)
-        branch = self._branches(first, last)
+        # Proportions are exact in every round.
+        rounds = [
+            np.random.default_rng([self._seed, number, 0, _TURNS]).permutation(self._turns)
+            for number in range(first, last)
+        ]
+        branch = np.concatenate([self._turns[:0], *rounds])
         drawn = np.empty(len(branch), dtype=np.int64)
-        by_branch = np.argsort(branch, kind="stable")
-        each = self._each * (last - first)
-        for number, ends in enumerate(np.cumsum(each).tolist()):
-            mine = by_branch[ends - each[number] : ends]
-            places = self._each[number] * first + np.arange(len(mine))
-            drawn[mine] = self._members[number].graphs(self._orders[number].at(places))
+        for number, (members, order) in enumerate(self._branches):
+            each = int(self._each[number])
+            drawn[branch == number] = members.graphs(order.graphs(first * each, last * each))
         return drawn[start - first * length :][: stop - start]
 
-    def _branches(self, first: int, last: int) -> NDArray[np.int16]:
-        """The branch of each draw of some rounds; in every round all proportions are exact."""
-        found = [self._turns[:0]]
-        for chapter in range(first // _CHAPTER, -(-last // _CHAPTER)):
-            rng = np.random.default_rng([self._seed, _TURNS, chapter])
-            found.append(rng.permuted(np.tile(self._turns, (_CHAPTER, 1)), axis=1).reshape(-1))
-        begin = (first - first // _CHAPTER * _CHAPTER) * len(self._turns)
-        return np.concatenate(found)[begin:][: (last - first) * len(self._turns)]
 
-
-class InBlocks:
-    """All graphs block by block, the blocks shuffled anew for each pass; for streams.
+# Alternating branches need the permutations of one pass of each at a time.
+@lru_cache(maxsize=64)
+def permutation(size: int, *key: int) -> Callable[[Ints], Ints]:
+    """Return a random permutation of ``range(size)``, as a function of positions, [n] -> [n].
 
     Parameters
     ----------
-    bounds
-        First graph of each block, and the end of the last, [n_blocks + 1].
-    seed, bootstrap
-        As :class:`Shuffled` takes them; a bootstrap draws from each block on its own.
+    size
+        Length of the permutation, at least 1.
+    key
+        Non-negative seeds; another key gives another permutation.
     """
+    if size <= _KEPT:
+        order = np.random.default_rng(key).permutation(size)
+        return lambda places: order[places]
+    bits, factors = (size - 1).bit_length(), _factors(*key)
 
-    def __init__(self, bounds: Ints, seed: int, bootstrap: bool = False) -> None:
-        self._bounds, self._seed, self._bootstrap = bounds, seed, bootstrap
-        self._pass = lru_cache(maxsize=2)(self._shuffled)
+    def computed(places: Ints) -> Ints:
+        numbers = _mixed(places, factors, bits)
+        # A power of two of numbers is mixed; those that are too large are mixed again.
+        while (beyond := np.flatnonzero(numbers >= size)).size:
+            numbers[beyond] = _mixed(numbers[beyond], factors, bits)
+        return numbers
 
-    def graphs(self, start: int, stop: int) -> Ints:
-        """The graphs at places ``start`` to ``stop - 1``, [stop - start]."""
-        size, found = int(self._bounds[-1]), [np.zeros(0, dtype=np.int64)]
-        while start < stop:
-            number, place = divmod(start, size)
-            count = min(stop - start, size - place)
-            found.append(self._of_pass(number, place, place + count))
-            start += count
-        return np.concatenate(found)
-
-    def _of_pass(self, number: int, start: int, stop: int) -> Ints:
-        blocks, ends = self._pass(number)
-        places = np.arange(start, stop)
-        turn = np.searchsorted(ends, places, side="right")
-        block = blocks[turn]
-        first = self._bounds[block]
-        size = self._bounds[block + 1] - first
-        within = places - ends[turn] + size
-        if self._bootstrap:
-            within = _resampled(first + within, size, self._seed)
-        return first + within
-
-    def _shuffled(self, number: int) -> tuple[Ints, Ints]:
-        """Blocks in the order of a pass, and the place where each one ends."""
-        rng = np.random.default_rng([self._seed, _BLOCKS, number])
-        blocks = rng.permutation(len(self._bounds) - 1)
-        return blocks, np.cumsum(np.diff(self._bounds)[blocks])
+    return computed
 
 
 def _resampled(numbers: Ints, size: np.int64 | Ints, seed: int) -> Ints:
-    """A number below ``size`` for each number, at random, but always the same for it.
+    """Map each number to a pseudo-random number below ``size`` that depends on it and the seed."""
+    found: Ints = _mixed(numbers, _factors(seed, 0, 0, _RESAMPLE), 62) % size
+    return found
 
-    The finaliser of SplitMix64 (Steele et al., OOPSLA 2014), which any place can be asked of.
+
+def _factors(*key: int) -> NDArray[np.uint64]:
+    """Return the odd factor of each round of :func:`_mixed`, [n_rounds]."""
+    return np.random.SeedSequence(key).generate_state(_ROUNDS, np.uint64) | np.uint64(1)
+
+
+def _mixed(numbers: Ints, factors: NDArray[np.uint64], bits: int) -> Ints:
+    """Permute the numbers below 2^bits.
+
+    Each round multiplies by an odd factor and mixes the upper half of the bits into the lower one,
+    which can both be inverted, as in the finaliser of SplitMix64 does (Steele et al., OOPSLA 2014).
     """
-    start = np.random.SeedSequence([seed, _RESAMPLE]).generate_state(1, np.uint64)
-    mixed = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + start
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    return np.asarray(mixed % np.asarray(size).astype(np.uint64)).astype(np.int64)
+    mixed, mask = numbers.astype(np.uint64), np.uint64(2**bits - 1)
+    for factor in factors:
+        mixed *= factor
+        mixed += factor >> np.uint64(7)
+        mixed &= mask
+        mixed ^= mixed >> np.uint64((bits + 1) // 2)
+    return mixed.astype(np.int64)

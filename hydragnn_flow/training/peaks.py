@@ -1,4 +1,4 @@
-"""Peaks of a device for a roofline: floating-point operations and bytes in a second, measured."""
+"""Peak rates of a device for a roofline, measured: operations and bytes per second."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import torch
 
 from hydragnn_flow.training.profile_result import Peaks
 
-# Side of the squares that are multiplied, and numbers of an array that is read or written: far more
-# than a cache holds, little beside the memory of a GCD.
+# Side of the multiplied square matrices, and length of the arrays that are read and written: far
+# larger than a cache, small compared with the memory of a GCD.
 _SIDE = {"cpu": 512}
 _LARGE_SIDE = 4096
 _NUMBERS = {"cpu": 2**23}
@@ -20,14 +20,14 @@ _DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32, "fp64": torch.float64}
 
 
 def measured_peaks(device: torch.device, precision: str) -> Peaks:
-    """Multiply matrices and add arrays for half a second; the best of the tries.
+    """Measure peak rates with matrix products and array sums for half a second; best of all tries.
 
     Parameters
     ----------
     device
-        A GCD. Others that work beside it take from what they share with it.
+        Device to measure. Other load on it lowers the result.
     precision
-        Of the products: that of `Training.precision`.
+        Precision of the matrix products, as in `Training.precision`.
     """
     side = _SIDE.get(device.type, _LARGE_SIDE)
     a, b = (torch.randn(side, side, device=device).to(_DTYPES[precision]) for _ in range(2))
@@ -41,7 +41,7 @@ def measured_peaks(device: torch.device, precision: str) -> Peaks:
 
 
 def _shortest(device: torch.device, work: Callable[[], object]) -> float:
-    """The shortest time of some work [s]."""
+    """Return the shortest time of repeated runs [s]."""
     work()
     waited(device)
     times: list[float] = []

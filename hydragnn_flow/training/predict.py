@@ -1,4 +1,4 @@
-"""Predictions of one trained model."""
+"""Predictions of trained models."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ if TYPE_CHECKING:
     from hydragnn_flow.data import Manifest
     from hydragnn_flow.data.reading.split_part import Split
 
-# Batches whose outputs are read together; the host waits for every read.
+# Number of batches whose outputs are read together; the host waits for every read.
 _TOGETHER = 64
 
 
 def restore_model(
     network: NetworkConfig | Mapping[str, Any], manifest: Manifest, weights: dict[str, Any]
 ) -> nn.Module:
-    """Build a network and put trained weights into it, ready to predict.
+    """Return a network with trained weights, ready to predict.
 
     Parameters
     ----------
     network
         HydraGNN's `NeuralNetwork` section.
     manifest
-        Of the store it was trained on.
+        Manifest of the store that the network was trained on.
     weights
-        The state of its parameters, such as the `best` of a checkpoint.
+        State dict of the network, such as `best` in a checkpoint.
     """
     config = load_network(network)
     model: nn.Module = build_model(config, manifest)
@@ -49,7 +49,7 @@ def restore_model(
 
 
 class Outputs:
-    """A model's outputs for batch after batch, brought to the host some batches at a time."""
+    """Collector of a model's outputs, which copies them to the host several batches at a time."""
 
     def __init__(self) -> None:
         self._read: dict[str, list[NDArray[np.floating[Any]]]] = {}
@@ -65,7 +65,7 @@ class Outputs:
             self._bring()
 
     def arrays(self) -> dict[str, NDArray[np.floating[Any]]]:
-        """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, as they came."""
+        """Return output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of adding."""
         self._bring()
         return {name: np.concatenate(values) for name, values in self._read.items()}
 
@@ -93,7 +93,7 @@ def predict_batches(
 def predict_together(
     models: Sequence[nn.Module], batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> list[dict[str, NDArray[np.float64]]]:
-    """Evaluate several models in one pass over the batches; each as :func:`predict_batches`."""
+    """Evaluate several models in one pass; each result is that of :func:`predict_batches`."""
     return [
         {name: values.astype(np.float64) for name, values in outputs.arrays().items()}
         for outputs in _outputs(models, batches, torch.device(device))
@@ -101,9 +101,9 @@ def predict_together(
 
 
 def join_members(predictions: Sequence[Mapping[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:
-    """Predictions of all members: output -> ``[n_members, n, d]``.
+    """Stack the predictions of all members: output -> ``[n_members, n, d]``.
 
-    Members of different trials may differ in whether they predict a noise.
+    Outputs that not all members have are left out: only some may predict a noise.
     """
     common = [name for name in predictions[0] if all(name in p for p in predictions)]
     return {name: np.stack([p[name] for p in predictions]) for name in common}
@@ -122,14 +122,14 @@ def _outputs(
 
 
 def split_batches(split: Split, limit: int | Budget = 64) -> Iterable[Batch]:
-    """The graphs of a split in order, some at a time.
+    """Return the graphs of a split in order, in batches.
 
     Parameters
     ----------
     split
-        The graphs.
+        Split or subset that is read.
     limit
-        Graphs in a batch, or what it may hold; a graph beyond that gets a batch of its own.
+        Number of graphs per batch, or limits of a batch; a graph above them gets its own batch.
     """
     budget = Budget(graphs=limit) if isinstance(limit, int) else limit
     n = len(split)

@@ -1,4 +1,4 @@
-"""Predictions kept in a checkpoint, for the ensemble to read instead of making them again."""
+"""Predictions stored in a checkpoint, so that the ensemble need not make them again."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 
 SPLITS = (VALIDATION, CALIBRATION, TEST)
-"""Splits whose predictions are kept, of a trial those for the first alone."""
+"""Splits whose predictions are stored; for a trial only the first."""
 KEY = "predicted"
-"""Of a checkpoint: split -> output -> what its best weights predict."""
+"""Key of a checkpoint: split -> output -> predictions by its best weights."""
 
 
 def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
-    """Predictions as a checkpoint has them.
+    """Return predictions in the form in which a checkpoint stores them.
 
-    Values of atoms are kept in float32, as networks compute them; energies of structures in the
-    precision they come in, as they may be large.
+    Atomic values are stored in float32, the precision of networks. Values of structures keep their
+    precision, as energies may be large.
 
     Parameters
     ----------
     predictions
-        To keep.
+        Predictions by output name.
     split
-        What they are for.
+        Split that they are for.
     """
     return {
         name: torch.from_numpy(values.astype(np.float32) if len(values) > len(split) else values)
@@ -46,7 +46,7 @@ def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
 
 
 def predictions_in(state: Mapping[str, Any], split: str) -> dict[str, NDArray[np.float64]] | None:
-    """Predictions for a split in a checkpoint; None if it has none."""
+    """Return the predictions for a split in a checkpoint; None if it has none."""
     found = state.get(KEY, {}).get(split)
     if found is None:
         return None
@@ -60,26 +60,26 @@ def gathered(
     world: World,
     device: torch.device,
 ) -> Predicted:
-    """Predictions of all ranks for a split, in its order, on each of them; all ranks call this.
+    """Return the predictions of all ranks in the order of the split, on every rank (collective).
 
     Parameters
     ----------
     outputs
-        Of this rank, in the order of its graphs in the ``steps``; without rows if it has none.
+        Predictions of this rank in the order of its graphs in ``steps``; possibly without rows.
     split
-        What was predicted.
+        Split that was predicted.
     steps
-        As they were taken; every graph is in one of them, of one rank.
+        Steps of the evaluation; every graph is in one of them, on one rank.
     world, device
-        This rank's place, and where it computes.
+        Rank and number of ranks, and the device of collectives.
     """
     graphs = np.concatenate([step.of_rank(world.rank) for step in steps])
     ends = np.cumsum(split.n_atoms)
     mine = split.n_atoms[graphs]
-    # The atoms of each graph, one after the other.
+    # Indices of the atoms of each graph, concatenated.
     first = np.repeat(ends[graphs] - mine, mine)
     atoms = first + np.arange(len(first)) - np.repeat(np.cumsum(mine) - mine, mine)
-    # The graphs of one rank may be single atoms, those of another not.
+    # One rank may have only single atoms, so that its row numbers do not tell the level.
     more = torch.tensor([float(len(values) != len(graphs)) for values in outputs.values()])
     by_atom = world.sum(more.to(device)).tolist()
     whole: Predicted = {}

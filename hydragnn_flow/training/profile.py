@@ -1,4 +1,4 @@
-"""Profile of a trial's steps: its parts, what reading and exchanging take, and a roofline."""
+"""Profile of a trial's steps: where their time goes, and how far they are from the roofline."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ from hydragnn_flow.training.profile_result import (
 )
 from hydragnn_flow.training.step_parts import Clock, MarkedTrainer, Marks, parts_of
 
-# Steps before a mode's first turn, in which kernels are chosen, caches filled and memory taken. On
-# an accelerator before each turn, in which the batches are used up that were read meanwhile.
+# Untimed steps before a mode's first turn, in which kernels are chosen, caches filled and memory
+# allocated. On an accelerator before every turn, to use up batches read ahead meanwhile.
 WARM_UP = 3
-# Length of a turn [s]. The modes take turns, forth and back, so that whatever else happens on the
-# machine meets them alike. Where others had its cores, turns of a second made modes that do the
-# same differ by a tenth.
+# Length of a turn [s]. The modes take turns in alternating order, so that other load on the machine
+# affects all of them equally. On busy cores, turns of a second made identical modes differ by a
+# tenth.
 SECONDS_OF_A_TURN, LEAST_TURNS = 0.25, 4
-# Steps of a trace.
+# Number of steps in a trace.
 TRACED = 5
 
 
@@ -66,26 +66,26 @@ def profile_training(
     should_stop: Callable[[], bool] = lambda: False,
     energy_fraction: Callable[[], float] = lambda: 1.0,
 ) -> TrainingProfile:
-    """Take the training steps of a network apart. Nothing is written but a trace, if wanted.
+    """Profile the training steps of a network. The only file written is a trace, if asked for.
 
     Parameters
     ----------
     spec, store, device
-        As for a segment. Where it asks for a trace, the first rank writes a Chrome trace of some
-        steps, whole or not at all.
+        Segment to profile, its store and the device that computes. If the segment asks for a trace,
+        the first rank writes a Chrome trace of some steps, whole or not at all.
     world
-        This process's place among the ranks; all of them call this.
+        Rank of this process and number of ranks (a collective call).
     seconds
-        Time for each mode.
+        Time spent on each mode [s].
     should_stop
-        Asked between turns; a yes of one rank ends all.
+        Function called between turns; if it returns true on any rank all stop.
     energy_fraction
-        Gives the segment's part of the energy that this rank's counters see.
+        Function that returns the segment's fraction of the energy that this rank's counters see.
 
     Raises
     ------
     Stopped
-        If ``should_stop`` said yes.
+        If ``should_stop`` returned true.
     """
     world = world or World()
     trainer = MarkedTrainer(spec, store, device, world)
@@ -94,8 +94,8 @@ def profile_training(
     except Stopped:
         trainer.leave()
         raise
-    # While there is a process group: later, DDP's reducer would end it as it is freed, and wait for
-    # its thread while holding the lock of Python that this thread wants (torch 2.13).
+    # Leave while there is a process group: later, DDP's reducer would destroy it when freed, and
+    # wait for its thread while holding the GIL, which that thread needs (torch 2.13).
     trainer.leave()
     return profile
 
@@ -147,7 +147,7 @@ def _profile(
 
 
 def _cost_of_a_step(trainer: MarkedTrainer, store: GraphStore, steps: list[Step]) -> NetworkCost:
-    """What is counted of a step of mean size."""
+    """Return the theoretical cost of a step of mean size."""
     n = len(steps)
     edges = sum(int(trainer.train.n_edges[step.order].sum()) for step in steps)
     graphs, atoms = sum(step.graphs for step in steps), sum(step.atoms for step in steps)
@@ -155,7 +155,7 @@ def _cost_of_a_step(trainer: MarkedTrainer, store: GraphStore, steps: list[Step]
     model = trainer.model
     if isinstance(model, HydraModel):
         largest = int(trainer.train.n_atoms.max())
-        with torch.device("meta"):  # whole, where this rank has a part of it
+        with torch.device("meta"):  # the whole network, where this rank has a shard
             whole = build_model(trainer.spec.network, store)
         return network_cost(
             whole.to(model.dtype), **per_step, largest=largest, finite=any_finite(trainer.train)
@@ -168,7 +168,7 @@ _Batches = Generator[tuple[Step, list[Batch]], None, None]
 
 
 class _Mode:
-    """One way of going through steps, and what it has taken so far."""
+    """One way of going through steps, and its time so far."""
 
     def __init__(
         self,
@@ -178,19 +178,19 @@ class _Mode:
     ) -> None:
         self.name, self.work, self.within = name, work, within
         self.steps_of_a_turn = 0
-        """Agreed by the ranks in the first turn."""
+        """Number of steps that the ranks agreed on in the first turn."""
         self.steps = self.graphs = 0
         self.seconds = self.cpu_seconds = 0.0
 
     def timing(self, world: World, device: torch.device) -> Timing:
-        """Means of all ranks."""
+        """Return the timing, averaged over all ranks (collective)."""
         mine = torch.tensor([self.seconds, self.cpu_seconds], dtype=torch.float64, device=device)
         seconds, cpu = (world.sum(mine) / world.size).tolist()
         return Timing(self.steps, seconds / self.steps, cpu / self.steps, self.graphs / seconds)
 
 
 class _Work:
-    """The steps of a trainer, in the ways that are to be compared."""
+    """Steps of a trainer in all modes that are compared."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class _Work:
         marked = _Mode(MARKED, self._marked(real), lambda: trainer.marking(self.marks))
         self.modes = [_Mode(REAL, self._trained(real)), marked]
         self.alone: _Mode | None = None
-        """What is measured last, since the ranks part ways for it."""
+        """Mode measured last, because it ends the exchange between ranks for good."""
         if trainer.spec.parts_only and self._are_all_marked:
             return
         self.modes.append(_Mode(CACHED, self._trained(cached := self._cached())))
@@ -225,17 +225,17 @@ class _Work:
 
     @property
     def joules_per_graph(self) -> float | None:
-        """Energy of a graph while training on real data [J]."""
+        """Energy per graph while training on real data [J]."""
         return None if self._joules is None else self._joules / self.modes[0].graphs
 
     def take(self, modes: Sequence[_Mode], turns: int) -> None:
-        """Go through some modes in turns, forth and back."""
+        """Run some modes in turns, in alternating order."""
         for number in range(turns):
             for mode in modes[:: -1 if number % 2 else 1]:
                 self.turn(mode)
 
     def turn(self, mode: _Mode) -> None:
-        """Go on with a mode until its time is up; all ranks take the same number of steps."""
+        """Continue a mode until its time is up; all ranks take the same number of steps."""
         with mode.within():
             if not mode.steps or reads_ahead(self.device):
                 for _ in range(WARM_UP):
@@ -247,7 +247,7 @@ class _Work:
             wall, cpu = time.perf_counter(), time.process_time()
             steps = graphs = 0
             while steps < mode.steps_of_a_turn or not mode.steps_of_a_turn:
-                # Ranks agree on the time now and then; asking at each step would be measured too.
+                # Ranks rarely check the time: a collective per step would be measured too.
                 more = mode.steps_of_a_turn or max(steps, 1)
                 for step in itertools.islice(mode.work, more):
                     steps, graphs = steps + 1, graphs + step.graphs
@@ -266,16 +266,16 @@ class _Work:
         self._check_stop()
 
     def parts(self, timings: Mapping[str, Timing]) -> Parts:
-        """Parts of a step; all ranks call this."""
+        """Return the times of a step's activities (collective)."""
         parts = parts_of(torch.cat(self._parts), self.world, self.device)
         if self._are_all_marked:
             return parts
-        # What is exchanged within the passes is known only as what a step takes longer by it.
+        # Exchange within the passes shows only as the difference that it makes to a step.
         cached, alone = timings[CACHED].seconds, timings[ALONE].seconds
         return Parts(parts.reading, min(alone, cached), max(cached - alone, 0.0))
 
     def trace(self, path: Path) -> None:
-        """Write a trace of some steps of the first rank; all ranks take them."""
+        """Write a trace of some steps of the first rank; all ranks take the steps."""
         activities = [ProfilerActivity.CPU]
         if self.device.type != "cpu":
             activities.append(getattr(ProfilerActivity, self.device.type.upper()))
@@ -299,7 +299,7 @@ class _Work:
                 yield from zip(steps, batches, strict=True)
 
     def _cached(self) -> Iterator[tuple[Step, list[Batch]]]:
-        """The first steps of an epoch, read once; several, so that sizes are as they vary."""
+        """Return an endless cycle over a few steps, read once; several, because sizes vary."""
         steps = self.trainer.plan(0)[:8]
         batches = list(self.trainer.micro_batches(steps))
         return itertools.cycle(list(zip(steps, batches, strict=True)))

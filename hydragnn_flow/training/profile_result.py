@@ -1,4 +1,4 @@
-"""Profile of training steps as plain values: how long each way of going through steps took."""
+"""Profile of training steps as plain values: time per step of each mode, and hardware peaks."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ REAL, MARKED, CACHED, LOADER, ALONE = (
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds of a step by what a GCD does, the mean over ranks and steps.
+    """Time of a step by activity of a GCD [s], averaged over ranks and steps.
 
     Attributes
     ----------
     reading
-        Until its graphs are there. What a thread reads beside the computing takes no time here.
+        Time until the graphs are there; reading in a thread during computation does not count.
     computing
-        Forward, backward and update, up to the last gradient and after the exchange.
+        Time of forward and backward pass up to the last gradient, and of the update.
     exchanging
-        Sums of gradients on the way while nothing is left to compute.
+        Time of summing gradients over ranks while nothing is left to compute.
     waiting
-        For ranks that have their gradients later.
+        Time waiting for ranks that have their gradients later.
     """
 
     reading: float = 0.0
@@ -38,13 +38,13 @@ class Parts:
 
     @property
     def seconds(self) -> float:
-        """Their sum."""
+        """Total time of a step [s]."""
         return self.reading + self.computing + self.exchanging + self.waiting
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """What a GCD can do: the ceilings of its roofline.
+    """Peak rates of a GCD: the ceilings of its roofline.
 
     Williams, Waterman and Patterson, Commun. ACM 52 (2009) 65,
     https://doi.org/10.1145/1498765.1498785.
@@ -52,31 +52,31 @@ class Peaks:
     Attributes
     ----------
     flops
-        Floating-point operations of a matrix product in a second.
+        Floating-point operations per second in a matrix product.
     bytes
-        Read and written by ``a = b + s c`` over large arrays, in a second.
+        Bytes per second read and written by ``a = b + s c`` over large arrays.
     """
 
     flops: float
     bytes: float
 
     def attainable(self, intensity: float) -> float:
-        """Roofline: most floating-point operations in a second at an intensity [FLOP/byte]."""
+        """Return the roofline: attainable operations per second at an intensity [FLOP/byte]."""
         return min(self.flops, intensity * self.bytes)
 
 
 @dataclass(frozen=True)
 class Timing:
-    """One way of going through steps.
+    """Timing of one mode of going through steps.
 
     Attributes
     ----------
     steps
-        How many.
+        Number of steps that were timed.
     seconds, cpu_seconds
-        Of a step, by the clock and of a process; the means of all ranks.
+        Wall time and CPU time of a process per step [s], averaged over ranks.
     graphs_per_second
-        Over all ranks, by the clock.
+        Throughput of all ranks in wall time.
     """
 
     steps: int
@@ -87,35 +87,35 @@ class Timing:
 
 @dataclass(frozen=True)
 class TrainingProfile:
-    """A trial's steps, taken apart.
+    """Profile of a trial's steps: where their time goes.
 
     Attributes
     ----------
     device
-        What the ranks compute on: `cpu`, `cuda` or `xpu`.
+        Kind of device of the ranks: `cpu`, `cuda` or `xpu`.
     ranks
-        GCDs that trained together.
+        Number of GCDs that trained together.
     graphs, atoms, edges
-        In a step, over all ranks, on average.
+        Mean numbers per step, over all ranks.
     flops, bytes
-        Floating-point operations of a step, and bytes that its kernels read and write as if nothing
-        stayed in a cache, over all ranks.
+        Floating-point operations of a step, and bytes that its kernels would read and write without
+        caches, over all ranks.
     peak_memory_gib
-        Of the first rank [GiB].
+        Peak memory of the first rank [GiB].
     joules_per_graph
-        While training on real data, of all that the first rank's counters see; None if nothing
-        counts.
+        Energy per graph while training on real data, from the first rank's counters; None without
+        counters.
     peaks
-        What a GCD can do, measured on all of them at a time; their mean.
+        Peak rates of a GCD, measured on all GCDs at once and averaged.
     parts
-        Of a step on real data. Where weights are sharded, waiting counts as exchanging, which is
-        the difference that it makes to cached batches.
+        Time of a step on real data by activity. With sharded weights waiting counts as exchanging,
+        which is the difference that it makes to cached batches.
     timings
-        ``real data``: training as it is. ``real data, timed part by part``: where `parts` come
-        from. These two are always there, the others where a comparison was wanted. ``one cached
-        batch``: the same batches again and again, so nothing is read. ``loader alone``: batches are
-        read and not computed. With several ranks also ``one cached batch, no exchange``: as if
-        there were no other rank.
+        Timing by mode. ``real data``: training as it is. ``real data, timed part by part``: the
+        source of `parts`. These two are always there, the others if a comparison was asked for.
+        ``one cached batch``: the same batches repeatedly, so nothing is read. ``loader alone``:
+        batches are read and not computed. ``one cached batch, no exchange``, with several ranks: as
+        if there were no other rank.
     """
 
     device: str
@@ -134,23 +134,23 @@ class TrainingProfile:
 
     @property
     def seconds(self) -> float:
-        """Time of a step as training takes it, with nothing timed within [s]."""
+        """Time per step in normal training, without timing within the step [s]."""
         return self.timings[REAL].seconds
 
     @property
     def closure(self) -> float:
-        """Difference of the parts' sum from the same steps timed as a whole, as a fraction.
+        """Relative difference between the sum of `parts` and the same steps timed as a whole.
 
-        The whole is taken by the host's clock around many steps, the mean of all ranks.
+        The whole is the host's wall time of many steps, averaged over ranks.
         """
         return self.parts.seconds / self.timings[MARKED].seconds - 1.0
 
     @property
     def disturbance(self) -> float:
-        """What timing the parts adds to a step, as a fraction.
+        """Relative overhead of timing within a step.
 
-        Of the processor's time where that computes: others on the machine change how long a step
-        takes more than marks do. Of the time by the clock on an accelerator.
+        On a CPU it is that of CPU time, because wall time varies more with other load on the
+        machine. On an accelerator it is that of wall time.
         """
         plain, timed = self.timings[REAL], self.timings[MARKED]
         if self.device == "cpu":
@@ -159,21 +159,21 @@ class TrainingProfile:
 
     @property
     def flops_per_second(self) -> float:
-        """Achieved by a GCD while it computes."""
+        """Floating-point operations per second of a GCD while it computes."""
         return self.flops / self.ranks / self.parts.computing
 
     @property
     def intensity(self) -> float:
-        """Floating-point operations of the step on each byte."""
+        """Arithmetic intensity of a step [FLOP/byte]."""
         return self.flops / self.bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON; :meth:`from_dict` reads it."""
+        """Return JSON values; :meth:`from_dict` reads them."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingProfile:
-        """The profile of which these are the JSON values."""
+        """Return the profile from JSON values; inverse of :meth:`to_dict`."""
         known = {
             "peaks": Peaks(**values["peaks"]),
             "parts": Parts(**values["parts"]),

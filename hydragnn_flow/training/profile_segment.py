@@ -1,4 +1,4 @@
-"""Profile of a segment's steps in the place of its training."""
+"""Profile of a segment's steps instead of its training."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from hydragnn_flow.files import write_json
 from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.memory import out_of_memory
@@ -26,10 +25,10 @@ def profile_segment(
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> TrainingOutcome:
-    """Profile the steps of a segment; the first rank writes the answer into its folder.
+    """Profile the steps of a segment; the first rank's outcome has the profile as its answer.
 
-    As :func:`~hydragnn_flow.training.runner.run_segment`, which has the same parameters, it gives
-    lack of memory and a stop as a status with a reason.
+    Parameters are those of :func:`~hydragnn_flow.training.runner.run_segment`. Like there, lack of
+    memory and a stop are returned as a status with a reason.
     """
     world = world or World()
     device = torch.device(device)
@@ -55,9 +54,7 @@ def profile_segment(
         reason = out_of_memory(error)
         if reason is None:
             raise
-        if world.is_joined:  # the others are not, and wait
+        if world.is_joined:  # the other ranks still wait in collectives
             keep_forever(error)
         return ended("out_of_memory", reason)
-    if world.is_first:
-        write_json(spec.profile, profile.to_dict())
-    return ended("ok")
+    return replace(ended("ok"), answer=profile.to_dict() if world.is_first else {})

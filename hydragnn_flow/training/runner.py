@@ -1,4 +1,4 @@
-"""Run one segment to its end, whatever the end is."""
+"""Run one segment to its end, however it ends."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from hydragnn_flow.training.trainer import Trainer
 
 @lru_cache(maxsize=1)
 def open_store(path: str, mode: Mode, scratch: str | None) -> GraphStore:
-    """A store stays open between the segments of a warm process."""
-    # The targets packed for HydraGNN say again what the targets by name do.
+    """Return a store, which stays open between the segments of a warm process."""
+    # HydraGNN's packed targets repeat the targets that are stored by name.
     return GraphStore.open(path, mode, without=("y", "y_loc"), scratch=scratch)
 
 
@@ -39,24 +39,24 @@ def run_segment(
 ) -> TrainingOutcome:
     """Train from the checkpoint to the segment's rung.
 
-    Failure is a result: divergence, lack of memory and a stop come back as a status with a reason.
+    Failures are results: divergence, lack of memory and a stop return a status with a reason.
 
     Parameters
     ----------
     spec
-        What to train.
+        Specification of the segment.
     device
-        Where to compute.
+        Device that the training computes on.
     world
-        This process's place among the ranks of the segment.
+        Rank of this process and number of ranks of the segment.
     should_stop
-        Asked before every step, with several ranks about every second; a yes ends the segment with
-        a checkpoint.
+        Function that returns true to end the segment with a checkpoint; called before every step,
+        with several ranks about every second.
     energy_fraction
-        Gives the segment's part of the energy that this rank's counters see.
+        Function that returns the segment's fraction of the energy that this rank's counters see.
     alive
-        Told before every step and every batch that is predicted how long the longest step has
-        taken [s], 0 if that is not known.
+        Heartbeat, called before every step and every prediction batch with the time of the longest
+        step so far [s]; 0 if that is not known.
     """
     world = world or World()
     device = torch.device(device)
@@ -76,7 +76,7 @@ def run_segment(
         return should_stop()
 
     def check_stop() -> None:
-        """All ranks call this as often, and stop together; one alone need not wait for a device."""
+        """Raise ``Stopped`` on all ranks if one is asked to stop (collective)."""
         if world.size == 1:
             if is_over():
                 raise Stopped("asked to stop while it predicted")
@@ -108,7 +108,7 @@ def run_segment(
         if reason is None:
             raise
         outcome = replace(outcome, status="out_of_memory", reason=reason)
-        if world.is_joined:  # the others are not, and wait
+        if world.is_joined:  # the other ranks still wait in collectives
             keep_forever(error)
     if trainer is not None:
         if outcome.status in AGREED:
@@ -125,11 +125,10 @@ def run_segment(
 
 
 def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[], None]) -> None:
-    """Predict what is wanted of a training that has ended, unless that is known."""
-    # A worker predicts as it has trained; the driver, on a login node, should not.
-    # Members predict whole splits, for their weights; of trials what they are judged by. Of the
-    # validation split it is known, unless the best weights are those of a process that was killed,
-    # or of the trial that a member continues.
+    """Predict the splits that a finished training is expected to predict, unless done already."""
+    # Predicted here because the driver, on a login node, should not compute. Members predict whole
+    # splits, for their ensemble weights, and trials the validation subset. Validation predictions
+    # exist already, unless the best weights come from a killed process or a member's trial.
     splits = [store[name] for name in SPLITS if name in store.splits]
     for split in splits if trainer.spec.kind == "member" else [trainer.val]:
         if split.name not in trainer.predicted:
@@ -137,7 +136,7 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
 
 
 def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
-    """The outcome with the losses and times of a trainer."""
+    """Return the outcome with the losses and times of a trainer."""
     progress, sending = trainer.progress, trainer.sending
     outcome = replace(
         outcome,

@@ -13,21 +13,21 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import Sampling
 
 KEY = "data.sampling"
-# Draws after which the proportions are exact. So many are shuffled together, which is no effort.
+# Longest cycle with exact proportions. One cycle is shuffled at once, which is cheap up to here.
 _MOST_DRAWS = 2**18
 
 
 def drawn_size(manifest: Manifest, sampling: Sampling) -> SplitSize:
-    """Size of as many training graphs as there are, drawn as a sampling draws them.
+    """Return the expected size of one epoch of draws: as many graphs as the training split has.
 
-    Of edges it is known how many an atom has on average over all data sets.
+    The number of edges follows from the mean number per atom over all data sets.
 
     Parameters
     ----------
     manifest
-        Of the store.
+        Manifest of the store.
     sampling
-        As `data.sampling` has it.
+        Value of the key `data.sampling`.
     """
     train, known = manifest.splits[TRAIN], manifest.statistics.by_branch
     if sampling == "proportional" or len(known) < 2:
@@ -48,27 +48,27 @@ def drawn_size(manifest: Manifest, sampling: Sampling) -> SplitSize:
 def shares_of(
     sampling: Sampling, graphs: Mapping[int, int], names: Sequence[str] = ()
 ) -> dict[int, int] | None:
-    """Graphs of each branch among the fewest draws that have the proportions that are asked for.
+    """Return the number of graphs of each branch in the shortest cycle of exact proportions.
 
     Parameters
     ----------
     sampling
-        As `data.sampling` has it.
+        Value of the key `data.sampling`.
     graphs
-        Number of graphs of each branch there is.
+        Branch -> number of its graphs to train on.
     names
-        Names of the branches, in the order of their numbers, if they have any.
+        Names of the branches by number, if they have any.
 
     Returns
     -------
     dict
-        Branch -> number of draws, at least 1; None where graphs are drawn without regard to their
-        branches, so that each is drawn as often as any other.
+        Branch -> number of draws, at least 1; None for proportional sampling, in which every graph
+        is drawn equally often.
 
     Raises
     ------
     InputError
-        If the weights are not those of the branches, or cannot be met.
+        If the weights do not match the branches, or their cycle would be too long.
     """
     if sampling == "proportional":
         return None
@@ -89,7 +89,7 @@ def shares_of(
     for name in by_name:
         if name not in sampling:
             raise InputError(f"{KEY}: branch {name} has no weight; give it one")
-    # What is written in decimals is meant in decimals: 0.1 is a tenth.
+    # Weights are meant as the decimals that were written: 0.1 is a tenth.
     weights = {n: Fraction(str(sampling[name])) for name, n in by_name.items()}
     whole = math.lcm(*(weight.denominator for weight in weights.values()))
     draws = {n: int(weight * whole) for n, weight in weights.items()}

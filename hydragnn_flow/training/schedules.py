@@ -1,7 +1,7 @@
-"""The learning rate at every step.
+"""Learning rate of every step.
 
-A rate follows from how far the training is, in epochs, and from nothing else but the memory of
-``ReduceLROnPlateau``. So it is the same after a restart, and on any number of ranks.
+The rate depends only on the progress of the training in epochs, and for ``ReduceLROnPlateau`` on
+past validation losses. So it is the same after a restart, and on any number of ranks.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 
 from hydragnn_flow.config.network import Scheduler, Training
 
-# Of one_cycle, as torch's OneCycleLR has them.
+# Constants of one_cycle, as in torch's OneCycleLR.
 _RISE, _FIRST, _LAST = 0.3, 1 / 25, 1 / 25e4
-# A validation loss that is smaller by less than this fraction is no progress, as torch has it.
+# Least relative decrease of the validation loss that counts as an improvement, as in torch.
 _PROGRESS = 1e-4
 
 
 class Schedule:
-    """Schedule of `Training.Scheduler`, or the default without one.
+    """Schedule of `Training.Scheduler`, or the default schedule.
 
     Parameters
     ----------
     training
-        Schedule and number of epochs.
+        Section `Training`, with schedule and number of epochs.
     learning_rate
-        The largest.
+        Largest learning rate of the schedule.
     decay
-        Epochs between which a member is trained; see :class:`SegmentSpec`.
+        First and last epoch of a member's schedule; by default those of the whole training.
     """
 
     def __init__(
@@ -40,25 +40,25 @@ class Schedule:
         self._plateau = {"level": 1.0, "best": math.inf, "waited": 0}
 
     def rate(self, epoch: int, step: int, steps: float) -> float:
-        """Learning rate of a step.
+        """Return the learning rate of a step.
 
         Parameters
         ----------
         epoch, step
-            Counted from 0.
+            Epoch and step within it, both counted from 0.
         steps
-            Number of steps of the epoch.
+            Number of steps in the epoch.
         """
         if self.settings is None:
             return self.learning_rate * decay_factor(epoch, self.decay)
         return self._rate(self.settings, epoch - self.first + step / steps, 1 / steps)
 
     def observe(self, val_loss: float) -> None:
-        """Record an epoch's validation loss."""
+        """Record the validation loss of an epoch."""
         settings, state = self.settings, self._plateau
         if settings is None or settings.type != "ReduceLROnPlateau":
             return
-        # Not a ratio of the two, as in torch: a likelihood can be negative.
+        # A difference and not a ratio as in torch, because a likelihood can be negative.
         if math.isinf(state["best"]) or val_loss < state["best"] - _PROGRESS * abs(state["best"]):
             state["best"], state["waited"] = val_loss, 0
             return
@@ -68,15 +68,15 @@ class Schedule:
             state["waited"] = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a checkpoint: plain values."""
+        """Return the state for a checkpoint: plain values."""
         return dict(self._plateau)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state from a checkpoint."""
         self._plateau = dict(state)
 
     def _rate(self, settings: Scheduler, done: float, one_step: float) -> float:
-        """Rate after ``done`` epochs of the span; a step takes ``one_step`` of them."""
+        """Return the rate after ``done`` scheduled epochs; a step is ``one_step`` of an epoch."""
         largest, span = self.learning_rate, max(self.last - self.first, 1)
         smallest = min(settings.min_lr, largest)
         warm_up = settings.warmup_epochs
@@ -92,11 +92,11 @@ class Schedule:
 
 
 def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
-    """Fraction of the learning rate in an epoch, counted from 0, where no schedule is asked for.
+    """Return the default factor of the learning rate in an epoch, counted from 0.
 
-    A trial keeps its learning rate, so that its checkpoint can be trained on from any rung; a
-    member's falls along half a cosine, so that it settles (the stable and decay phases of Hu et
-    al., arXiv:2404.06395).
+    A trial keeps its learning rate, so that its checkpoint can be continued from any rung. A
+    member's rate falls along half a cosine, so that it converges (the stable and decay phases of Hu
+    et al., arXiv:2404.06395).
     """
     if decay is None:
         return 1.0
@@ -105,7 +105,7 @@ def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
 
 
 def _one_cycle(done: float, span: float, rise: float) -> float:
-    """Up and down again within one training; Smith & Topin, arXiv:1708.07120."""
+    """Return the factor of a rise and fall in one training; Smith & Topin, arXiv:1708.07120."""
     if done < rise:
         return 1 + (_FIRST - 1) * _half_cosine(_clamped(done / rise))
     passed = _clamped((done - rise) / max(span - rise, 1e-9))
@@ -113,7 +113,7 @@ def _one_cycle(done: float, span: float, rise: float) -> float:
 
 
 def _half_cosine(x: float) -> float:
-    """Half a cosine from one at 0 to zero at 1."""
+    """Return half a cosine from one at 0 to zero at 1."""
     return 0.5 * (1 + math.cos(math.pi * x))
 
 

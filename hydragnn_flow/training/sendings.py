@@ -1,4 +1,4 @@
-"""Sendings of a segment: the checkpoint that one begins with, and the file that it writes."""
+"""Attempts at a segment: which checkpoint each one resumes from, and the file it writes."""
 
 from __future__ import annotations
 
@@ -39,60 +39,60 @@ from hydragnn_flow.training.checkpoint_parts import (
 )
 from hydragnn_flow.training.distributed import World
 
-# No checkpoint takes as long to be written, clocks that differ by minutes included.
+# Longest time to write a checkpoint [s], with a margin for clocks that differ by minutes.
 _SECONDS_TO_WRITE = 3600.0
-# Times that ranks look for a checkpoint which they all see alike.
+# How often ranks retry to find a checkpoint that all of them read in the same state.
 _LOOKS, _SECONDS_BETWEEN_LOOKS = 4, 1.0
-# Faults of ranks, the worst last.
+# Severity of faults on a rank.
 _AWAY, _UNREADABLE, _DAMAGED = 0.5, 1.0, 2.0
 
 Found = tuple[Path, dict[str, Any]]
 Read = Callable[[Path], dict[str, Any]]
 
 
-# Keys of `Training` that do not change what is trained: a segment that was too large gets more
-# micro-batches, and any strategy continues what another has trained.
+# Keys of `Training` that do not change what is trained. A retry after lack of memory has more
+# micro-batches, and every parallel strategy can continue the checkpoint of another.
 _AS_WELL = {"accumulation_steps", "ddp", "sharding", "task_parallel"}
 
 
 class Sending:
-    """This sending of a segment, among those before it.
+    """One attempt at a segment: which checkpoint it resumes from and which it writes.
 
     Parameters
     ----------
     spec
-        As it was sent.
+        The segment as the driver sent it.
     """
 
     def __init__(self, spec: SegmentSpec) -> None:
         self._spec = spec
         self._superseded: list[Path] = []
         self.checkpoint: Path | None = None
-        """The file that has what was trained so far; none if nothing was."""
+        """Latest checkpoint of this training; None if nothing has been trained."""
         self.checksum: int | None = None
-        """That of this file; none if another sending wrote it, and may yet replace it."""
+        """Checksum of that file; None if another attempt wrote it, and may yet replace it."""
         self.passed_over: dict[Path, str] = {}
-        """Checkpoints that it should have begun with, and why it did not."""
+        """Checkpoints that it should have resumed from, and why it did not."""
 
     def begin(
         self, world: World, device: torch.device, *, lazily: bool = False
     ) -> dict[str, Any] | None:
-        """What an earlier sending has left, or else what the segment starts from.
+        """Return the checkpoint to resume from, or else the one that the segment starts from.
 
-        Every rank calls this, and all get the same.
+        This is a collective call that returns the same checkpoint on every rank.
 
         Parameters
         ----------
         world, device
-            This rank's place, and where it computes.
+            Rank and number of ranks, and the device of collectives.
         lazily
             Leave tensors in their files, as :func:`.load_checkpoint` does.
 
         Raises
         ------
         InputError
-            If a rank cannot read what was left for another reason than damage; what is damaged is
-            passed over.
+            If a rank cannot read a checkpoint for another reason than damage; damaged ones are
+            skipped.
         """
         spec, alike = self._spec, partial(self._seen_alike, world, device, lazily)
         found = None
@@ -106,12 +106,12 @@ class Sending:
         return None if found is None else found[1]
 
     def write(self, state: dict[str, Any]) -> None:
-        """Write the checkpoint of this sending, and take away those before it.
+        """Write the checkpoint of this attempt, then delete older ones.
 
         Raises
         ------
         OSError
-            As :func:`.save_checkpoint`.
+            If the file cannot be written; see :func:`.save_checkpoint`.
         """
         file = self._spec.checkpoint
         before = None
@@ -121,19 +121,19 @@ class Sending:
         if self.checkpoint is None:
             file.parent.mkdir(parents=True, exist_ok=True)
         self.checksum = save_checkpoint(file, {**state, **_identity(self._spec)})
-        with suppress(OSError):  # a file too many harms nobody
+        with suppress(OSError):  # a leftover file is harmless
             remove_parts(before)
             for superseded in self._superseded:
                 if superseded != file:
                     remove_checkpoint(superseded)
             if self._spec.may_have_begun and self.checkpoint != file:
-                # Sendings that were killed have names of their own; others may be writing theirs.
+                # Killed attempts leave files with other names; attempts still write the young ones.
                 sweep(file.with_name(PATTERN), _SECONDS_TO_WRITE)
                 sweep_parts(file.parent, _SECONDS_TO_WRITE)
         self._superseded, self.checkpoint = [], file
 
     def rewrite(self, changes: dict[str, Any]) -> None:
-        """Change keys of what was trained so far."""
+        """Change some keys of the latest checkpoint."""
         assert self.checkpoint is not None  # something was
         self.write(read_alone(self.checkpoint) | changes)
 
@@ -144,26 +144,26 @@ class Sending:
         world: World,
         device: torch.device,
     ) -> dict[str, Any]:
-        """Write what this rank holds of a network that is divided; all ranks call this.
+        """Write this rank's shards of a checkpoint (collective).
 
         Parameters
         ----------
         parts
-            Content of the parts that this rank writes, by their numbers.
+            Content of the shards that this rank writes, by their numbers.
         number
-            Of parts that all ranks write.
+            Number of shards of all ranks.
         world, device
-            The rank's place, and where it computes.
+            Rank and number of ranks, and the device of collectives.
 
         Returns
         -------
         dict
-            What the checkpoint, which makes the parts count, is to say of them.
+            Keys for the checkpoint file, which make the shards count.
 
         Raises
         ------
         OSError
-            As :func:`.save_checkpoint`.
+            If a shard cannot be written; see :func:`.save_checkpoint`.
         """
         name = world.told(new_folder(self._spec.checkpoint) if world.is_first else "", device)
         folder = self._spec.folder / name
@@ -190,9 +190,9 @@ class Sending:
         return state
 
     def _found(self, folder: Path, name: str, read: Read) -> Found | None:
-        """The checkpoint of a name, or where it is gone, or damaged, that which got furthest."""
+        """Return the named checkpoint; if it is gone or damaged, the furthest of its folder."""
         known = folder / name
-        # Where one that is known is gone, a sending that was taken for lost has got further.
+        # It may be gone because an attempt that was wrongly taken for lost has replaced it.
         is_there_still = name and known not in self.passed_over and is_there(known)
         files = [known] if is_there_still else checkpoints(folder)
         if folder == self._spec.folder:
@@ -208,9 +208,9 @@ class Sending:
     def _seen_alike(
         self, world: World, device: torch.device, lazily: bool, folder: Path, name: str
     ) -> Found | None:
-        """What the first rank finds in a folder, and all ranks read in the same state.
+        """Return the checkpoint that the first rank finds and all ranks read in the same state.
 
-        A sending that was taken for lost, and was not, may replace it between their reading.
+        An attempt that was wrongly taken for lost may replace the file while ranks read it.
         """
         read = partial(self._read, share=(world.rank, world.size), lazily=lazily)
         find = partial(self._found, folder, name, read)
@@ -251,10 +251,9 @@ class Sending:
                 )
 
     def _is_ours(self, state: dict[str, Any]) -> bool:
-        """Whether a checkpoint is of this training.
+        """Return whether a checkpoint belongs to this training.
 
-        What an earlier driver sent may write late, into the folder of another trial or member that
-        got the number since.
+        A process of an earlier driver may write late, after its trial's number was reused.
         """
         mine = _identity(self._spec)
         return all(_plain(state.get(key, value)) == _plain(value) for key, value in mine.items())
@@ -267,7 +266,7 @@ def _said(error: Exception) -> tuple[str, float]:
 
 
 def _moment(state: Mapping[str, Any]) -> str:
-    """How far a training had got, and what it had predicted."""
+    """Return a fingerprint of a training's state: progress, and which splits are predicted."""
     progress = state["progress"]
     return f"{progress['epoch']} {progress['step']} {sorted(state['predicted'])}"
 
@@ -277,7 +276,7 @@ def _identity(spec: SegmentSpec) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A network without what the next sending may have otherwise."""
+    """Return a network without the keys that may differ between attempts."""
     if not isinstance(value, dict):
         return value
     training = {k: v for k, v in value.get("Training", {}).items() if k not in _AS_WELL}

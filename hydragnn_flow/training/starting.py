@@ -1,14 +1,13 @@
-"""Beginning with trained weights: a file of them, what of it is trained on, and its references.
+"""Training from given weights: their file, frozen parameters, and reference energies.
 
-The file holds `weights`, the tensors that a network begins with by their names in its state, and
-`is_whole`, whether these are all of it. What is not in it stays as it was drawn.
+The file has `weights`, tensors by their names in the state dict, and `is_whole`, which is true if
+they are all of it. Parameters that the file lacks keep their random initial values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,46 +20,56 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import unpack_exact
-from hydragnn_flow.models.potential import PotentialModel
+from hydragnn_flow.models.model import Model
+from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import on_device
 
-ENCODER = "encoder."
 # Structures by which reference energies are fitted: many times the number of elements.
 _STRUCTURES = 2000
-# Compositions closer than this are taken for one.
+# Relative cutoff of singular values in the fit, below which compositions count as dependent.
 _LEAST = 1e-10
 
 
 def freeze(model: nn.Module, names: Collection[str]) -> None:
-    """Leave parameters as they are in training.
+    """Exclude parameters from training.
 
     Parameters
     ----------
     model
-        The network.
+        Network whose parameters are frozen.
     names
-        Of parameters, or of modules that hold them.
+        Names of parameters, or of modules that hold them.
 
     Raises
     ------
     InputError
-        If there is none of a name, or none is left to train.
+        If a name matches nothing, or no parameter is left to train.
     """
     for name in names:
         found = [p for key, p in model.named_parameters() if f"{key}.".startswith(f"{name}.")]
         if not found:
-            known = ", ".join(key for key, _ in model.named_children())
             raise InputError(
-                f"start_from.freeze: the network has no parameters named {name!r}; begin with one "
-                f"of {known}, as encoder.layers.layers.0"
+                f"start_from.freeze: the network has no parameters named {name!r}; name some of "
+                f"{_beside(model, name)}"
             )
         for parameter in found:
             parameter.requires_grad_(False)
     if names and not any(parameter.requires_grad for parameter in model.parameters()):
         raise InputError("start_from.freeze: leaves no parameter to train; name fewer")
+
+
+def _beside(model: nn.Module, name: str) -> str:
+    """Names that there are where a name leads nowhere, with commas between."""
+    found: list[str] = []
+    while not found:
+        name = name.rpartition(".")[0]
+        inside = f"{name}." if name else ""
+        found = [key for key, _ in model.named_parameters() if key.startswith(inside)]
+    parts = inside.count(".") + 1
+    return ", ".join(dict.fromkeys(".".join(key.split(".")[:parts]) for key in found))
 
 
 def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> None:
@@ -70,64 +79,66 @@ def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> N
 
 def begin_with(
     path: Path,
-    model: nn.Module,
+    model: Model,
     split: GraphSplit,
     budget: Budget,
     device: torch.device,
     world: World,
 ) -> None:
-    """Put trained weights into a network.
+    """Load given weights into a network.
 
-    The energies of the elements in a potential that keeps its heads are fitted anew: the network
-    says what atoms gain from their neighbours, wherever energies are counted from.
+    If a potential keeps its heads, the reference energies of the elements are fitted to the new
+    data, because data sets count energies from different zeros.
 
     Parameters
     ----------
     path
-        The file of the weights.
+        File of the weights.
     model
-        The network, on the device that is to compute: the host, where ranks will divide it.
+        The network, on the device that computes, or on the host if ranks will shard it.
     split
-        The training split.
+        Training split of the store.
     budget
         Limits of a batch that is only predicted.
     device
-        Where the ranks exchange tensors.
+        Device on which the ranks exchange tensors.
     world
-        The ranks, all of which call this.
+        Rank of this process and number of ranks (a collective call).
 
     Raises
     ------
     InputError
-        If the file cannot be read, or holds what the network has not.
+        If the file cannot be read, or does not match the network.
     """
     state = load_checkpoint(path, remedy="restore it from a copy of the run directory")
-    check_weights(model, state["weights"], path)
+    check_weights(model, state["weights"], path, "keep" if state["is_whole"] else "new")
     model.load_state_dict(state["weights"], strict=False)
-    if state["is_whole"] and isinstance(model, PotentialModel):
+    if state["is_whole"] and isinstance(model, Potential):
         _fit_references(model, split, budget, device, world)
 
 
-def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: object) -> None:
+def check_weights(
+    model: Model, weights: Mapping[str, Tensor], source: object, heads: str = "keep"
+) -> None:
     """Refuse weights of another network.
 
     Parameters
     ----------
     model
-        The network, on whatever device.
+        Network on any device.
     weights
-        What it is to begin with: all of its state, or all that is its encoder's.
+        Tensors that it is to begin with, by name.
     source
         Where they come from.
+    heads
+        Whether they are to be all of its state, ``keep``, or all that is its encoder's, ``new``.
 
     Raises
     ------
     InputError
-        Naming the first parameter that one of the two lacks, or that differs in shape.
+        If a parameter is missing on either side or differs in shape; it names the first one.
     """
-    mine = model.state_dict()
-    if all(name.startswith(ENCODER) for name in weights):
-        mine = {name: value for name, value in mine.items() if name.startswith(ENCODER)}
+    mine = weights_of(model, model.state_dict(), heads)
     for name in [*weights, *mine]:
         if name not in weights or name not in mine:
             has, lacks = ("the network", source) if name in mine else (source, "the network")
@@ -144,17 +155,17 @@ def check_weights(model: nn.Module, weights: Mapping[str, Tensor], source: objec
 
 @torch.no_grad()
 def _fit_references(
-    model: PotentialModel, split: GraphSplit, budget: Budget, device: torch.device, world: World
+    model: Potential, split: GraphSplit, budget: Budget, device: torch.device, world: World
 ) -> None:
-    """Shift the energies of the elements to what the data have beyond the network's prediction.
+    """Shift the reference energies of elements by the mean residual energy of the network.
 
-    By least squares over structures of the training split, weighted to energies per atom, the shift
-    of least norm where compositions do not determine it. Elements that the data lack keep theirs.
+    Least squares of energies per atom over structures of the training split, with the minimum norm
+    if compositions do not determine it. Elements that the data lack keep their energies.
     """
     packed = model.element_energies
     energies, here = unpack_exact(packed), packed.device
     branches = energies.reshape(-1, N_ELEMENTS).clone()
-    # Sums over the ranks, so that all come to the same bits.
+    # Summed over ranks, so that all ranks get bitwise equal results.
     squares = torch.zeros(len(branches), N_ELEMENTS, N_ELEMENTS, dtype=torch.float64, device=here)
     products = torch.zeros(len(branches), N_ELEMENTS, dtype=torch.float64, device=here)
     was_training = model.training
@@ -182,7 +193,7 @@ def _fit_references(
 def _some_of(
     split: GraphSplit, budget: Budget, device: torch.device, world: World
 ) -> Iterable[Batch]:
-    """This rank's batches of structures from all over a split, as many of each data set."""
+    """Return this rank's batches of structures spread over a split, equally many per data set."""
     runs = split.branch_runs
     chosen = np.concatenate(list(spread(runs, _STRUCTURES * len(runs.graphs))))
     mine = np.sort(chosen)[world.rank :: world.size]
@@ -190,6 +201,6 @@ def _some_of(
     return on_device(split.batches(mine[k : k + size] for k in range(0, len(mine), size)), device)
 
 
-def weights_of(state: Mapping[str, Any], heads: str) -> dict[str, Tensor]:
-    """What of a network's state another begins with."""
-    return {k: v for k, v in state.items() if heads == "keep" or k.startswith(ENCODER)}
+def weights_of(model: Model, state: Mapping[str, Tensor], heads: str) -> dict[str, Tensor]:
+    """Tensors of a state that a model begins with: all, or with ``new`` heads the encoder's."""
+    return {k: v for k, v in state.items() if heads == "keep" or model.is_of_encoder(k)}

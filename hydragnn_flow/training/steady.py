@@ -1,4 +1,4 @@
-"""Steady steps of a training: those after the first few, by which its speed is judged."""
+"""Steady steps of a training: those after a warm-up, from which its speed is measured."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from hydragnn_flow.config.search import WARM_UP_STEPS
 class Steady:
     """Number, time and energy of the steps after the first `WARM_UP_STEPS`.
 
-    In the first steps kernels are chosen, memory is allocated, and DDP finds out in which order
-    gradients come. They would decide about a training of a few steps and tell nothing of a long
-    one.
+    In the first steps kernels are chosen, memory is allocated, and DDP learns the order of
+    gradients. They would dominate a training of a few steps and say nothing about a long one.
 
     Parameters
     ----------
     joules
-        Energy of this rank so far [J]; None if nothing counts it.
+        Function that returns the energy of this rank so far [J]; None if there is no counter.
     """
 
     def __init__(self, joules: Callable[[], float | None] = lambda: None) -> None:
@@ -25,24 +24,23 @@ class Steady:
         self._before: float | None = None
         self._left = WARM_UP_STEPS
         self.steps = self.graphs = 0
-        """Graphs are those of all ranks together."""
+        """Number of graphs, over all ranks."""
         self.seconds = 0.0
-        """Time from batch to batch, without validation and checkpoints [s]."""
+        """Time of these steps, without validation and checkpoints [s]."""
         self.joules: float | None = 0.0 if joules() is not None else None
-        """On this rank [J]."""
+        """Energy on this rank [J]; None if it was not counted throughout."""
 
     @property
     def until_begin(self) -> int | None:
-        """Steps until those that count begin; None from then on."""
+        """Number of warm-up steps left; None once steps count."""
         return self._left or None
 
     def resume(self) -> None:
-        """Note that steps go on from here, after something else."""
+        """Continue measuring with the next step, after something else."""
         self._before = self._joules()
 
     def count(self, steps: int, graphs: int, seconds: float) -> None:
-        """Count steps since the last call, or since `resume`; of the first ones no more than
-        ``until_begin``."""
+        """Count steps since the last call or `resume`; in the warm-up at most ``until_begin``."""
         before, now = self._before, self._joules()
         self._before = now
         if self._left:
@@ -51,6 +49,6 @@ class Steady:
         self.steps, self.graphs = self.steps + steps, self.graphs + graphs
         self.seconds += seconds
         if self.joules is None or now is None or before is None:
-            self.joules = None  # a counter that is lost would make the rest look cheap
+            self.joules = None  # a lost counter would make the remaining steps look cheap
         else:
             self.joules += now - before

@@ -1,12 +1,12 @@
-"""Parts of a training step, timed where they happen: reading, computing, exchanging, waiting.
+"""Timing within a training step: reading, computing, exchanging and waiting.
 
-Each rank marks five moments of a step: it asks for its graphs, has them, begins to compute, has its
-last gradient, has the sums over all ranks, has taken the step. From its last gradient on a rank
-only waits: for ranks that are later, then for what is still on the way. The rank that comes last
-waits for nobody, so the least of the ranks' times is that of the exchange, and what the others take
-longer is waiting. Only lengths of time are compared, so the clocks of nodes need not agree.
+Each rank records events in a step: it asks for its graphs, has them, begins to compute, has its
+last gradient, has the sums over all ranks, and has taken the step. After its last gradient a rank
+only waits, first for slower ranks, then for the remaining exchange. The slowest rank waits for
+nobody, so the shortest of these times over ranks is the exchange, and the excess of the others is
+waiting. Only durations are compared, so the clocks of nodes need not agree.
 
-Sums that travel while a rank still computes cost it nothing and are not counted.
+Exchange that overlaps with computation costs nothing and is not counted.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from hydragnn_flow.training.profile_result import Parts
 from hydragnn_flow.training.trainer import Trainer
 
 Moment = Any
-"""A time on the host [s]; of an accelerator an event on the stream that computes."""
+"""Time on the host [s], or an event on the stream that computes on an accelerator."""
 
 
 class Clock:
-    """Moments of a device's work; taking one makes nobody wait.
+    """Clock of a device's work; reading it does not synchronize.
 
     Parameters
     ----------
     device
-        On a CPU, moments are those of the host. On an accelerator, which works behind the host,
-        they are events on the stream of the steps.
+        Device to time. For a CPU the clock is the host's. An accelerator runs behind the host, so
+        events on the stream of the steps are recorded.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
 
     def now(self) -> Moment:
-        """This moment."""
+        """Return the current moment."""
         if self.device.type == "cpu":
             return time.perf_counter()
         event = torch.Event(self.device, enable_timing=True)
@@ -53,19 +53,19 @@ class Clock:
         return event
 
     def between(self, begin: Moment, end: Moment) -> float:
-        """Time from one moment to another [s]; of an accelerator once it has done its work."""
+        """Return the time between two moments [s]; an accelerator must have passed both."""
         if self.device.type == "cpu":
             return float(end - begin)
         return float(begin.elapsed_time(end)) / 1e3
 
 
 class Marks:
-    """Moments of the steps of one rank.
+    """Moments recorded in the steps of one rank.
 
     Parameters
     ----------
     clock
-        Of its device.
+        Clock of the rank's device.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -73,35 +73,35 @@ class Marks:
         self.steps: list[list[Moment]] = []
         """Moments of each step: asked, there, begun, last gradient, exchanged, taken."""
         self._latest: Tensor | None = None
-        # Events cost a launch each, so only the weight is marked that came last the step before.
+        # An event costs a launch, so only the weight that was last in the step before has one.
         self._last: Tensor | None = None
         self._gradient: Moment = None
         self._exchanged: Moment = None
 
     def gradient(self, weight: Tensor) -> None:
-        """A gradient of this rank is there."""
+        """Record that the gradient of a weight is complete on this rank (hook)."""
         self._latest = weight
         if weight is self._last:
             self._gradient = self.clock.now()
 
     def exchanged(self) -> None:
-        """The backward pass has ended, and with it the exchange."""
+        """Record the end of the backward pass, and with it of the exchange."""
         self._exchanged, self._last = self.clock.now(), self._latest
 
     def taken(self, asked: Moment, there: Moment, begun: Moment) -> None:
-        """A step has been taken."""
+        """Record the end of a step, with its earlier moments."""
         self.steps.append([asked, there, begun, self._gradient, self._exchanged, self.clock.now()])
         self._gradient = self._exchanged = None
 
     def seconds(self, begin: int = 0) -> Tensor:
-        """Reading, computing, and being done before the sums are there [s], [n_steps, 3].
+        """Return times of reading, of computing, and from last gradient to sums [s], [n_steps, 3].
 
-        NaN for a step whose last gradient was not marked, such as the first.
+        A step whose last gradient was not recorded, such as the first, gives NaN.
 
         Parameters
         ----------
         begin
-            The first step that is wanted.
+            Index of the first step to return.
         """
         between, rows = self.clock.between, []
         for asked, there, begun, last, after, end in self.steps[begin:]:
@@ -114,7 +114,7 @@ class Marks:
 
 
 class MarkedTrainer(Trainer):
-    """Trainer that marks the moments of its steps within :meth:`marking`."""
+    """Trainer that records the moments of its steps within :meth:`marking`."""
 
     marks: Marks | None = None
 
@@ -126,7 +126,7 @@ class MarkedTrainer(Trainer):
 
     @contextmanager
     def marking(self, marks: Marks) -> Iterator[None]:
-        """Mark the steps that are taken in a ``with`` block."""
+        """Record the steps that are taken in a ``with`` block."""
         hooks: list[RemovableHandle] = [
             weight.register_post_accumulate_grad_hook(marks.gradient)  # type: ignore[no-untyped-call]  # torch has no types here
             for weight in self.parallel.weights
@@ -140,7 +140,7 @@ class MarkedTrainer(Trainer):
                 hook.remove()
 
     def marked_step(self, batches: Iterator[tuple[Step, Sequence[Batch]]]) -> Step:
-        """Take the next step with marks."""
+        """Take the next step and record its moments."""
         assert self.marks is not None
         clock = self.marks.clock
         asked = clock.now()
@@ -153,16 +153,16 @@ class MarkedTrainer(Trainer):
 
 
 def parts_of(seconds: Tensor, world: World, device: torch.device) -> Parts:
-    """What all ranks did in their marked steps; all of them call this.
+    """Return the mean times of a step from the recorded steps of all ranks (collective).
 
     Parameters
     ----------
     seconds
-        Of this rank, as :meth:`Marks.seconds` has them; the ranks have taken the same steps.
+        This rank's times from :meth:`Marks.seconds`, for the same steps on every rank.
     world
-        The ranks.
+        Rank of this process and number of ranks.
     device
-        Where they exchange numbers.
+        Device of the tensors in collectives.
     """
     ranks = torch.zeros(world.size, *seconds.shape, dtype=torch.float64, device=device)
     ranks[world.rank] = seconds.to(device)
@@ -170,12 +170,12 @@ def parts_of(seconds: Tensor, world: World, device: torch.device) -> Parts:
 
 
 def divided(seconds: Tensor) -> Parts:
-    """Parts of a step, of what each rank did in each step.
+    """Compute the mean times of a step from those of each rank and step.
 
     Parameters
     ----------
     seconds
-        As :meth:`Marks.seconds` has them, of all ranks [s], [n_ranks, n_steps, 3].
+        Times from :meth:`Marks.seconds` of all ranks [s], [n_ranks, n_steps, 3].
     """
     known = ~seconds.isnan().any(-1).any(0)
     reading, computing, exposed = seconds[:, known].unbind(-1)

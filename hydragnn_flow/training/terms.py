@@ -1,4 +1,4 @@
-"""The terms of the training loss: which targets, in what units, how much each counts."""
+"""Terms of the training loss: their targets, scales and weights."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.models.stress import STRESS, VOIGT
 
 STRESS_DIM = len(VOIGT)
-"""Components that a potential predicts of a stress."""
+"""Number of stress components that a potential predicts."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """One term of the loss: a target's errors."""
+    """One term of the loss: the errors of one target."""
 
     target: str
     level: str
     weight: float
     scale: tuple[tuple[float, ...], ...]
-    """Of each branch, the scale by which the residual of each component is divided."""
+    """Scale of each branch by which the residual of each component is divided."""
     per_atom: bool = False
-    """Divide the residual of a graph by its number of atoms first."""
+    """True if the residual of a graph is first divided by its number of atoms."""
 
 
 def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
-    """The terms of the loss; their weights add up to one.
+    """Return the terms of the loss; their weights add up to one.
 
-    A potential has those with a weight above zero. Otherwise every task has its term: one of no
-    weight is not trained on, but its errors are reported.
+    For a potential these are the terms with a weight above zero. Otherwise every task has a term. A
+    term of weight zero is not trained on, but its errors are reported.
 
     Parameters
     ----------
     network
-        Weights of the tasks, or of the potential's energy, forces and stress.
+        Configuration with the weights of tasks, or of a potential's energy, forces and stress.
     manifest
-        Of the store trained on; its statistics of the training split scale the residuals.
+        Manifest of the training store; its statistics of the training split scale the residuals.
     """
     potential = network.Architecture.enable_interatomic_potential
     return (_potential_terms if potential else _tasks)(network, manifest)
 
 
 def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
-    """Weight of each branch's graphs in the loss, one on average; None where all weigh the same.
+    """Return the loss weight of each branch's graphs, with mean one; None if all are equal.
 
     Raises
     ------
@@ -78,10 +78,10 @@ def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | 
 
 
 def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
-    """Mean number of atoms of the structures of each branch.
+    """Return the mean number of atoms per structure of each branch.
 
-    None where there is one branch, or the store knows of one. Structures of a branch without any to
-    train on are taken to be as large as those of all.
+    The result is None if there is only one branch or the store has no branches. A branch without
+    training structures gets the mean over all structures.
     """
     known = manifest.statistics.by_branch
     if network.branches < 2 or not known:
@@ -93,14 +93,14 @@ def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[floa
 
 
 def check_cells(store: GraphStore) -> None:
-    """Refuse graphs that stresses cannot be learnt from.
+    """Raise an error if stresses cannot be learnt from some graphs.
 
-    Left in, they would count in the means over a batch without adding to them.
+    Such graphs would count in the means over a batch without adding to them.
 
     Raises
     ------
     StoreError
-        If the cell of a graph to train or to judge by has no volume.
+        If the cell of a training or validation graph has no volume.
     """
     for split in (store["trainset"], store["valset"]):
         volumes = np.linalg.det(split.column("cell").reshape(-1, 3, 3).astype(np.float64))
@@ -125,9 +125,9 @@ def _tasks(network: NetworkConfig, manifest: Manifest) -> list[Term]:
 
 def _potential_terms(network: NetworkConfig, manifest: Manifest) -> list[Term]:
     architecture, branches = network.Architecture, _of_branches(network, manifest)
-    # One scale for energies [eV] and forces [eV/Å]: their weights mean what they mean in HydraGNN,
-    # and the loss begins at about one. A scale of its own would make the energies of a molecule
-    # near its minimum, which hardly vary, weigh ten thousand times as much as its forces.
+    # Energies [eV] and forces [eV/Å] share a scale, so that their weights mean what they mean in
+    # HydraGNN, and the loss begins at about one. With a scale of their own, energies of a molecule
+    # near its minimum, which hardly vary, would weigh ten thousand times as much as its forces.
     scales = [
         (found.forces_rms if architecture.force_weight > 0 else None)
         or found.energy_per_atom_std
@@ -156,12 +156,12 @@ def _of_branches(network: NetworkConfig, manifest: Manifest) -> Sequence[LabelSt
 
 
 def _stress_rms(statistics: LabelStatistics) -> float:
-    """Root mean square of the stress components over training structures, in the data's unit."""
+    """Return the root mean square of the stress components over training structures."""
     moments = statistics.targets[STRESS]
     squares = [
         mean**2 + std**2
         for mean, std in zip(moments.mean, moments.std, strict=True)
-        # The spread of a component that does not vary is given as one.
+        # The manifest stores a spread of one for a component that does not vary.
         if std != 1.0
     ]
     return math.sqrt(sum(squares) / len(squares)) if squares else 1.0

@@ -1,4 +1,4 @@
-"""The one training loop, for trials and members, on one GCD or on many."""
+"""Training loop for trials and members, on one GCD or on many; there is no other."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.batching import Budget, Step, plan_in_order
 from hydragnn_flow.training.criterion import Criterion
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.drawn_epochs import DrawnEpoch
-from hydragnn_flow.training.epochs import Epochs, WholeEpoch
+from hydragnn_flow.training.epochs import Epoch, Epochs
 from hydragnn_flow.training.loading import moved, on_device
 from hydragnn_flow.training.losses import Counts, Loss
 from hydragnn_flow.training.metrics import Metrics
@@ -46,34 +45,33 @@ from hydragnn_flow.training.trivial import trivial_errors
 from hydragnn_flow.training.validation import judged_by
 
 Course = Generator[tuple[Step, list[Batch | None]], None, None]
-"""Steps, with this rank's batches of each, that are to be taken one after the other."""
-# Parts of an epoch that time ends after which it is known how much of it has passed.
+"""Iterator over steps and this rank's batches of each, taken one after the other."""
+# Number of times that the clock is read in an epoch that is limited by time.
 _LOOKS = 20
-# Graphs among which the smallest stands in for those of a rank that has none.
+# Number of graphs whose smallest is computed on ranks that have none in a step.
 _STAND_INS = 4096
 
 
 class Trainer:
-    """Trains one network on one store; resumable at every step.
+    """Trains one network on one store; can be stopped and resumed at every step.
 
-    On a CPU a training that is stopped and continued ends with the same bits as one that never
-    stopped; an accelerator adds up in no fixed order, and its last bits differ from run to run.
-    Several ranks that leave out features at random (`dropout`) continue with other random numbers:
-    the checkpoint holds those of the first rank alone.
+    On a CPU a resumed training is bitwise identical to one that never stopped. An accelerator sums
+    in no fixed order, so its last bits differ from run to run. With `dropout` on several ranks
+    random numbers differ after a restart, as the checkpoint has those of the first rank only.
 
     Parameters
     ----------
     spec
-        What to train and where its checkpoint is.
+        Segment to train, with the path of its checkpoint.
     store
-        The graphs.
+        Store of the graphs.
     device
-        Where to compute.
+        Device that the training computes on.
     world
-        This process's place among the ranks.
+        Rank of this process and number of ranks.
     spent
-        What the segment has taken so far, on all ranks, each of which asks; kept in the checkpoint
-        together with earlier costs.
+        Function that returns seconds and joules spent so far, summed over ranks (a collective
+        call). The checkpoint stores them together with the cost of earlier segments.
     """
 
     def __init__(
@@ -87,21 +85,21 @@ class Trainer:
         self.spec, self.world, self.device = spec, world, device
         self.spent = spent
         self.spent_before = Spent()
-        """Cost of earlier segments up to the checkpoint that this one begins with."""
+        """Cost of earlier segments, up to the checkpoint that this one resumes from."""
         network = spec.network
         self.settings = network.Training.with_batches(spec.batches)
         self.train = store["trainset"]
         self.val: Split = judged_by(store["valset"], spec.validation)
-        """What epochs are judged by."""
+        """Validation subset used after each epoch."""
         self.division = division_of(network, store.manifest, self.train, spec.sampling, world.size)
-        """Of branches among the ranks, where each has the heads of some."""
+        """Assignment of branches to ranks if their heads are distributed; otherwise None."""
         self.epochs = Epochs(
             *(spec, self.train, world.size, store.manifest.branch_names),
             dealing=None if self.division is None else self.division.step_of(self.train),
         )
         self.budget = Budget.of(network, spec.batches)
         self.reading = _smaller(Budget.of(network), self.settings.accumulation_steps)
-        """Limits of a batch that is only predicted: on one GCD, however many train."""
+        """Limits of a batch that is only predicted; those of one GCD, however many train."""
         torch.manual_seed(spec.seed)
         model = build_model(network, store)
         if self.settings.precision == "fp64":
@@ -110,12 +108,12 @@ class Trainer:
         self.sending = Sending(spec)
         state = self.sending.begin(world, device, lazily=self._divides)
         if state is None and spec.weights:
-            # A device may have no memory for all of a network of which it is to hold a part.
+            # A device may lack memory for the whole network if it is to hold only a shard.
             whole = model if self._divides else model.to(device)
             begin_with(Path(spec.weights), whole, self.train, self.reading, device, world)
         self.model: nn.Module = model
-        # An epoch goes on with larger steps than the segment was given memory for, where it was
-        # begun over more GCDs.
+        # An epoch that was begun on more GCDs continues with its larger steps, for which this
+        # segment was given too little memory.
         larger = state is not None and state["progress"].get("batches", 1) > spec.batches
         accumulates = self.settings.accumulation_steps > 1 or larger
         self.parallel: Parallel = parallel(
@@ -137,11 +135,11 @@ class Trainer:
         self.monitor: TrainingMonitor | None = None
         """Monitor of the last run, with the number and time of its steps."""
         self.predicted: dict[str, dict[str, Tensor]] = {}
-        """What the best weights predict, as far as that is known: split -> output -> values."""
+        """Predictions by the best weights, as far as they exist: split -> output -> values."""
         self._outputs: Outputs | None = None
-        """Validation predictions by the best weights of this run, on this rank alone."""
+        """Validation predictions of this rank by the best weights of this run."""
         self.graphs_per_step = self.learning_rate = 0.0
-        """Mean number over all ranks, and the largest, in the last epoch that was trained in."""
+        """Mean graphs per step over all ranks, and largest learning rate, in the last epoch."""
         self.taken: tuple[Tensor, Tensor] = (torch.zeros(()), torch.zeros(()))
         """This rank's loss in the last step, and the norm of the gradient."""
         self._unsaved = False
@@ -154,7 +152,7 @@ class Trainer:
             self._take_steps_of(self.progress.batches)
         self.stand_in: Batch | None = None
         if world.size > 1:
-            # All ranks wait for each other, so one without graphs in a step computes this too.
+            # Collectives need every rank, so a rank without graphs in a step computes this graph.
             first = np.arange(min(len(self.train), _STAND_INS))
             smallest = int(self.train.atoms_of(first).argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
@@ -173,17 +171,17 @@ class Trainer:
         Parameters
         ----------
         should_stop
-            Asked before every step, with several ranks about every second; when it says yes the
-            segment ends with a checkpoint.
+            Function that returns true to end the segment with a checkpoint; called before every
+            step, with several ranks about every second.
         alive, joules
-            As :class:`TrainingMonitor` takes them.
+            Heartbeat and energy counter, as in :class:`TrainingMonitor`.
 
         Raises
         ------
         Diverged
-            If a loss is NaN or infinite; the checkpoint stays at a finite one.
+            If a loss is NaN or infinite; the checkpoint keeps the last finite state.
         Stopped
-            If ``should_stop`` said yes or the deadline has come; what was done is saved.
+            If ``should_stop`` returned true or the deadline has come; progress is saved.
         """
         for step, batches in self.course(should_stop, alive, joules):
             self.taken = self._step(step, batches)
@@ -194,10 +192,10 @@ class Trainer:
         alive: Callable[[float], None] = lambda longest_step: None,
         joules: Callable[[], float | None] = lambda: None,
     ) -> Course:
-        """The steps that :meth:`run` takes, for one who takes them and fills in :attr:`taken`.
+        """Yield each step and its batches, for a caller who runs it and sets :attr:`taken`.
 
-        Between them epochs are judged and checkpoints written; parameters and errors are those of
-        :meth:`run`.
+        Validation and checkpoints happen between steps. Parameters and errors are those of
+        :meth:`run`. Fused training uses this to run the steps of several trainers together.
         """
         each = self.epochs.seconds or math.inf
         self.monitor = monitor = TrainingMonitor(
@@ -238,28 +236,28 @@ class Trainer:
             self._save(monitor)
 
     def leave(self) -> None:
-        """End the ranks' process group; each rank can continue alone."""
+        """Leave the process group; afterwards each rank can continue alone."""
         if self.world.is_joined:
             self.parallel = Parallel(self.model)
         self.world.leave()
 
     @property
     def is_finished(self) -> bool:
-        """Whether the segment's last epoch is reached, or early stopping has ended it before."""
+        """True if the segment's last epoch is reached or the early-stopping criterion is met."""
         progress = self.progress
         waited = progress.epoch - max(progress.best_epoch, progress.patient_since)
         gives_up = self.settings.EarlyStopping and waited >= self.settings.patience
         return gives_up or progress.epoch >= self.spec.until_epoch
 
     def plan(self, epoch: int) -> list[Step]:
-        """The steps of an epoch, counted from 0, where it begins where the last one has ended."""
+        """Return the steps of an epoch, counted from 0, that begins at the current position."""
         plan = self.epochs.plan(epoch, self.progress.start, self.budget)
         return [step for window in plan.windows() for step in window]
 
     def batches(self, split: Split, steps: Sequence[Step]) -> Generator[Batch | None, None, None]:
-        """This rank's graphs of each step, on the device; None if the step has none for it.
+        """Yield this rank's batch of each step, on the device; None if it has no graphs in it.
 
-        Close the generator if you leave it before its end.
+        Close the generator if you leave it early.
         """
         mine = [step.of_rank(self.world.rank) for step in steps]
         read = split.batches(graphs for graphs in mine if len(graphs))
@@ -268,11 +266,11 @@ class Trainer:
                 yield next(there) if len(graphs) else None
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """This rank's graphs of each training step, in `accumulation_steps` batches or fewer.
+        """Yield this rank's micro-batches of each training step, at most `accumulation_steps`.
 
-        More where an epoch goes on with larger steps than the segment was given memory for. Ranks
-        that hold parts of the network have as many as each other, None where graphs are wanting.
-        Close the generator if you leave it before its end.
+        There are more if an epoch continues with larger steps than the segment was given memory
+        for. With sharded weights every rank has the same number, with None for empty ones. Close
+        the generator if you leave it early.
         """
         all_alike = self.parallel.is_sharded
         most = self.settings.accumulation_steps
@@ -293,14 +291,14 @@ class Trainer:
     def train_step(self, step: Step, batch: Batch | Sequence[Batch | None] | None) -> Tensor:
         """Take one step; returns this rank's contribution to the loss.
 
-        The loss stays on the device: reading it would make the host wait for every step.
+        The loss stays on the device, because reading it would make the host wait in every step.
 
         Parameters
         ----------
         step
-            What all ranks together compute.
+            Graphs of all ranks in the step.
         batch
-            This rank's graphs of it, if it has any; several batches are computed in turn.
+            This rank's graphs, if any, as one batch or several micro-batches.
         """
         return self._step(step, batch)[0]
 
@@ -310,33 +308,34 @@ class Trainer:
         before_batch: Callable[[], None] = lambda: None,
         keep: Outputs | None = None,
     ) -> tuple[float, dict[str, float]]:
-        """Loss and errors of the averaged weights on a split.
+        """Compute loss and errors of the averaged weights on a split.
 
-        In the precision of the weights, as every later prediction is, autocast or not.
+        Computations are in the precision of the weights, without autocast, like later predictions.
 
         Parameters
         ----------
         split
-            The graphs.
+            Split or subset to evaluate.
         before_batch
-            Called before each batch; what it raises ends the evaluation.
+            Function called before each batch; an exception from it ends the evaluation.
         keep
-            Takes the outputs of this rank.
+            Collector that gets the outputs of this rank.
         """
         with self._averaged() as model:
             return self._evaluate(model, split, before_batch, keep)
 
     def predict(self, split: Split, before_batch: Callable[[], None] = lambda: None) -> None:
-        """Predict a split with the best weights, and keep that in the checkpoint.
+        """Predict a split with the best weights, and add the result to the checkpoint (collective).
 
-        All ranks call this, when all else has been saved. The weights of the model are then these.
+        Call it after everything else is saved: it leaves the best weights in the model.
 
         Parameters
         ----------
         split
-            What to predict.
+            Split or subset to predict.
         before_batch
-            Called before each batch, on all ranks as often; what it raises ends the prediction.
+            Function called before each batch, equally often on all ranks; its exception ends the
+            call.
         """
         self.parallel.settle()
         self.model.load_state_dict(self.best)
@@ -377,19 +376,19 @@ class Trainer:
         return float(self.loss.total(sums[:n_terms])), metrics
 
     def _in_order(self, split: Split) -> list[Step]:
-        """Steps through a split that is only predicted."""
+        """Return the steps of an evaluation of a split."""
         dealing = None if self.division is None else self.division.in_order(split)
         return plan_in_order(split, self.reading, self.world.size, dealing)
 
     def _outputs_of(self, model: nn.Module, batch: Batch | None) -> dict[str, Tensor]:
-        """Outputs for a batch, without rows where this rank has none but others do."""
+        """Return outputs for a batch; without rows if only other ranks have graphs."""
         if batch is not None:
             outputs: dict[str, Tensor] = model(batch)
             return outputs
         return {name: values[:0] for name, values in model(self.stand_in).items()}
 
     def save(self) -> None:
-        """Write the checkpoint: the first rank, or each what it holds; every rank calls this."""
+        """Write the checkpoint and shards, each rank what it holds (collective)."""
         optimizer = optimizer_state(self.optimizer, self.world)
         before, now = self.spent_before, self.spent()
         state = {
@@ -427,12 +426,12 @@ class Trainer:
 
     @property
     def _divides(self) -> bool:
-        """Whether each rank is to hold a part of the network, and not to read the whole."""
+        """True if each rank holds only a shard of the network."""
         return self.world.size > 1 and (self.settings.is_sharded or self.division is not None)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        # Read on the host, whence everything goes where it belongs: an optimiser's count of steps
-        # stays there unless a fused kernel wants it, or each step would wait to read it.
+        # Values are moved from the host to where they belong. An optimiser's step count stays there
+        # unless a fused kernel needs it, because reading it would make each step wait.
         here, own = self.parallel, self.model.state_dict()
         self.model.load_state_dict(here.placed(state["model"], own))
         average = here.placed(state["average"]["weights"], self.average.weights)
@@ -441,7 +440,7 @@ class Trainer:
         self.best = {name: value.to(self.device) for name, value in best.items()}
         optimizer = here.placed_optimizer(state["optimizer"])
         for group in optimizer["param_groups"]:
-            if "fused" in group:  # as this optimiser is made, not that of the trial before it
+            if "fused" in group:  # as in this optimiser, not the one that wrote the state
                 group["fused"] = self.optimizer.param_groups[0]["fused"]
         self.optimizer.load_state_dict(optimizer)
         self.schedule.load_state_dict(state["schedule"])
@@ -456,14 +455,14 @@ class Trainer:
             self._unsaved = True
 
     def _draw_apart(self) -> None:
-        """Have each rank draw random numbers of its own."""
+        """Seed dropout differently on each rank."""
         if not self.world.is_first:
-            # Ranks leave out features of their own; the first one's numbers are in the checkpoint.
+            # The first rank continues with the numbers in the checkpoint.
             numbers = [self.spec.seed, self.progress.epoch, self.progress.step, self.world.rank]
             torch.manual_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
 
     def _take_steps_of(self, batches: int) -> None:
-        """Have another number of batches in a step, with the learning rate that goes with it."""
+        """Change the number of batches per step and rescale learning rate and averaging."""
         network = self.spec.network
         self.budget = Budget.of(network, batches)
         training = network.Training.with_batches(batches)
@@ -473,13 +472,12 @@ class Trainer:
         )
 
     def _graphs_of_a_step(self) -> float:
-        plan = self.epochs.plan(0, 0, self.budget)
-        return plan.graphs_per_step if self.epochs.are_drawn else len(self.train) / plan.steps
+        return self.epochs.plan(0, 0, self.budget).graphs_per_step
 
     def _train_epoch(
         self, monitor: TrainingMonitor
     ) -> Generator[tuple[Step, list[Batch | None]], None, float]:
-        """Train what is left of an epoch; returns the mean loss of its steps."""
+        """Train the rest of an epoch; returns the mean loss of its steps."""
         self.model.train()
         progress = self.progress
         plan = self.epochs.plan(progress.epoch, progress.start, self.budget)
@@ -493,12 +491,10 @@ class Trainer:
         self._check_stop(monitor)
         if progress.drawn:
             self.graphs_per_step = progress.drawn / max(progress.step, 1)
-        # None, where no graph of a short epoch fits the limits.
+        # There is no step if no graph of a short epoch fits the limits.
         return progress.losses / max(progress.step, 1)
 
-    def _train_window(
-        self, plan: WholeEpoch | DrawnEpoch, steps: Sequence[Step], monitor: TrainingMonitor
-    ) -> Course:
+    def _train_window(self, plan: Epoch, steps: Sequence[Step], monitor: TrainingMonitor) -> Course:
         """Take some steps of an epoch, or as many of them as there is time for."""
         progress = self.progress
         with closing(self.micro_batches(steps)) as batches:
@@ -521,10 +517,10 @@ class Trainer:
 
     @property
     def _time_is_up(self) -> bool:
-        """Whether the time of an epoch that time ends has passed; the same on every rank."""
+        """True if a time-limited epoch has used its time; the same on every rank."""
         return self.epochs.seconds is not None and self.progress.seconds >= self.epochs.seconds
 
-    def _steps_of(self, plan: WholeEpoch | DrawnEpoch) -> float:
+    def _steps_of(self, plan: Epoch) -> float:
         """Steps of the epoch that is trained, as far as it is known where it will end."""
         progress, each = self.progress, self.epochs.seconds
         if each is not None and progress.seconds:
@@ -539,11 +535,11 @@ class Trainer:
         self.optimizer.zero_grad()
         losses = []
         for number, piece in enumerate(batches or [None], start=1):
-            # Gradients meet those of the other ranks with the last piece, once in a step.
+            # Gradients are exchanged once per step, with the last micro-batch.
             alone = self.world.size > 1 and number < len(batches)
             with self.parallel.without_exchange() if alone else nullcontext():
                 losses.append(self._backward(step, piece))
-        # Without clipping too: the norm says whether the gradient is a number at all.
+        # The norm is needed without clipping too: it shows whether the gradient is finite.
         most = self.settings.gradient_clip or math.inf
         norm = self.parallel.clip(most)
         self.optimizer.step()
@@ -559,7 +555,7 @@ class Trainer:
             outputs = self.parallel.outputs(mine)
         means = self.loss.term_means(outputs, mine, Counts(step.graphs, step.atoms))
         loss = self.loss.of_rank(0.0 * means if batch is None else means, self.world)
-        # Gradients are averaged over ranks; the ranks' contributions are meant to add up.
+        # DDP averages gradients over ranks, but the contributions of ranks have to add up.
         self.parallel.backward(loss * self.world.size)
         return loss.detach()
 
@@ -594,7 +590,7 @@ class Trainer:
         return self._compare(val_loss, error, metrics)
 
     def _judge_last_weights(self, monitor: TrainingMonitor) -> None:
-        """Let a member's last weights, without averaging, compete with the best averaged ones."""
+        """Compare a member's last weights, unaveraged, with the best averaged ones."""
         progress = self.progress
         if self.spec.kind != "member" or progress.ended == progress.epoch:
             return
@@ -611,7 +607,7 @@ class Trainer:
         self._unsaved = True
 
     def _compare(self, val_loss: float, error: float, metrics: dict[str, float]) -> bool:
-        """Keep the model's weights as they are now if they are the best; returns whether so."""
+        """Keep the model's weights if they are the best so far; returns whether they are."""
         progress = self.progress
         if not error < progress.best_val_error:
             return False

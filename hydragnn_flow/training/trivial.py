@@ -1,4 +1,4 @@
-"""Errors of a predictor that has learnt nothing of structures, the units of the criterion."""
+"""Errors of a trivial predictor, which ignores structure: the units of the criterion."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# Enough to know a mean error within one or two per cent.
+# Number of graphs that gives a mean error within one or two per cent.
 _MOST_GRAPHS = 4096
 _RUN = 64
 _NO_ERROR = 1e-10
@@ -34,24 +34,24 @@ _NO_ERROR = 1e-10
 def trivial_errors(
     split: GraphSplit, manifest: Manifest, name: CriterionName = "mae"
 ) -> dict[str, float]:
-    """Error per element of a trivial predictor on the training split, for every target.
+    """Compute the error of a trivial predictor on the training split, for every target.
 
-    Of several data sets each has errors of its own, named as ``energy@mptrj``.
+    With several data sets each has errors of its own, named like ``energy@mptrj``.
 
-    It predicts the sum of the element energies for a total energy, the mean per atom for any other
-    target that is a sum over atoms, and the mean of each component for the rest. Errors of
-    extensive targets are those per atom. Where the labels do not vary there is no such error, and
-    the mean size of the labels takes its place, or 1 if they are zero.
+    The predictor gives the sum of element energies for a total energy, the mean per atom for other
+    targets that are sums over atoms, and the mean of each component for the rest. Errors of
+    extensive targets are per atom. If labels do not vary, the error is replaced by the mean size of
+    the labels, or by 1 if they are zero.
 
     Parameters
     ----------
     split
-        The training split. Of a large one, runs of graphs spread over each data set are read, some
-        thousands in all.
+        Training split. Of a large one some thousand graphs are read, in runs spread over each data
+        set.
     manifest
-        Of the store; its statistics of the whole training split are what is predicted.
+        Manifest of the store; its statistics of the whole training split are the predictions.
     name
-        Mean absolute, or root mean square.
+        Kind of error: mean absolute (``mae``) or root mean square (``rmse``).
     """
     power = 2 if name == "rmse" else 1
     sums: dict[str, Floats] = {}
@@ -71,7 +71,7 @@ def trivial_errors(
 
 @dataclass(frozen=True)
 class _Guesser:
-    """What is known of the structures of a data set, or of all."""
+    """Trivial predictor of the structures of one data set, or of all."""
 
     statistics: LabelStatistics
     graphs: int
@@ -83,7 +83,7 @@ class _Guesser:
         return of_data_set(target, self.data_set) if self.data_set else target
 
     def rows(self, batch: Batch, level: str) -> Any:
-        """Which graphs, or atoms, of a batch belong to the data set."""
+        """Return an index of the graphs or atoms of a batch that belong to the data set."""
         if self.branch is None:
             return slice(None)
         graphs = batch[BRANCH].reshape(-1) == self.branch
@@ -110,7 +110,7 @@ def _unit(sums: Floats, power: int) -> float:
 def _labels_and_guesses(
     batch: Batch, target: str, manifest: Manifest, known: _Guesser
 ) -> tuple[Floats, Any]:
-    """A target's labels, per atom if it is extensive, and what is predicted of them."""
+    """Return a target's labels, per atom if extensive, and the trivial predictions."""
     described, statistics = manifest.targets[target], known.statistics
     rows = known.rows(batch, described.level)
     labels = target_array(batch[target].numpy(), described)[rows]
@@ -120,7 +120,7 @@ def _labels_and_guesses(
         return labels[:, places], mean[places]
     n_atoms = np.diff(batch.ptr.numpy()).astype(np.float64)[:, None]
     energies = statistics.element_energies
-    # A fit of as many energies as structures would leave nothing.
+    # With about as many energies as structures the fit would leave no error.
     if target != ENERGY or not energies or known.graphs < 2 * len(energies):
         return labels / n_atoms[rows], mean * (known.graphs / known.atoms)
     numbers = batch.x[:, 0].long().numpy()

@@ -1,4 +1,4 @@
-"""Graphs of the validation split by which epochs are judged."""
+"""Validation subset used after each epoch."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import numpy as np
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.data.branch_runs import shares_of_branches
 from hydragnn_flow.data.reading.split_part import Split, SplitPart
-from hydragnn_flow.training.permutation import permutation
+from hydragnn_flow.training.orders import permutation
 
-# What the numbers of the seed are for.
+# Purpose of these random numbers of the seed.
 _VALIDATION = 6
 
 
 def judged_by(split: GraphSplit, drawn: tuple[int, int] | None) -> Split:
-    """The graphs that epochs are judged by: of a large split some, the same for a whole run.
+    """Return the validation subset: all graphs, or for a large split some, fixed for a whole run.
 
-    Each data set counts as much as any other, so each has as many, as far as it has them.
+    Each data set counts equally, so equally many graphs are drawn from each, as far as it has them.
 
     Parameters
     ----------
     split
-        The validation split.
+        Validation split of the store.
     drawn
-        Number of graphs, and the seed that draws them; all if not given.
+        Number of graphs and the seed that draws them; None for all graphs.
     """
     if drawn is None or drawn[0] >= len(split):
         return split

@@ -1,16 +1,14 @@
 """Campaigns whose networks an engine builds."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 import yaml
 from ase.build import bulk
 from ase.calculators.fd import calculate_numerical_forces
@@ -21,6 +19,7 @@ from own_engine import Neighbours
 from hydragnn_flow import Ensemble, EnsembleCalculator, cli
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.search import read_trials
+from hydragnn_flow.training.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group("processes")
 TESTS = Path(__file__).resolve().parents[1]
@@ -33,7 +32,7 @@ POTENTIAL = {
 }
 
 
-def config_of(folder: Path, engine: str, keys: dict[str, Any], **search: Any) -> Path:
+def config_of(folder, engine, keys, **search):
     network = CONFIG["network"] | {"engine": engine, "Architecture": POTENTIAL | keys}
     training = network["Training"] | {"num_epoch": 3}
     values = CONFIG | {
@@ -46,7 +45,7 @@ def config_of(folder: Path, engine: str, keys: dict[str, Any], **search: Any) ->
     return path
 
 
-def flow(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+def flow(folder, *words, **variables):
     """Give a command where our test modules are found."""
     paths = [str(TESTS), str(BENCHMARKS), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **variables}
@@ -55,12 +54,12 @@ def flow(folder: Path, *words: str, **variables: str) -> subprocess.CompletedPro
         return subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
 
 
-def segments(run: Path) -> list[dict[str, Any]]:
+def segments(run):
     return [json.loads(line) for line in (run / "segments.jsonl").read_text().splitlines()]
 
 
 @pytest.mark.slow
-def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path: Path) -> None:
+def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path):
     """One of its configurations fails when it is tried, and only that trial ends."""
     space = {
         "Architecture.width": {"choices": [4, 8, 13]},
@@ -100,8 +99,8 @@ def test_an_engine_of_the_users_is_searched_trained_and_predicted_with(tmp_path:
 
 
 def test_an_engine_that_returns_a_wrong_name_is_refused_before_anything_trains(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     space = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
     config_of(tmp_path, "own_engine:wrong_name", {}, space=space)
     monkeypatch.chdir(tmp_path)
@@ -117,7 +116,7 @@ def test_an_engine_that_returns_a_wrong_name_is_refused_before_anything_trains(
 
 
 @pytest.mark.slow
-def test_an_engine_that_crashes_takes_no_driver_with_it(tmp_path: Path) -> None:
+def test_an_engine_that_crashes_takes_no_driver_with_it(tmp_path):
     space = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
     config_of(tmp_path, "own_engine:crashes", {}, space=space)
     done = flow(tmp_path, "run", "config.yaml", "--run-dir", "run")
@@ -126,9 +125,7 @@ def test_an_engine_that_crashes_takes_no_driver_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_users_hydragnn_is_searched_trained_and_predicted_with(
-    tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
+def test_the_users_hydragnn_is_searched_trained_and_predicted_with(tmp_path, pytestconfig):
     checkout = pytestconfig.getoption("--hydragnn")
     if checkout is None:
         pytest.skip("needs a checkout of HydraGNN, named by --hydragnn=PATH")
@@ -154,3 +151,20 @@ def test_the_users_hydragnn_is_searched_trained_and_predicted_with(
     assert {line["status"] for line in found} == {"ok"}
     done = flow(tmp_path, "predict", "run", "run/store.gs", "-o", "predictions.csv", **variables)
     assert done.returncode == 0, done.stderr + done.stdout
+
+    # Its weights, as HydraGNN would save them, are those that another search begins with.
+    folder = tmp_path / "run" / "ensemble" / "members" / "0"
+    state = load_checkpoint(folder / "checkpoint.pt")["best"]
+    prefix = "network.model."
+    theirs = {k.replace(prefix, "module."): v for k, v in state.items() if k.startswith(prefix)}
+    torch.save({"model_state_dict": theirs}, folder / "trained.pk")
+    network = json.loads((folder / "config.json").read_text())["NeuralNetwork"]
+    values = yaml.safe_load((tmp_path / "config.yaml").read_text())
+    values |= {"network": network, "start_from": str(folder / "trained.pk")}
+    values["search"]["space"] = {"Training.Optimizer.learning_rate": {"float": [1e-5, 1e-4]}}
+    (tmp_path / "later.yaml").write_text(yaml.safe_dump(values))
+    done = flow(tmp_path, "run", "later.yaml", "--run-dir", "later", **variables)
+    assert done.returncode == 0, done.stderr + done.stdout
+    begun = load_checkpoint(tmp_path / "later" / "start" / "weights.pt")["weights"]
+    assert all(torch.equal(begun[k], v) for k, v in state.items() if k.startswith(prefix))
+    assert {line["status"] for line in segments(tmp_path / "later")} == {"ok"}

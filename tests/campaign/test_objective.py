@@ -10,11 +10,11 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 from driver_cases import PATIENCE, TWO_CORES, is_at_work, lines
+from job_cases import answer
 
 from hydragnn_flow.campaign import objective, objective_task
 from hydragnn_flow.campaign.ledger import Ledger
@@ -24,7 +24,6 @@ from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
-from hydragnn_flow.execution.workers import answers
 from hydragnn_flow.locks import locked
 from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.retries import MOST_LOSSES, Retries
@@ -64,9 +63,9 @@ def request(folder, objective="quadratic", **changes):
 
 
 def answered(folder, asked):
-    run(asked)
-    answer: dict[str, Any] = json.loads(answer_file(folder, asked["budget"]).read_text())
-    return answer
+    returned = run(asked)
+    assert returned == json.loads(answer_file(folder, asked["budget"]).read_text())
+    return returned
 
 
 def test_a_configuration_is_read(tmp_path):
@@ -123,9 +122,9 @@ def test_a_call_goes_on_in_its_folder_and_is_made_once(tmp_path):
     ],
 )
 def test_a_failure_is_an_answer(tmp_path, number, status, said):
-    answer = answered(tmp_path, request(tmp_path, "fails", number=number))
-    assert answer["status"] == status
-    assert all(words in answer["reason"] for words in said)
+    failure = answered(tmp_path, request(tmp_path, "fails", number=number))
+    assert failure["status"] == status
+    assert all(words in failure["reason"] for words in said)
 
 
 def test_several_objectives_are_returned_by_name(tmp_path):
@@ -143,8 +142,8 @@ def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path):
     task = "hydragnn_flow.campaign.objective_task:run"
     asked = request(tmp_path / "trials" / "0", "short_of_room")
     for _ in range(2):
-        assert answers._outcome(task, asked)["lost"]
-    assert answers._outcome(task, asked) == {}
+        assert answer(task, asked)["status"] == "lost"
+    assert answer(task, asked)["status"] == "ok"
     assert json.loads(answer_file(tmp_path / "trials" / "0", 3).read_text())["status"] == "ok"
     assert (tmp_path / "trials" / "0" / "calls").read_text() == "xxx"
     assert sum(Retries(losses=losses).pause for losses in range(MOST_LOSSES)) > 240
@@ -168,8 +167,8 @@ def test_only_the_disk_of_the_run_is_not_the_functions_fault(tmp_path, error, fi
     folder = tmp_path / "trials" / "0"
     files = [file.replace("inside", str(folder / "file"))] if file else []
     asked = request(folder, "short_of_room", parameters={"x": 0.5, "errno": error, "files": files})
-    answer = answers._outcome("hydragnn_flow.campaign.objective_task:run", asked)
-    assert bool(answer.get("lost")) == lost
+    status = answer("hydragnn_flow.campaign.objective_task:run", asked)["status"]
+    assert status == ("lost" if lost else "ok")
     assert (folder / "calls").read_text() == "x"
     if not lost:
         own = json.loads(answer_file(folder, 3).read_text())
@@ -331,5 +330,5 @@ def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_ag
     for number in range(2):  # though no call had returned yet
         reason = rows[number]["reason"]
         assert "3 times: it hung: it neither returned nor wrote a file for" in reason
-    assert "budget-1.json is damaged" in (run / "driver.log").read_text()
+    assert "budget-1.json: is damaged" in (run / "trials" / "2" / "log").read_text()
     assert not is_at_work(int((run / "trials/1/sleeper").read_text()))

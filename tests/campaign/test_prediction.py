@@ -1,14 +1,10 @@
 """Predictions on a site: those of one process, whatever becomes of workers and driver."""
 
-import importlib
 import runpy
 import sys
-from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import ase.io
 import numpy as np
@@ -19,6 +15,7 @@ from ase.build import bulk
 from ensemble_cases import untrained_ensemble
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_cases import CallsHere, ended
 
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.campaign import prediction
@@ -27,60 +24,29 @@ from hydragnn_flow.ensemble import member_predictions, parts, write_predictions
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
-from hydragnn_flow.execution.workers.worker import TaskEnd
 from hydragnn_flow.placement import Gcd
+from hydragnn_flow.segment import TrainingOutcome
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 SITE = Site("fake", 3, NODE, lambda directory: None)
 
-Machine = Callable[[dict[str, Any]], TaskEnd | None]
 
-
-class FakePool:
-    """Runs tasks at once in this process, unless a function of the test's has them end."""
-
-    machine: Machine = staticmethod(lambda request: None)
-    ran: list[str]
-
-    def __init__(self, site, directory):
-        self.ran.clear()
+class FakePool(CallsHere):
+    """Runs calls at once in this process, unless a function of the test's has them end."""
 
     def __enter__(self):
+        self.ran.clear()
         return self
 
     def __exit__(self, *_):
         """They are not real."""
 
-    def update(self):
-        """They are there."""
-
-    def waiting(self):
-        return ""
-
-    def record(self, node, work, worked):
-        """All nodes are good."""
-
-    def submit(self, runs, node, function, request):
-        future: Future[TaskEnd] = Future()
-        self.ran.append(request["what"])
-        try:
-            end = self.machine(request)
-            if end is None:
-                module, _, name = function.partition(":")
-                getattr(importlib.import_module(module), name)(request)
-                end = TaskEnd("here", "ok")
-            future.set_result(end)
-        except InputError as error:
-            future.set_exception(error)
-        return future
-
 
 @pytest.fixture(autouse=True)
-def pools(monkeypatch):
-    monkeypatch.setattr(prediction, "Pool", FakePool)
-    monkeypatch.setattr(FakePool, "ran", [], raising=False)
-    monkeypatch.setattr(FakePool, "machine", staticmethod(lambda request: None))
-    return FakePool
+def pool(monkeypatch):
+    pool = FakePool()
+    monkeypatch.setattr(prediction, "Pool", lambda site, directory: pool)
+    return pool
 
 
 @pytest.fixture(scope="module")
@@ -196,77 +162,77 @@ def test_what_follows_a_fault_in_a_file_is_left_out(ensemble, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["extxyz", "traj", "db"])
-def test_a_file_is_predicted_to_the_last_digit(ensemble, tmp_path, kind):
+def test_a_file_is_predicted_to_the_last_digit(ensemble, tmp_path, pool, kind):
     file = tmp_path / f"all.{kind}"
     ase.io.write(file, [crystal(number) for number in range(5)])
     both_ways(ensemble, file, tmp_path, [".csv" if kind == "db" else ".extxyz"], 0.0)
-    assert FakePool.ran == [
+    assert [what for _, what in pool.ran] == [
         f"structures {first} to {min(first + 1, 4)} of all.{kind}" for first in range(0, 5, 2)
     ]
 
 
-def test_a_store_keeps_its_splits_and_numbers(ensemble, tmp_path, alloy_store, monkeypatch):
+def test_a_store_keeps_its_splits_and_numbers(ensemble, tmp_path, alloy_store, pool, monkeypatch):
     small_parts(monkeypatch, 6)
     both_ways(ensemble, alloy_store.path, tmp_path, [".parquet"], 0.0)
-    assert "structures 6 to 11 of trainset" in FakePool.ran
+    assert "structures 6 to 11 of trainset" in {what for _, what in pool.ran}
     table = pd.read_parquet(tmp_path / "other" / "out.parquet")
     assert table["split"].unique().tolist() == list(alloy_store.splits)
     with pytest.raises(InputError, match=r"extxyz is for structures from files"):
         predict_on_site(ensemble, alloy_store.path, [tmp_path / "out.extxyz"], SITE)
 
 
-def test_finished_parts_are_not_predicted_again(ensemble, tmp_path, pools):
+def test_finished_parts_are_not_predicted_again(ensemble, tmp_path, pool):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(9)])
     whole = tmp_path / "whole.csv"
     write_predictions(ensemble, file, [whole])
 
-    def stopped(request):
-        if len(pools.ran) == 3:
+    def stopped(node, argument):
+        if len(pool.ran) == 3:
             raise KeyboardInterrupt
 
-    pools.machine = staticmethod(stopped)
+    pool.machine = stopped
     with pytest.raises(KeyboardInterrupt):
         predict_on_site(ensemble, file, [out], SITE)
-    assert not out.exists() and len(pools.ran) == 3
-    pools.machine = staticmethod(lambda request: None)
+    assert not out.exists() and len(pool.ran) == 3
+    pool.machine = lambda node, argument: None
     with pytest.raises(InputError, match=r"\.out\.csv\.parts: .*with other options; delete it"):
         predict_on_site(ensemble, file, [out], SITE, members=True)
     shown: list[tuple[int, int, str]] = []
     predict_on_site(ensemble, file, [out], SITE, progress=lambda *how: shown.append(how))
     # The third was interrupted.
-    assert [what.partition(" of")[0].split()[1] for what in pools.ran] == ["4", "6", "8"]
+    assert [what.partition(" of")[0].split()[1] for _, what in pool.ran] == ["4", "6", "8"]
     assert (shown[0][:2], shown[-1][:2], len(shown)) == ((4, 9), (9, 9), 4)
     assert out.read_bytes() == whole.read_bytes()
     assert not (tmp_path / ".out.csv.parts").exists()
 
 
-def test_a_part_is_lost_and_run_again(ensemble, tmp_path, pools):
+def test_a_part_is_lost_and_run_again(ensemble, tmp_path, pool):
     file, out = tmp_path / "all.extxyz", tmp_path / "out.csv"
     ase.io.write(file, [crystal(number) for number in range(6)])
     lost = {"structures 2 to 3 of all.extxyz": 2}
 
-    def machine(request):
+    def machine(node, request):
         left = lost.get(request["what"], 0)
         lost[request["what"]] = left - 1
         if left <= 0:
             return None
-        return TaskEnd(f"node{left}", "failed", "its process was killed by SIGKILL")
+        return ended("killed", "its process was killed by SIGKILL")
 
-    pools.machine = staticmethod(machine)
+    pool.machine = machine
     predict_on_site(ensemble, file, [out], SITE)
     assert pd.read_csv(out)["graph_id"].tolist() == list(range(6))
     lost["structures 2 to 3 of all.extxyz"] = 99
     with pytest.raises(
-        CampaignStopped, match=r"failed 3 times at structures 2 to 3 of all\.extxyz, .*SIGKILL"
+        CampaignStopped, match=r"failed \d+ times at structures 2 to 3 of all\.extxyz, .*SIGKILL"
     ):
         predict_on_site(ensemble, file, [out], SITE)
     done = sorted((tmp_path / ".out.csv.parts").glob("*/part-*"))
     assert {"part-000000", "part-000002"} <= {path.name for path in done}
-    pools.ran.clear()  # files that somebody else writes cost no part
+    pool.ran.clear()  # files that somebody else writes cost no part
     with PredictionFiles([out]), pytest.raises(InputError, match="another process is writing"):
         predict_on_site(ensemble, file, [out], SITE)
-    assert not pools.ran and done == sorted((tmp_path / ".out.csv.parts").glob("*/part-*"))
+    assert not pool.ran and done == sorted((tmp_path / ".out.csv.parts").glob("*/part-*"))
 
 
 def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(run, monkeypatch):
@@ -312,11 +278,11 @@ def test_input_that_is_at_fault_leaves_nothing(ensemble, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.extxyz", "empty"]
 
 
-def test_directories_that_nodes_do_not_see_are_named(ensemble, tmp_path, pools):
+def test_directories_that_nodes_do_not_see_are_named(ensemble, tmp_path, pool):
     """A worker writes where the driver cannot see it."""
     file = tmp_path / "all.extxyz"
     ase.io.write(file, [crystal(1)] * 3)
-    pools.machine = staticmethod(lambda request: TaskEnd("node1", "ok"))
+    pool.machine = lambda node, argument: TrainingOutcome(status="ok")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prediction, "_SECONDS_TO_SEE", 0.0)
         with pytest.raises(CampaignStopped, match=r"part-000000, .*nodes of the site share"):

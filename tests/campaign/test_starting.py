@@ -1,29 +1,29 @@
 """The weights that all trials begin with, from where they were trained to a segment."""
 
-from __future__ import annotations
-
 import copy
 import json
+import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from campaign_cases import CONFIG
+from own_engine import Neighbours
 from segment_cases import NETWORK
 
-from hydragnn_flow.campaign.starting import bring_weights, weights_for
+from hydragnn_flow.campaign.origin import with_start
+from hydragnn_flow.campaign.starting import bring_weights, check_start, weights_for
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.start_from import StartConfig
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
-from hydragnn_flow.report.model_card import _start
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
 
+TESTS = str(Path(__file__).resolve().parents[1])
 
-def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) -> Path:
+
+def trial(folder, store, *, epochs=(1, 4)):
     """A trial's folder with a checkpoint of each sending; biases of its best weights are epochs."""
     folder = folder / "earlier" / "trials" / "0"
     folder.mkdir(parents=True)
@@ -33,20 +33,17 @@ def trial(folder: Path, store: GraphStore, *, epochs: tuple[int, ...] = (1, 4)) 
         state = build_model(NETWORK, store).state_dict()
         best = {key: value * 0 + epoch for key, value in state.items()}
         progress = {"epoch": epoch, "step": 0}
-        save_checkpoint(
-            folder / f"checkpoint-{epoch}.pt",
-            {"best": best, "progress": progress},
-        )
+        save_checkpoint(folder / f"checkpoint-{epoch}.pt", {"best": best, "progress": progress})
     return folder
 
 
-def config_with(start: dict[str, Any]) -> RunConfig:
+def config_with(start):
     values = copy.deepcopy(CONFIG)
     values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}}
     return RunConfig.model_validate({**values, "start_from": start})
 
 
-def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path: Path, store: GraphStore) -> None:
+def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path, store):
     folder = trial(tmp_path, store)
     config = config_with({"path": str(folder), "heads": "new", "freeze": "encoder"})
     directory = RunDirectory(tmp_path / "run")
@@ -61,11 +58,9 @@ def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path: Path, store: Gr
     assert said is not None
     assert said.startswith(f"{folder / 'checkpoint-4.pt'} (SHA-256 ")
     assert said.endswith("with new heads; not trained: encoder.embedding, encoder.layers")
-    (card,) = _start(directory.path)
-    assert said in card[1][0]
 
 
-def test_once_begun_the_weights_are_those_in_the_run(tmp_path: Path, store: GraphStore) -> None:
+def test_once_begun_the_weights_are_those_in_the_run(tmp_path, store):
     folder = trial(tmp_path, store)
     config = config_with({"path": str(folder)})
     directory = RunDirectory(tmp_path / "run")
@@ -83,7 +78,7 @@ def test_once_begun_the_weights_are_those_in_the_run(tmp_path: Path, store: Grap
         bring_weights(config, directory, store)
 
 
-def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStore) -> None:
+def test_another_start_is_another_configuration(tmp_path, store):
     directory = RunDirectory(tmp_path / "run")
     directory.record_start(config_with({"path": "a"}))
     directory.journal.touch()
@@ -91,7 +86,7 @@ def test_another_start_is_another_configuration(tmp_path: Path, store: GraphStor
         directory.check(config_with({"path": "b"}))
 
 
-def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
+def test_files_that_hold_no_weights(tmp_path, store):
     folder = trial(tmp_path, store, epochs=())
     with torch.device("meta"):
         model = build_model(NETWORK, store)
@@ -106,9 +101,51 @@ def test_files_that_hold_no_weights(tmp_path: Path, store: GraphStore) -> None:
         weights_for(StartConfig(path=file), model)
 
 
-def test_a_damaged_note(tmp_path: Path) -> None:
+def test_a_damaged_note(tmp_path):
     directory = RunDirectory(tmp_path)
     directory.start.parent.mkdir()
     directory.start.write_text("{}")
     with pytest.raises(InputError, match=r"start\.json: is damaged"):
         directory.started_from()
+
+
+@pytest.fixture
+def with_engine(tmp_path, monkeypatch):
+    """A campaign whose networks an engine builds, and a file of its weights."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
+    module = Neighbours({"energy": ("graph", 1)}, 8, 4.0)
+    torch.save(module.state_dict(), tmp_path / "trained.pk")
+    values = copy.deepcopy(CONFIG)
+    values["search"]["space"] = {"Training.batch_size": {"choices": [2, 4]}}
+    values["network"]["engine"] = "own_engine:build"
+    kept = ("radius", "enable_interatomic_potential", "energy_peratom_weight", "force_weight")
+    architecture = values["network"]["Architecture"]
+    values["network"]["Architecture"] = {key: architecture[key] for key in kept}
+    return RunConfig.model_validate({**values, "start_from": str(tmp_path / "trained.pk")})
+
+
+@pytest.mark.parametrize("heads", ["keep", "new"])
+def test_an_engine_reads_its_own_weights(heads, with_engine, tmp_path, store):
+    start = {"path": tmp_path / "trained.pk", "heads": heads, "freeze": ("network.element",)}
+    config = with_engine.model_copy(update={"start_from": StartConfig.model_validate(start)})
+    directory = RunDirectory(tmp_path / "run")
+    directory.record_start(config)
+    bring_weights(config, directory, store)
+    state = load_checkpoint(directory.weights)
+    trained = torch.load(tmp_path / "trained.pk")
+    for name, value in trained.items():
+        if heads == "keep" or not name.startswith("heads."):
+            assert torch.equal(state["weights"].pop(f"network.{name}"), value)
+    assert set(state["weights"]) == ({"scale", "element_energies"} if heads == "keep" else set())
+    assert state["is_whole"] == (heads == "keep")
+    said = directory.started_from()
+    assert said is not None and said.startswith(f"{tmp_path / 'trained.pk'} (SHA-256 ")
+
+
+def test_weights_of_another_network_of_an_engine(with_engine, tmp_path, store):
+    torch.save(Neighbours({"energy": ("graph", 1)}, 5, 4.0).state_dict(), tmp_path / "trained.pk")
+    with pytest.raises(InputError, match=r"trained\.pk is of another .* has the shape \[100, 5\]"):
+        check_start(with_engine, store)
+    (tmp_path / "trained.pk").unlink()
+    with pytest.raises(InputError, match=r"a\.yaml: start_from: there is no file .*trained\.pk"):
+        with_start(with_engine, "a.yaml")

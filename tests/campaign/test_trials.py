@@ -7,11 +7,11 @@ import pytest
 from campaign_cases import CONFIG, TRIALS
 from phase_cases import SITE, FakePool, badly, change_gcd, hosts, run, searched, well
 
-from hydragnn_flow.campaign import dispatch as dispatch_module
 from hydragnn_flow.campaign import trials as trials_module
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import jobs
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
@@ -115,7 +115,7 @@ def test_what_has_waited_longest_is_sent_first(campaign):
 
 
 def test_a_gang_whose_ranks_do_not_follow_one_that_has_ended_is_called_off(campaign, monkeypatch):
-    monkeypatch.setattr(dispatch_module, "SECONDS_TO_FOLLOW", 0.0)
+    monkeypatch.setattr(jobs, "SECONDS_TO_FOLLOW", 0.0)
 
     class Hanging(FakePool):
         def run(self, ranks, node):

@@ -1,8 +1,6 @@
 """Every network file of a HydraGNN checkout, ``pytest --hydragnn=PATH-OF-A-CHECKOUT``; and, without
 one, the kinds of keys that those files use."""
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path
@@ -28,7 +26,7 @@ WITHOUT_RADIUS = {*DRIVERS_ADD, "examples/dftb_uv_spectrum/dftb_smooth_uv_spectr
 
 
 @pytest.fixture(scope="module")
-def checkout(request: pytest.FixtureRequest) -> Path:
+def checkout(request):
     path = request.config.getoption("--hydragnn")
     if path is None:
         pytest.skip("needs a checkout of HydraGNN, named by --hydragnn=PATH")
@@ -36,7 +34,7 @@ def checkout(request: pytest.FixtureRequest) -> Path:
     return path
 
 
-def files(checkout: Path) -> list[str]:
+def files(checkout):
     """All configurations of a checkout; other JSON files have no such section."""
     every = sorted(checkout.rglob("*.json"))
     return [
@@ -46,7 +44,7 @@ def files(checkout: Path) -> list[str]:
     ]
 
 
-def test_its_files_are_accepted_or_refused_for_a_reason(checkout: Path) -> None:
+def test_its_files_are_accepted_or_refused_for_a_reason(checkout):
     accepted: dict[str, NetworkConfig] = {}
     refused: dict[str, str] = {}
     for name in files(checkout):
@@ -63,7 +61,7 @@ def test_its_files_are_accepted_or_refused_for_a_reason(checkout: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_accepted_trains(checkout: Path) -> None:
+def test_what_is_accepted_trains(checkout):
     wrong = {}
     for name in files(checkout):
         found = check_file(checkout, name)
@@ -78,7 +76,7 @@ def test_what_is_accepted_trains(checkout: Path) -> None:
     assert wrong == {}
 
 
-def test_a_target_called_as_an_input_trains_by_another_name(checkout: Path) -> None:
+def test_a_target_called_as_an_input_trains_by_another_name(checkout):
     names = [name for name, why in REFUSED.items() if why == TAKEN]
     assert names
     for name in names:
@@ -150,10 +148,7 @@ KINDS: dict[str, tuple[dict[str, Any], ...]] = {
     ),
     "a spectrum": ({}, {"output_dim": [500]}),
     "branches": ({"output_heads": {"graph": BRANCHES}}, {}),
-    "branches of both levels": (
-        {"output_heads": {"graph": BRANCHES, "node": NODE_BRANCHES}},
-        TWO,
-    ),
+    "branches of both levels": ({"output_heads": {"graph": BRANCHES, "node": NODE_BRANCHES}}, TWO),
     "a head by convolution": (
         {"output_heads": {"node": {**HEAD, "type": "conv"}}, "mpnn_type": "PNA"},
         {"output_names": ["charge_density"], "type": ["node"]},
@@ -203,7 +198,7 @@ KINDS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_kind_of_file_trains(kind: str) -> None:
+def test_each_kind_of_file_trains(kind):
     network = copy.deepcopy(BASE)
     for section, values in zip(BASE, KINDS[kind], strict=False):
         network[section] |= values
@@ -226,9 +221,7 @@ def test_each_kind_of_file_trains(kind: str) -> None:
         ("Architecture", {"mpnn_type": "GIN"} | POTENTIAL, "it sees no lengths"),
     ],
 )
-def test_what_cannot_train_is_refused_with_the_key(
-    section: str, changes: dict[str, Any], said: str
-) -> None:
+def test_what_cannot_train_is_refused_with_the_key(section, changes, said):
     network = copy.deepcopy(BASE)
     network[section] |= changes
     found = check_network(network)

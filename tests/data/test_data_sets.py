@@ -1,10 +1,6 @@
 """Several data sets in one store: names, branches, splits and statistics of each."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +11,7 @@ from pydantic import ValidationError
 
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import explain
-from hydragnn_flow.data import GraphStore, prepare_store, write_store
+from hydragnn_flow.data import prepare_store, write_store
 from hydragnn_flow.data.branch_runs import BranchRuns, shares_of_branches, spread
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import Target
@@ -24,11 +20,11 @@ from hydragnn_flow.errors import InputError
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(tmp_path_factory):
     return two_level_store(tmp_path_factory.mktemp("two"))
 
 
-def test_each_structure_has_the_branch_of_its_data_set(store: GraphStore) -> None:
+def test_each_structure_has_the_branch_of_its_data_set(store):
     """Each data set is split in the fractions that all share, and numbered on."""
     manifest = store.manifest
     assert (manifest.branches, manifest.branch_names) == ([0, 1], [PLAIN, FAR])
@@ -42,9 +38,7 @@ def test_each_structure_has_the_branch_of_its_data_set(store: GraphStore) -> Non
         assert np.array_equal(energies < -900, store[name].branch == 1)
 
 
-def test_statistics_of_a_branch_are_those_of_its_data_set_alone(
-    store: GraphStore, tmp_path: Path
-) -> None:
+def test_statistics_of_a_branch_are_those_of_its_data_set_alone(store, tmp_path):
     """To the last digit: reference energies, means, scales and sizes."""
     statistics = store.manifest.statistics
     for branch in (0, 1):
@@ -72,11 +66,11 @@ def test_statistics_of_a_branch_are_those_of_its_data_set_alone(
     st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=2, max_size=12),
     st.integers(1, 11),
 )
-def test_blocks_add_up_however_graphs_are_divided(graphs: list[tuple[int, int]], cut: int) -> None:
+def test_blocks_add_up_however_graphs_are_divided(graphs, cut):
     """Gathered together, in two blocks, or in two processes by JSON."""
     targets = {"energy": Target(level="graph", dim=1), "forces": Target(level="node", dim=3)}
 
-    def columns(some: list[tuple[int, int]], first: int) -> dict[str, Column]:
+    def columns(some, first):
         atoms = np.array([n for _, n in some])
         seeds = [np.random.default_rng(first + k) for k in range(len(some))]
         numbers = np.concatenate([s.integers(28, 30, n) for s, n in zip(seeds, atoms, strict=True)])
@@ -115,7 +109,7 @@ def test_blocks_add_up_however_graphs_are_divided(graphs: list[tuple[int, int]],
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 400)), min_size=1, max_size=8),
     st.integers(4, 300),
 )
-def test_every_data_set_is_looked_at_alike(pairs: list[tuple[int, int]], most: int) -> None:
+def test_every_data_set_is_looked_at_alike(pairs, most):
     """However small it is, wherever it lies: each graph once, as many of each as far as it has."""
     runs = BranchRuns.of_pairs(pairs)
     branch = np.repeat(runs.branches, np.diff(runs.bounds))
@@ -132,7 +126,7 @@ def test_every_data_set_is_looked_at_alike(pairs: list[tuple[int, int]], most: i
     assert all(n == runs.graphs[b] or n >= most // len(shares) for b, n in shares.items()), least
 
 
-def test_a_data_set_may_have_fractions_and_sets_of_its_own(tmp_path: Path) -> None:
+def test_a_data_set_may_have_fractions_and_sets_of_its_own(tmp_path):
     """What a set gives itself is not drawn; what one has of its own counts before the common."""
     section = shifted(tmp_path)
     sources = [
@@ -146,17 +140,7 @@ def test_a_data_set_may_have_fractions_and_sets_of_its_own(tmp_path: Path) -> No
     assert again == config
 
 
-def test_what_earlier_runs_have_recorded_is_read() -> None:
-    """A key that `data.sources` has replaced, where it was not given; given, it is refused."""
-    source = {**XYZ, "targets": {"energy": "eV"}}
-    split = {"val": 0.1, "test": 0.2}
-    recorded = DataConfig.model_validate({"source": {**source, "branches": None}, "split": split})
-    assert recorded == DataConfig.model_validate({"source": source, "split": split})
-    with pytest.raises(ValidationError, match=r"listed in data\.sources"):
-        DataConfig.model_validate({"source": {**source, "branches": ["b*"]}, "split": split})
-
-
-def test_another_order_is_another_store(tmp_path: Path) -> None:
+def test_another_order_is_another_store(tmp_path):
     config = two_levels(tmp_path)
     prepare_store(config, CUTOFF, None, 0, tmp_path / "s.gs")
     turned = config.model_copy(update={"sources": tuple(reversed(config.sources or ()))})
@@ -195,13 +179,13 @@ XYZ = {"format": "ase", "train": "b.xyz"}
         ),
     ],
 )
-def test_bad_data_sets_are_named(values: dict[str, Any], message: str) -> None:
+def test_bad_data_sets_are_named(values, message):
     with pytest.raises(ValidationError) as caught:
         DataConfig.model_validate({"split": {"test": 0.2}, **values})
     assert message in str(explain(caught.value, "data"))
 
 
-def test_a_missing_file_is_named_with_its_place(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_its_place(tmp_path):
     far = {"name": FAR, **shifted(tmp_path), "train": "nowhere.extxyz"}
     values = {"sources": [{"name": PLAIN, **alloys(20)}, far], "split": {"test": 0.2}}
     config = DataConfig.model_validate({**values, "path": tmp_path})

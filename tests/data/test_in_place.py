@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -312,16 +311,13 @@ class Cut:
     def __init__(self, after):
         self.left, self.ran = after, list[str]()
 
-    def submit(self, request):
-        if len(self.ran) == self.left:
-            raise KeyboardInterrupt
-        self.ran.append(request["directory"])
-        future: Future[None] = Future()
-        future.set_result(run_task(request))
-        return future
-
-    def check(self):
-        """They are there."""
+    def __call__(self, requests):
+        for number, request in requests.items():
+            if len(self.ran) == self.left:
+                raise KeyboardInterrupt
+            self.ran.append(request["directory"])
+            run_task(request)
+            yield number
 
 
 @pytest.mark.parametrize("after", [2, 7])

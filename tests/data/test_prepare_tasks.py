@@ -6,8 +6,8 @@ import os
 import shutil
 import signal
 import threading
-from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,7 @@ from prepare_cases import MANY, generated, prepare
 from hydragnn_flow.data import write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.preparing import run_task
-from hydragnn_flow.errors import CampaignStopped, InputError, StoreError
-from hydragnn_flow.tasks import TaskFailed
+from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 
 pytestmark = pytest.mark.usefixtures("many_tasks")
 
@@ -31,48 +30,22 @@ def whole(tmp_path_factory):
     return prepare(tmp_path_factory.mktemp("whole") / "s", generated(structures=MANY))
 
 
-class Workers:
-    """Run each task at once; tests say how some end otherwise."""
-
-    nodes = 1
-
-    def submit(self, request):
-        future: Future[dict[str, Any]] = Future()
-        try:
-            future.set_result(self.run(request))
-        except (RuntimeError, TaskFailed) as error:
-            future.set_exception(error)
-        return future
-
-    def run(self, request):
-        return run_task(request)
-
-    def check(self):
-        """They are there."""
-
-
-class Killed(Workers):
+class Killed:
     """Workers whose process is killed at a moment of the preparation, after so many tasks."""
 
     def __init__(self, after):
         self.left = after
 
-    def run(self, request):
-        if self.left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.left -= 1
-        return run_task(request)
-
-
-class Recorded(Workers):
-    """Workers who also remember what they were asked to do."""
-
-    def __init__(self):
-        self.requests: list[dict[str, Any]] = []
+    def __call__(self, requests):
+        for number, request in requests.items():
+            if self.left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            self.left -= 1
+            self.run(request)
+            yield number
 
     def run(self, request):
-        self.requests.append(dict(request))
-        return run_task(request)
+        run_task(request)
 
 
 def _prepare_and_die(path, after, where):
@@ -116,10 +89,15 @@ def test_killed_at_any_moment(tmp_path, whole, after, where):
     done = list(tmp_path.glob(".s.preparing/*/*/record.json"))
     in_the_first_task = where.startswith(("store.shard", "preparing.tasks"))
     assert done or after == 0 or in_the_first_task
-    again = Recorded()
-    store = prepare(path, generated(structures=MANY), workers=again)
-    ran = {request["directory"] for request in again.requests}
-    assert not {str(entry.parent) for entry in done} & ran
+    ran = []
+
+    class Counting(Killed):
+        def run(self, request):
+            ran.append(request["directory"])
+            super().run(request)
+
+    store = prepare(path, generated(structures=MANY), workers=Counting(-1))
+    assert not {str(entry.parent) for entry in done} & set(ran)
     assert list(tmp_path.iterdir()) == [path]
     assert {**store.manifest.provenance} == {**whole.manifest.provenance}
     for name in store.splits:
@@ -145,84 +123,29 @@ def test_the_store_is_the_same_however_it_was_divided_among_tasks(tmp_path, whol
     assert left.targets["forces"].std == pytest.approx(right.targets["forces"].std)
 
 
-def test_tasks_run_side_by_side_and_lost_ones_again(tmp_path):
-    class Lossy(Workers):
-        """Threads, of which every task's first one is lost."""
+def test_tasks_run_side_by_side(tmp_path):
+    def workers(requests):
+        with ThreadPoolExecutor(3) as pool:
+            futures = {pool.submit(run_task, request): n for n, request in requests.items()}
+            for future in as_completed(futures):
+                future.result()
+                yield futures[future]
 
-        def __init__(self):
-            self.pool, self.lost = ThreadPoolExecutor(3), set()
-
-        def submit(self, request):
-            return self.pool.submit(self.run, request)
-
-        def run(self, request):
-            if request["directory"] not in self.lost:
-                self.lost.add(request["directory"])
-                raise RuntimeError("its process was killed by SIGKILL")
-            return run_task(request)
-
-    workers = Lossy()
     store = prepare(tmp_path / "s", generated(structures=MANY), workers=workers)
-    assert len(workers.lost) > 3
     assert sum(len(store[name]) for name in store.splits) == MANY
 
 
-def test_a_task_that_is_lost_again_and_again(tmp_path):
-    class Dead(Workers):
-        def run(self, request):
-            raise RuntimeError("its process was killed by SIGKILL")
-
-    with pytest.raises(CampaignStopped, match=r"failed 3 times at structures \d+ .*SIGKILL"):
-        prepare(tmp_path / "s", workers=Dead())
-    assert sum(len(store) for store in (prepare(tmp_path / "s")["trainset"],)) == 7
-
-
-class OneBadNode(Workers):
-    """Each task fails three times on the node that is free again first, and then gets another."""
-
-    def __init__(self, nodes):
-        self.nodes, self.failures = nodes, Counter[str]()
-
-    def run(self, request):
-        self.failures[request["directory"]] += 1
-        if self.failures[request["directory"]] <= 3:
-            raise TaskFailed("node1", "its process was killed by SIGBUS")
-        return run_task(request)
-
-
-def test_a_task_has_its_chances_on_different_nodes(tmp_path):
-    assert len(prepare(tmp_path / "s", workers=OneBadNode(2))["trainset"]) == 7
-    with pytest.raises(CampaignStopped, match=r"on node1: .*SIGBUS"):
-        prepare(tmp_path / "t", workers=OneBadNode(1))
-
-
-class Gone(Workers):
+class Gone(Killed):
     """Workers of which some tasks are run, until the scheduler refuses all further ones."""
 
-    def __init__(self, how, tasks=3):
-        self.left, self.how = tasks, how
-
-    def submit(self, request):
-        if self.left or self.how != "nothing comes":
-            return super().submit(request)
-        return Future()
-
-    def run(self, request):
-        self.left -= 1
-        if self.left >= 0:
-            return run_task(request)
-        if self.how == "refused at once":
-            self.check()
-        raise RuntimeError("executor is in a bad state")
-
-    def check(self):
-        raise InputError("site slurm: gets no workers: QOSMaxSubmitJob")
+    def __call__(self, requests):
+        yield from super().__call__(dict(islice(requests.items(), self.left)))
+        raise NoWorkers("site slurm: gets no workers: QOSMaxSubmitJob")
 
 
-@pytest.mark.parametrize("how", ["refused at once", "tasks fail", "nothing comes"])
-def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole, how):
+def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole):
     with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", generated(structures=200), workers=Gone(how))
+        prepare(tmp_path / "s", generated(structures=200), workers=Gone(3))
     assert len(list(tmp_path.glob(".s.preparing/*/unit-*/record.json"))) == 3
     store = prepare(tmp_path / "s", generated(structures=MANY))
     assert store["trainset"].graph_id.tolist() == whole["trainset"].graph_id.tolist()
@@ -230,8 +153,20 @@ def test_a_scheduler_that_refuses_costs_no_finished_task(tmp_path, whole, how):
 
 def test_no_worker_from_the_start_leaves_nothing(tmp_path):
     with pytest.raises(InputError, match="gets no workers"):
-        prepare(tmp_path / "s", workers=Gone("tasks fail", 0))
+        prepare(tmp_path / "s", workers=Gone(0))
     assert list(tmp_path.iterdir()) == []
+
+
+class Recorded(Killed):
+    """Workers who also remember what they were asked to do."""
+
+    def __init__(self):
+        super().__init__(-1)
+        self.requests: list[dict[str, Any]] = []
+
+    def run(self, request):
+        self.requests.append(dict(request))
+        super().run(request)
 
 
 def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
@@ -251,7 +186,7 @@ def test_an_orphan_of_other_settings_does_no_harm(tmp_path):
                 # Nor where its directory is there still, as for one that has just been begun.
                 Path(old.requests[0]["directory"]).parent.mkdir()
                 run_task(old.requests[0])
-            return super().run(request)
+            super().run(request)
 
     store = prepare(tmp_path / "s", generated(structures=MANY), cutoff=5.0, workers=Late())
     expected = prepare(tmp_path / "t", generated(structures=MANY), cutoff=5.0)
@@ -276,13 +211,13 @@ def test_two_at_once(tmp_path):
     """The second one is told, and does no harm."""
     started, proceed = threading.Event(), threading.Event()
 
-    class Slow(Workers):
+    class Slow(Killed):
         def run(self, request):
             started.set()
             proceed.wait(60)
-            return run_task(request)
+            super().run(request)
 
-    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow())
+    first = ThreadPoolExecutor(1).submit(prepare, tmp_path / "s", workers=Slow(-1))
     started.wait(60)
     with pytest.raises(StoreError, match="another process is preparing"):
         prepare(tmp_path / "s")

@@ -1,9 +1,6 @@
 """An ensemble of several data sets: predictions say, or are told, whose branch they come from."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import ase.io
 import numpy as np
@@ -16,26 +13,26 @@ from segment_cases import network_with
 from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 from hydragnn_flow.ensemble import Ensemble, EnsembleCalculator, evaluate, recalibrate
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.errors import data_set_rows
+from hydragnn_flow.report.errors import data_sets_frame
 
 NETWORK = network_with(Architecture__output_heads={"node": branches()})
 COPPER = bulk("Cu", cubic=True)
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def store(tmp_path_factory):
     return two_level_store(tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture(scope="module")
-def run(store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(store, tmp_path_factory):
     return untrained_ensemble(tmp_path_factory.mktemp("runs") / "run", store, network=NETWORK)
 
 
-def test_structures_are_predicted_at_the_level_that_is_asked_for(run: Path) -> None:
+def test_structures_are_predicted_at_the_level_that_is_asked_for(run):
     ensemble = Ensemble.load(run)
     near, far = (ensemble.of_data_set(name).predict([COPPER]).graphs for name in (PLAIN, FAR))
     assert near["data_set"].tolist() == [PLAIN]
@@ -51,7 +48,7 @@ def test_structures_are_predicted_at_the_level_that_is_asked_for(run: Path) -> N
     assert energies == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_level_is_never_guessed(run: Path) -> None:
+def test_a_level_is_never_guessed(run):
     ensemble = Ensemble.load(run)
     for ask in (lambda: ensemble.predict([COPPER]), lambda: EnsembleCalculator(ensemble)):
         with pytest.raises(InputError, match=r"several data sets, plain, far.*--data-set"):
@@ -60,7 +57,7 @@ def test_a_level_is_never_guessed(run: Path) -> None:
         ensemble.of_data_set("fer")
 
 
-def test_graphs_of_a_store_say_theirs(run: Path, store: GraphStore) -> None:
+def test_graphs_of_a_store_say_theirs(run, store):
     """Nobody has to name it, and it makes no difference if somebody does."""
     ensemble = Ensemble.load(run)
     table = ensemble.predict(store, split="testset").graphs
@@ -72,9 +69,7 @@ def test_graphs_of_a_store_say_theirs(run: Path, store: GraphStore) -> None:
     pd.testing.assert_frame_equal(table, told)
 
 
-def test_numbers_of_another_list_of_data_sets_do_not_count(
-    run: Path, store: GraphStore, tmp_path: Path
-) -> None:
+def test_numbers_of_another_list_of_data_sets_do_not_count(run, store, tmp_path):
     """A file's own numbers mean another list: somebody has to name the data set."""
     graphs = [store["testset"][i] for i in range(len(store["testset"]))]
     targets = store.manifest.targets
@@ -89,7 +84,7 @@ def test_numbers_of_another_list_of_data_sets_do_not_count(
     assert (table["energy_error"][branch == 0].abs() > 5000).all()
 
 
-def test_each_data_set_has_error_bars_of_its_own(run: Path, store: GraphStore) -> None:
+def test_each_data_set_has_error_bars_of_its_own(run, store):
     ensemble = Ensemble.load(run)
     assert ensemble.by_data_set.keys() == {PLAIN, FAR}
     of_far = ensemble.by_data_set[FAR]["energy"]
@@ -107,7 +102,7 @@ def test_each_data_set_has_error_bars_of_its_own(run: Path, store: GraphStore) -
     assert "energy" in high.by_data_set[FAR]
 
 
-def test_the_summary_tells_of_each_data_set(run: Path, store: GraphStore) -> None:
+def test_the_summary_tells_of_each_data_set(run, store):
     summary = json.loads((run / "ensemble" / "ensemble.json").read_text())
     found = summary["data_sets"]
     table = pd.read_parquet(run / "predictions" / "test.parquet")
@@ -119,13 +114,12 @@ def test_the_summary_tells_of_each_data_set(run: Path, store: GraphStore) -> Non
         assert told["mae"]["ensemble"]["value"] == pytest.approx(mae)
         inside = (table["energy"] >= table["energy_lo"]) & (table["energy"] <= table["energy_hi"])
         assert told["coverage"] == pytest.approx(inside[rows].mean())
-    rows = data_set_rows(summary)
-    assert [row[0] for row in rows] == [PLAIN, FAR, "mean of the data sets"]
+    table = data_sets_frame(summary)
+    assert table is not None
+    assert list(table["data set"]) == [PLAIN, FAR, "mean of the data sets"]
 
 
-def test_recalibration_on_one_data_set_leaves_the_other(
-    run: Path, store: GraphStore, tmp_path: Path
-) -> None:
+def test_recalibration_on_one_data_set_leaves_the_other(run, store, tmp_path):
     other = tmp_path / "run"
     other.parent.mkdir(exist_ok=True)
     untrained_ensemble(other, store, network=NETWORK)
@@ -151,7 +145,7 @@ def test_recalibration_on_one_data_set_leaves_the_other(
     assert measured["energy"].structures == 8
 
 
-def test_the_command_takes_and_names_data_sets(run: Path, tmp_path: Path) -> None:
+def test_the_command_takes_and_names_data_sets(run, tmp_path):
     ase.io.write(tmp_path / "cu.extxyz", COPPER)
     out = tmp_path / "out.csv"
     asked = ["predict", str(run), str(tmp_path / "cu.extxyz"), "-o", str(out)]

@@ -36,7 +36,7 @@ def site(
             max_workers_per_node=gcds,
             cores_per_worker=1e-6,
             heartbeat_period=1,
-            heartbeat_threshold=12,  # of a busy machine
+            heartbeat_threshold=60,  # of a busy machine
             provider=provider(init_blocks=0, min_blocks=0, max_blocks=blocks, **block),
         )
         return Config(executors=[executor], run_dir=str(directory))

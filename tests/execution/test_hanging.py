@@ -115,7 +115,7 @@ def test_long_steps_give_more_time(scripted, monkeypatch):
 
 def test_what_trains_nothing_may_take_any_time(scripted, monkeypatch):
     monkeypatch.setattr(module, "SECONDS_BETWEEN_STEPS", 0.0)
-    assert scripted(f"sleep 0.3\n{say('{}')}").call({module.CALL: "module:function"}) == {}
+    assert scripted(f"sleep 0.3\n{say('{}')}").call({}) == {}
 
 
 def test_answers_come_whole_however_they_are_cut(scripted):
@@ -141,6 +141,17 @@ def test_a_process_that_the_system_cannot_end_keeps_nobody_waiting(scripted, mon
     for each in (trainer, other):
         monkeypatch.undo()
         each._process.kill()
+
+
+def test_a_process_whose_children_are_killed_for_long_says_how_it_ended(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "kill_below", lambda pid: time.sleep(0.5))
+    monkeypatch.setattr(module, "SECONDS_BETWEEN_SIGNS", 0.05)
+    trainer = scripted("sleep 60")
+    threading.Timer(0.1, trainer.kill).start()
+    with pytest.raises(ProcessDied, match="SIGKILL"):
+        trainer.call({})
 
 
 class Scripts:

@@ -4,25 +4,24 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 from counter_trees import PmCounters
-from trainer_cases import trainer_of
+from trainer_cases import call, called, trainer_of
 from typer.testing import CliRunner
 
 from hydragnn_flow.cli import app
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution import Node, Rank, Site, merged, run_ranks
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.site_check import check
-from hydragnn_flow.execution.site_check.calibration import run_calibration
+from hydragnn_flow.execution.site_check.calibration import calibrate
 from hydragnn_flow.execution.site_check.check import faults
-from hydragnn_flow.execution.site_check.exchange import has_plugin, run_exchange
-from hydragnn_flow.execution.site_check.probe import run_probe
+from hydragnn_flow.execution.site_check.exchange import has_plugin
 from hydragnn_flow.placement import Work
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -38,12 +37,27 @@ NODE = Node(
 )
 
 
+CHECKS = "hydragnn_flow.execution.site_check."
+
+
+def probed(node, request):
+    """What is reported of each GCD."""
+    with ThreadPoolExecutor(len(node.gcds)) as pool:
+        ends = pool.map(
+            lambda gcd: called(f"{CHECKS}probe:probe", request, gcd, node), range(len(node.gcds))
+        )
+    return [
+        check._known(end, gcd) | check._answer(end)
+        for end, gcd in zip(ends, node.gcds, strict=True)
+    ]
+
+
 def test_every_gcd_says_what_it_has(alloy_store, tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path))
     PmCounters(tmp_path, {"energy": 5, "accel0_energy": 1})
     request = {"device": "cpu", "store": str(alloy_store.path), "interface": "lo"}
     before = os.sched_getaffinity(0)
-    reports = run_probe(NODE, request)
+    reports = probed(NODE, request)
     assert [report["gcd"] for report in reports] == ["0", "1"]
     for report in reports:
         assert report["cores"] == [int(CORE)]
@@ -70,7 +84,7 @@ def test_every_gcd_says_what_it_has(alloy_store, tmp_path, monkeypatch):
 )
 def test_what_a_gcd_cannot_do_is_its_fault(request_, says):
     request = {"device": "cpu", "store": None, "interface": None} | request_
-    found = faults(site(NODE), run_probe(NODE, request), [])
+    found = faults(site(NODE), probed(NODE, request), [])
     assert [fault.partition(" of ")[0] for fault in found] == ["GCD 0", "GCD 1"]
     assert all(says in fault for fault in found)
 
@@ -133,26 +147,24 @@ def test_a_plugin_is_looked_for_where_the_loader_does(tmp_path):
 
 
 def test_two_gcds_exchange_data(tmp_path):
-    request = {"device": "cpu", "folder": str(tmp_path), "key": "", "interface": None}
-    with ThreadPoolExecutor(2) as pool:
-        ranks = [
-            pool.submit(run_exchange, NODE, rank, request | {"rank": rank}) for rank in range(2)
-        ]
-    for rank in ranks:
-        assert rank.result()["gb_per_s"] > 0
-        assert rank.result()["missing"] == ""
+    job = call(f"{CHECKS}exchange:exchange", {"device": "cpu", "interface": None})
+    job = replace(job, directory=str(tmp_path), attempt="1")
+    end = merged(run_ranks(NODE, [Rank(job, rank, 2, gcd=rank) for rank in range(2)]))
+    assert end.status == "ok", end.reason
+    assert end.answer["gb_per_s"] > 0 and end.answer["missing"] == ""
 
 
 def test_a_gcd_is_calibrated_by_segments():
     """After the time there is, no other network is begun; the first is trained in any case."""
-    (network,) = run_calibration(NODE, {"device": "cpu", "threads": 1, "seconds": 0.0})["networks"]
+    (network,) = calibrate({"device": "cpu", "threads": 1, "seconds": 0.0})["networks"]
     taken = network["taken"]
     assert network["kind"] == "SchNet" and len(taken["work"]) == len(fields(Work))
     assert 0 < taken["steps"] * taken["step_seconds"] < taken["seconds"]
 
 
 def test_a_gcd_that_cannot_be_calibrated_says_why():
-    answer = run_calibration(NODE, {"device": "cuda", "threads": 1, "seconds": 0.0})
+    asked = {"device": "cuda", "threads": 1, "seconds": 0.0}
+    answer = check._answer(called(f"{CHECKS}calibration:calibrate", asked))
     assert "fault" in answer
     failed = {"kind": "MACE", "hidden": 512, "reason": "out_of_memory: 40 GiB"}
     assert faults(site(GPUS), [gpu("a", "0")], [], answer) == [f"calibration: {answer['fault']}"]

@@ -23,6 +23,8 @@ from trainer_cases import (
     NODE,
     PATIENCE,
     Running,
+    call,
+    called,
     checkpoint,
     epochs_saved,
     run_alone,
@@ -38,7 +40,6 @@ from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.workers import answers, worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.trainers import Trainers
-from hydragnn_flow.execution.workers.worker import run_function
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
@@ -67,7 +68,7 @@ def own_memory_mib(pid):
 
 def own_memory_when_idle(pid):
     """What it keeps when it has answered a further request, having cleared up after the last."""
-    assert run_function(NODE, "builtins:dict", {}, gcd=0).status == "ok"
+    assert called("builtins:dict", {}).status == "ok"
     assert trainer_of(0)._process.pid == pid
     return own_memory_mib(pid)
 
@@ -156,7 +157,7 @@ def test_a_node_without_a_users_module_is_named(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, 1).to_dict()
     spec["network"]["Architecture"]["mpnn_type"] = "not_on_this_node:Mine"
     request = {"spec": spec, "rank": 0, "world": 1, "device": "cpu"}
-    outcome = answers._train(request, answers._Asked())
+    outcome = answers._answer(request, answers._Asked(), lambda message: None)
     assert outcome["status"] == "refused"
     assert "not_on_this_node" in outcome["reason"]
 
@@ -230,12 +231,12 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch):
     until(lambda: stopped.status() == psutil.STATUS_STOPPED)
     asked = threading.Thread(target=lambda: [until(lambda: unread(trainer)), trainer.kill()])
     asked.start()
-    died = run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0)
+    died = called("hydragnn_flow.data:run_task", {})
     asked.join()
-    assert (died.node, died.status) == (socket.gethostname(), "failed")
+    assert (died.node, died.status) == (socket.gethostname(), "killed")
     assert "SIGKILL" in died.reason
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    few = run_function(replace(NODE, device="cuda"), "hydragnn_flow.data:run_task", {}, gcd=1)
+    few = called("hydragnn_flow.data:run_task", {}, 1, replace(NODE, device="cuda"))
     assert (few.node, few.status) == (socket.gethostname(), "refused")
     assert "was given only" in few.reason
 
@@ -243,9 +244,10 @@ def test_a_preparation_that_fails_names_its_node(monkeypatch):
 @pytest.fixture
 def hanging(tmp_path):
     """A call that never returns: its end, and the program that it waits for."""
-    argument = {"attempt": str(tmp_path), "told": str(tmp_path / "told")}
+    argument = {"told": str(tmp_path / "told")}
+    job = call("own_objective:hangs_request", argument, attempt=str(tmp_path))
     with ThreadPoolExecutor() as pool:
-        end = pool.submit(run_function, NODE, "own_objective:hangs_request", argument, 0)
+        end = pool.submit(run_alone, Rank(job, gcd=0))
         told = tmp_path / "told"
         until(lambda: end.done() or (told.exists() and told.read_text()[-1:] == "\n"))
         yield end, int((tmp_path / "told").read_text())
@@ -254,9 +256,11 @@ def hanging(tmp_path):
 def test_a_function_that_is_called_off_ends_with_all_that_it_started(tmp_path, hanging):
     end, sleeper = hanging
     worker.call_off(str(tmp_path), "it hung")
-    assert end.result(60) == (socket.gethostname(), "failed", "it hung")
+    result = end.result(60)
+    assert (result.node, result.status) == (socket.gethostname(), "killed")
+    assert result.reason == "it hung"
     until(lambda: not is_at_work(sleeper))
-    again = run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0)
+    again = called("hydragnn_flow.data:run_task", {})
     assert "KeyError" in again.reason, "its GCD takes no more work"
 
 
@@ -264,16 +268,14 @@ def test_what_a_function_started_ends_with_its_agent(hanging):
     end, sleeper = hanging
     (lent,) = worker.trainers_of(NODE)._lent[0]
     lent.trainer._requests.close()
-    assert end.result(60).status == "failed"
+    assert end.result(60).status == "killed"
     until(lambda: not is_at_work(sleeper))
 
 
-@pytest.mark.parametrize(
-    ("number", "status"), [(errno.ENOSPC, "refused"), (errno.EAGAIN, "failed")]
-)
+@pytest.mark.parametrize(("number", "status"), [(errno.ENOSPC, "refused"), (errno.EAGAIN, "error")])
 def test_a_node_without_room_for_a_function_is_at_fault(monkeypatch, number, status):
     def start(*_):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(Trainers, "_take", start)
-    assert run_function(NODE, "hydragnn_flow.data:run_task", {}, gcd=0).status == status
+    assert called("hydragnn_flow.data:run_task", {}).status == status

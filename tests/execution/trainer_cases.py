@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 from driver_cases import PATIENCE
@@ -18,7 +19,7 @@ from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.placement import Gcd
-from hydragnn_flow.segment import SegmentResult, SegmentSpec
+from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoint import checkpoints, furthest
 
 LONG = 100_000
@@ -35,6 +36,20 @@ NODE = Node(
 def run_alone(rank: Rank) -> SegmentResult:
     """A segment of one GCD."""
     (result,) = run_ranks(NODE, [rank])
+    return result
+
+
+def call(function: str, argument: Mapping[str, Any], **names: Any) -> Call:
+    """A job that calls a function."""
+    job = Call(kind="check", number=0, directory="", function=function, argument=argument)
+    return replace(job, **names)
+
+
+def called(
+    function: str, argument: Mapping[str, Any], gcd: int = 0, node: Node = NODE
+) -> SegmentResult:
+    """How a call ends."""
+    (result,) = run_ranks(node, [Rank(call(function, argument), gcd=gcd)])
     return result
 
 

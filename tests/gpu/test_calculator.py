@@ -1,9 +1,5 @@
 """ASE's calculator on the device."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,14 +7,11 @@ from ase.build import bulk
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, EnsembleCalculator
-from hydragnn_flow.data import GraphStore
 
 pytestmark = pytest.mark.gpu
 
 
-def test_results_are_those_of_the_cpu(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device
-) -> None:
+def test_results_are_those_of_the_cpu(tmp_path, alloy_store, device):
     """And the ensemble itself predicts as before, where it did."""
     ensemble = Ensemble.load(untrained_ensemble(tmp_path, alloy_store, 3))
     atoms = bulk("Cu", cubic=True)

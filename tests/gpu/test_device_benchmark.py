@@ -1,7 +1,5 @@
 """`benchmarks/gpu.py` runs and prints its tables; how fast is not for tests to say."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess
@@ -9,14 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 pytestmark = pytest.mark.gpu
 
 PROGRAM = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
 
 
-def test_every_table_is_printed(tmp_path: Path, device: torch.device) -> None:
+def test_every_table_is_printed(tmp_path, device):
     file = tmp_path / "gpu.json"
     chosen = ["--type", "SchNet", "--type", "GIN", "--quick", "--json", file]
     done = subprocess.run(

@@ -1,7 +1,5 @@
 """Whole campaigns on this machine, each device of it a GCD: `hydragnn-flow run`."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os
@@ -83,7 +81,7 @@ TIGHT_NETWORK = network_with(
 )
 
 
-def ended(config: dict[str, Any], folder: Path, site: str | Path, device: torch.device) -> Path:
+def ended(config, folder, site, device):
     """The directory of a run that ended well."""
     file, run = folder / "config.yaml", folder / "run"
     file.write_text(yaml.safe_dump(config))
@@ -99,9 +97,7 @@ def ended(config: dict[str, Any], folder: Path, site: str | Path, device: torch.
     return run
 
 
-def test_a_small_quickstart_makes_an_ensemble_that_is_better_than_the_mean(
-    tmp_path: Path, device: torch.device
-) -> None:
+def test_a_small_quickstart_makes_an_ensemble_that_is_better_than_the_mean(tmp_path, device):
     section = json.loads((REPOSITORY / "configs" / "potential.json").read_text())["NeuralNetwork"]
     section["Training"] |= {"num_epoch": 6, "batch_size": 4}
     run = ended(QUICKSTART | {"network": section}, tmp_path, "local", device)
@@ -117,9 +113,7 @@ def test_a_small_quickstart_makes_an_ensemble_that_is_better_than_the_mean(
     assert found["forces"]["mae_ensemble"] < forces / 2
 
 
-def test_a_trial_that_does_not_fit_is_taken_in_more_parts(
-    tmp_path: Path, device: torch.device
-) -> None:
+def test_a_trial_that_does_not_fit_is_taken_in_more_parts(tmp_path, device):
     site = tmp_path / "tight.py"
     site.write_text(TIGHT_SITE.format(line=limit(tmp_path, device)))
     sizes = (SMALL, LARGE)
@@ -146,7 +140,7 @@ def test_a_trial_that_does_not_fit_is_taken_in_more_parts(
         assert last.accumulation_steps == 2 ** len(before)
 
 
-def limit(folder: Path, device: torch.device) -> str:
+def limit(folder, device):
     """A shell line after which a process has memory for half of a large step, but not for all."""
     if device.type == "cpu":
         begin = subprocess.run([sys.executable, "-c", BEGIN], capture_output=True, check=True)
@@ -162,7 +156,7 @@ def limit(folder: Path, device: torch.device) -> str:
     return f"export PYTORCH_CUDA_ALLOC_CONF=per_process_memory_fraction:{share:.6f}"
 
 
-def peak_gib(folder: Path, store: GraphStore, parts: int, device: torch.device) -> float:
+def peak_gib(folder, store, parts, device):
     training = {**TIGHT_NETWORK["Training"], "accumulation_steps": parts}
     spec = make_spec(folder, store, 1, network={**TIGHT_NETWORK, "Training": training})
     result = run_segment(spec, device=device)

@@ -1,25 +1,17 @@
 """Predictions on the device."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
 from ase import Atoms
 from ase.build import bulk
 from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble
-from hydragnn_flow.data import GraphStore
 
 pytestmark = pytest.mark.gpu
 
 
-def test_predictions_are_those_of_the_cpu(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device
-) -> None:
+def test_predictions_are_those_of_the_cpu(tmp_path, alloy_store, device):
     """Structures that cannot be predicted keep their place; the ensemble stays where it was."""
     ensemble = Ensemble.load(untrained_ensemble(tmp_path, alloy_store, 3))
     structures = [bulk("Cu", cubic=True), Atoms("Al"), bulk("Au", cubic=True)]

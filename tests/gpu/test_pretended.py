@@ -1,7 +1,5 @@
 """What a device would suffer from, found without one; see :mod:`pretended`."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -12,8 +10,6 @@ import pytest
 import torch
 from device_cases import NETWORKS, OPTIMISERS, write_labelled
 from torch.utils import backend_registration
-
-from hydragnn_flow.data import GraphStore
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +28,7 @@ TRIALS = [
 
 
 @pytest.fixture(scope="module")
-def faults(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def faults(alloy_store, tmp_path_factory):
     """What went wrong in each trial."""
     folder = tmp_path_factory.mktemp("pretended")
     store = write_labelled(folder / "store.gs", alloy_store)
@@ -50,7 +46,5 @@ def faults(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.mark.parametrize("trial", TRIALS)
-def test_a_device_is_not_waited_for_and_computes_the_same(
-    faults: dict[str, str], trial: str
-) -> None:
+def test_a_device_is_not_waited_for_and_computes_the_same(faults, trial):
     assert not faults[trial], faults[trial]

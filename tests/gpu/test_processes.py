@@ -1,7 +1,5 @@
 """Several processes on the device: trainers that share it, and ranks that train together."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -12,30 +10,33 @@ import pytest
 import torch
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.data import GraphStore
-from hydragnn_flow.execution import Node, Rank, merged, run_ranks
-from hydragnn_flow.execution.site_check.probe import run_probe
+from hydragnn_flow.execution import Rank, merged, run_ranks
 from hydragnn_flow.execution.sites.this_node import this_node
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import Call
 from hydragnn_flow.training.runner import run_segment
 
 pytestmark = pytest.mark.gpu
 
 EPOCHS = 3
+PROBE = "hydragnn_flow.execution.site_check.probe:probe"
 CLOSE = {"rtol": 5e-4}
 TYPES = ("SchNet", "EGNN", "PNA", "MACE")
 
 
-def test_every_gcd_is_as_this_machine_says(node: Node, alloy_store: GraphStore) -> None:
+def test_every_gcd_is_as_this_machine_says(node, alloy_store):
     device = "cuda" if node.device == "hip" else node.device
     request = {"device": device, "store": str(alloy_store.path), "interface": None}
-    reports = run_probe(node, request)
-    assert [report.get("fault") for report in reports] == [None] * len(node.gcds)
-    identities = {report["identity"] for report in reports}
+    calls = [
+        Call(kind="check", number=0, directory="", function=PROBE, argument=request)
+        for _ in node.gcds
+    ]
+    ends = [run_ranks(node, [Rank(call, gcd=gcd)])[0] for gcd, call in enumerate(calls)]
+    assert [(end.status, end.reason) for end in ends] == [("ok", "")] * len(node.gcds)
+    identities = {end.answer["identity"] for end in ends}
     assert len(identities) == (1 if device == "cpu" else len(node.gcds))
 
 
-def test_the_site_of_this_machine_has_its_devices(accelerator: torch.device) -> None:
+def test_the_site_of_this_machine_has_its_devices(accelerator):
     node = this_node()
     assert ("cuda" if node.device == "hip" else node.device) == accelerator.type
     assert len(node.gcds) == torch.get_device_module(accelerator).device_count()
@@ -43,10 +44,8 @@ def test_the_site_of_this_machine_has_its_devices(accelerator: torch.device) -> 
     assert 0.5 * free / 2**30 < node.gcd.memory_gib < total / 2**30
 
 
-def test_trainers_that_share_a_device_do_not_disturb_each_other(
-    tmp_path: Path, alloy_store: GraphStore, node: Node
-) -> None:
-    def specs(suffix: str, until: int) -> list[SegmentSpec]:
+def test_trainers_that_share_a_device_do_not_disturb_each_other(tmp_path, alloy_store, node):
+    def specs(suffix, until):
         return [
             make_spec(
                 tmp_path / f"{name}{suffix}",
@@ -66,9 +65,7 @@ def test_trainers_that_share_a_device_do_not_disturb_each_other(
     assert max(r.started for r in results) < min(r.ended for r in results), "they took turns"
 
 
-def test_ranks_train_together_as_one_does(
-    tmp_path: Path, alloy_store: GraphStore, node: Node
-) -> None:
+def test_ranks_train_together_as_one_does(tmp_path, alloy_store, node):
     """By NCCL, RCCL or XCCL over devices, by gloo over CPU slots, as a campaign's members do."""
     if len(node.gcds) < 2:
         pytest.skip("NOT CHECKED: ranks on several devices; there is one, see the test below")
@@ -81,9 +78,7 @@ def test_ranks_train_together_as_one_does(
     np.testing.assert_allclose(result.history, alone.history, **CLOSE)
 
 
-def test_two_ranks_on_one_device(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device
-) -> None:
+def test_two_ranks_on_one_device(tmp_path, alloy_store, device):
     """By gloo, which takes gradients through the host: NCCL wants a device for each rank."""
     if device.type == "xpu":
         pytest.skip("NOT CHECKED: gloo takes no tensors of xpu, and XCCL wants several devices")

@@ -1,8 +1,5 @@
 """Segments on the device: they learn, stop and go on, there or on another device."""
 
-from __future__ import annotations
-
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +8,6 @@ import torch
 from device_cases import NETWORKS, make_trainer
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.config.data import Mode
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training import loading
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.energy import EnergyMeter
@@ -29,9 +24,7 @@ CLOSE = {"rtol": 5e-4}
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp64"])
-def test_a_segment_learns(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device, precision: str
-) -> None:
+def test_a_segment_learns(tmp_path, alloy_store, device, precision):
     spec = make_spec(
         tmp_path / "t", alloy_store, 30, network=network_with(Training__precision=precision)
     )
@@ -44,9 +37,7 @@ def test_a_segment_learns(
 
 
 @pytest.mark.parametrize("mode", ["memory", "random", "stream"])
-def test_a_segment_that_was_stopped_goes_on(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device, mode: Mode
-) -> None:
+def test_a_segment_that_was_stopped_goes_on(tmp_path, alloy_store, device, mode):
     """Within an epoch, and while its thread reads ahead."""
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, EPOCHS, mode=mode))
     stops = iter([False] * 5 + [True])
@@ -61,8 +52,8 @@ def test_a_segment_that_was_stopped_goes_on(
 @pytest.mark.parametrize("optimiser", ["AdamW", "Adagrad", "FusedLAMB"])
 @pytest.mark.parametrize("back", [False, True], ids=["to the device", "to the CPU"])
 def test_what_one_device_has_begun_another_goes_on_with(
-    tmp_path: Path, alloy_store: GraphStore, accelerator: torch.device, optimiser: str, back: bool
-) -> None:
+    tmp_path, alloy_store, accelerator, optimiser, back
+):
     devices = [accelerator, torch.device("cpu")] if back else [torch.device("cpu"), accelerator]
     network = network_with(Training__Optimizer__type=optimiser)
     whole = run_segment(make_spec(tmp_path / "whole", alloy_store, EPOCHS, network=network))
@@ -74,13 +65,7 @@ def test_what_one_device_has_begun_another_goes_on_with(
 
 
 @pytest.mark.parametrize("name", ["EGNN", "GPS", "in parts"])
-def test_batches_made_ahead_change_nothing(
-    tmp_path: Path,
-    store: GraphStore,
-    device: torch.device,
-    name: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_batches_made_ahead_change_nothing(tmp_path, store, device, name, monkeypatch):
     histories = []
     for ahead in (False, True):
         monkeypatch.setattr(loading, "reads_ahead", lambda _, ahead=ahead: ahead)
@@ -91,9 +76,7 @@ def test_batches_made_ahead_change_nothing(
     np.testing.assert_allclose(*histories, **({"rtol": 0} if device.type == "cpu" else CLOSE))
 
 
-def test_predictions_are_those_of_the_cpu(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device
-) -> None:
+def test_predictions_are_those_of_the_cpu(tmp_path, alloy_store, device):
     spec = make_spec(tmp_path / "t", alloy_store, EPOCHS)
     assert run_segment(spec, device=device).status == "ok"
     state = load_checkpoint(spec.folder / FILE)
@@ -109,9 +92,7 @@ def test_predictions_are_those_of_the_cpu(
         np.testing.assert_allclose(kept[name], values, rtol=0, atol=1e-4 * scale)
 
 
-def test_a_profile_takes_the_steps_apart(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device
-) -> None:
+def test_a_profile_takes_the_steps_apart(tmp_path, alloy_store, device):
     spec = make_spec(tmp_path / "t", alloy_store, 1)
     profile = profile_training(spec, alloy_store, device, seconds=1.0)
     assert profile.parts.reading > 0 and profile.parts.computing > 0
@@ -120,9 +101,7 @@ def test_a_profile_takes_the_steps_apart(
         assert profile.peaks.flops > 0 and profile.peaks.bytes > 0
 
 
-def test_joules_are_counted_where_there_is_a_counter(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device
-) -> None:
+def test_joules_are_counted_where_there_is_a_counter(tmp_path, alloy_store, device):
     if EnergyMeter(device).joules() is None:
         pytest.skip(f"NOT CHECKED: nothing counts the joules of {device.type} here")
     result = run_segment(make_spec(tmp_path / "t", alloy_store, 40), device=device)
@@ -130,9 +109,7 @@ def test_joules_are_counted_where_there_is_a_counter(
     assert 0 < result.joules < 2000 * result.seconds
 
 
-def test_dropout_goes_on_where_it_was(
-    tmp_path: Path, alloy_store: GraphStore, device: torch.device
-) -> None:
+def test_dropout_goes_on_where_it_was(tmp_path, alloy_store, device):
     """The random numbers of the device are in the checkpoint."""
     network: dict[str, Any] = network_with(**NETWORKS["GPS"], Architecture__dropout=0.3)
     whole = make_trainer(

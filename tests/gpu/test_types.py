@@ -1,7 +1,5 @@
 """Every message-passing type on the device, against the CPU in float64."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -9,12 +7,9 @@ import pytest
 import torch
 from device_cases import BLIND, HEADS, POTENTIALS
 from segment_cases import network_with
-from torch import Tensor, nn
-from torch_geometric.data import Batch
 
 from hydragnn_flow import build_model
 from hydragnn_flow.config.network import MPNN_TYPES
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.training.loading import moved
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +21,7 @@ CASES = [(name, potential) for name in MPNN_TYPES for potential in (True, False)
 CASES = [(name, potential) for name, potential in CASES if not potential or name in POTENTIALS]
 
 
-def computed(model: nn.Module, batch: Batch, precision: str) -> tuple[dict[str, Tensor], Tensor]:
+def computed(model, batch, precision):
     """Outputs, without what a target's mean adds to them, and the gradient of the weights."""
     device = next(model.parameters()).device
     batch = moved(copy.copy(batch), device)
@@ -42,7 +37,7 @@ def computed(model: nn.Module, batch: Batch, precision: str) -> tuple[dict[str, 
     return found, gradient.double().cpu()
 
 
-def error(found: Tensor, expected: Tensor) -> float:
+def error(found, expected):
     return float((found - expected).norm() / expected.norm())
 
 
@@ -51,8 +46,8 @@ def error(found: Tensor, expected: Tensor) -> float:
     ("name", "potential"), CASES, ids=[f"{n}-{'potential' if p else 'heads'}" for n, p in CASES]
 )
 def test_outputs_and_gradients_are_those_of_the_cpu(
-    alloy_store: GraphStore, device: torch.device, name: str, potential: bool, precision: str
-) -> None:
+    alloy_store, device, name, potential, precision
+):
     changes: dict[str, Any] = {"Architecture__mpnn_type": name, "Architecture__hidden_dim": 32}
     if not potential:
         changes |= HEADS

@@ -1,24 +1,17 @@
 """The host tells the device what to do, and does not wait for it, within a step."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 
 import pytest
 import torch
 from device_cases import NETWORKS, OPTIMISERS, make_trainer
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.data import GraphStore
-from hydragnn_flow.training.trainer import Trainer
-
 pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture
-def cuda(device: torch.device) -> torch.device:
+def cuda(device):
     if device.type == "cpu":
         pytest.skip("NOT CHECKED on a CPU, which nobody waits for; test_pretended.py looks as well")
     if device.type != "cuda":
@@ -27,7 +20,7 @@ def cuda(device: torch.device) -> torch.device:
 
 
 @contextmanager
-def waiting_fails() -> Iterator[None]:
+def waiting_fails():
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -36,7 +29,7 @@ def waiting_fails() -> Iterator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-def take_an_epoch(trainer: Trainer) -> None:
+def take_an_epoch(trainer):
     """The first steps apart, in which kernels are chosen and memory is taken."""
     steps = trainer.plan(0)
     with closing(trainer.micro_batches(steps)) as batches:
@@ -49,17 +42,13 @@ def take_an_epoch(trainer: Trainer) -> None:
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_a_step_does_not_wait(
-    tmp_path: Path, store: GraphStore, cuda: torch.device, name: str, precision: str
-) -> None:
+def test_a_step_does_not_wait(tmp_path, store, cuda, name, precision):
     network = network_with(**NETWORKS[name], Training__precision=precision)
     take_an_epoch(make_trainer(make_spec(tmp_path / "t", store, 1, network=network), store, cuda))
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
-def test_a_step_after_a_checkpoint_does_not_wait(
-    tmp_path: Path, store: GraphStore, cuda: torch.device, optimiser: str
-) -> None:
+def test_a_step_after_a_checkpoint_does_not_wait(tmp_path, store, cuda, optimiser):
     network = network_with(Training__Optimizer__type=optimiser)
     spec = make_spec(tmp_path / "t", store, 1, network=network)
     for _ in range(2):

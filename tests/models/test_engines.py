@@ -1,7 +1,5 @@
 """Networks of engines: our conformance suite on an engine of a user's, and what is refused."""
 
-from __future__ import annotations
-
 import os
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +25,7 @@ TESTS = str(Path(own_engine.__file__).parent)
 
 
 @pytest.fixture(autouse=True)
-def _found_by_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def _found_by_other_processes(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([TESTS, os.environ.get("PYTHONPATH", "")]))
 
 
@@ -40,7 +38,7 @@ class TestProperties(PropertyEngineSuite):
     engine: ClassVar[str] = "own_engine:build"
 
 
-def section(engine: str = "own_engine:build", potential: bool = False, **keys: Any) -> Any:
+def section(engine="own_engine:build", potential=False, **keys):
     values = network("SchNet", potential=potential)
     values["Architecture"] = {
         key: values["Architecture"][key]
@@ -55,7 +53,7 @@ def section(engine: str = "own_engine:build", potential: bool = False, **keys: A
     return {"engine": engine, **values}
 
 
-def test_outputs_are_in_units_of_the_targets_spread_from_its_mean() -> None:
+def test_outputs_are_in_units_of_the_targets_spread_from_its_mean():
     model = build_model(section(), manifest())
     assert isinstance(model, EngineModel)
     raw, found = model.network(as_batch(alloy())), model(as_batch(alloy()))
@@ -65,7 +63,7 @@ def test_outputs_are_in_units_of_the_targets_spread_from_its_mean() -> None:
     assert found["gap"].dtype == torch.float64
 
 
-def test_energies_lie_above_those_of_the_elements() -> None:
+def test_energies_lie_above_those_of_the_elements():
     model = build_model(section(potential=True), manifest())
     assert isinstance(model, EngineModel)
     raw = model.network(as_batch(alloy()))["energy"].detach().item()
@@ -75,7 +73,7 @@ def test_energies_lie_above_those_of_the_elements() -> None:
     )
 
 
-def test_the_stress_is_that_of_our_own_potentials() -> None:
+def test_the_stress_is_that_of_our_own_potentials():
     """Pressed into the wrapper, one of ours must give what it gives by itself."""
     ours = build_model(network("SchNet"), manifest())
     assert isinstance(ours, HydraModel)
@@ -99,17 +97,17 @@ def test_the_stress_is_that_of_our_own_potentials() -> None:
 class _Energy(nn.Module):
     """One of our potentials as a network of an engine."""
 
-    def __init__(self, potential: Any) -> None:
+    def __init__(self, potential):
         super().__init__()
         self.potential = potential
 
-    def forward(self, batch: Any) -> Any:
+    def forward(self, batch):
         nodes, geometry = self.potential.encoder(batch, batch.pos)
         (raw,) = self.potential.atomic_energy(nodes, geometry, None)
         return {"energy": raw.new_zeros(batch.num_graphs, 1).index_add(0, batch.batch, raw)}
 
 
-def test_the_network_sees_no_labels() -> None:
+def test_the_network_sees_no_labels():
     model = build_model(section(), manifest())
     assert isinstance(model, EngineModel)
     batch = as_batch(alloy())
@@ -118,7 +116,7 @@ def test_the_network_sees_no_labels() -> None:
     assert "gap" not in seen and "charge" not in seen and "gap" in batch
 
 
-def test_work_is_counted_as_that_of_our_own_networks(alloy_store: Any) -> None:
+def test_work_is_counted_as_that_of_our_own_networks(alloy_store):
     """A network that can be counted both ways: without numbers, and by steps that are taken."""
     values = network("SchNet")
     model, train = build_model(values, alloy_store), alloy_store["trainset"]
@@ -131,7 +129,7 @@ def test_work_is_counted_as_that_of_our_own_networks(alloy_store: Any) -> None:
 
 
 @pytest.mark.parametrize("graphs", [1, 2, 3, 5, 8000])
-def test_the_work_of_a_batch_of_mean_graphs_is_extrapolated(alloy_store: Any, graphs: int) -> None:
+def test_the_work_of_a_batch_of_mean_graphs_is_extrapolated(alloy_store, graphs):
     model, train = build_model(network("SchNet"), alloy_store), alloy_store["trainset"]
     size = alloy_store.manifest.splits["trainset"]
     asked = (graphs * size.atoms // size.graphs, graphs * size.edges // size.graphs, graphs)
@@ -143,12 +141,12 @@ def test_the_work_of_a_batch_of_mean_graphs_is_extrapolated(alloy_store: Any, gr
 class _Constant(nn.Module):
     """Returns what it was given."""
 
-    def __init__(self, returned: Any) -> None:
+    def __init__(self, returned):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(1))
         self.returned = returned
 
-    def forward(self, batch: Any) -> Any:
+    def forward(self, batch):
         return self.returned
 
 
@@ -167,7 +165,7 @@ class _Constant(nn.Module):
         ),
     ],
 )
-def test_a_wrong_output_is_named(returned: Any, said: tuple[str, ...]) -> None:
+def test_a_wrong_output_is_named(returned, said):
     model = build_model(section(), manifest())
     assert isinstance(model, EngineModel)
     model.network = _Constant(returned)
@@ -176,7 +174,7 @@ def test_a_wrong_output_is_named(returned: Any, said: tuple[str, ...]) -> None:
     assert all(words in str(refusal.value) for words in ("engine own_engine:build", *said))
 
 
-def test_an_energy_that_does_not_follow_from_the_positions_is_refused() -> None:
+def test_an_energy_that_does_not_follow_from_the_positions_is_refused():
     model = build_model(section(potential=True), manifest())
     assert isinstance(model, EngineModel)
     model.network = _Constant({"energy": torch.zeros(1, 1, requires_grad=True)})
@@ -184,7 +182,7 @@ def test_an_energy_that_does_not_follow_from_the_positions_is_refused() -> None:
         model(as_batch(alloy()))
 
 
-def test_a_network_may_predict_forces_by_itself() -> None:
+def test_a_network_may_predict_forces_by_itself():
     model = build_model(section(potential=True), manifest())
     assert isinstance(model, EngineModel)
     model.network = _Constant({"energy": torch.zeros(1, 1), "forces": torch.ones(4, 3)})
@@ -203,7 +201,7 @@ def test_a_network_may_predict_forces_by_itself() -> None:
         ({"radius": "far"}, ("Architecture.radius", "must be a number")),
     ],
 )
-def test_a_wrong_key_is_named(keys: dict[str, Any], said: tuple[str, ...]) -> None:
+def test_a_wrong_key_is_named(keys, said):
     with pytest.raises(InputError) as refusal:
         load_network(section(**keys))
     assert all(words in str(refusal.value) for words in said)
@@ -218,18 +216,18 @@ def test_a_wrong_key_is_named(keys: dict[str, Any], said: tuple[str, ...]) -> No
         ("own_engine:nothing_to_train", ("without weights to train",)),
     ],
 )
-def test_an_engine_that_builds_nothing_is_named(engine: str, said: tuple[str, ...]) -> None:
+def test_an_engine_that_builds_nothing_is_named(engine, said):
     with pytest.raises(InputError) as refusal:
         build_model(section(engine), manifest())
     assert all(words in str(refusal.value) for words in (f"engine {engine}", *said))
 
 
-def test_lists_that_end_elsewhere_are_refused() -> None:
+def test_lists_that_end_elsewhere_are_refused():
     with pytest.raises(InputError, match=r"radius = 3\.0 Å.*end at 4\.0 Å"):
         build_model(section(radius=3.0), manifest())
 
 
-def test_a_likelihood_needs_the_noise_of_each_output() -> None:
+def test_a_likelihood_needs_the_noise_of_each_output():
     values = section()
     values["Training"]["loss_function_type"] = "GaussianNLLLoss"
     model = build_model(values, manifest())
@@ -246,7 +244,7 @@ def test_a_likelihood_needs_the_noise_of_each_output() -> None:
         build_model(potential, manifest())
 
 
-def test_each_data_set_has_units_of_its_own(tmp_path: Path) -> None:
+def test_each_data_set_has_units_of_its_own(tmp_path):
     store = two_level_store(tmp_path)
     values = section(potential=True, radius=4.0, branches=2)
     torch.manual_seed(0)
@@ -259,7 +257,7 @@ def test_each_data_set_has_units_of_its_own(tmp_path: Path) -> None:
         build_model(values, manifest())
 
 
-def test_features_are_told_by_the_network() -> None:
+def test_features_are_told_by_the_network():
     model = build_model(section(), manifest())
     assert model.node_features(as_batch(alloy(), ase.Atoms("Cu"))).shape == (5, 8)
     assert isinstance(model, EngineModel)
@@ -268,7 +266,29 @@ def test_features_are_told_by_the_network() -> None:
         model.node_features(as_batch(alloy()))
 
 
-def test_a_section_reads_back_the_same() -> None:
+@pytest.mark.parametrize("potential", [True, False])
+def test_with_weights_of_its_own_an_engine_predicts_in_the_datas_units(potential, tmp_path):
+    model = build_model(section(potential=potential), manifest())
+    assert isinstance(model, EngineModel)
+    torch.save(model.network.state_dict(), tmp_path / "a.pt")
+    model.load_state_dict(model.read_weights(tmp_path / "a.pt"))
+    raw, found = model.network(as_batch(alloy())), model(as_batch(alloy()))
+    for name, values in raw.items():
+        torch.testing.assert_close(found[name].double(), values.double())
+    of_encoder = [name for name in model.state_dict() if model.is_of_encoder(name)]
+    parts = {name.split(".")[1] for name in of_encoder}
+    assert parts == {"element", "radial"}
+
+
+def test_an_engine_that_reads_no_weights_is_named(tmp_path):
+    model = build_model(section(), manifest())
+    assert isinstance(model, EngineModel)
+    model.network = _Constant({})
+    with pytest.raises(InputError, match=r"own_engine:build reads no weights; .*read_weights"):
+        model.read_weights(tmp_path / "a.pt")
+
+
+def test_a_section_reads_back_the_same():
     values = section(width=5)
     assert load_network(load_network(values).to_json()) == load_network(values)
     assert load_network(values).kind == "own_engine:build"
@@ -276,6 +296,6 @@ def test_a_section_reads_back_the_same() -> None:
 
 
 @pytest.mark.skipif(find_spec("hydragnn") is not None, reason="HydraGNN is installed here")
-def test_the_engine_hydragnn_needs_hydragnn() -> None:
+def test_the_engine_hydragnn_needs_hydragnn():
     with pytest.raises(InputError, match=r"needs the package hydragnn.*install HydraGNN"):
         load_network(section("hydragnn"))

@@ -1,22 +1,10 @@
 """HydraGNN's own accuracy test, at a quarter of its thresholds; with half its data in less time."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
-from hydragnn_task import (
-    FEWER_GRAPHS,
-    THRESHOLDS,
-    THRESHOLDS_WITH_LENGTHS,
-    network,
-    write_task,
-)
+from hydragnn_task import FEWER_GRAPHS, THRESHOLDS, THRESHOLDS_WITH_LENGTHS, network, write_task
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoint import load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
@@ -24,18 +12,16 @@ from hydragnn_flow.training.runner import run_segment
 
 
 @pytest.fixture(scope="module")
-def task(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def task(tmp_path_factory):
     return write_task(tmp_path_factory.mktemp("task") / "task.gs")
 
 
 @pytest.fixture(scope="module")
-def smaller_task(tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def smaller_task(tmp_path_factory):
     return write_task(tmp_path_factory.mktemp("task") / "smaller.gs", FEWER_GRAPHS)
 
 
-def _errors(
-    task: GraphStore, folder: Path, section: dict[str, Any]
-) -> dict[str, tuple[float, float]]:
+def _errors(task, folder, section):
     """Mean square and mean absolute error of each target on the test split after training."""
     spec = SegmentSpec(
         kind="trial",
@@ -59,9 +45,7 @@ def _errors(
     return errors
 
 
-def _assert_within_a_quarter(
-    thresholds: tuple[float, float], found: dict[str, tuple[float, float]]
-) -> None:
+def _assert_within_a_quarter(thresholds, found):
     square, absolute = thresholds
     for name, (mean_square, mean_absolute) in found.items():
         assert mean_square < square / 4, name
@@ -75,9 +59,7 @@ QUICK = ("EGNN", "PNA", "SchNet")
     "mpnn",
     [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in THRESHOLDS],
 )
-def test_fewer_graphs_and_epochs_are_enough(
-    mpnn: str, smaller_task: GraphStore, tmp_path: Path
-) -> None:
+def test_fewer_graphs_and_epochs_are_enough(mpnn, smaller_task, tmp_path):
     section = network(mpnn, False)
     slow_learner = {"num_epoch": 50, "batch_size": 16}
     section["Training"] |= slow_learner if mpnn == "SAGE" else {"num_epoch": 12}
@@ -87,16 +69,14 @@ def test_fewer_graphs_and_epochs_are_enough(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mpnn", sorted(THRESHOLDS))
-def test_a_quarter_of_hydragnns_thresholds_with_four_heads(
-    mpnn: str, task: GraphStore, tmp_path: Path
-) -> None:
+def test_a_quarter_of_hydragnns_thresholds_with_four_heads(mpnn, task, tmp_path):
     found = _errors(task, tmp_path, network(mpnn, multihead=True))
     _assert_within_a_quarter(THRESHOLDS[mpnn], found)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mpnn_type", sorted(THRESHOLDS_WITH_LENGTHS))
-def test_with_lengths(mpnn_type: str, task: GraphStore, tmp_path: Path) -> None:
+def test_with_lengths(mpnn_type, task, tmp_path):
     section = network(mpnn_type, False, edge_features=["lengths"])
     found = _errors(task, tmp_path, section)
     _assert_within_a_quarter(THRESHOLDS_WITH_LENGTHS[mpnn_type], found)

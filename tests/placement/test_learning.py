@@ -6,11 +6,9 @@ seconds of a training step (the least of two measurements, which differ by 2.6 %
 that torch had allocated at a time, for a batch that was `atoms` times the mean one.
 """
 
-from __future__ import annotations
-
 import csv
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -192,10 +190,3 @@ def test_segments_seen_apart_and_together_say_whether_sharing_pays(power, pays):
     later.recall(model.experience().after(learned_from(chosen).experience()))
     assert later.sharing == (True, pays)
     assert not model.experience().without(model.experience()).packs["PNA"]
-    # A file of an earlier version has both in one place.
-    known = later.experience()
-    both = {kind: [*known.packs.get(kind, []), *known.segments[kind]] for kind in known.segments}
-    older = CostModel(GCD)
-    older.recall(replace(known, segments=both, packs={}))
-    assert older.sharing == (True, pays)
-    assert all(own == known.packs.get(kind, []) for kind, own in older.experience().packs.items())

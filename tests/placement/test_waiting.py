@@ -1,7 +1,5 @@
 """Nothing waits for ever, whatever else comes and however wrong the estimates are."""
 
-from __future__ import annotations
-
 import heapq
 import random
 from collections.abc import Callable

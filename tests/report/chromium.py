@@ -6,7 +6,6 @@ by a zero byte; Chromium reads them from descriptor 3 and answers on descriptor 
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import select
@@ -69,18 +68,6 @@ class Tab:
         )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
-
-    def picture(self) -> bytes:
-        """PNG of the whole page."""
-        shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        return base64.b64decode(shot["data"])
-
-    def printed(self) -> bytes:
-        """PDF of the page, on paper of the size that its style asks for."""
-        self.call("Emulation.clearDeviceMetricsOverride")
-        self.call("Emulation.setEmulatedMedia", media="", features=[])
-        made = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=True)
-        return base64.b64decode(made["data"])
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,12 @@ from hydragnn_flow.ensemble.comparison import compare_models
 from hydragnn_flow.ensemble.summary import VERSION
 from hydragnn_flow.report.cost import cost_of
 from hydragnn_flow.search import JOURNAL
-from hydragnn_flow.segment import VERSION as SEGMENT_VERSION
 from hydragnn_flow.segment import SegmentResult
 
 RUNGS = (3, 9, 20)
 START = 1_750_000_000.0
+Span = tuple[int, int, int]
+"""Epochs before and after, and the rung."""
 
 NETWORK = {
     "Architecture": {
@@ -99,16 +99,20 @@ MANIFEST = {
 class Made:
     """Writes the files of a run directory; what it knows of them is for the tests to compare."""
 
-    def __init__(self, directory: Path, *, trials: int = 16, seed: int = 3) -> None:
+    def __init__(self, directory: Path, *, trials: int = 16) -> None:
         self.directory = directory
-        self.random = np.random.default_rng(seed)
+        self.random = np.random.default_rng(3)
         self.segments: list[dict[str, Any]] = []
         self.states: dict[int, str] = {}
         self.losses: dict[int, float] = {}
-        self._study = self._open_study()
+        directory.mkdir(parents=True, exist_ok=True)
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        backend = optuna.storages.journal.JournalFileBackend(str(directory / JOURNAL))
+        storage = optuna.storages.JournalStorage(backend)
+        sampler = optuna.samplers.RandomSampler(seed=0)
+        self.study = optuna.create_study(study_name="search", storage=storage, sampler=sampler)
         # Two segments at a time on each of two GCDs: when the next can begin there.
         self._free = {("0", 0): START, ("0", 1): START, ("1", 0): START, ("1", 1): START}
-        directory.mkdir(parents=True, exist_ok=True)
         (directory / "run.yaml").write_text(yaml.safe_dump(CONFIGURATION, sort_keys=False))
         for number in range(trials):
             self._trial(number)
@@ -119,137 +123,89 @@ class Made:
         best = sorted(self.losses, key=self.losses.__getitem__)
         best = [number for number in best if self.states[number] == "complete"][:3]
         begin = max(self._free.values()) + 4.0
-        widths = [["0"], ["1"], ["0", "1"]]
         ended = {"0": begin, "1": begin}
         members = []
-        for member, (trial, gcds) in enumerate(zip(best, widths, strict=True)):
+        for k, (trial, gcds) in enumerate(zip(best, [["0"], ["1"], ["0", "1"]], strict=True)):
             start = max(ended[gcd] for gcd in gcds) + 0.5
             seconds = float(self.random.uniform(24, 34)) / len(gcds)
-            self._segment("member", member, 20, 30, 0, start, seconds, gcds, self.losses[trial])
+            self._segment("member", k, (20, 30, 0), start, seconds, gcds, self.losses[trial])
             ended.update(dict.fromkeys(gcds, start + seconds))
-            members.append(
-                {
-                    "member": member,
-                    "trial": trial,
-                    "weight": 1 / 3,
-                    "best_val_error": self.losses[trial] * 0.8,
-                    "gcds": gcds,
-                    "seconds": seconds,
-                    "reason": "diverged: training loss is nan in epoch 24" if member == 1 else "",
-                }
-            )
+            about = {"best_val_error": self.losses[trial] * 0.8, "gcds": gcds, "seconds": seconds}
+            about["reason"] = "diverged: training loss is nan in epoch 24" if k == 1 else ""
+            members.append({"member": k, "trial": trial, "weight": 1 / 3, **about})
         self._write_segments()
         self._write_predictions(members)
 
     def _trial(self, number: int) -> None:
-        random = self.random
-        trial = self._study.ask()
+        random, trial = self.random, self.study.ask()
         kind = trial.suggest_categorical("Architecture.mpnn_type", ["SchNet", "EGNN", "PNA"])
         trial.suggest_int("Architecture.hidden_dim", 16, 64, log=True)
         if kind == "SchNet":
             trial.suggest_int("Architecture.num_gaussians", 8, 40)
         trial.suggest_float("Training.Optimizer.learning_rate", 5e-4, 1e-2, log=True)
-        floor = (
-            float(np.exp(random.normal(-3.2, 0.7))) * {"SchNet": 1.0, "EGNN": 0.8, "PNA": 1.6}[kind]
-        )
+        floor = float(np.exp(random.normal(-3.2, 0.7)))
+        floor *= {"SchNet": 1.0, "EGNN": 0.8, "PNA": 1.6}[kind]
         speed = float(random.uniform(0.5, 2.0))
         if number == 5:
             reason = "training loss is nan in epoch 2"
-            self._place("trial", number, 0, 1, 0, speed, floor, status="diverged", reason=reason)
+            self._place(number, (0, 1, 0), speed, floor, status="diverged", reason=reason)
             trial.set_user_attr("reason", reason)
-            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            self.study.tell(trial, state=optuna.trial.TrialState.FAIL)
             self.states[number] = "failed"
             return
         done = 0
         for rung, until in enumerate(RUNGS):
-            self._place("trial", number, done, until, rung, (until - done) * speed, floor)
+            self._place(number, (done, until, rung), (until - done) * speed, floor)
             self.losses[number] = self.segments[-1]["best_val_error"]
             trial.report(self.losses[number], until)
             done = until
             better = sum(loss < self.losses[number] for loss in self.losses.values())
             if rung < 2 and better > max(1, len(self.losses) // (3 + rung)):
-                self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+                self.study.tell(trial, state=optuna.trial.TrialState.PRUNED)
                 self.states[number] = "pruned"
                 return
-        self._study.tell(trial, self.losses[number])
+        self.study.tell(trial, self.losses[number])
         self.states[number] = "complete"
 
-    def _place(
-        self,
-        kind: str,
-        number: int,
-        begin: int,
-        until: int,
-        rung: int,
-        seconds: float,
-        floor: float,
-        **end: str,
-    ) -> None:
+    def _place(self, number: int, span: Span, seconds: float, floor: float, **end: Any) -> None:
         slot = min(self._free, key=self._free.__getitem__)
         start = self._free[slot] + float(self.random.uniform(0.1, 0.8))
         self._free[slot] = start + seconds
-        self._segment(kind, number, begin, until, rung, start, seconds, [slot[0]], floor, **end)
+        self._segment("trial", number, span, start, seconds, [slot[0]], floor, **end)
 
-    def _segment(
-        self,
-        kind: str,
-        number: int,
-        begin: int,
-        until: int,
-        rung: int,
-        start: float,
-        seconds: float,
-        gcds: list[str],
-        floor: float,
-        status: str = "ok",
-        reason: str = "",
-    ) -> None:
-        history = []
-        for epoch in range(begin + 1, until + 1):
-            loss = (
-                floor * (1 + 9 * math.exp(-epoch / 4)) * float(np.exp(self.random.normal(0, 0.06)))
-            )
-            history.append([epoch, loss * 0.9, loss, loss])
-        self.segments.append(
-            {
-                "version": SEGMENT_VERSION,
-                "kind": kind,
-                "number": number,
-                "from_epoch": begin,
-                "to_epoch": until,
-                "rung": rung,
-                "status": status,
-                "reason": reason,
-                "best_val_error": min(error for *_, error in history),
-                "history": history,
-                "metrics": {"energy_mae": 0.1, "forces_mae": 0.05},
-                "seconds": seconds,
-                "cpu_seconds": seconds,
-                "peak_memory_gib": 0.4,
-                "planned_epochs": until - begin,
-                # Wrong by a factor of its own, without a number of the generator that all share.
-                "predicted_seconds": seconds * (predicted := 0.7 + 0.1 * (number % 7)),
-                "predicted_low": seconds * predicted * 0.8,
-                "predicted_high": seconds * predicted * 1.25,
-                "busy": 0.3 + 0.05 * (number % 5),
-                "waited_seconds": 0.2,
-                "away_seconds": seconds + 0.1,
-                "node": "host",
-                "gcds": gcds,
-                "started": start,
-                "ended": start + seconds,
-            }
+    def _segment(self, kind: Any, number: int, span: Span, *how: Any, **end: Any) -> None:
+        (begin, until, rung), (start, seconds, gcds, floor) = span, how
+        epochs = np.arange(begin + 1, until + 1)
+        noise = np.exp(self.random.normal(0, 0.06, len(epochs)))
+        errors = (floor * (1 + 9 * np.exp(-epochs / 4)) * noise).tolist()
+        # Wrong by a factor of its own, without a number of the generator that all share.
+        predicted = seconds * (0.7 + 0.1 * (number % 7))
+        result = SegmentResult(
+            kind=kind,
+            number=number,
+            rung=rung,
+            from_epoch=begin,
+            to_epoch=until,
+            planned_epochs=until - begin,
+            best_val_error=min(errors),
+            history=[[float(k), of * 0.9, of, of] for k, of in zip(epochs, errors, strict=True)],
+            metrics={"energy_mae": 0.1, "forces_mae": 0.05},
+            seconds=seconds,
+            cpu_seconds=seconds,
+            peak_memory_gib=0.4,
+            predicted_seconds=predicted,
+            predicted_low=predicted * 0.8,
+            predicted_high=predicted * 1.25,
+            busy=0.3 + 0.05 * (number % 5),
+            waited_seconds=0.2,
+            away_seconds=seconds + 0.1,
+            node="host",
+            gcds=gcds,
+            started=start,
+            ended=start + seconds,
+            **{"status": "ok", **end},
         )
-
-    def _open_study(self) -> optuna.Study:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.directory.mkdir(parents=True, exist_ok=True)
-        backend = optuna.storages.journal.JournalFileBackend(str(self.directory / JOURNAL))
-        return optuna.create_study(
-            study_name="search",
-            storage=optuna.storages.JournalStorage(backend),
-            sampler=optuna.samplers.RandomSampler(seed=0),
-        )
+        self.segments.append(result.to_dict())
 
     def _write_segments(self) -> None:
         lines = "".join(json.dumps(segment) + "\n" for segment in self.segments)
@@ -257,33 +213,29 @@ class Made:
 
     def _write_predictions(self, members: list[dict[str, Any]]) -> None:
         graphs, nodes = predictions(self.random)
-        folder = self.directory / "predictions"
-        folder.mkdir(exist_ok=True)
-        graphs.to_parquet(folder / "test.parquet")
-        nodes.to_parquet(folder / "test_nodes.parquet")
+        for name in ("predictions", "ensemble"):
+            (self.directory / name).mkdir(exist_ok=True)
+        graphs.to_parquet(self.directory / "predictions" / "test.parquet")
+        nodes.to_parquet(self.directory / "predictions" / "test_nodes.parquet")
         atoms = nodes.groupby("graph_id").size().reindex(graphs["graph_id"]).to_numpy()
         forces = [f"forces_{axis}" for axis in "xyz"]
         tables = {"energy": (graphs, ["energy"]), "forces": (nodes, forces)}
-        truth = {name: table[own].to_numpy() for name, (table, own) in tables.items()}
-        models = {
-            model: {
-                name: table[[f"{component}_{suffix}" for component in own]].to_numpy()
-                for name, (table, own) in tables.items()
+
+        def values(end: str) -> dict[str, np.ndarray]:
+            return {
+                k: table[[c + end for c in own]].to_numpy() for k, (table, own) in tables.items()
             }
-            for model, suffix in (
-                ("ensemble", "mean"),
-                *((str(k), f"member_{k}") for k in range(3)),
-            )
-        }
+
+        models = {"ensemble": values("_mean")} | {str(k): values(f"_member_{k}") for k in range(3)}
         targets = {
             "energy": Target(level="graph", dim=1, unit="eV"),
             "forces": Target(level="node", dim=3, unit="eV/Å"),
         }
-        inside = (graphs["energy_lo"] <= graphs["energy"]) & (
-            graphs["energy"] <= graphs["energy_hi"]
-        )
-        errors = compare_models(models, truth, atoms, Sums(targets))
-        error = (graphs["energy_mean"] - graphs["energy"]).abs().to_numpy()
+        errors = compare_models(models, values(""), atoms, Sums(targets))
+        error = np.abs(models["ensemble"]["energy"] - values("")["energy"])[:, 0]
+        inside = graphs["energy"].between(graphs["energy_lo"], graphs["energy_hi"])
+        each = {"": error, "per_atom_": error / atoms}
+        mae = {f"mae_{of}ensemble": float(values.mean()) for of, values in each.items()}
         summary = {
             "version": VERSION,
             "coverage": 0.9,
@@ -294,27 +246,14 @@ class Made:
                 "forces": plain(1.2, 0.01, 1.6).to_dict(),
             },
             "test": {
-                "energy": {
-                    "unit": "eV",
-                    "mae_best_member": float(error.mean()) * 1.2,
-                    "mae_ensemble": float(error.mean()),
-                    "mae_per_atom_best_member": float((error / atoms).mean()) * 1.2,
-                    "mae_per_atom_ensemble": float((error / atoms).mean()),
-                    "coverage": float(inside.mean()),
-                },
-                "forces": {
-                    "unit": "eV/Å",
-                    "mae_best_member": errors["forces"]["mae"]["1"]["value"],
-                    "mae_ensemble": errors["forces"]["mae"]["ensemble"]["value"],
-                    "coverage": 0.904,
-                },
+                "energy": {"unit": "eV", "coverage": float(inside.mean()), **mae},
+                "forces": {"unit": "eV/Å", "coverage": 0.904},
             },
             "errors": errors,
             "wall_seconds": 182.4,
             **cost_of([SegmentResult(**segment) for segment in self.segments]),
             "cpu_seconds": 331.0,
         }
-        (self.directory / "ensemble").mkdir(exist_ok=True)
         (self.directory / "ensemble" / "ensemble.json").write_text(json.dumps(summary))
         (self.directory / "ensemble" / "manifest.json").write_text(json.dumps(MANIFEST))
 

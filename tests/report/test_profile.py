@@ -1,7 +1,5 @@
 """What a profile says of a step, in tables and in a sentence."""
 
-from __future__ import annotations
-
 from io import StringIO
 
 import pytest
@@ -25,13 +23,13 @@ from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED,
         (Parts(0.0, 0.1), "100 % of the step computes: "),
     ],
 )
-def test_the_answer_is_about_the_largest_share(parts: Parts, said: str) -> None:
+def test_the_answer_is_about_the_largest_share(parts, said):
     found = profile(parts=parts)
     assert answer(found).startswith(said)
     assert sum(shares(parts).values()) == pytest.approx(1.0)
 
 
-def test_the_roofline_says_what_limits_a_step() -> None:
+def test_the_roofline_says_what_limits_a_step():
     found = profile(parts=Parts(0.0, 0.08, 0.02, 0.0))
     # 0.1 FLOP on a byte at 10 GB/s; each of two GCDs does half of 16 MFLOP in 80 ms.
     assert roofline(found) == (
@@ -40,7 +38,7 @@ def test_the_roofline_says_what_limits_a_step() -> None:
     )
 
 
-def test_the_tables_show_modes_parts_and_what_they_add_up_to() -> None:
+def test_the_tables_show_modes_parts_and_what_they_add_up_to():
     text = StringIO()
     Console(file=text, width=120).print(profile_tables(profile(), nodes=2))
     for words in (

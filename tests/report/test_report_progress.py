@@ -1,7 +1,5 @@
 """What is logged where there is no terminal."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -11,7 +9,7 @@ from hydragnn_flow.report.progress import CampaignView
 
 
 @pytest.mark.parametrize("total", [1, 3, 29, 1000])
-def test_the_last_line_is_always_there_and_once(total: int) -> None:
+def test_the_last_line_is_always_there_and_once(total):
     output = io.StringIO()
     with CampaignView(Console(file=output)) as view:
         for done in range(total + 1):

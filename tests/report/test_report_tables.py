@@ -1,9 +1,8 @@
-"""Tables say what the run directory says."""
-
-from __future__ import annotations
+"""Tables and sentences say what the run directory says."""
 
 import io
 import json
+from dataclasses import replace
 from typing import Any
 
 import optuna
@@ -11,220 +10,243 @@ import pandas as pd
 import pytest
 from optuna.distributions import IntDistribution
 from optuna.trial import TrialState, create_trial
-from report_cases import Made
 from rich.console import Console
 
-from hydragnn_flow.report.closing import closing_table
-from hydragnn_flow.report.errors import losses, made_of
-from hydragnn_flow.report.run_files import read_run
-from hydragnn_flow.report.tables import best_table, errors_frame, members_table, trials_table
-from hydragnn_flow.report.text import cell, number
-from hydragnn_flow.report.trials_frame import study_frame
+from hydragnn_flow.energy_counters import Reading
+from hydragnn_flow.ensemble.bootstrap import MEASURES, interval_names
+from hydragnn_flow.execution.pools.node_energy import EnergyFile
+from hydragnn_flow.report import cost, errors
+from hydragnn_flow.report.tables import cell, number, shown, terminal
+from hydragnn_flow.report.trials_frame import best_table, study_frame, trials_frame, trials_table
+from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
+HOUR = {"started": 3600.0, "ended": 7200.0, "node": "a", "cpu_seconds": 1800.0}
 
-def summary_of(made: Made) -> dict:
+
+def summary_of(made):
     return json.loads((made.directory / "ensemble" / "ensemble.json").read_text())
 
 
-def printed(table: object, width: int = 120) -> str:
+def printed(table, width=120):
     console = Console(width=width, record=True, file=io.StringIO())
     console.print(table)
-    return console.export_text()
+    return " ".join(console.export_text().split())
 
 
-def test_trials_best_first_failed_last(finished: Made) -> None:
-    table = trials_table(read_run(finished.directory).trials)
-    assert list(table.columns)[:4] == ["trial", "state", "validation error", "mpnn_type"]
+def segment(**known):
+    values: dict[str, Any] = {"kind": "trial", "number": 0, "rung": 0, "status": "ok", **known}
+    return SegmentResult(**values)
+
+
+def frame_of(*trials, objectives=1):
+    study = optuna.create_study(directions=["minimize"] * objectives)
+    study.add_trials([create_trial(**trial) for trial in trials])
+    return study_frame(study, [], ["val.forces", "seconds"][:objectives])
+
+
+def test_a_column_has_one_heading_wherever_it_is_shown():
+    table = pd.DataFrame(
+        {"share": [1.0, 12345.6], "[red]x": ["−1.0 (−2 to 3)", ""], "y": ["3 s", ""]}
+    )
+    headings, rows, left_out = shown(table)
+    assert [(of.label, of.is_number) for of in headings] == [
+        ("share [%]", True), ("[red]x", True), ("y", False),
+    ]  # fmt: skip
+    assert headings[0].meaning and rows[1] == ["12,346", "", ""] and left_out == 0
+    text = printed(terminal(table, "a [title]"))
+    assert "a [title]" in text and "share [%]" in text and "[red]x" in text
+    assert shown(pd.DataFrame({"n": range(700)})).left_out == 200
+
+
+def test_trials_best_first_failed_last(finished):
+    table = trials_table(trials_frame(finished.directory))
+    assert list(table.columns)[:2] == ["trial", "state"]
     assert list(table.columns)[-3:] == ["epochs", "seconds", "reason"]
-    assert {"hidden_dim", "num_gaussians", "learning_rate"} <= set(table.columns)
-    losses = table["validation error"].dropna()
+    assert {"mpnn_type", "hidden_dim", "num_gaussians", "learning_rate"} <= set(table.columns)
+    losses = table.iloc[:, 2].dropna()
     assert losses.is_monotonic_increasing and len(losses) == 15
     last = table.iloc[-1]
     assert (last["trial"], last["state"], last["epochs"]) == (5, "failed", 1)
     assert last["reason"] == "training loss is nan in epoch 2"
     spent = sum(s["seconds"] for s in finished.segments if s["kind"] == "trial")
     assert table["seconds"].sum() == pytest.approx(spent)
+    assert trials_table(frame_of()).empty
 
 
-def frame_of(*trials: dict[str, Any], objectives: int = 1) -> pd.DataFrame:
-    study = optuna.create_study(directions=["minimize"] * objectives)
-    study.add_trials([create_trial(**trial) for trial in trials])
-    return study_frame(study, [], ["val.forces", "seconds"][:objectives])
-
-
-def test_trials_beyond_a_limit_come_after_those_within() -> None:
+def test_limits_the_front_and_names_twice_given():
     values = [(0.1, 1.0), (0.3, 0.0), (0.2, 2.0), (0.4, -1.0)]
     trials = [{"value": value, "constraints": {"seconds": above}} for value, above in values]
     table = trials_table(frame_of(*trials, {"state": TrialState.RUNNING}))
     assert list(table["trial"]) == [1, 3, 0, 2, 4]
-    assert list(table["val.forces"])[:4] == [0.3, 0.4, 0.1, 0.2]
     assert list(table["state"])[1:3] == ["complete", "complete, beyond a limit"]
-
-
-def test_the_front_comes_first_and_is_named() -> None:
-    table = trials_table(frame_of({"values": [0.2, 3.0]}, {"values": [0.3, 1.0]},
-                                  {"values": [0.25, 4.0]}, objectives=2))  # fmt: skip
-    assert list(table["trial"]) == [0, 1, 2]
+    front = [{"values": of} for of in ([0.2, 3.0], [0.3, 1.0], [0.25, 4.0])]
+    table = trials_table(frame_of(*front, objectives=2))
     assert list(table["state"]) == ["complete, Pareto front"] * 2 + ["complete"]
     assert list(table["training time [s]"]) == [3.0, 1.0, 4.0]
-
-
-def test_parameters_of_the_same_last_name_keep_their_paths() -> None:
     names = ["Training.rate", "Architecture.rate", "Architecture.hidden_dim", "Own.seconds"]
-    domains = {name: IntDistribution(1, 9) for name in names}
+    known = {name: IntDistribution(1, 9) for name in names}
     params = dict.fromkeys(names, 3)
-    table = trials_table(frame_of({"params": params, "distributions": domains, "value": 1.0}))
-    assert list(table.columns) == [
+    frame = frame_of({"params": params, "distributions": known, "value": 1.0})
+    assert list(trials_table(frame).columns) == [
         *("trial", "state", "val.forces"),
         *("Training.rate", "Architecture.rate", "hidden_dim", "Own.seconds"),
         *("epochs", "seconds"),
     ]
+    assert "Training.rate 3, Architecture.rate 3, hidden_dim 3" in printed(best_table(frame))
 
 
-def test_what_trials_have_used_stands_beside_their_time() -> None:
-    study = optuna.create_study(directions=["minimize"])
-    domain = {"Architecture.a_key_of_a_long_name": IntDistribution(1, 10**9)}
-    found = {"params": dict.fromkeys(domain, 123_456_789), "distributions": domain}
-    study.add_trials([create_trial(value=value, **found) for value in (1.0, 2.0)])
-    segments = [
-        SegmentResult(kind="trial", number=n, rung=0, status="ok", seconds=4.0, joules=joules)
-        for n, joules in ((0, 30.0), (0, 12.0), (1, None))
-    ]
-    frame = study_frame(study, segments)
-    table = trials_table(frame)
-    assert list(table.columns[-3:]) == ["epochs", "seconds", "joules"]
-    assert table["joules"].iloc[0] == 42.0 and table["joules"].isna().tolist() == [False, True]
-    for width, words in ((75, "parameters"), (120, "a_key_of_a_long_name")):
-        shown = printed(best_table(frame, Console(width=width)), width=width)
-        assert "joules" in shown and words in shown
+def test_what_trials_have_used_stands_beside_their_time():
+    study = optuna.create_study()
+    study.add_trials([create_trial(value=value) for value in (1.0, 2.0)])
+    joules = ((0, 30.0), (0, 12.0), (1, None))
+    frame = study_frame(study, [segment(number=n, seconds=4.0, joules=of) for n, of in joules])
+    assert list(trials_table(frame).columns[-3:]) == ["epochs", "seconds", "joules"]
+    assert trials_table(frame)["joules"].fillna(-1).tolist() == [42.0, -1]
+    assert "joules [J]" in printed(best_table(frame))
 
 
-def test_no_trials_give_an_empty_table() -> None:
-    assert trials_table(frame_of()).empty
-
-
-def test_every_member_stands_beside_the_ensemble(finished: Made) -> None:
+def test_every_member_stands_beside_the_ensemble(finished):
     summary = summary_of(finished)
-    table = errors_frame(summary)
+    table = errors.errors_frame(summary)
     assert list(table) == ["", "weight", "energy per atom [meV/atom]", "forces [eV/Å]"]
     trials = [member["trial"] for member in summary["members"]]
     members = [f"member {k}, trial {trial}" for k, trial in enumerate(trials)]
     below = ["against member 1, %", "90 % interval holds"]
     assert list(table[""]) == ["ensemble of 3", *members, *below]
-    errors = summary["errors"]["forces"]["mae"]
-    value, lo, hi = errors["2"].values()
+    value, lo, hi = summary["errors"]["forces"]["mae"]["2"].values()
     assert table["forces [eV/Å]"][3] == f"{value:.4f} ({lo:.4f}–{hi:.4f})"
     assert table["forces [eV/Å]"][5] == "90.4 %"
-
-
-def test_noise_has_a_row_where_heads_predict_it(finished: Made) -> None:
-    summary = summary_of(finished)
-    assert "predicted noise" not in set(errors_frame(summary)[""])
     summary["test"]["forces"]["aleatoric_std"] = 0.03
-    row = errors_frame(summary).set_index("").loc["predicted noise"]
+    row = errors.errors_frame(summary).set_index("").loc["predicted noise"]
     assert list(row) == ["", "", "0.0300 eV/Å"]
+    for target in summary["errors"].values():
+        for estimate in (*target["mae"].values(), *target["change"].values()):
+            estimate.update(lo=None, hi=None)
+        target["change"]["1"]["value"] = None
+    energy = errors.errors_frame(summary)["energy per atom [meV/atom]"]
+    assert "(" not in energy[0] and energy[4] == ""
 
 
-def test_an_ensemble_that_loses_to_a_member_is_said_to_with_the_figures(finished: Made) -> None:
+def test_the_closing_table_says_where_a_member_errs_less_and_what_was_cut_short(finished):
     summary = summary_of(finished)
-    assert losses(summary) == []
-    forces = summary["errors"]["forces"]
+    forces, short = summary["errors"]["forces"], summary["members"][1]
+    assert len(errors.explained(summary)) == 1
     forces["mae"]["ensemble"]["value"], forces["mae"]["2"]["value"] = 0.052, 0.0395
     forces["change"]["2"] = {"value": 0.3165, "lo": 0.21, "hi": 0.43}
-    trial = summary["members"][2]["trial"]
-    told = (
-        f"forces: the ensemble errs more than member 2, trial {trial}, 0.0520 against 0.0395 eV/Å, "
-        "+31.6 (+21.0 to +43.0) %"
-    )
-    assert losses(summary) == [told]
-    assert told in " ".join(printed(closing_table(summary)).split())
-
-
-def test_closing_table_in_the_terminal(finished: Made) -> None:
-    summary = summary_of(finished)
+    summary["failed"] = [{"member": k, "trial": 9, "reason": f"error: {k}"} for k in (1, 7)]
     summary["errors"]["[bold]gap"] = summary["errors"].pop("forces")
-    text = printed(closing_table(summary), 80)
+    text = printed(errors.closing_table(summary), 80)
     for words in (
         "48 structures, 95 % intervals",
         "90 % interval holds",
-        "meV/atom",
         "182 s wall",
-        "331 s CPU in training trials and members",
-        "node-hours",
         "member 1: change of the error from it, the best single model",
+        f"[bold]gap: the ensemble errs more than member 2, trial {summary['members'][2]['trial']}, "
+        "0.0520 against 0.0395 eV/Å, +31.6 (+21.0 to +43.0) %",
+        f"member 1 (trial {short['trial']}) was not trained to its end: {short['reason']}",
+        "member 7 (trial 9) failed, and another trial took its place: error: 7",
     ):
         assert words in text
-    assert "[bold]gap" in text
-    assert "90.4 %" in text
-    rows = [line for line in text.splitlines() if line.startswith(("ensemble", "member 2"))]
-    assert len(rows) == 2, "a row is a line on a terminal of 80 characters"
-    assert all(line.count("(") == line.count(")") == 2 for line in rows)
+    assert "member 1 (trial 9)" not in text
 
 
-def test_errors_that_are_undefined_leave_gaps(finished: Made) -> None:
+def test_members_and_their_combination_are_told_with_the_reasons(finished):
     summary = summary_of(finished)
-    for target in summary["errors"].values():
-        for estimate in target["mae"].values():
-            estimate.update(lo=None, hi=None)
-        for estimate in target["change"].values():
-            estimate.update(value=None, lo=None, hi=None)
-    energy = errors_frame(summary)["energy per atom [meV/atom]"]
-    assert "(" not in energy[0] and energy[4] == ""
-    printed(closing_table(summary))
-
-
-def test_a_member_cut_short_is_told_with_its_reason(finished: Made) -> None:
-    """Below the closing table, and in the report's table of members; the others are not named."""
-    summary = summary_of(finished)
-    short = summary["members"][1]
-    below, _, _ = printed(closing_table(summary)).partition("s wall")
-    told = " ".join(below.split())
-    assert (
-        f"member 1 (trial {short['trial']}) was not trained to its end: {short['reason']}" in told
-    )
-    assert told.count("not trained to its end") == 1
-    summary["failed"] = [{"member": k, "trial": 9, "reason": f"error: {k}"} for k in (1, 7)]
-    told = " ".join(printed(closing_table(summary)).split())
-    assert "member 7 (trial 9) failed, and another trial took its place: error: 7" in told
-    assert "member 1 (trial 9)" not in told
-    assert list(members_table(summary)["cut short"]) == ["", short["reason"], ""]
-
-
-def test_the_choice_of_members_and_of_their_combination_is_told_with_its_reasons(
-    finished: Made,
-) -> None:
-    summary = summary_of(finished)
-    assert made_of(summary) == []
+    assert errors.made_of(summary) == []
+    assert "choice" not in errors.members_table(summary)
     for k, member in enumerate(summary["members"]):
-        member |= {"choice": f"added {k}", "trial_error": 0.5 + k, "best_val_error": 0.25 + k}
-        member |= {"graphs_per_step": 15.5 * (1 + k), "learning_rate": 0.001 * (1 + k)}
+        member |= {"choice": f"added {k}", "trial_error": 0.5 + k, "graphs_per_step": 15.5}
     summary["aggregation"] = "median"
     summary["aggregation_scores"] = {"weighted": 0.25, "median": 0.125}
     summary["calibrated_on"] = {"split": "calibrationset", "structures": 1048}
-    assert made_of(summary) == [
+    assert errors.made_of(summary) == [
         "The ensemble is the median of its members.",
         "Ways to combine them, by the criterion on structures left out: weighted 0.250, median "
         "0.125.",
         "Weights and error bars are fitted on the 1,048 structures of the calibration split.",
     ]
-    table = members_table(summary)
-    assert list(table["chosen because"]) == ["added 0", "added 1", "added 2"]
-    assert list(table["validation error as trial"]) == [0.5, 1.5, 2.5]
-    assert list(table["as member"]) == [0.25, 1.25, 2.25]
-    assert list(table["graphs a step"]) == [15.5, 31.0, 46.5]
-    assert list(table["largest learning rate"]) == [0.001, 0.002, 0.003]
+    table = errors.members_table(summary)
+    assert list(table["choice"]) == ["added 0", "added 1", "added 2"]
+    assert list(table["reason"]) == ["", summary["members"][1]["reason"], ""]
+
+
+def test_every_measure_has_a_name_and_its_interval():
+    names = [*MEASURES, "mae_flagged", *interval_names(0.9), *interval_names(0.995)]
+    measures = {name: {"value": 0.5, "lo": 0.25, "hi": 0.75} for name in names}
+    measures |= {
+        "r2": dict.fromkeys(("value", "lo", "hi")),
+        "mae": {"value": 0.5, "lo": None, "hi": None},
+    }
+    target = {"unit": "eV", "structures": 1, "values": 1234, "measures": measures}
+    table = errors.measures_frame({"energy": target}).set_index("measure")
+    assert table.index.is_unique and set(table["target"]) == {"energy [eV]"}
+    assert table.loc["values", "value"] == "1,234" and table.loc["flagged", "value"] == "0"
+    assert table.loc["MAE"].tolist() == ["energy [eV]", "0.500", ""], "of one structure"
+    assert table.loc["R2"].tolist() == ["energy [eV]", "", ""], "undefined"
+    assert table.loc["99.5 % interval holds"].tolist()[1:] == ["50.0 %", "25.0 % to 75.0 %"]
+    assert {"MAE flagged", "miscalibration area", "90 % interval width"} <= {*table.index}
+
+
+def test_failures_of_like_reasons_are_together():
+    lost = [
+        segment(number=n, status="lost", reason=f"node n{n} is gone", seconds=360.0, gcds=["0"])
+        for n in range(10)
+    ]
+    other = segment(kind="member", number=1, status="out_of_memory", reason="3.5 GiB")
+    well = [segment(), segment(status="interrupted", reason="asked to stop")]
+    table = cost.failures_table([*well, other, *lost])
+    assert table.iloc[0].tolist() == [
+        "lost", "node n9 is gone", 10, pytest.approx(1.0), "0, 1, 2, 3, 4, 5, 6, 7 and 2 more",
+    ]  # fmt: skip
+    assert table.iloc[1][["end", "of"]].tolist() == ["out of memory", "M1"]
+    assert cost.failures_table(well).empty
+
+
+def test_hours_of_a_shared_gcd_count_once_and_of_a_gang_for_each_node():
+    shared = [segment(gcds=["0"], **HOUR, joules=2.0), segment(gcds=["0"], **HOUR)]
+    gang = segment(kind="member", gcds=["1", "b/0"], **HOUR, peak_memory_gib=3.0)
+    of = cost.cost_of([*shared, gang, segment(status="lost")])
+    assert (of["gcd_hours"], of["node_hours"], of["joules"], of["uncounted"]) == (3.0, 2.0, 2.0, 2)
+    assert (of["cpu_seconds"], of["peak_memory_gib"]) == (5400.0, 3.0)
+    table = cost.cost_table([*shared, gang, segment(status="lost")])
+    assert list(table["GCD-hours"]) == [1.0, 2.0, 3.0]
+    words = ["2 J, 1 segments not counted", "not counted", "2 J, 2 segments not counted"]
+    assert list(table["energy"]) == words
+    counted = [replace(s, joules=3.6e6) for s in (*shared, gang)]
+    assert cost.cost_table(counted)["energy"][2] == "3 kWh"
+
+
+def test_what_is_known_of_the_energy_is_said(tmp_path):
+    """Three hours of a node, 1.2 kW while two segments of half a kilowatt-hour are at work."""
+    well = [segment(joules=1.8e6, started=1.0, ended=2.0, gcds=["0"])] * 2
+    nothing, unknown = {"joules": None, "uncounted": 0}, cost.nodes_cost(tmp_path)
+    told = cost.energy_sentences
+    assert told(nothing | unknown) == "Energy: nothing here counts it."
+    assert told(cost.cost_of(well) | unknown) == "Energy: 1 kWh in segments."
+    EnergyFile(tmp_path).record([("a", Reading(7.2e6, 10_800.0, "NVML + RAPL"))])
+    nodes = cost.nodes_cost(tmp_path)
+    first = "Energy: 2 kWh of the nodes in 3 node-hours, counted by NVML + RAPL"
+    share = "1 kWh in segments (50.0 %); the rest idle or not charged."
+    assert told(cost.cost_of(well) | nodes) == f"{first}; {share}"
+    partly = cost.cost_of([*well, segment(started=1.0, ended=2.0, gcds=["0"])]) | nodes
+    assert told(partly) == f"{first}; 1 kWh, 1 segments not counted in segments."
+    assert told(nothing | nodes) == f"{first}."
+    directory = RunDirectory(tmp_path)
+    assert cost.rest_watts(directory) is None, "of no segment is the energy known"
+    directory.record([*well, segment(status="lost")])
+    assert cost.rest_watts(directory) == pytest.approx(3.6e6 / 10_800)
+    directory.record([segment(joules=7.2e6, started=1.0, ended=2.0, gcds=["0"])])
+    assert cost.rest_watts(directory) is None, "segments use no more than their nodes"
+    summary = {**cost.cost_of(well), **nodes, "wall_seconds": 1.0}
+    assert cost.cost_sentence(summary).endswith("1 kWh · 2 kWh of the nodes, idle included")
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
     [(0.05, "0.0500"), (5.8, "5.80"), (182.4, "182"), (32.0, "32"), (12345.6, "12,346"),
-     (float("nan"), ""), (1e-5, "1.00e-05"), (0, "0")],
+     (float("nan"), ""), (1e-5, "1.00e-05"), (0, "0"), (None, ""), (pd.NA, "")],
 )  # fmt: skip
-def test_numbers(value: float, text: str) -> None:
-    assert number(value) == text
-
-
-@pytest.mark.parametrize("empty", [None, pd.NA, float("nan")])
-def test_gaps_are_empty(empty: object) -> None:
-    assert cell(empty) == ""
+def test_numbers(value, text):
+    assert cell(value) == text
+    assert value is None or value is pd.NA or number(value) == text

@@ -1,18 +1,14 @@
 """The report reads a run directory as it is found, whatever is missing or torn."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
-from report_cases import Made
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.run_files import read_run
 
 
-def test_reads_all_of_a_finished_run(finished: Made) -> None:
+def test_reads_all_of_a_finished_run(finished):
     run = read_run(finished.directory)
     assert run.trials.set_index("trial")["state"].to_dict() == finished.states
     assert [(s.kind, s.number, s.rung) for s in run.segments] == [
@@ -24,7 +20,7 @@ def test_reads_all_of_a_finished_run(finished: Made) -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 40, -1])
-def test_torn_last_line_is_left_out(searching: Made, kept: int) -> None:
+def test_torn_last_line_is_left_out(searching, kept):
     path = searching.directory / "segments.jsonl"
     whole = read_run(searching.directory).segments
     assert len(whole) == len(searching.segments)
@@ -34,7 +30,7 @@ def test_torn_last_line_is_left_out(searching: Made, kept: int) -> None:
     assert read_run(searching.directory).segments == whole
 
 
-def test_damage_elsewhere_is_an_error_naming_the_line(searching: Made) -> None:
+def test_damage_elsewhere_is_an_error_naming_the_line(searching):
     path = searching.directory / "segments.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     lines[1] = lines[1][:50] + "\n"
@@ -44,7 +40,7 @@ def test_damage_elsewhere_is_an_error_naming_the_line(searching: Made) -> None:
 
 
 @pytest.mark.parametrize("content", [None, ""])
-def test_no_segments_before_the_first_one_ends(searching: Made, content: str | None) -> None:
+def test_no_segments_before_the_first_one_ends(searching, content):
     path = searching.directory / "segments.jsonl"
     path.unlink()
     if content is not None:
@@ -52,13 +48,13 @@ def test_no_segments_before_the_first_one_ends(searching: Made, content: str | N
     assert read_run(searching.directory).segments == []
 
 
-def test_other_directories_are_refused(tmp_path: Path) -> None:
+def test_other_directories_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"run\.yaml: cannot be read"):
         read_run(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["ensemble/ensemble.json", "predictions/test.parquet"])
-def test_damaged_results_are_named(searching: Made, name: str) -> None:
+def test_damaged_results_are_named(searching, name):
     path = searching.directory / name
     path.parent.mkdir()
     path.write_bytes(b"{half")

@@ -1,7 +1,5 @@
 """`trials`, `importance` and `dashboard`, as a user types them."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -12,29 +10,25 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import optuna
 import pandas as pd
 import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
-from report_cases import Made
 
 from hydragnn_flow import cli
 from hydragnn_flow.commands.console import console
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.dashboard import PORT, dashboard_server
-from hydragnn_flow.report.tables import best_first
 
 Command = Callable[..., str]
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    def run(*arguments: object, code: int = 0, width: int = 200) -> str:
+def command(monkeypatch, capsys):
+    def run(*arguments, code=0, width=200):
         monkeypatch.setattr("sys.argv", ["hydragnn-flow", *map(str, arguments)])
         monkeypatch.setattr(console, "width", width)  # COLUMNS counts only when it is made
         with pytest.raises(SystemExit) as end:
@@ -46,40 +40,20 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return run
 
 
-def test_trials_shows_the_best_first(command: Command, finished: Made) -> None:
+def test_trials_shows_the_best_first(command, finished):
     said = command("trials", finished.directory)
     losses = [n for n, state in finished.states.items() if state != "failed"]
     losses.sort(key=finished.losses.__getitem__)
-    rows = re.findall(r"^│ +(\d+) │ (\w+)", said, flags=re.MULTILINE)
+    rows = re.findall(r"^ +(\d+) +(\w+)", said, flags=re.MULTILINE)
     assert [int(number) for number, _ in rows[: len(losses)]] == losses
-    assert len(rows) == 16
-    assert "num_gaussians" in said
-    assert "16 trials: " in said
-
-
-def test_a_failed_trial_is_never_the_best() -> None:
-    frame = pd.DataFrame(
-        {
-            "trial": [0, 1, 2, 3],
-            "state": ["failed", "complete", "pruned", "running"],
-            "value": [0.01, 0.3, 0.2, None],
-        }
-    )
-    frame.attrs["objectives"] = ["val_error"]
-    assert list(best_first(frame)["trial"]) == [2, 1, 0, 3]
-
-
-def test_a_narrow_terminal_keeps_every_value(command: Command, finished: Made) -> None:
-    said = command("trials", finished.directory, width=70)
-    assert max(map(len, said.splitlines())) <= 70
-    assert "…" not in said
-    assert "learning_rate" in said
+    assert len(rows) == 16 and "num_gaussians" in said and "16 trials: " in said
+    narrow = command("trials", finished.directory, width=70)
+    assert max(map(len, narrow.splitlines())) <= 70
+    assert "…" not in narrow and "learning_rate" in narrow
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_trials_writes_a_table_of_all(
-    command: Command, finished: Made, tmp_path: Path, name: str
-) -> None:
+def test_trials_writes_a_table_of_all(command, finished, tmp_path, name):
     said = command("trials", finished.directory, "-o", tmp_path / name)
     assert said.endswith(f"{name}: 16 trials\n")
     read = pd.read_csv if name.endswith("csv") else pd.read_parquet
@@ -91,7 +65,7 @@ def test_trials_writes_a_table_of_all(
     assert failed["reason"].tolist() == ["training loss is nan in epoch 2"]
 
 
-def test_mistakes_are_told_in_a_sentence(command: Command, finished: Made, tmp_path: Path) -> None:
+def test_mistakes_are_told_in_a_sentence(command, finished, tmp_path):
     assert "must end in .csv or .parquet" in command(
         "trials", finished.directory, "-o", tmp_path / "t.txt", code=2
     )
@@ -101,27 +75,19 @@ def test_mistakes_are_told_in_a_sentence(command: Command, finished: Made, tmp_p
         assert "has no trials yet" in command(name, tmp_path, code=2)
 
 
-def test_importance_draws_bars(command: Command, finished: Made) -> None:
+def test_importance_draws_bars(command, finished):
     said = command("importance", finished.directory)
-    assert "What value depends on" in said
-    assert "█" * 20 in said
+    assert "What value depends on" in said and "█" * 20 in said
     for name in ("mpnn_type", "hidden_dim", "num_gaussians", "learning_rate"):
         assert name in said
-    assert " % " in said
     assert "take this as a hint" in said  # of 15 trials
-
-
-def test_importance_with_shapley_values(command: Command, finished: Made) -> None:
-    pytest.importorskip("shap")
-    said = command("importance", finished.directory, "--shap", width=80)
-    assert "SHAP" in said
-    assert "…" not in said
-    assert "matters most: it moves a trial in the ranking by" in said
-    assert "explains" not in said  # too few trials to tell
+    pytest.importorskip("sklearn")
+    said = command("importance", finished.directory, "--fanova", width=80)
+    assert "variance [%]" in said and "…" not in said
 
 
 @pytest.fixture
-def served(searching: Made) -> Iterator[tuple[str, Path]]:
+def served(searching):
     """Address of the dashboard of a run that is still going, and its journal."""
     with dashboard_server(searching.directory, 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
@@ -131,13 +97,13 @@ def served(searching: Made) -> Iterator[tuple[str, Path]]:
         thread.join()
 
 
-def get(url: str) -> Any:
+def get(url):
     with urllib.request.urlopen(url, timeout=60) as answer:
         body = answer.read()
     return json.loads(body) if "/api/" in url else body.decode()
 
 
-def test_the_dashboard_shows_the_trials(served: tuple[str, Path]) -> None:
+def test_the_dashboard_shows_the_trials(served):
     url, journal = served
     before = journal.read_bytes()
     assert "<html" in get(url)
@@ -149,7 +115,7 @@ def test_the_dashboard_shows_the_trials(served: tuple[str, Path]) -> None:
     assert [path.name for path in journal.parent.glob("*.lock*")] == []
 
 
-def test_the_dashboard_follows_the_run(served: tuple[str, Path]) -> None:
+def test_the_dashboard_follows_the_run(served):
     url, journal = served
     lines = len(get(f"{url}/csv/0").splitlines())
     storage = JournalStorage(JournalFileBackend(str(journal)))
@@ -172,9 +138,7 @@ def test_the_dashboard_follows_the_run(served: tuple[str, Path]) -> None:
         ("DELETE", "/api/studies/0", {}),
     ],
 )
-def test_the_dashboard_changes_nothing(
-    served: tuple[str, Path], method: str, path: str, body: dict[str, Any]
-) -> None:
+def test_the_dashboard_changes_nothing(served, method, path, body):
     url, journal = served
     before = journal.read_bytes()
     asked = urllib.request.Request(url + path, json.dumps(body).encode(), method=method)
@@ -186,7 +150,7 @@ def test_the_dashboard_changes_nothing(
     assert journal.read_bytes() == before
 
 
-def test_a_port_in_use_is_refused_by_name_and_avoided_by_default(searching: Made) -> None:
+def test_a_port_in_use_is_refused_by_name_and_avoided_by_default(searching):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -200,7 +164,7 @@ def test_a_port_in_use_is_refused_by_name_and_avoided_by_default(searching: Made
         assert one.server_port != other.server_port != PORT
 
 
-def test_ctrl_c_ends_the_command(searching: Made) -> None:
+def test_ctrl_c_ends_the_command(searching):
     words = [sys.executable, "-m", "hydragnn_flow", "dashboard", str(searching.directory)]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None

@@ -1,155 +1,113 @@
 """The pictures of a search show all that matters, of ten trials and of thousands."""
 
-from __future__ import annotations
-
+import matplotlib as mpl
 import optuna
-import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 from optuna.trial import TrialState, create_trial
-from search_cases import RADIAL, RUNGS, made_study
+from search_cases import RUNGS, made_study
 
-from hydragnn_flow.report.figures.search import (
-    importance_bars,
-    learning_curves,
-    optimisation_history,
-    pareto_front,
-    rung_curves,
-    search_figures,
-)
-from hydragnn_flow.report.importance import parameter_importance
-from hydragnn_flow.report.pictures import elements, embed
-from hydragnn_flow.report.tables import best_first
-from hydragnn_flow.report.trials_frame import ranking, study_frame
+from hydragnn_flow.report import figures
+from hydragnn_flow.report.run_files import read_run
+from hydragnn_flow.report.style import embed
+from hydragnn_flow.report.trials_frame import best_first, ranking, study_frame
 
 
-def frame_of(count: int, objectives: int = 1) -> pd.DataFrame:
+def framed(count, objectives=1):
     study, segments = made_study(count, objectives)
-    return study_frame(study, segments, ["val_error", "seconds"][:objectives])
+    return study, study_frame(study, segments, ["val_error", "seconds"][:objectives]), segments
 
 
-def keys(figure: Figure) -> set[str]:
+def keys(figure):
     return {text.get_text() for legend in figure.legends for text in legend.get_texts()}
 
 
-def n_curves(figure: Figure) -> int:
-    axes = figure.axes[0]
-    return len(axes.lines) + sum(len(lines.get_paths()) for lines in axes.collections)
-
-
-def test_trials_beyond_a_limit_are_not_among_the_best() -> None:
-    frame = frame_of(40)
-    frame["violation"] = (frame["value"] < frame["value"].median()).astype(float)
-    frame["feasible"] = frame["violation"] == 0
-    figure = rung_curves(frame, {number: {1: 1.0, 2: 0.5} for number in frame["trial"]})
-    kept = frame[frame["feasible"] & (frame["state"] == "complete")]
-    best = kept.nsmallest(5, "value")["trial"]
-    strong = {f"trial {number}" for number in best}
-    assert {key for key in keys(figure) if key.startswith("trial")} >= strong
-
-
-def test_thousands_are_thinned_out_and_it_is_said() -> None:
-    frame = frame_of(2000)
-    best = {int(number) for number in frame.loc[ranking(frame).index[:5], "trial"]}
-    curves = {number: {1: 1.0, 2: 0.5} for number in frame["trial"]}
-    figure = rung_curves(frame, curves, RUNGS)
-    assert {f"trial {number}" for number in best} <= keys(figure)
-    assert n_curves(figure) == 600 + len(RUNGS)
-    assert figure.get_supxlabel().startswith("600 of 2,000 trials are drawn: the best 100")
-    assert elements(figure) < 2000  # small enough to stay a vector drawing
-
-
-def test_curves_of_the_best_are_strong_and_those_a_rung_ended_pale() -> None:
-    study, segments = made_study(60)
-    frame = study_frame(study, segments)
-    figure = rung_curves(frame, learning_curves(segments), RUNGS)
-    *dashed, a, b, c, d, e = figure.axes[0].lines
-    assert [line.get_xdata()[0] for line in dashed] == list(RUNGS)
-    best = frame.loc[ranking(frame).index[:5], "trial"]
-    for line, number in zip((a, b, c, d, e), best, strict=True):
-        assert line.get_ydata()[-1] == segments[number].history[-1][-1]
-        assert line.get_linewidth() > 2
-    drawn = dict.fromkeys(("failed", "pruned", "running", "waiting", "complete"), 0)
-    for state, lines in zip(drawn, figure.axes[0].collections, strict=True):
-        drawn[state] = len(lines.get_paths())
-    assert drawn["pruned"] == (frame["state"] == "pruned").sum()
-    assert drawn["complete"] == (frame["state"] == "complete").sum() - 5
-    assert {"pruned", "complete", "rung"} <= keys(figure)
-    assert figure.axes[0].get_xscale() == "log"
-
-
-def test_bars_are_the_importances_and_say_where_a_condition_holds() -> None:
-    study, segments = made_study(100)
-    found = parameter_importance(study, study_frame(study, segments))
-    axes = importance_bars(found).axes[0]
-    assert [bar.get_width() for bar in axes.patches] == list(found["importance"])
-    with_it = int(found.set_index("parameter").loc[RADIAL, "trials"])
-    assert sum(f"in {with_it} of 100 trials" in text.get_text() for text in axes.texts) == 1
-
-
-def test_the_front_stands_out() -> None:
-    frame = frame_of(200, 2)
-    figure = pareto_front(frame)
-    within, beyond, front = (len(dots.get_offsets()) for dots in figure.axes[0].collections)
-    assert front == frame["pareto"].sum()
-    assert within == (frame["state"] == "complete").sum() - front
-    assert beyond == 0
-    assert figure.axes[0].get_ylabel() == "training time [s]"
-    frame["feasible"] = ~frame["pareto"]
-    frame["pareto"] = False
-    assert "beyond a limit" in keys(pareto_front(frame))
+def test_history_shows_complete_and_pruned_trials_the_best_and_the_chosen(finished):
+    run = read_run(finished.directory)
+    figure = figures.history(run.study, run.trials, {8})
+    assert figure is not None
+    axes, states = figure.axes[0], list(finished.states.values())
+    complete, _, pruned, ring = (len(dots.get_offsets()) for dots in axes.collections)
+    assert (complete, pruned, ring) == (states.count("complete"), states.count("pruned"), 1)
+    assert axes.lines[0].get_ydata()[-1] == min(
+        loss for n, loss in finished.losses.items() if finished.states[n] == "complete"
+    )
+    assert {"pruned", "in the ensemble"} <= keys(figure) and axes.get_yscale() == "log"
 
 
 @pytest.mark.parametrize(
-    ("value", "state"),
-    [(v, s) for v in (0.0, -1.0, 0.3, float("inf")) for s in ("COMPLETE", "PRUNED")]
-    + [(None, "FAIL"), (None, "RUNNING")],
+    ("count", "objectives", "names"),
+    [
+        (60, 2, ["importance", "slices", "parallel", "pareto"]),
+        (60, 1, ["importance", "slices", "parallel"]),
+        (5, 1, []),
+    ],
 )
-def test_one_odd_trial_can_be_drawn(value: float | None, state: str) -> None:
+def test_the_report_gets_what_there_is_data_for(count, objectives, names):
+    study, frame, _ = framed(count, objectives)
+    style = dict(mpl.rcParams)
+    found = figures.search_figures(study, frame)
+    assert list(found) == names
+    assert dict(mpl.rcParams) == style, "Optuna's style is not that of the figures drawn next"
+    for figure in found.values():
+        assert embed(figure).width == 902 and not any(axes.get_title() for axes in figure.axes)
+    if "slices" in found:
+        shown = {axes.get_xlabel() for axes in found["slices"].axes[:-1]}
+        assert shown == {"mpnn_type", "learning_rate", "hidden_dim", "num_gaussians", "dropout"}
+        ranked = len(ranking(frame))  # pruned ones too
+        assert len(found["slices"].axes[0].collections[0].get_offsets()) == ranked
+    if "pareto" in found:
+        assert "Best Trial" in keys(found["pareto"])
+
+
+def test_curves_of_the_best_are_strong_and_thousands_are_thinned_out():
+    _, frame, segments = framed(2000)
+    figure = figures.trial_curves(frame, segments, RUNGS)
+    assert figure is not None
+    *strong, a, b, c = figure.axes[0].lines
+    assert [line.get_xdata()[0] for line in (a, b, c)] == list(RUNGS)
+    best = frame.loc[ranking(frame).index[:5], "trial"]
+    assert [key.get_label() for key in strong] == [f"trial {number}" for number in best]
+    for line, number in zip(strong, best, strict=True):
+        assert line.get_ydata()[-1] == segments[number].history[-1][-1]
+    assert 300 < len(figure.axes[0].collections[0].get_paths()) <= 500
+    assert figure.axes[0].get_xscale() == "log"
+
+
+def test_members_curves_begin_with_their_trials(finished):
+    run = read_run(finished.directory)
+    assert run.ensemble is not None
+    figure = figures.member_curves(run.segments, run.ensemble["members"])
+    assert figure is not None
+    for line in figure.axes[0].lines:
+        assert list(line.get_xdata()) == list(range(21, 31))
+    for before in figure.axes[0].collections[0].get_paths():
+        assert list(before.vertices[:, 0]) == list(range(1, 22))
+    assert f"member 2, trial {run.ensemble['members'][2]['trial']}" in keys(figure)
+    assert figures.member_curves([], run.ensemble["members"]) is None
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 0.3, float("inf"), None])
+@pytest.mark.parametrize("state", ["COMPLETE", "PRUNED", "FAIL", "RUNNING"])
+def test_one_odd_trial_can_be_drawn(value, state):
+    values = [1.0 if value is None else value] if state == "COMPLETE" else None
     study = optuna.create_study()
-    values = None if value is None else [value]
     study.add_trial(create_trial(state=TrialState[state], values=values))
     frame = study_frame(study, [])
-    curve = rung_curves(frame, {0: {1: 0.5}})
-    embed(curve, "")
-    assert n_curves(curve) == 1  # it has a curve, whatever its value
-    assert n_curves(rung_curves(frame, {})) == 0
+    drawn = figures.history(study, frame)
+    assert (drawn is None) == (state != "COMPLETE" or value == float("inf"))
+    if drawn is not None:
+        embed(drawn)
+    assert figures.trial_curves(frame, []) is None and figures.search_figures(study, frame) == {}
 
 
-def test_one_trial_of_two_objectives_can_be_drawn() -> None:
-    study = optuna.create_study(directions=["minimize"] * 2)
-    for front in (0, 1):
-        figure = pareto_front(study_frame(study, []))
-        embed(figure, "")
-        assert [len(dots.get_offsets()) for dots in figure.axes[0].collections] == [0, 0, front]
-        study.add_trial(create_trial(values=[1.0, 0.0]))
-
-
-def test_the_report_gets_what_there_is_data_for() -> None:
-    for count, objectives, names in (
-        (60, 2, ["curves", "importance", "pareto"]),
-        (60, 1, ["curves", "importance"]),
-        (5, 1, ["curves"]),
-        (1, 1, ["curves"]),
-    ):
-        study, segments = made_study(count, objectives)
-        frame = study_frame(study, segments)
-        assert list(search_figures(study, frame, segments, RUNGS)) == names
-
-
-def test_of_throughput_more_is_better() -> None:
-    """In the table, in the history and on the edge of the front."""
+def test_of_throughput_more_is_better():
     study = optuna.create_study(directions=["maximize", "minimize"])
     values = [(10.0, 3.0), (30.0, 9.0), (20.0, 2.0), (5.0, 1.0), (25.0, 9.5)]
     study.add_trials([create_trial(values=[*both]) for both in values])
     study.add_trial(create_trial(state=TrialState.FAIL))
     frame = study_frame(study, [], ["throughput", "joules"])
     assert list(best_first(frame)["trial"]) == [1, 2, 3, 4, 0, 5]
-    history, _ = optimisation_history(frame, {})
-    best = history.axes[0].lines[0].get_ydata()
-    assert list(best) == [10.0, 30.0, 30.0, 30.0, 30.0, 30.0]
-    failed = [dots.get_offsets() for dots in history.axes[0].collections][-2]
-    assert failed.tolist() == [[5.0, 0.0]], "on the edge where the worst are"
-    (edge,) = pareto_front(frame).axes[0].lines
-    assert list(edge.get_xdata()) == [5.0, 20.0, 30.0]
-    assert edge.get_drawstyle() == "steps-pre"
+    (pareto,) = figures.search_figures(study, frame).values()
+    best = pareto.axes[0].collections[-1].get_offsets()
+    assert sorted(best[:, 0]) == [5.0, 20.0, 30.0]
+    assert pareto.axes[0].get_xlabel() == "throughput [structures/s]"

@@ -1,9 +1,5 @@
 """The trials of a run as a table."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import optuna
 import pandas as pd
 import pytest
@@ -15,7 +11,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.trials_frame import ranking, study_frame, trials_frame
 
 
-def test_a_row_per_trial_with_its_parameters_and_values() -> None:
+def test_a_row_per_trial_with_its_parameters_and_values():
     study, segments = made_study(60)
     frame = study_frame(study, segments, ["val_error"])
     assert list(frame["trial"]) == list(range(60))
@@ -32,7 +28,7 @@ def test_a_row_per_trial_with_its_parameters_and_values() -> None:
     assert frame.attrs["parameters"][TYPE] == {"choices": ["SchNet", "EGNN", "PNA"]}
 
 
-def test_costs_are_those_of_all_segments_of_a_trial() -> None:
+def test_costs_are_those_of_all_segments_of_a_trial():
     study = optuna.create_study()
     for state in (TrialState.COMPLETE, TrialState.RUNNING, TrialState.FAIL):
         values = [1.0] if state == TrialState.COMPLETE else None
@@ -58,7 +54,7 @@ def test_costs_are_those_of_all_segments_of_a_trial() -> None:
     assert list(frame["reason"]) == ["why"] * 3
 
 
-def test_the_front_is_that_of_every_pair_compared() -> None:
+def test_the_front_is_that_of_every_pair_compared():
     study, segments = made_study(120, 2)
     frame = study_frame(study, segments, ["val_error", "seconds"])
     values = frame[["value.val_error", "value.seconds"]].to_numpy()
@@ -71,7 +67,7 @@ def test_the_front_is_that_of_every_pair_compared() -> None:
     assert pruned["value.seconds"].isna().all()
 
 
-def test_what_was_not_asked_for_here_is_told_apart() -> None:
+def test_what_was_not_asked_for_here_is_told_apart():
     study = optuna.create_study()
     study.add_trial(create_trial(values=[1.0], user_attrs={"origin": "runs/a, trial 3"}))
     trial = study.ask()
@@ -83,7 +79,7 @@ def test_what_was_not_asked_for_here_is_told_apart() -> None:
     assert list(frame["feasible"]) == [True, False]
 
 
-def test_ranking_is_that_of_tpe() -> None:
+def test_ranking_is_that_of_tpe():
     study = optuna.create_study()
     for value, reports, state in (
         (5.0, {3: 1.0, 9: 5.0}, TrialState.PRUNED),
@@ -98,7 +94,7 @@ def test_ranking_is_that_of_tpe() -> None:
     assert list(ranking(study_frame(study, [])).index) == [5, 2, 0, 4, 1]
 
 
-def test_ranking_has_those_beyond_a_limit_last() -> None:
+def test_ranking_has_those_beyond_a_limit_last():
     study = optuna.create_study()
     for value, excess, state in (
         (1.0, {"gcd_hours": 3.0, "seconds": -9.0}, TrialState.COMPLETE),
@@ -117,7 +113,7 @@ def test_ranking_has_those_beyond_a_limit_last() -> None:
     assert list(ranking(frame).index) == [4, 2, 3, 1, 0]
 
 
-def test_odd_parameters_go_into_parquet(tmp_path: Path) -> None:
+def test_odd_parameters_go_into_parquet(tmp_path):
     study = optuna.create_study()
     domains = {
         "flag": CategoricalDistribution([True, False]),
@@ -137,7 +133,7 @@ def test_odd_parameters_go_into_parquet(tmp_path: Path) -> None:
     assert again["n"].isna().tolist() == [False, True]
 
 
-def test_a_search_that_has_not_begun_is_refused(tmp_path: Path) -> None:
+def test_a_search_that_has_not_begun_is_refused(tmp_path):
     with pytest.raises(InputError, match="has no trials yet"):
         trials_frame(tmp_path)
     (tmp_path / "study.journal").touch()

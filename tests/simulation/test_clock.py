@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS
-from hydragnn_flow.campaign.machine import Clock
 from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS
+from hydragnn_flow.execution.machine import Clock
 from hydragnn_flow.simulation.clock import VirtualClock
 
 

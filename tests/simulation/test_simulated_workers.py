@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from phase_cases import NODE, SITE
 
-from hydragnn_flow.campaign.machine import Workers
 from hydragnn_flow.execution import Rank, merged
+from hydragnn_flow.execution.machine import Workers
 from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.simulation.blocks import Blocks, Conditions

@@ -1,7 +1,5 @@
 """The test cluster itself: what the other tests here rely on."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -11,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cluster import GCDS, INTERFACE, Cluster
+from cluster import GCDS, INTERFACE
 
 pytestmark = pytest.mark.slurm
 
@@ -25,7 +23,7 @@ with Cluster(2) as cluster:
 """
 
 
-def test_four_nodes_have_eight_gcds_each_and_addresses_of_their_own(cluster: Cluster) -> None:
+def test_four_nodes_have_eight_gcds_each_and_addresses_of_their_own(cluster):
     words = ("srun", "--nodes=4", "--ntasks-per-node=1", f"--gpus-per-node={GCDS}")
     lines = cluster.ask(*words, "sh", "-c", ABOUT).splitlines()
     hosts, gcds, _, _, addresses = zip(*map(str.split, lines), strict=True)
@@ -34,7 +32,7 @@ def test_four_nodes_have_eight_gcds_each_and_addresses_of_their_own(cluster: Clu
     assert len(set(addresses)) == 4
 
 
-def test_a_node_that_loses_power_takes_its_processes_along(cluster: Cluster) -> None:
+def test_a_node_that_loses_power_takes_its_processes_along(cluster):
     job = cluster.ask(
         "sbatch", "--parsable", "--no-kill", "-N2", "--output=/dev/null", "--wrap", "srun sleep 600"
     )
@@ -51,7 +49,7 @@ def test_a_node_that_loses_power_takes_its_processes_along(cluster: Cluster) -> 
     assert not cluster.squeue()
 
 
-def test_a_cluster_ends_with_whoever_started_it() -> None:
+def test_a_cluster_ends_with_whoever_started_it():
     holder = subprocess.Popen(
         [sys.executable, "-c", HELD_UNTIL_KILLED],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},

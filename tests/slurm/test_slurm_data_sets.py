@@ -1,13 +1,9 @@
 """A campaign as HydraGNN's users run them: several `.bp` files, branches, budgets in steps."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from campaign_cases import CONFIG, write_config
-from cluster import Cluster
 from data_set_cases import CUTOFF, FAR, PLAIN, alloys, shifted
 from slurm_cases import SPACE, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated
@@ -21,7 +17,7 @@ TRIALS, EPOCHS, STEPS = 6, 6, 180
 TARGETS = {"energy": "eV", "forces": "eV/Å"}
 
 
-def bp_file(folder: Path, name: str, source: dict[str, object]) -> str:
+def bp_file(folder, name, source):
     """A data set in HydraGNN's layout; its name relative to the folder."""
     values = {"source": source, "split": {"val": 0.3, "test": 0.3}, "path": folder}
     prepare_store(DataConfig.model_validate(values), CUTOFF, None, 0, folder / name)
@@ -29,9 +25,7 @@ def bp_file(folder: Path, name: str, source: dict[str, object]) -> str:
     return str(shard.relative_to(folder))
 
 
-def test_several_files_in_steps_with_branches_through_a_killed_driver(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_several_files_in_steps_with_branches_through_a_killed_driver(cluster, tmp_path):
     sources = [
         {"name": name, "format": "hydragnn", "file": bp_file(tmp_path, name, source)}
         for name, source in ((PLAIN, alloys(40)), (FAR, shifted(tmp_path)))

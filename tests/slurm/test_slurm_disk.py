@@ -1,16 +1,11 @@
 """The disk of the run directory is full: for a while, and for good."""
 
-from __future__ import annotations
-
 import errno
 import shutil
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from slurm_cases import SENDING, write_campaign, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
@@ -19,7 +14,7 @@ pytestmark = pytest.mark.slurm
 TRIALS, EPOCHS = 6, 40
 
 
-def begun(cluster: Cluster, folder: Path) -> Campaign:
+def begun(cluster, folder):
     """A campaign on the small disk, with a few segments recorded."""
     config = write_campaign(folder, TRIALS, EPOCHS)
     site = write_site(folder, nodes=1, blocks=1, gcds=2)
@@ -30,7 +25,7 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
 
 
 @contextmanager
-def full(disk: Path) -> Iterator[None]:
+def full(disk):
     """Leave not a byte for anybody."""
     ballast = disk / "ballast"
     try:
@@ -45,7 +40,7 @@ def full(disk: Path) -> Iterator[None]:
         ballast.unlink()
 
 
-def test_the_store_is_brought_to_the_nodes_own_disks(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_store_is_brought_to_the_nodes_own_disks(cluster, tmp_path):
     config = write_campaign(tmp_path, TRIALS, EPOCHS)
     site = write_site(tmp_path, nodes=4, blocks=2, gcds=1, site=SENDING, scratch=cluster.scratch)
     campaign = Campaign(cluster, config, site)
@@ -61,7 +56,7 @@ def test_the_store_is_brought_to_the_nodes_own_disks(cluster: Cluster, tmp_path:
     assert "its nodes have copies of the store" in campaign.status("--log")
 
 
-def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with full(cluster.seen_from_login(cluster.disk)):
         campaign.wait_for("a word", lambda: "cannot be written to" in campaign.log.read_text())
@@ -72,7 +67,7 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster: Cluster, tmp_pat
     shutil.rmtree(campaign.seen)
 
 
-def test_a_disk_that_stays_full_costs_nothing_recorded(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_disk_that_stays_full_costs_nothing_recorded(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with full(cluster.seen_from_login(cluster.disk)):
         campaign.wait_for("a word", lambda: "cannot be written to" in campaign.log.read_text())

@@ -1,18 +1,13 @@
 """Drills: what goes wrong on a machine for a while, and comes right again."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-from cluster import Cluster
 from slurm_cases import SPACE, write_campaign, write_site
 from slurm_runs import PATIENCE, Campaign, assert_nothing_lost_or_repeated, places_of
 
@@ -24,9 +19,7 @@ NO_FAULT = {"ok", "lost", "interrupted"}
 SECONDS_APART = 300
 
 
-def begun(
-    cluster: Cluster, folder: Path, path: Path | None = None, *before: str, **options: Any
-) -> Campaign:
+def begun(cluster, folder, path=None, *before, **options):
     """A campaign on two blocks of one node each."""
     config = write_campaign(folder, TRIALS, EPOCHS)
     site = write_site(folder, nodes=2, blocks=2, gcds=GCDS, **options)
@@ -35,27 +28,27 @@ def begun(
     return campaign
 
 
-def assert_without_a_fault(campaign: Campaign) -> None:
+def assert_without_a_fault(campaign):
     """Every trial was trained once, and none was charged with an attempt."""
     assert {result.status for result in campaign.results()} <= NO_FAULT
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
 
 
-def pid_on_node(pid: int) -> int:
+def pid_on_node(pid):
     """Number by which a node knows a process."""
     status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     (numbers,) = (line.split() for line in status.splitlines() if line.startswith("NSpid:"))
     return int(numbers[-1])
 
 
-def newest_checkpoint(campaign: Campaign, trial: int) -> int:
+def newest_checkpoint(campaign, trial):
     """Time of a trial's newest checkpoint [ns]; 0 if there is none."""
     files = (campaign.seen / "trials" / str(trial)).glob("checkpoint-*.pt")
     return max((file.stat().st_mtime_ns for file in files), default=0)
 
 
 @contextmanager
-def hanging(processes: list[psutil.Process]) -> Iterator[None]:
+def hanging(processes):
     """Have processes stand still, as on a node whose kernel or network hangs."""
     for process in processes:
         process.suspend()
@@ -67,9 +60,7 @@ def hanging(processes: list[psutil.Process]) -> Iterator[None]:
                 process.resume()
 
 
-def test_a_node_that_hangs_loses_its_segments_and_may_come_back(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_node_that_hangs_loses_its_segments_and_may_come_back(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with campaign.held(2 * GCDS) as held:
         node = cluster.nodes[0]
@@ -90,7 +81,7 @@ def test_a_node_that_hangs_loses_its_segments_and_may_come_back(
     assert_without_a_fault(campaign)
 
 
-def test_a_scheduler_that_is_restarted_costs_nothing(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_scheduler_that_is_restarted_costs_nothing(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with campaign.held(2 * GCDS):
         with cluster.without_scheduler():
@@ -102,9 +93,7 @@ def test_a_scheduler_that_is_restarted_costs_nothing(cluster: Cluster, tmp_path:
     assert_without_a_fault(campaign)
 
 
-def test_a_scheduler_that_is_away_at_the_start_is_waited_for(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_scheduler_that_is_away_at_the_start_is_waited_for(cluster, tmp_path):
     with cluster.without_scheduler():
         campaign = begun(cluster, tmp_path)
         for said in (campaign.log.read_text, campaign.status):
@@ -114,18 +103,14 @@ def test_a_scheduler_that_is_away_at_the_start_is_waited_for(
     assert_without_a_fault(campaign)
 
 
-def test_a_scheduler_that_is_there_and_refuses_ends_the_campaign_at_once(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_scheduler_that_is_there_and_refuses_ends_the_campaign_at_once(cluster, tmp_path):
     campaign = begun(cluster, tmp_path, partition="none")
     assert campaign.driver.wait(PATIENCE) == 2
     assert "gets no workers: sbatch: error:" in " ".join(campaign.log.read_text().split())
     assert not cluster.jobs()
 
 
-def test_losses_of_all_that_is_there_end_no_campaign_that_gets_further(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_losses_of_all_that_is_there_end_no_campaign_that_gets_further(cluster, tmp_path):
     """One block at a time, whose node loses power after it has written new checkpoints."""
     trials, epochs, losses = 2, 3000, 3
     config = write_campaign(tmp_path, trials, epochs)
@@ -149,9 +134,7 @@ def test_losses_of_all_that_is_there_end_no_campaign_that_gets_further(
 
 
 @pytest.mark.parametrize("is_given_up", [False, True])
-def test_a_suspended_job_goes_on_or_is_given_up(
-    cluster: Cluster, tmp_path: Path, is_given_up: bool
-) -> None:
+def test_a_suspended_job_goes_on_or_is_given_up(cluster, tmp_path, is_given_up):
     """It goes on if it misses fewer than four heartbeats; resumed later, it does no harm."""
     # Longer than the driver takes to ask why a node is silent.
     campaign = begun(cluster, tmp_path, heartbeat=8)
@@ -178,7 +161,7 @@ def test_a_suspended_job_goes_on_or_is_given_up(
     assert_without_a_fault(campaign)
 
 
-def test_clocks_of_nodes_may_differ_by_minutes(cluster: Cluster, tmp_path: Path) -> None:
+def test_clocks_of_nodes_may_differ_by_minutes(cluster, tmp_path):
     wrong = tmp_path / "wrong"
     wrong.mkdir()
     clock = f"import time\n_time = time.time\ntime.time = lambda: _time() + {SECONDS_APART}\n"
@@ -200,9 +183,7 @@ def test_clocks_of_nodes_may_differ_by_minutes(cluster: Cluster, tmp_path: Path)
     assert_without_a_fault(campaign)
 
 
-def test_a_second_driver_takes_over_where_the_lock_was_removed(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_second_driver_takes_over_where_the_lock_was_removed(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     second = Campaign(cluster, campaign.config, campaign.site)
     second.log = tmp_path / "second"
@@ -215,7 +196,7 @@ def test_a_second_driver_takes_over_where_the_lock_was_removed(
     assert_without_a_fault(second)
 
 
-def test_a_shared_disk_that_answers_nobody_for_a_minute(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_shared_disk_that_answers_nobody_for_a_minute(cluster, tmp_path):
     if not cluster.freezer_is_there():
         pytest.skip("needs a loop device and mkfs.ext4, for a file system that can be frozen")
     campaign = begun(cluster, tmp_path, cluster.freezer / "run")
@@ -226,9 +207,7 @@ def test_a_shared_disk_that_answers_nobody_for_a_minute(cluster: Cluster, tmp_pa
     assert_without_a_fault(campaign)
 
 
-def test_a_shared_disk_that_has_forgotten_its_files_for_a_while(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_shared_disk_that_has_forgotten_its_files_for_a_while(cluster, tmp_path):
     """Driver, agents and trainers get ESTALE for every file of the run, those that are open too."""
     compiler = shutil.which("cc")
     if compiler is None:
@@ -254,9 +233,7 @@ def test_a_shared_disk_that_has_forgotten_its_files_for_a_while(
     assert_without_a_fault(campaign)
 
 
-def test_a_gang_of_each_width_is_on_one_node_or_on_whole_ones_of_a_block(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_gang_of_each_width_is_on_one_node_or_on_whole_ones_of_a_block(cluster, tmp_path):
     """Sixteen are two nodes; two blocks have two each, and none of a gang's is in another block."""
     gcds, epochs, widths = 8, 4, (2, 16, 4, 8, 16, 2)
     space = SPACE | {

@@ -1,20 +1,16 @@
 """The driver dies, waits or is stopped; what it has in the queue is looked after."""
 
-from __future__ import annotations
-
 import shutil
 import signal
-from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from slurm_cases import write_campaign, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated
 
 pytestmark = pytest.mark.slurm
 
 
-def test_a_killed_driver_goes_on_beside_its_orphans(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_killed_driver_goes_on_beside_its_orphans(cluster, tmp_path):
     trials, epochs = 8, 60
     config = write_campaign(tmp_path, trials, epochs)
     site = write_site(tmp_path, nodes=2, blocks=2, gcds=2)
@@ -35,9 +31,7 @@ def test_a_killed_driver_goes_on_beside_its_orphans(cluster: Cluster, tmp_path: 
     assert {states[number] for number in left} <= {"CANCELLED", "COMPLETED", "FAILED"}
 
 
-def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_queue_that_starts_nothing_is_explained_and_left_clean(cluster, tmp_path):
     everything = f"--nodes={len(cluster.nodes)}"
     other = cluster.ask(
         "sbatch", "--parsable", everything, "--output=/dev/null", "--wrap", "sleep 600"
@@ -45,8 +39,7 @@ def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
     campaign = Campaign(cluster, write_campaign(tmp_path, 4, 2), write_site(tmp_path, gcds=1))
     campaign.start()
     campaign.wait_for(
-        "a block in the queue",
-        lambda: any(block["reason"] for block in campaign.blocks("pending")),
+        "a block in the queue", lambda: any(block["reason"] for block in campaign.blocks("pending"))
     )
     status = " ".join(campaign.status().split())
     assert "in the queue since" in status
@@ -62,9 +55,7 @@ def test_a_queue_that_starts_nothing_is_explained_and_left_clean(
 
 
 @pytest.mark.parametrize("workflow", [False, True])
-def test_a_driver_that_is_told_to_end_leaves_nothing_in_the_queue(
-    cluster: Cluster, tmp_path: Path, workflow: bool
-) -> None:
+def test_a_driver_that_is_told_to_end_leaves_nothing_in_the_queue(cluster, tmp_path, workflow):
     """Neither its own jobs, nor does a driver of a copy of its directory take them from it."""
     cluster.ask("sbatch", "--nodes=4", "--output=/dev/null", "--wrap", "sleep 600")
     campaign = Campaign(cluster, write_campaign(tmp_path, 4, 2), write_site(tmp_path, gcds=1))
@@ -96,9 +87,7 @@ echo job >> {folder}/submitted
 """
 
 
-def test_a_job_that_was_taken_and_called_refused_is_cancelled(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_job_that_was_taken_and_called_refused_is_cancelled(cluster, tmp_path):
     commands = tmp_path / "bin"
     commands.mkdir()
     sbatch = commands / "sbatch"

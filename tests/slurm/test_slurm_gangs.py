@@ -1,7 +1,5 @@
 """Ranks on several nodes compute what one process computes."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -12,12 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from cluster import INTERFACE, Cluster
+from cluster import INTERFACE
 from segment_cases import make_spec
 from slurm_cases import SPACE, write_campaign, write_site
 from slurm_runs import Campaign, places_of
-
-from hydragnn_flow.data import GraphStore
 
 pytestmark = pytest.mark.slurm
 
@@ -26,9 +22,7 @@ RANK = Path(__file__).parents[1] / "execution/gang_rank.py"
 ROUNDING = 2e-3
 
 
-def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
-    cluster: Cluster, tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_two_ranks_on_each_of_two_nodes_have_equal_weights(cluster, tmp_path, alloy_store):
     spec = make_spec(tmp_path / "trial", alloy_store, until_epoch=3).to_dict()
     rendezvous = {
         "folder": str(tmp_path),
@@ -64,7 +58,7 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(
     np.testing.assert_allclose(ranks[0]["history"], expected, rtol=ROUNDING)
 
 
-def test_the_workflow_gives_the_numbers_of_one_process(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_workflow_gives_the_numbers_of_one_process(cluster, tmp_path):
     # Every step has two structures for each of four ranks, which are on two nodes.
     space = SPACE | {
         "Resources.gcds": {"choices": [1, 4]},
@@ -115,7 +109,7 @@ def test_the_workflow_gives_the_numbers_of_one_process(cluster: Cluster, tmp_pat
         pd.testing.assert_frame_equal(one, other, rtol=ROUNDING, atol=ROUNDING)
 
 
-def test_the_check_of_a_site_has_two_nodes_exchange_data(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_check_of_a_site_has_two_nodes_exchange_data(cluster, tmp_path):
     site = write_site(tmp_path, nodes=2, blocks=1, gcds=2)
     check = f"exec {sys.executable} -m hydragnn_flow site check {site}"
     told = cluster.ask("sh", "-c", f"cd {tmp_path} && {check}", seconds=240)

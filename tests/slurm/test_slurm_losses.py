@@ -1,13 +1,8 @@
 """What is taken away from a running campaign: nodes, blocks, workers, memory."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from slurm_cases import SPACE, write_campaign, write_site
 from slurm_runs import Campaign, assert_nothing_lost_or_repeated, places_of
 
@@ -23,7 +18,7 @@ TRIALS, EPOCHS = len(WIDTHS), 120
 NO_FAULT = ("ok", "lost", "interrupted")
 
 
-def begun(cluster: Cluster, folder: Path) -> Campaign:
+def begun(cluster, folder):
     """A campaign of single trials and gangs on two blocks of two nodes."""
     space = SPACE | {"Resources.gcds": {"choices": [1, GANG]}}
     enqueue = [{"Resources.gcds": width} for width in WIDTHS]
@@ -36,14 +31,14 @@ def begun(cluster: Cluster, folder: Path) -> Campaign:
 
 
 @contextmanager
-def a_gang_and_others(campaign: Campaign) -> Iterator[tuple[dict[str, set[int]], str]]:
+def a_gang_and_others(campaign):
     """Hold all trials while they train; who works where, and a node of the gang."""
     with campaign.held(TRIALS) as held:
         at_work = {node: set(campaign.at_work()[node]) for node in held}
         yield at_work, next(node for node, there in at_work.items() if WIDTHS.index(GANG) in there)
 
 
-def assert_went_on_elsewhere(campaign: Campaign, hit: set[int], lost_nodes: set[str]) -> None:
+def assert_went_on_elsewhere(campaign, hit, lost_nodes):
     """Trials that were hit went on on other nodes, the others never noticed."""
     assert hit
     for number in range(TRIALS):
@@ -61,9 +56,7 @@ def assert_went_on_elsewhere(campaign: Campaign, hit: set[int], lost_nodes: set[
         assert len(last.gcds) == WIDTHS[number], "the gang came back in part"
 
 
-def test_a_node_that_loses_power_costs_its_own_segments_only(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_node_that_loses_power_costs_its_own_segments_only(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with a_gang_and_others(campaign) as (at_work, node):
         cluster.power_off(node)
@@ -72,9 +65,7 @@ def test_a_node_that_loses_power_costs_its_own_segments_only(
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
 
 
-def test_a_block_that_is_cancelled_costs_its_own_segments_only(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_block_that_is_cancelled_costs_its_own_segments_only(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with a_gang_and_others(campaign) as (at_work, node):
         (job,) = [job for job in cluster.squeue() if node in cluster.nodes_of(job)]
@@ -85,9 +76,7 @@ def test_a_block_that_is_cancelled_costs_its_own_segments_only(
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
 
 
-def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(cluster, tmp_path):
     """Each GCD of a member holds a part of its network, and another member goes on meanwhile."""
     # Members that would take long get several GCDs; nothing is learned, so that they end after the
     # first epochs.
@@ -125,9 +114,7 @@ def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(
     assert max(len(result.gcds) for result in ended) > 1, "none was divided"
 
 
-def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_node_that_cannot_keep_the_store_gets_no_more_work(cluster, tmp_path):
     trials, epochs = 8, 30
     config = write_campaign(tmp_path, trials, epochs, mode="random")
     site = write_site(tmp_path, nodes=2, blocks=2, gcds=2, scratch=cluster.scratch / "ours")
@@ -145,9 +132,7 @@ def test_a_node_that_cannot_keep_the_store_gets_no_more_work(
     assert [*campaign.workers()["bad_nodes"]] == [bad]
 
 
-def test_a_trainer_that_is_killed_costs_its_own_segment_only(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_a_trainer_that_is_killed_costs_its_own_segment_only(cluster, tmp_path):
     trials, epochs, gcds = 4, 60, 3
     config = write_campaign(tmp_path, trials, epochs)
     site = write_site(tmp_path, nodes=1, blocks=1, gcds=gcds)
@@ -165,9 +150,7 @@ def test_a_trainer_that_is_killed_costs_its_own_segment_only(
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
 
 
-def test_an_agent_that_is_killed_costs_the_segments_of_its_node_only(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_an_agent_that_is_killed_costs_the_segments_of_its_node_only(cluster, tmp_path):
     trials, epochs, gcds = 4, 60, 2
     config = write_campaign(tmp_path, trials, epochs)
     site = write_site(tmp_path, nodes=2, blocks=2, gcds=gcds)
@@ -187,7 +170,7 @@ def test_an_agent_that_is_killed_costs_the_segments_of_its_node_only(
     assert_nothing_lost_or_repeated(campaign, trials, [epochs])
 
 
-def test_a_trial_that_runs_out_of_memory_is_resized_alone(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_trial_that_runs_out_of_memory_is_resized_alone(cluster, tmp_path):
     """Trainers have about half a GiB before a step; one of 32 structures takes as much again."""
     large, sizes = 1, (4, 32, 4, 4, 4)
     config = write_campaign(

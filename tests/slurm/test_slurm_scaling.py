@@ -1,13 +1,9 @@
 """A scaling study over the nodes of a batch job, whose driver is killed on the way."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import pytest
 from campaign_cases import CONFIG
-from cluster import Cluster
 from slurm_cases import write_site
 from slurm_runs import PATIENCE
 
@@ -19,7 +15,7 @@ from hydragnn_flow.run_directory import RunDirectory
 pytestmark = pytest.mark.slurm
 
 
-def test_a_study_over_four_nodes(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_study_over_four_nodes(cluster, tmp_path):
     """Started as the workflow, and once more as the command after it was killed."""
     # A batch has a graph for each of four GCDs, and there is a batch for each of them.
     training = {**CONFIG["network"]["Training"], "batch_size": 4}

@@ -1,12 +1,8 @@
 """Searches over all GCDs of a cluster: every one has work, and none is given twice."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
-from pathlib import Path
 
 import pytest
-from cluster import Cluster
 from slurm_cases import SHARED, SPACE, write_campaign, write_site
 from slurm_runs import (
     Campaign,
@@ -19,9 +15,7 @@ from slurm_runs import (
 pytestmark = pytest.mark.slurm
 
 
-def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(cluster, tmp_path):
     trials, epochs, gcds = 20, 12, 2
     config = write_campaign(tmp_path, trials, epochs)
     campaign = Campaign(cluster, config, write_site(tmp_path, gcds=gcds))
@@ -44,7 +38,7 @@ def test_every_gcd_of_two_blocks_trains_one_trial_after_the_other(
                 assert len(begun) <= 1, f"{place} had nothing to do while {other} had"
 
 
-def test_shared_and_several_gcds_at_once(cluster: Cluster, tmp_path: Path) -> None:
+def test_shared_and_several_gcds_at_once(cluster, tmp_path):
     epochs, most = 40, 4
     space = SPACE | {"Resources.gcds": {"choices": [1, 2, most]}}
     # There are eight GCDs: more trials of one than that, for some to share.

@@ -1,18 +1,13 @@
 """Batch jobs that end before the work does."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
-from cluster import Cluster
 from slurm_cases import write_campaign, write_site
 from slurm_runs import PATIENCE, Campaign
 
 pytestmark = pytest.mark.slurm
 
 
-def test_blocks_that_end_one_after_the_other_lose_nothing(cluster: Cluster, tmp_path: Path) -> None:
+def test_blocks_that_end_one_after_the_other_lose_nothing(cluster, tmp_path):
     trials, blocks = 2, 2
     config = write_campaign(tmp_path, trials, epochs=100_000)
     site = write_site(tmp_path, nodes=1, blocks=1, gcds=trials, walltime="00:01:00")

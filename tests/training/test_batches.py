@@ -1,10 +1,6 @@
 """Steps of several batches: as large, and at such a rate, as if they had been written so."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import pytest
@@ -14,11 +10,10 @@ from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore
-from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Budget, Ints, graphs_kept, plan_epoch
+from hydragnn_flow.training.batching import Budget, Ints, graphs_kept
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.epochs import plan_epoch
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
@@ -33,18 +28,19 @@ class Graphs:
     n_atoms: Ints
     name: str = "trainset"
 
-    @property
-    def n_edges(self) -> Ints:
-        return self.n_atoms
+    def atoms_of(self, graphs):
+        return self.n_atoms[graphs]
 
-    def __len__(self) -> int:
+    edges_of = atoms_of
+
+    def __len__(self):
         return len(self.n_atoms)
 
 
 @pytest.mark.parametrize(
     ("name", "factor"), [("SGD", 4), ("Adam", 2), ("AdamW", 2), ("RMSprop", 2), ("FusedLAMB", 2)]
 )
-def test_the_rate_grows_by_the_rule_of_the_optimiser(name: str, factor: float) -> None:
+def test_the_rate_grows_by_the_rule_of_the_optimiser(name, factor):
     """In proportion where a step is the gradient's size, else with the root."""
     optimizer = {"type": name, "learning_rate": 0.01}
     training = load_network(network_with(Training__Optimizer=optimizer)).Training
@@ -56,9 +52,7 @@ def test_the_rate_grows_by_the_rule_of_the_optimiser(name: str, factor: float) -
 
 @settings(max_examples=30)
 @given(data=st.data(), batches=st.integers(1, 5), mode=st.sampled_from(["single", "skip"]))
-def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(
-    data: st.DataObject, batches: int, mode: Literal["single", "skip"]
-) -> None:
+def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(data, batches, mode):
     """A graph too large for one of them is treated so, and steps are within all of them."""
     atoms = np.array(data.draw(st.lists(st.integers(1, 30), min_size=1, max_size=40)))
     limit = data.draw(st.integers(int(atoms.min()), 40))
@@ -76,7 +70,7 @@ def test_how_many_batches_a_step_has_does_not_decide_what_is_trained_on(
     assert len(steps) <= len(plan_epoch(sizes, one, seed=0, epoch=0, world=1))
 
 
-def test_a_rate_that_follows_the_step_grows_once(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_rate_that_follows_the_step_grows_once(tmp_path, alloy_store):
     optimizer = {"learning_rate": 0.01, "batch_scaling": "linear", "reference_batch": 4}
     network = network_with(Training__Optimizer=optimizer)
     spec = make_spec(tmp_path / "t", alloy_store, 1, network=network, batches=2)
@@ -86,9 +80,7 @@ def test_a_rate_that_follows_the_step_grows_once(tmp_path: Path, alloy_store: Gr
     assert trainer.schedule.learning_rate == pytest.approx(0.01 * graphs / 4)
 
 
-def test_steps_of_two_batches_are_those_of_one_twice_as_large(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_steps_of_two_batches_are_those_of_one_twice_as_large(tmp_path, alloy_store):
     two = run_segment(make_spec(tmp_path / "two", alloy_store, 3, batches=2))
     larger = network_with(
         Training__batch_size=8,
@@ -104,20 +96,18 @@ def test_steps_of_two_batches_are_those_of_one_twice_as_large(
     assert two.graphs_per_step == pytest.approx(3 * len(alloy_store["trainset"]) / two.steps)
 
 
-def test_what_is_predicted_on_one_gcd_is_of_one_batch(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_what_is_predicted_on_one_gcd_is_of_one_batch(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "t", alloy_store, 1, batches=2)
     trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
     assert trainer.budget.of_a_step == {"graphs": 8}
     assert trainer.reading.of_a_step == {"graphs": 4}
 
 
-def stopped(spec: SegmentSpec, store: GraphStore, steps: int) -> None:
+def stopped(spec, store, steps):
     """Train so many steps of the first epoch."""
     begun = 0
 
-    def should_stop() -> bool:
+    def should_stop():
         nonlocal begun
         begun += 1
         return begun > steps
@@ -130,12 +120,8 @@ def stopped(spec: SegmentSpec, store: GraphStore, steps: int) -> None:
 @settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.integers(1, 3), after=st.integers(1, 7), steps=st.integers(1, 2))
 def test_an_epoch_ends_with_the_steps_it_began_with(
-    tmp_path_factory: pytest.TempPathFactory,
-    alloy_store: GraphStore,
-    before: int,
-    after: int,
-    steps: int,
-) -> None:
+    tmp_path_factory, alloy_store, before, after, steps
+):
     """Then come those of the new width, which is what the record says."""
     folder = tmp_path_factory.mktemp("t")
     network = network_with(Training__batch_size=2)
@@ -159,7 +145,7 @@ def test_an_epoch_ends_with_the_steps_it_began_with(
     assert following.steps == -(-len(alloy_store["trainset"]) // most)
 
 
-def test_what_is_left_of_an_epoch_fits_fewer_gcds(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_what_is_left_of_an_epoch_fits_fewer_gcds(tmp_path, alloy_store):
     """A rank then computes a step in parts no larger than its own batch."""
     network = network_with(Training__batch_size=2)
     spec = make_spec(tmp_path / "t", alloy_store, 2, network=network, batches=4)
@@ -171,7 +157,7 @@ def test_what_is_left_of_an_epoch_fits_fewer_gcds(tmp_path: Path, alloy_store: G
     assert max(step.graphs for step in left) > 2 >= max(parts)
 
 
-def test_a_member_leaves_the_steps_of_its_trial(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_a_member_leaves_the_steps_of_its_trial(tmp_path, alloy_store):
     trial = make_spec(tmp_path / "trial", alloy_store, 1)
     run_segment(trial)
     member = make_spec(

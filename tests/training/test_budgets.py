@@ -1,11 +1,7 @@
 """Trainings whose epochs are parts of a budget, judged by some graphs, drawn from data sets."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +19,7 @@ from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.validation import judged_by
 
 
-def trainer(folder: Path, store: GraphStore, until: int = 3, **changes: Any) -> Trainer:
+def trainer(folder, store, until=3, **changes):
     spec = make_spec(folder, store, until, **changes)
     return Trainer(spec, store, torch.device("cpu"), World())
 
@@ -31,11 +27,11 @@ def trainer(folder: Path, store: GraphStore, until: int = 3, **changes: Any) -> 
 class Seeing(Trainer):
     """Remembers the graphs of its steps."""
 
-    def train_step_seen(self) -> list[list[int]]:
+    def train_step_seen(self):
         seen: list[list[int]] = []
         step_of = self._step
 
-        def step(step: Any, batch: Any) -> Any:
+        def step(step, batch):
             seen.append(step.order.tolist())
             return step_of(step, batch)
 
@@ -44,9 +40,7 @@ class Seeing(Trainer):
         return seen
 
 
-def test_a_budget_in_steps_is_divided_into_epochs_that_go_on(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_budget_in_steps_is_divided_into_epochs_that_go_on(tmp_path, alloy_store):
     """20 steps in 6 epochs; all graphs once before any comes twice, over epochs and segments."""
     seen: list[list[int]] = []
     for until in (2, 6):
@@ -64,9 +58,7 @@ def test_a_budget_in_steps_is_divided_into_epochs_that_go_on(
     assert [row[0] for row in result.history] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_budget_in_samples_is_the_same_for_all_sizes_of_a_step(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_budget_in_samples_is_the_same_for_all_sizes_of_a_step(tmp_path, alloy_store):
     for size in (2, 7):
         network = network_with(Training__batch_size=size)
         folder = tmp_path / str(size)
@@ -75,14 +67,12 @@ def test_a_budget_in_samples_is_the_same_for_all_sizes_of_a_step(
         assert sum(map(len, seen)) == 50
 
 
-def test_a_budget_in_seconds_ends_epochs_by_their_time(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_budget_in_seconds_ends_epochs_by_their_time(tmp_path, alloy_store):
     """Stopped within one of them, it goes on with what is left of its time."""
     spec = make_spec(tmp_path / "t", alloy_store, 4, budget=("seconds", 1.8))  # 0.3 each
     asked = 0
 
-    def stop() -> bool:
+    def stop():
         nonlocal asked
         asked += 1
         return asked == 8
@@ -98,9 +88,7 @@ def test_a_budget_in_seconds_ends_epochs_by_their_time(
     assert progress["start"] == 4 * steps
 
 
-def test_epochs_are_judged_by_the_same_graphs_in_all_trials(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_epochs_are_judged_by_the_same_graphs_in_all_trials(tmp_path, alloy_store):
     val = alloy_store["valset"]
     parts = [judged_by(val, (4, seed)) for seed in (0, 0, 1)]
     assert judged_by(val, None) is judged_by(val, (len(val), 3)) is val
@@ -124,9 +112,7 @@ def test_epochs_are_judged_by_the_same_graphs_in_all_trials(
     assert one.progress.metrics["energy_mae_per_atom"] == pytest.approx(per_atom, rel=1e-4)
 
 
-def test_a_member_predicts_the_whole_validation_split_at_its_end(
-    tmp_path: Path, alloy_store: GraphStore
-) -> None:
+def test_a_member_predicts_the_whole_validation_split_at_its_end(tmp_path, alloy_store):
     spec = make_spec(tmp_path / "m", alloy_store, 2, kind="member", validation=(4, 0))
     result = run_segment(spec)
     assert result.status == "ok"
@@ -145,7 +131,7 @@ OF_BRANCHES = network_with(
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> GraphStore:
+def store(tmp_path_factory, alloy_store):
     """The small store; the first five graphs of each split are of one branch."""
     splits = {}
     for name in alloy_store.splits:
@@ -156,7 +142,7 @@ def store(tmp_path_factory: pytest.TempPathFactory, alloy_store: GraphStore) -> 
     return write_store(path, splits, targets={"energy": Target(level="graph", dim=1)}, cutoff=4.0)
 
 
-def test_data_sets_contribute_equally_or_by_weights(tmp_path: Path, store: GraphStore) -> None:
+def test_data_sets_contribute_equally_or_by_weights(tmp_path, store):
     """As many graphs as there are, of which those of the small one come more often."""
     n = len(store["trainset"])
     assert store["trainset"].branch_runs.pairs == [(0, 5), (1, n - 5)]
@@ -179,9 +165,7 @@ def test_data_sets_contribute_equally_or_by_weights(tmp_path: Path, store: Graph
     assert (result.status, result.to_epoch) == ("ok", 2)
 
 
-def test_the_runs_of_branches_are_known_without_reading_graphs(
-    tmp_path: Path, store: GraphStore
-) -> None:
+def test_the_runs_of_branches_are_known_without_reading_graphs(tmp_path, store):
     with GraphStore.open(store.path, "random") as again:
         assert again["trainset"].branch_runs.graphs[0] == 5
         assert "_reader" not in vars(again["trainset"])
@@ -199,9 +183,7 @@ def test_the_runs_of_branches_are_known_without_reading_graphs(
     old.close()
 
 
-def test_sampling_that_suits_no_branch_is_refused(
-    tmp_path: Path, store: GraphStore, alloy_store: GraphStore
-) -> None:
+def test_sampling_that_suits_no_branch_is_refused(tmp_path, store, alloy_store):
     with pytest.raises(InputError, match="all belong to one; remove it"):
         trainer(tmp_path / "a", alloy_store, sampling="equal")
     with pytest.raises(InputError, match=r"data\.sampling\.mptrj: no structure"):
@@ -210,9 +192,9 @@ def test_sampling_that_suits_no_branch_is_refused(
 
 @pytest.mark.parametrize("mode", ["memory", "stream"])
 def test_whole_epochs_of_a_large_split_are_planned_while_they_are_trained(
-    tmp_path: Path, blocks: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
-) -> None:
-    monkeypatch.setattr(epochs_module, "LARGE", 5)
+    tmp_path, blocks, monkeypatch, mode
+):
+    monkeypatch.setattr(epochs_module, "_MOST_GRAPHS", 5)
     with GraphStore.open(blocks, mode) as store:
         spec = make_spec(tmp_path / "t", store, 3, mode=mode)
         one = Seeing(spec, store, torch.device("cpu"), World())

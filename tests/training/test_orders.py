@@ -1,7 +1,5 @@
 """Endless orders: every graph once in a pass, in proportion, and any part of one alone."""
 
-from __future__ import annotations
-
 from collections import Counter
 from itertools import pairwise
 
@@ -12,16 +10,15 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training import permutation as permutations
-from hydragnn_flow.training.orders import InBlocks, InTurns, Order, Shuffled
-from hydragnn_flow.training.permutation import permutation
+from hydragnn_flow.training import orders as module
+from hydragnn_flow.training.orders import InBlocks, InTurns, Order, Shuffled, permutation
 from hydragnn_flow.training.sampling import shares_of
 
 
 @given(size=st.integers(1, 5000), key=st.tuples(st.integers(0, 99), st.integers(0, 99)))
 def test_a_permutation_that_is_computed_has_every_number_once(size, key):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(permutations, "_KEPT", 0)
+        patch.setattr(module, "_KEPT", 0)
         permutation.cache_clear()
         computed = permutation(size, *key)
     permutation.cache_clear()
@@ -49,7 +46,7 @@ def test_a_large_permutation_is_random():
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> tuple[Order, int]:
+def orders(draw):
     """An order without a bootstrap, and the number of its graphs."""
     size, seed = draw(st.integers(1, 300)), draw(st.integers(0, 9))
     if draw(st.booleans()):

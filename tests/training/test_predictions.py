@@ -1,7 +1,5 @@
 """Predictions in a checkpoint come back as they were."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

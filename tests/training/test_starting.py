@@ -1,8 +1,5 @@
 """Beginning with trained weights: what they are put into, what is fitted anew, and what is not."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +9,7 @@ import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.data import GraphStore, write_store
+from hydragnn_flow.data import write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.exact import unpack_exact
@@ -40,7 +37,7 @@ OF_GAPS: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def trained(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def trained(alloy_store, tmp_path_factory):
     """Best weights of a potential after some epochs."""
     folder = tmp_path_factory.mktemp("trained")
     assert run_segment(make_spec(folder, alloy_store, 3)).status == "ok"
@@ -49,19 +46,20 @@ def trained(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture
-def weights(trained: dict[str, Any], tmp_path: Path) -> Callable[[str], str]:
+def weights(trained, alloy_store, tmp_path):
     """The file of all of these weights, or of those that go with new heads."""
 
-    def written(heads: str) -> str:
+    def written(heads):
         file = tmp_path / f"{heads}.pt"
-        keep_weights(file, weights_of(trained, heads), heads == "keep")
+        model = build_model(load_network(network_with()), alloy_store)
+        keep_weights(file, weights_of(model, trained, heads), heads == "keep")
         return str(file)
 
     return written
 
 
 @pytest.fixture(scope="module")
-def elsewhere(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory) -> GraphStore:
+def elsewhere(alloy_store, tmp_path_factory):
     """The same structures at a level of theory that counts energies from elsewhere."""
     splits = {}
     for name in alloy_store.splits:
@@ -77,22 +75,18 @@ def elsewhere(alloy_store: GraphStore, tmp_path_factory: pytest.TempPathFactory)
     )
 
 
-def trainer(folder: Path, store: GraphStore, **changes: Any) -> Trainer:
+def trainer(folder, store, **changes):
     return Trainer(make_spec(folder, store, 2, **changes), store, torch.device("cpu"), World())
 
 
-def predicted(model: torch.nn.Module, store: GraphStore) -> dict[str, torch.Tensor]:
+def predicted(model, store):
     found: dict[str, torch.Tensor] = model.eval()(store["valset"].batch(np.arange(3)))
     return found
 
 
 def test_a_network_begins_with_the_forces_it_made(
-    trained: dict[str, Any],
-    weights: Callable[[str], str],
-    alloy_store: GraphStore,
-    elsewhere: GraphStore,
-    tmp_path: Path,
-) -> None:
+    trained, weights, alloy_store, elsewhere, tmp_path
+):
     before = build_model(load_network(network_with()), alloy_store)
     before.load_state_dict(trained)
     expected = predicted(before, alloy_store)
@@ -108,7 +102,7 @@ def test_a_network_begins_with_the_forces_it_made(
     assert torch.equal(shifted.flatten()[unused], kept.flatten()[unused])
 
 
-def test_each_branch_has_references_of_its_own(alloy_store: GraphStore, tmp_path: Path) -> None:
+def test_each_branch_has_references_of_its_own(alloy_store, tmp_path):
     """The second data set counts energies from 700 eV per atom above the first."""
     graphs = [alloy_store["trainset"][i] for i in range(12)]
     for number, graph in enumerate(graphs):
@@ -136,12 +130,7 @@ def test_each_branch_has_references_of_its_own(alloy_store: GraphStore, tmp_path
     assert float((rest / torch.bincount(batch.batch)).abs().max()) < 5.0
 
 
-def test_new_heads_are_drawn_and_the_rest_is_kept(
-    trained: dict[str, Any],
-    weights: Callable[[str], str],
-    elsewhere: GraphStore,
-    tmp_path: Path,
-) -> None:
+def test_new_heads_are_drawn_and_the_rest_is_kept(trained, weights, elsewhere, tmp_path):
     network = network_with(**OF_GAPS)
     begun = trainer(tmp_path, elsewhere, weights=weights("new"), network=network)
     state = begun.model.state_dict()
@@ -152,12 +141,7 @@ def test_new_heads_are_drawn_and_the_rest_is_kept(
     assert all(torch.equal(state[name], fresh[name]) for name in rest)
 
 
-def test_what_is_frozen_stays_and_has_no_state(
-    trained: dict[str, Any],
-    weights: Callable[[str], str],
-    elsewhere: GraphStore,
-    tmp_path: Path,
-) -> None:
+def test_what_is_frozen_stays_and_has_no_state(trained, weights, elsewhere, tmp_path):
     frozen = ("encoder.embedding", "encoder.layers.layers.0")
     spec = make_spec(tmp_path, elsewhere, 2, weights=weights("keep"), frozen=frozen)
     assert run_segment(spec).status == "ok"
@@ -172,9 +156,7 @@ def test_what_is_frozen_stays_and_has_no_state(
     assert len(state["optimizer"]["state"]) == len(trainable)
 
 
-def test_a_stopped_trial_goes_on_from_its_own_checkpoint(
-    weights: Callable[[str], str], elsewhere: GraphStore, tmp_path: Path
-) -> None:
+def test_a_stopped_trial_goes_on_from_its_own_checkpoint(weights, elsewhere, tmp_path):
     """It does not ask for the weights again, and ends as if it had never stopped."""
     file, frozen = weights("keep"), ("encoder.embedding",)
     whole = make_spec(tmp_path / "whole", elsewhere, 2, weights=file, frozen=frozen)
@@ -192,9 +174,7 @@ def test_a_stopped_trial_goes_on_from_its_own_checkpoint(
         assert all(torch.equal(ended[part][k], v) for k, v in expected[part].items())
 
 
-def test_a_member_reads_its_trials_checkpoint_and_not_the_weights(
-    weights: Callable[[str], str], elsewhere: GraphStore, tmp_path: Path
-) -> None:
+def test_a_member_reads_its_trials_checkpoint_and_not_the_weights(weights, elsewhere, tmp_path):
     file = weights("keep")
     trial = make_spec(tmp_path / "trial", elsewhere, 1, weights=file)
     run_segment(trial)
@@ -208,8 +188,8 @@ def test_a_member_reads_its_trials_checkpoint_and_not_the_weights(
 
 
 def test_layers_compute_what_they_did_on_data_with_other_numbers_of_neighbours(
-    trained: dict[str, Any], alloy_store: GraphStore
-) -> None:
+    trained, alloy_store
+):
     """With the statistics of where they come from; without them they would not."""
     of_origin = alloy_store.manifest.statistics
     other = alloy_store.manifest.model_copy(
@@ -236,22 +216,21 @@ def test_layers_compute_what_they_did_on_data_with_other_numbers_of_neighbours(
 @pytest.mark.parametrize(
     ("names", "words"),
     [
-        (("encoder.layer",), r"start_from\.freeze: .* no parameters named 'encoder\.layer'"),
+        (("encoder.layer",), "named 'encoder.layer'; name some of encoder.embedding, encoder.lay"),
+        (("network",), r"start_from\.freeze: .* named .network.; name some of encoder, "),
         (("encoder", "atomic_energy"), r"start_from\.freeze: leaves no parameter to train"),
     ],
 )
-def test_bad_names_of_what_is_frozen(
-    names: tuple[str, ...], words: str, alloy_store: GraphStore
-) -> None:
+def test_bad_names_of_what_is_frozen(names, words, alloy_store):
     model = build_model(load_network(network_with()), alloy_store)
     with pytest.raises(InputError, match=words):
         freeze(model, names)
 
 
-def test_weights_of_another_network(trained: dict[str, Any], alloy_store: GraphStore) -> None:
+def test_weights_of_another_network(trained, alloy_store):
     model = build_model(load_network(network_with()), alloy_store)
     check_weights(model, trained, "a.pt")
-    check_weights(model, weights_of(trained, "new"), "a.pt")
+    check_weights(model, weights_of(model, trained, "new"), "a.pt", "new")
     name = "encoder.embedding.elements.weight"
     with pytest.raises(
         InputError, match=rf"a\.pt is of another .* {name} has the shape \[119, 3\]"

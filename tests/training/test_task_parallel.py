@@ -1,10 +1,7 @@
 """Task parallelism: ranks that have the heads of some branches each train as one that has all."""
 
-from __future__ import annotations
-
 import copy
 import shutil
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +18,10 @@ from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.heads import BranchedHeads
-from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Budget, plan_epoch, plan_in_order
+from hydragnn_flow.training.batching import Budget, plan_in_order
 from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.epochs import plan_epoch
 from hydragnn_flow.training.parallel import Division, division_of, parallel
 from hydragnn_flow.training.starting import freeze
 from hydragnn_flow.training.trainer import Trainer
@@ -35,7 +32,7 @@ WIDE = {"num_headlayers": 2, "dim_headlayers": [48, 48]}
 SHARED = {"num_sharedlayers": 1, "dim_sharedlayers": 16}
 
 
-def divided(n: int = 8, *, property_heads: bool = False, **changes: Any) -> dict[str, Any]:
+def divided(n=8, *, property_heads=False, **changes):
     """A network of ``n`` branches in fp64; other orders of a sum round otherwise by 1e-15."""
     head = {**WIDE, **SHARED} if property_heads else {**WIDE, "type": "mlp"}
     level = "graph" if property_heads else "node"
@@ -54,7 +51,7 @@ def divided(n: int = 8, *, property_heads: bool = False, **changes: Any) -> dict
     return network_with(**given | changes)
 
 
-def convolutions() -> dict[str, Any]:
+def convolutions():
     network = divided()
     for head in network["Architecture"]["output_heads"]["node"]:
         head["architecture"] = {"type": "conv", "num_headlayers": 1, "dim_headlayers": [12]}
@@ -96,7 +93,7 @@ CHAIN = {
 }
 
 
-def data_sets(folder: Path, n: int) -> GraphStore:
+def data_sets(folder, n):
     """A store of ``n`` data sets, the later ones of more and of larger structures."""
     sources = [
         {
@@ -112,16 +109,16 @@ def data_sets(folder: Path, n: int) -> GraphStore:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("divided")
 
 
 @pytest.fixture(scope="module")
-def stores(folder: Path) -> dict[int, GraphStore]:
+def stores(folder):
     return {n: data_sets(folder, n) for n in (8, 3)}
 
 
-def spec_of(name: str, folder: Path, stores: dict[int, GraphStore], **training: Any) -> SegmentSpec:
+def spec_of(name, folder, stores, **training):
     network = copy.deepcopy(NETWORKS[name])
     network["Training"] |= training
     store = stores[3 if name.startswith("three") else 8]
@@ -129,7 +126,7 @@ def spec_of(name: str, folder: Path, stores: dict[int, GraphStore], **training: 
 
 
 @pytest.fixture(scope="module")
-def on_four_ranks(folder: Path, stores: dict[int, GraphStore]) -> dict[str, list[dict[str, Any]]]:
+def on_four_ranks(folder, stores):
     specs = {name: spec_of(name, folder / name, stores) for name in NETWORKS}
     for how, changes in CHAIN.items():
         specs[how] = spec_of("potential", folder / "potential", stores, **changes)
@@ -138,9 +135,7 @@ def on_four_ranks(folder: Path, stores: dict[int, GraphStore]) -> dict[str, list
 
 
 @pytest.fixture(scope="module")
-def goes_on_alone(
-    tmp_path_factory: pytest.TempPathFactory, stores: dict[int, GraphStore]
-) -> list[list[float]]:
+def goes_on_alone(tmp_path_factory, stores):
     """Losses of one process that has never stopped."""
     spec = spec_of("potential", tmp_path_factory.mktemp("alone"), stores)
     trainer = Trainer(spec, GraphStore.open(spec.store), torch.device("cpu"), World())
@@ -148,9 +143,7 @@ def goes_on_alone(
 
 
 @pytest.mark.parametrize("name", NETWORKS)
-def test_ranks_with_heads_of_their_own_train_as_one(
-    tmp_path: Path, on_four_ranks: dict[str, Any], name: str, stores: dict[int, GraphStore]
-) -> None:
+def test_ranks_with_heads_of_their_own_train_as_one(tmp_path, on_four_ranks, name, stores):
     alone = sharding_rank.train(spec_of(name, tmp_path, stores).to_dict(), World())
     most = 1e-5 if name == "single precision" else 1e-6
     for rank in on_four_ranks[name]:
@@ -162,9 +155,7 @@ def test_ranks_with_heads_of_their_own_train_as_one(
             np.testing.assert_allclose(rank["predicted"][target], values, rtol=most, atol=1e-6)
 
 
-def test_ranks_hold_the_heads_of_their_branches(
-    tmp_path: Path, on_four_ranks: dict[str, Any], stores: dict[int, GraphStore]
-) -> None:
+def test_ranks_hold_the_heads_of_their_branches(tmp_path, on_four_ranks, stores):
     for name in ("potential", "property"):
         model = build_model(NETWORKS[name], stores[8])
         whole = sum(weight.numel() for weight in model.parameters())
@@ -178,12 +169,8 @@ def test_ranks_hold_the_heads_of_their_branches(
 
 
 def test_any_width_and_strategy_continues_it(
-    tmp_path: Path,
-    folder: Path,
-    on_four_ranks: dict[str, Any],
-    goes_on_alone: list[list[float]],
-    stores: dict[int, GraphStore],
-) -> None:
+    tmp_path, folder, on_four_ranks, goes_on_alone, stores
+):
     """On four ranks in turn divided, whole and by rows; at last on one."""
     for name, losses in zip(["potential", *CHAIN], goes_on_alone, strict=False):
         for rank in on_four_ranks[name]:
@@ -197,7 +184,7 @@ def test_any_width_and_strategy_continues_it(
     np.testing.assert_allclose(found["losses"], goes_on_alone[-1], rtol=1e-6)
 
 
-def test_graphs_of_a_branch_that_is_gone_are_refused(stores: dict[int, GraphStore]) -> None:
+def test_graphs_of_a_branch_that_is_gone_are_refused(stores):
     torch.manual_seed(0)
     network = divided(3)
     whole = build_model(network, stores[3]).double().eval()
@@ -220,7 +207,7 @@ LOADS = st.lists(st.integers(0, 10**6).map(float), min_size=2, max_size=20)
 
 
 @given(loads=LOADS, world=st.integers(2, 40))
-def test_every_branch_and_every_rank_is_in_one_group(loads: list[float], world: int) -> None:
+def test_every_branch_and_every_rank_is_in_one_group(loads, world):
     division = Division.of(loads, world)
     assert sorted(rank for ranks in division.ranks for rank in ranks) == [*range(world)]
     assert sorted(one for own in division.branches for one in own) == [*range(len(loads))]
@@ -232,7 +219,7 @@ def test_every_branch_and_every_rank_is_in_one_group(loads: list[float], world: 
 
 
 @given(loads=LOADS, world=st.integers(2, 40))
-def test_ranks_have_as_much_to_do_as_can_be(loads: list[float], world: int) -> None:
+def test_ranks_have_as_much_to_do_as_can_be(loads, world):
     division = Division.of(loads, world)
     if world <= len(loads):
         each = [sum(loads[one] for one in own) for own in division.branches]
@@ -250,9 +237,7 @@ def test_ranks_have_as_much_to_do_as_can_be(loads: list[float], world: int) -> N
     world=st.integers(2, 12),
     seed=st.integers(0, 99),
 )
-def test_graphs_go_to_ranks_that_have_their_branch(
-    branches: list[int], world: int, seed: int
-) -> None:
+def test_graphs_go_to_ranks_that_have_their_branch(branches, world, seed):
     class Some:
         branch = np.array(branches)
 
@@ -264,7 +249,7 @@ def test_graphs_go_to_ranks_that_have_their_branch(
 
 
 @pytest.mark.parametrize("world", [3, 12])
-def test_a_step_has_the_same_graphs(stores: dict[int, GraphStore], world: int) -> None:
+def test_a_step_has_the_same_graphs(stores, world):
     """And each rank those of its branches."""
     train = stores[8]["trainset"]
     network = load_network(NETWORKS["potential"])
@@ -286,7 +271,7 @@ def test_a_step_has_the_same_graphs(stores: dict[int, GraphStore], world: int) -
                 assert set(runs.branch_of(graphs)) <= set(mine)
 
 
-def test_data_sets_that_are_drawn_more_often_get_more_ranks(stores: dict[int, GraphStore]) -> None:
+def test_data_sets_that_are_drawn_more_often_get_more_ranks(stores):
     """The third has most atoms."""
     store, network = stores[3], load_network(NETWORKS["three"])
     sizes = {}
@@ -298,7 +283,7 @@ def test_data_sets_that_are_drawn_more_often_get_more_ranks(stores: dict[int, Gr
     assert max(sizes[20]) == sizes[20][0] > 8
 
 
-def test_one_gcd_has_all_heads(tmp_path: Path, stores: dict[int, GraphStore]) -> None:
+def test_one_gcd_has_all_heads(tmp_path, stores):
     spec = spec_of("three", tmp_path, stores)
     trainer = Trainer(spec, stores[3], torch.device("cpu"), World())
     assert trainer.division is None
@@ -306,9 +291,7 @@ def test_one_gcd_has_all_heads(tmp_path: Path, stores: dict[int, GraphStore]) ->
     assert names.keys() == dict(build_model(spec.network, stores[3]).named_parameters()).keys()
 
 
-def test_what_cannot_be_divided_is_refused(
-    stores: dict[int, GraphStore], alloy_store: GraphStore
-) -> None:
+def test_what_cannot_be_divided_is_refused(stores, alloy_store):
     with pytest.raises(InputError, match=r"sharding\.strategy"):
         load_network(divided(Training__sharding={"strategy": "FULL_SHARD"}))
     with pytest.raises(InputError, match="use_zero_redundancy"):
@@ -337,9 +320,7 @@ def test_what_cannot_be_divided_is_refused(
         ({"data": {"sources": None, "source": {"format": "emt_alloys"}}}, "one branch"),
     ],
 )
-def test_a_campaign_that_cannot_divide_heads_is_refused(
-    changes: dict[str, Any], words: str
-) -> None:
+def test_a_campaign_that_cannot_divide_heads_is_refused(changes, words):
     sources = [{"name": name, "format": "emt_alloys"} for name in ("one", "two")]
     network = network_with(Training__task_parallel=True)
     values: dict[str, Any] = {

@@ -1,15 +1,10 @@
 """Ranks send in a step what the cost model plans by."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import pytest
 import traffic_rank
 from ddp_rank import on_ranks
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow.data import GraphStore
 from hydragnn_flow.placement import Work
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks
@@ -23,7 +18,7 @@ WAYS = {
 }
 
 
-def test_what_is_sent_is_what_is_planned(tmp_path: Path, alloy_store: GraphStore) -> None:
+def test_what_is_sent_is_what_is_planned(tmp_path, alloy_store):
     changes = {"Architecture__hidden_dim": 64, "Training__batch_size": 4}
     specs = {
         name: make_spec(tmp_path, alloy_store, 1, network=network_with(**changes, **keys)).to_dict()

@@ -1,7 +1,7 @@
-"""HydraGNN's network configuration: its JSON, its key names, checked.
+"""Schema of HydraGNN's network configuration, with its JSON form and its key names.
 
-A HydraGNN file is accepted as users have it. Keys this package does not honour are refused by
-name, unless they change nothing here or hold the value that switches the feature off.
+Users' HydraGNN files are accepted unchanged. Keys this package does not honour are refused by name,
+unless they change nothing here or hold the value that switches the feature off.
 """
 
 from hydragnn_flow.config.network.architecture import Activation, Architecture, CommonArchitecture
@@ -16,6 +16,7 @@ from hydragnn_flow.config.network.heads import (
 )
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
+    NETWORK,
     EngineNetwork,
     HydraNetwork,
     NetworkConfig,
@@ -33,6 +34,7 @@ __all__ = [
     "DDP",
     "ENGINES",
     "MPNN_TYPES",
+    "NETWORK",
     "Activation",
     "Architecture",
     "BatchLimits",

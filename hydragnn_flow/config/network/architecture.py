@@ -1,4 +1,4 @@
-"""`NeuralNetwork.Architecture`."""
+"""Schema of `NeuralNetwork.Architecture`."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ Activation = Literal[
 # Strict, or the union with a list would take '3' and true for numbers.
 _Order = Annotated[int, Field(ge=1, le=8, strict=True)]
 
-# Beyond these no network has been trained and none fits a machine: a square matrix of the largest
-# width takes 4 TB. They catch slips before something tries to build it.
+# No network beyond these fits a machine: a square matrix of the largest width takes 4 TB. The
+# limits catch typing errors before a network is built.
 _WIDEST, _DEEPEST = 1_000_000, 1000
 # Products of harmonics that MACE multiplies neighbours by, at each atom and for each feature.
 _MOST_PRODUCTS = 2**17
@@ -42,7 +42,7 @@ _EQUIVARIANT = "equivariant_attn_"
 _NULL_FOR_ALL = "equivariant_attn_chunk_size"
 _WITH_VECTORS, _SCALARS_ALONE = ("PAINN", "PNAEq", "MACE"), ("SchNet", "DimeNet")
 WITH_EQUIVARIANT_ATTENTION = _WITH_VECTORS + _SCALARS_ALONE
-"""Types that it goes with, as in HydraGNN."""
+"""Message-passing types that support the equivariant transformer, as in HydraGNN."""
 
 LENGTHS = ("lengths", "length", "bond_length")
 """Names by which `edge_features` asks for the lengths of edges."""
@@ -50,30 +50,31 @@ _LENGTH = LENGTHS[0]
 
 
 class LayerStatistics(Section):
-    """`NeuralNetwork.Architecture.statistics`: facts of the data that layers were made for.
+    """`NeuralNetwork.Architecture.statistics`: data statistics that layers were built for.
 
-    `start_from` sets it, so that weights compute in a new run what they computed in their own. It
-    is not among HydraGNN's keys.
+    `start_from` sets it, so that weights compute the same in a new run as in their own. It is not
+    among HydraGNN's keys.
     """
 
     average_neighbours: float = Field(ge=1)
-    """Mean number of neighbours of an atom. Most types divide sums by its root."""
+    """Mean number of neighbours of an atom. Most types divide sums by its square root."""
     degree_histogram: tuple[int, ...] = Field(min_length=1)
-    """Atoms by number of neighbours, from 0 on. PNA, PNAPlus, PNAEq and MFC scale or choose by
-    it."""
+    """Number of atoms by number of neighbours, from 0 on. PNA, PNAPlus, PNAEq and MFC scale or
+    choose by it."""
     elements: tuple[int, ...] = ()
-    """Atomic numbers, ascending. MACE has weights for each."""
+    """Atomic numbers in ascending order. MACE has weights for each."""
 
 
 class CommonArchitecture(Section):
-    """Keys of `Architecture` for the store and the loss, read whoever builds the network."""
+    """Keys of `Architecture` for the store and the loss, common to all engines."""
 
     radius: float | None = Field(default=None, gt=0)
     """Cutoff of the neighbour list [Å]."""
     max_neighbours: int | None = Field(default=None, ge=1)
-    """Nearest neighbours kept per atom. By default all within the radius."""
+    """Maximum number of neighbours kept per atom, the nearest ones. By default all within the
+    radius."""
     truncated_neighbours: Literal["refuse", "allow"] = "refuse"
-    """Whether ``max_neighbours`` may cut a potential's neighbour lists within the radius. The
+    """``allow`` lets ``max_neighbours`` cut a potential's neighbour lists within the radius. The
     energy then jumps when neighbours change places, and its forces are not the gradient."""
     enable_interatomic_potential: bool = False
     """Potential mode: the one head is the energy, and forces are minus its gradient."""
@@ -101,7 +102,7 @@ class CommonArchitecture(Section):
 
 
 class Architecture(CommonArchitecture):
-    """`NeuralNetwork.Architecture`."""
+    """`NeuralNetwork.Architecture`: type, size and heads of the network."""
 
     mpnn_type: str = Field(examples=list(MPNN_TYPES))
     """Message-passing type. ``module:Class`` names one of your own."""
@@ -125,7 +126,7 @@ class Architecture(CommonArchitecture):
     """Edge features, in the order of the store's columns. A column called `lengths` (or `length`,
     `bond_length`) is computed from the positions."""
     equivariance: bool = False
-    """Whether layers also move the atoms. PAINN, PNAEq and MACE are equivariant without it."""
+    """Let layers also move the atoms. PAINN, PNAEq and MACE are equivariant without it."""
 
     num_gaussians: int = Field(default=50, ge=2, le=1000)
     """Number of Gaussians that encode an edge length."""
@@ -144,9 +145,9 @@ class Architecture(CommonArchitecture):
     out_emb_size: int = Field(default=128, ge=1, le=_WIDEST)
     """Width of the output blocks."""
     num_before_skip: int = Field(default=1, ge=0, le=_DEEPEST)
-    """Residual layers before the skip connection."""
+    """Number of residual layers before the skip connection."""
     num_after_skip: int = Field(default=2, ge=0, le=_DEEPEST)
-    """Residual layers after the skip connection."""
+    """Number of residual layers after the skip connection."""
     radial_type: Literal["bessel", "gaussian", "chebyshev"] = "bessel"
     """Kind of radial functions."""
     distance_transform: Literal["Agnesi", "Soft"] | None = None
@@ -156,12 +157,12 @@ class Architecture(CommonArchitecture):
     node_max_ell: int = Field(default=1, ge=0, le=12)
     """Highest degree of node features."""
     correlation: _Order | tuple[_Order, ...] = 2
-    """Order of the many-body features. One number for all layers, or one for each."""
+    """Order of the many-body features: one number for all layers, or one for each."""
 
     global_attn_engine: Literal["GPS", "EquivariantTransformer"] | None = None
-    """Attention over all atoms of a graph, beside message passing. ``GPS`` attends by features
-    that do not turn with the frame; ``EquivariantTransformer`` also by those that do, and by where
-    the atoms are."""
+    """Attention over all atoms of a graph, in addition to message passing. ``GPS`` attends by
+    features that do not rotate with the frame; ``EquivariantTransformer`` also by those that do,
+    and by the positions of the atoms."""
     global_attn_type: Literal["multihead", "performer"] = "multihead"
     """``multihead``: attention of every atom to every other; ``performer``: its approximation in
     linear time. Read with ``GPS``."""
@@ -176,30 +177,30 @@ class Architecture(CommonArchitecture):
     equivariant_attn_num_radial: int = Field(default=16, ge=1, le=1000)
     """Number of functions of the distance."""
     equivariant_attn_feedforward_multiplier: int = Field(default=2, ge=1, le=1000)
-    """How many times ``hidden_dim`` the perceptron behind the attention is wide."""
+    """Width of the perceptron behind the attention, in multiples of ``hidden_dim``."""
     equivariant_attn_allow_scalar_only: bool = False
-    """Whether types without vectors, SchNet and DimeNet, may have this attention."""
+    """Allow this attention for types without vectors, SchNet and DimeNet."""
     equivariant_attn_require_tensor_coupling: bool = True
-    """Whether to insist on vectors in the attention. Write false for SchNet and DimeNet."""
+    """Insist on vectors in the attention. Write false for SchNet and DimeNet."""
     equivariant_attn_chunk_size: int | None = Field(default=512, ge=1)
-    """How many atoms of a graph attend at a time; null for all. It changes memory and time, not the
-    numbers."""
+    """Number of atoms of a graph that attend at a time; null for all. It changes memory and time
+    only."""
     equivariant_attn_coupling_mode: Literal["parallel", "sequential"] = "parallel"
-    """Whether attention acts beside message passing or on its result."""
+    """``parallel``: attention acts alongside message passing; ``sequential``: on its result."""
 
     use_graph_attr_conditioning: bool = False
-    """Whether the network reads the graphs' key ``graph_attr``."""
+    """Let the network read the graphs' key ``graph_attr``."""
     graph_attr_conditioning_mode: Literal["concat_node", "film", "fuse_pool"] = "concat_node"
-    """How the network uses ``graph_attr``: ``concat_node`` appends it to every atom's features,
-    ``film`` scales and shifts them by it, ``fuse_pool`` appends it to the pooled features."""
+    """Use of ``graph_attr``: ``concat_node`` appends it to every atom's features, ``film`` scales
+    and shifts them by it, ``fuse_pool`` appends it to the pooled features."""
 
     graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
-    """How node features become features of the graph. ``sum`` is the same as ``add``."""
+    """Pooling of node features into features of the graph. ``sum`` is the same as ``add``."""
     freeze_conv_layers: bool = False
-    """Whether training changes only the heads."""
+    """Train only the heads."""
     statistics: LayerStatistics | None = None
-    """Statistics of the data that the layers were made for. By default those of the store;
-    ``start_from`` takes them from where the weights come from."""
+    """Statistics of the data that the layers were built for. By default those of the store;
+    ``start_from`` takes them from the run that the weights come from."""
     initial_bias: float | None = None
     """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads
@@ -208,12 +209,12 @@ class Architecture(CommonArchitecture):
 
     @property
     def asks_for_lengths(self) -> bool:
-        """Whether `edge_features` names the lengths."""
+        """True if `edge_features` names the lengths."""
         return any(name in LENGTHS for name in self.edge_features or ())
 
     @property
     def sees_lengths(self) -> bool:
-        """Whether the layers see the lengths of edges."""
+        """True if the layers read the lengths of edges."""
         lengths = properties_of(self.mpnn_type).lengths
         if lengths == "request":
             return self.asks_for_lengths or self.enable_interatomic_potential
@@ -221,17 +222,17 @@ class Architecture(CommonArchitecture):
 
     @property
     def attribute_columns(self) -> tuple[int, ...]:
-        """Columns of the store's edge features that `edge_features` asks for beside lengths."""
+        """Columns of the store's edge features that `edge_features` names besides lengths."""
         names = self.edge_features or ()
         return tuple(column for column, name in enumerate(names) if name not in LENGTHS)
 
     @property
     def encodings(self) -> int:
-        """Positional encodings that the network reads; 0 for none."""
+        """Number of positional encodings that the network reads; 0 for none."""
         return self.pe_dim if self.global_attn_engine == GPS else 0
 
     def unread(self) -> set[str]:
-        """Keys that change nothing with these values of the others."""
+        """Return the keys that change nothing with the present values of the others."""
         properties = properties_of(self.mpnn_type)
         unread = READ_BY.keys() - set(properties.keys)
         if properties.options is None:
@@ -275,7 +276,7 @@ class Architecture(CommonArchitecture):
         }
         engine = values.get("global_attn_engine")
         if engine is None and values.get("global_attn_heads") == 0:
-            del values["global_attn_heads"]  # HydraGNN's word for no attention
+            del values["global_attn_heads"]  # HydraGNN's value for no attention
         return values | default_weights(values)
 
     @model_validator(mode="after")

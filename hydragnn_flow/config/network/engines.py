@@ -1,4 +1,4 @@
-"""Engines: who builds a network that is not one of ours.
+"""Engines: builders of networks that this package does not implement.
 
 An engine is a function ``build(network, manifest)`` that returns a module; see
 :mod:`hydragnn_flow.engines`.
@@ -25,17 +25,17 @@ ENGINES: dict[str, str] = {"hydragnn": "hydragnn_flow.engines.hydragnn:build"}
 
 @lru_cache(maxsize=16)
 def engine_of(name: str) -> Any:
-    """The function of an engine, imported.
+    """Import the build function of an engine.
 
     Parameters
     ----------
     name
-        A name of :data:`ENGINES`, or ``module:build``.
+        Key of :data:`ENGINES`, or ``module:build``.
 
     Raises
     ------
     ValueError
-        If there is no such function, or its `options` are no schema.
+        If there is no such function, or its `options` are not a schema.
     """
     if name not in ENGINES and ":" not in name:
         known = ", ".join(map(repr, ENGINES))
@@ -55,13 +55,13 @@ def engine_of(name: str) -> Any:
 
 
 class EngineArchitecture(CommonArchitecture):
-    """`NeuralNetwork.Architecture` of an engine: its keys, and those of the store and the loss."""
+    """`NeuralNetwork.Architecture` of an engine: its own keys, and those of store and loss."""
 
     model_config = ConfigDict(extra="allow")
 
     branches: int = Field(default=1, ge=1)
     """Number of branches: data sets whose reference energies, means and spreads differ. By default
-    that of ``data.sources``."""
+    the number of ``data.sources``."""
 
     @model_validator(mode="before")
     @classmethod
@@ -76,16 +76,16 @@ class EngineArchitecture(CommonArchitecture):
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """The engine's own keys."""
+        """Keys that belong to the engine."""
         return self.__pydantic_extra__ or {}
 
     def check(self, engine: str) -> None:
-        """Check the engine's own keys by its schema, if it has one.
+        """Validate the engine's own keys by its schema, if it has one.
 
         Raises
         ------
         ValueError
-            Naming the first key that is wrong.
+            If a key is wrong; the message names the first.
         """
         schema = getattr(engine_of(engine), "options", None)
         if schema is None:

@@ -1,17 +1,17 @@
-"""Networks that can be trained fused: several of one shape in one process."""
+"""Conditions for fused training: several networks of one shape in one process."""
 
 from __future__ import annotations
 
 from hydragnn_flow.config.network.load import HydraNetwork, NetworkConfig
 
 FUSABLE_TYPES = ("CGCNN", "EGNN", "GIN", "PAINN", "PNA", "PNAEq", "PNAPlus", "SAGE", "SchNet")
-"""Message-passing types all of whose rows are those of atoms, edges or graphs."""
+"""Message-passing types whose tensors have one row per atom, edge or graph."""
 FUSABLE_OPTIMIZERS = ("AdamW", "Adam", "SGD")
-"""Optimisers whose steps are taken for all members at once."""
+"""Optimisers that can step all members at once."""
 
 
 def fusing_refusal(network: NetworkConfig) -> str:
-    """Why networks of this kind cannot be trained fused, in a few words; empty if they can."""
+    """Return why such networks cannot be trained fused, in a few words; empty if they can."""
     if not isinstance(network, HydraNetwork):
         return "networks of an engine cannot be fused"
     architecture, training = network.Architecture, network.Training

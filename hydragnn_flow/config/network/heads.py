@@ -1,4 +1,4 @@
-"""`NeuralNetwork.Architecture.output_heads`."""
+"""Schema of `NeuralNetwork.Architecture.output_heads`."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Width = Annotated[int, Field(ge=1, le=1_000_000)]
 
 
 class _HeadLayers(Section):
-    """The layers a head has for itself."""
+    """Layers that belong to one head alone."""
 
     num_headlayers: int = Field(default=2, ge=1, le=1000)
     """Number of hidden layers of the head."""
     dim_headlayers: tuple[Width, ...] = (32, 32)
-    """Width of each hidden layer. If the list is longer, its first ``num_headlayers`` count. If it
-    is shorter and all are the same, they are so of every layer."""
+    """Width of each hidden layer. From a longer list, the first ``num_headlayers`` are used. A
+    shorter list of equal widths applies to all layers."""
 
     @field_validator("dim_headlayers")
     @classmethod
@@ -54,7 +54,7 @@ class GraphHead(_HeadLayers):
     @model_validator(mode="before")
     @classmethod
     def _a_perceptron(cls, values: Any) -> Any:
-        # Some of HydraGNN's files say it of graph heads too, where it reads nothing.
+        # Some HydraGNN files give graph heads this type too, which HydraGNN does not read.
         if isinstance(values, dict) and values.get("type") == "mlp":
             return {key: value for key, value in values.items() if key != "type"}
         return values
@@ -72,7 +72,7 @@ _Head = TypeVar("_Head", GraphHead, NodeHead)
 
 
 def _as_hydragnn_writes(branches: Sequence[Section] | None) -> Any:
-    """One branch as a mapping, several as the list of named branches."""
+    """Write one branch as a mapping, several as a list of named branches."""
     if branches is None:
         return None
     heads = [branch.model_dump(mode="json") for branch in branches]
@@ -87,17 +87,17 @@ Branches = Annotated[
 
 
 def with_branches(network: dict[str, Any], data_sets: Sequence[str]) -> dict[str, Any]:
-    """A `NeuralNetwork` section whose heads are those of a branch for each data set.
+    """Return a `NeuralNetwork` section with a branch of heads for each data set.
 
-    Heads of a level that are described once are taken for each branch; a list of branches stays as
-    it is. An engine, whose keys are its own, is told the number of branches.
+    Heads that are described once are repeated for each branch; a list of branches stays as it is.
+    An engine, whose keys are its own, gets the number of branches.
 
     Parameters
     ----------
     network
-        The section, unchecked.
+        `NeuralNetwork` section before validation.
     data_sets
-        Their names; with fewer than two the section stays as it is.
+        Names of the data sets; with fewer than two the section stays as it is.
     """
     architecture = network.get("Architecture")
     if len(data_sets) < 2 or not isinstance(architecture, dict):
@@ -112,7 +112,7 @@ def with_branches(network: dict[str, Any], data_sets: Sequence[str]) -> dict[str
 
 
 def branched_heads(heads: Mapping[str, Any], branches: int) -> dict[str, Any]:
-    """HydraGNN's `output_heads` for a number of branches; described once, they are of each."""
+    """Return HydraGNN's `output_heads` with heads described once repeated for each branch."""
     return {
         level: [
             {"type": f"branch-{number}", "architecture": described} for number in range(branches)
@@ -124,11 +124,11 @@ def branched_heads(heads: Mapping[str, Any], branches: int) -> dict[str, Any]:
 
 
 class OutputHeads(Section):
-    """`output_heads`: by the level of the outputs, and for each level by branch.
+    """`output_heads`: layers by level of the outputs, and for each level by branch.
 
-    A level holds a mapping, which is its one branch, or a list of HydraGNN's
-    ``{type: branch-N, architecture: {...}}``. Here it is a tuple of the branches in their order.
-    Written out again, it has HydraGNN's form.
+    In a file, a level is a mapping, which is its one branch, or HydraGNN's list of ``{type:
+    branch-N, architecture: {...}}``. Here it is a tuple of the branches in their order, and it is
+    written in HydraGNN's form again.
     """
 
     graph: Branches[GraphHead] = None
@@ -140,7 +140,7 @@ class OutputHeads(Section):
     @classmethod
     def _in_order(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, dict):
-            # Here, so that a mistake is not said to be in the first of several.
+            # Validated here, so that an error does not name the first of several branches.
             return ((GraphHead if info.field_name == "graph" else NodeHead).model_validate(value),)
         if isinstance(value, Section):
             return (value,)

@@ -1,4 +1,4 @@
-"""HydraGNN's keys: all it reads, those that change nothing here, and those refused by name."""
+"""Keys of HydraGNN that change nothing here, and keys that are refused by name."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ONE_OUTPUT = "the one output of a potential is the target `energy`, whatever it
 _MINMAX = "targets are scaled by the manifest's statistics; inputs go in as they are stored"
 
 ENERGY = "energy"
-"""Target that the one output of a potential is compared with."""
+"""Name of the target that the one output of a potential is compared with."""
 
 _WEIGHTS = ("energy_weight", "energy_peratom_weight", "force_weight")
 DEFAULT_WEIGHTS = {"energy_peratom_weight": 40.0, "force_weight": 1.0}
-"""Weights of a potential whose configuration has none. Residuals of energies per atom and of forces
-are divided by the same scale, and those of energies are smaller."""
+"""Loss weights of a potential whose configuration has none. Residuals of energies per atom and of
+forces are divided by the same scale, and those of energies are smaller."""
 
-# Keys of HydraGNN's that change nothing here, whatever their value, and why that is so.
+# Keys of HydraGNN that change nothing here, whatever their value, and the reason.
 IGNORED: dict[str, dict[str, str]] = {
     "NeuralNetwork": {
         "Profile": "it changes no result; `hydragnn-flow profile` says where the time goes",
@@ -57,7 +57,7 @@ IGNORED: dict[str, dict[str, str]] = {
     "Optimizer": {},
     "Batching": {},
 }
-# Keys that may only hold a value that switches their feature off: why, and what to do instead.
+# Keys that must hold a value that switches their feature off: reason and remedy.
 REFUSED: dict[str, dict[str, tuple[str, str]]] = {
     "NeuralNetwork": {
         "ds_config": ("training does not go through DeepSpeed", "remove the key"),
@@ -100,9 +100,9 @@ _PLACES = {
 
 
 def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
-    """Keys of a `NeuralNetwork` section that change nothing, by dotted path, and why.
+    """Return the keys of a `NeuralNetwork` section that change nothing, and the reason.
 
-    Keys that another message-passing type would read are not among them.
+    Keys are dotted paths. Keys that another message-passing type would read are not among them.
     """
     found: dict[str, str] = {}
     for section, place in _PLACES.items():
@@ -126,14 +126,14 @@ def unused_keys(network: Mapping[str, Any]) -> dict[str, str]:
 
 
 def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
-    """Weights that a potential gets because none is above zero; a zero that is written stays.
+    """Return default loss weights for a potential without a weight above zero.
 
-    HydraGNN would not train such a network, but most of its files of potentials are so.
+    HydraGNN would not train it, but most of its files of potentials are so. A written zero stays.
 
     Parameters
     ----------
     architecture
-        The section `Architecture`, unchecked.
+        Section `Architecture` before validation.
     """
     if architecture.get("enable_interatomic_potential") is not True:
         return {}
@@ -143,7 +143,7 @@ def default_weights(architecture: Mapping[str, Any]) -> dict[str, float]:
 
 
 def drop_unused(section: str, values: Any) -> Any:
-    """Remove known keys that change nothing; refuse known keys that would."""
+    """Remove HydraGNN's keys that change nothing; refuse those that cannot be honoured."""
     if not isinstance(values, dict):
         return values
     kept = {}

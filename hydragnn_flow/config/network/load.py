@@ -1,4 +1,4 @@
-"""The `NeuralNetwork` section of a HydraGNN file, read and checked."""
+"""Reading and validation of the `NeuralNetwork` section of a HydraGNN file."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
 
+NETWORK = "config.json"
+"""File of a trial's or member's folder with its network, as HydraGNN's JSON."""
 _Section = TypeVar("_Section", bound=Section)
-# Keys of `Training` and its sections that are read with some values of another: which, and what.
+# Keys of `Training` and its sections that are read only with some values of another key.
 _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
     Training: {
         "patience": ("EarlyStopping", (True,)),
@@ -44,7 +46,7 @@ _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
 
 
 class VariablesOfInterest(Section):
-    """`NeuralNetwork.Variables_of_interest`."""
+    """`NeuralNetwork.Variables_of_interest`: the network's inputs and outputs."""
 
     input_node_features: tuple[int, ...] = (0,)
     """Columns of the node features that the network reads."""
@@ -54,10 +56,10 @@ class VariablesOfInterest(Section):
     type: tuple[Literal["graph", "node"], ...]
     """Level of each output."""
     output_dim: tuple[int, ...] | None = None
-    """Number of components of each output. By default the store's."""
+    """Number of components of each output. By default as in the store."""
     output_index: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    """Number of each output among the graph features, or the node features. Read with
-    ``format: hydragnn`` where a file has no ``y_loc``."""
+    """Index of each output among the graph features, or the node features. Read with ``format:
+    hydragnn`` where a file has no ``y_loc``."""
     graph_feature_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Number of components of each graph feature in ``y``. Read with ``output_index``."""
     node_feature_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
@@ -80,14 +82,14 @@ class VariablesOfInterest(Section):
 
 
 class NetworkConfig(Section):
-    """The `NeuralNetwork` section of a HydraGNN file, whoever builds the network."""
+    """`NeuralNetwork` section of a HydraGNN file, for any engine."""
 
     Architecture: CommonArchitecture
-    """The network."""
+    """Layers of the network."""
     Variables_of_interest: VariablesOfInterest
-    """The network's inputs and outputs."""
+    """Inputs and outputs of the network."""
     Training: Training
-    """How it is trained."""
+    """Loss, optimiser, batches and length of training."""
 
     unused = IGNORED["NeuralNetwork"]
 
@@ -97,14 +99,14 @@ class NetworkConfig(Section):
         return drop_unused("NeuralNetwork", values)
 
     def to_json(self) -> dict[str, Any]:
-        """The section as plain values; :func:`load_network` reads it. Keys not given stay out."""
+        """Return the section as plain values for :func:`load_network`, without keys not given."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def with_accumulation(self, steps: int) -> NetworkConfig:
-        """The same network, a rank's graphs of a step taken in ``steps`` micro-batches."""
+        """Return the same network with ``steps`` micro-batches in each rank's step."""
         changes: dict[str, Any] = {"accumulation_steps": steps}
         if steps > 1 and self.Training.ddp is not None:
-            # The placement raises their number where memory is short, whatever DDP was told.
+            # The placement adds micro-batches where memory is short, which a static graph forbids.
             changes["ddp"] = self.Training.ddp.model_copy(update={"static_graph": False})
         training = self.Training.model_copy(update=changes)
         return self.model_copy(update={"Training": training})
@@ -112,24 +114,24 @@ class NetworkConfig(Section):
     @property
     @abstractmethod
     def branches(self) -> int:
-        """Number of branches, one for each data set that has units of its own."""
+        """Number of branches, one for each data set with statistics of its own."""
 
     @property
     @abstractmethod
     def encodings(self) -> int:
-        """Number of positional encodings that it reads."""
+        """Number of positional encodings that the network reads."""
 
     @property
     def kind(self) -> str:
-        """Networks of one kind take the same time for the same work: their type."""
+        """Type name; networks of one kind take the same time for the same work."""
         return self.kind_of(str(getattr(self.Architecture, "mpnn_type", "")))
 
     def kind_of(self, mpnn_type: str) -> str:
-        """The kind of such a network if `Architecture.mpnn_type` were another."""
+        """Return the kind of such a network with another `Architecture.mpnn_type`."""
         return mpnn_type
 
     def effective(self) -> NetworkConfig:
-        """The same network, with the default for every key that it does not read."""
+        """Return the same network with the default for every key that it does not read."""
         training = self.Training
         sections = {
             name: None if section is None else _as_read(section)
@@ -145,7 +147,7 @@ class NetworkConfig(Section):
         )
 
     def unread_keys(self) -> set[str]:
-        """Dotted paths of keys that are given and not read with these values of the others."""
+        """Return dotted paths of keys that are given but not read with the values of the others."""
         training = self.Training
         unread = {
             f"Architecture.{key}" for key in self._unread & self.Architecture.model_fields_set
@@ -181,7 +183,7 @@ class NetworkConfig(Section):
             raise ValueError(
                 "enable_interatomic_potential takes exactly one output, the energy; forces follow"
             )
-        # HydraGNN compares it with the energy whatever its name, and its files call it so or so.
+        # HydraGNN compares it with the energy whatever its name, which varies among its files.
         energy = asked.model_copy(update={"output_names": (ENERGY,)})
         return self.model_copy(update={"Variables_of_interest": energy})
 
@@ -201,19 +203,17 @@ class NetworkConfig(Section):
 
 
 class HydraNetwork(NetworkConfig):
-    """A network that is built here."""
+    """Network that this package builds."""
 
     Architecture: Architecture
-    """The network."""
+    """Layers of the network."""
 
     @property
     def branches(self) -> int:
-        """See :attr:`NetworkConfig.branches`."""
         return self.Architecture.output_heads.branches
 
     @property
     def encodings(self) -> int:
-        """See :attr:`NetworkConfig.encodings`."""
         return self.Architecture.encodings
 
     @property
@@ -237,13 +237,13 @@ class HydraNetwork(NetworkConfig):
 
 
 class EngineNetwork(NetworkConfig):
-    """A network that an engine builds."""
+    """Network that an engine builds."""
 
     engine: str = Field(examples=list(ENGINES))
-    """Who builds the network: ``hydragnn``, your own installed HydraGNN, or ``module:build``, a
-    function of yours. By default it is built here."""
+    """Builder of the network: ``hydragnn``, your installed HydraGNN, or ``module:build``, your own
+    function. By default this package builds it."""
     Architecture: EngineArchitecture
-    """The engine's keys, beside those of the store and the loss."""
+    """Keys of the engine, and those of the store and the loss."""
 
     @field_validator("engine")
     @classmethod
@@ -273,28 +273,27 @@ class EngineNetwork(NetworkConfig):
 
     @property
     def branches(self) -> int:
-        """See :attr:`NetworkConfig.branches`."""
         return self.Architecture.branches
 
     @property
     def encodings(self) -> int:
-        """See :attr:`NetworkConfig.encodings`; asked for by the keys that HydraGNN has for it."""
+        """Number of positional encodings, which HydraGNN's own keys ask for."""
         own = self.Architecture.own
         asked = own.get("pe_dim") if own.get("global_attn_engine") == GPS else 0
         return asked if isinstance(asked, int) else 0
 
     def kind_of(self, mpnn_type: str) -> str:
-        """The kind of such a network if `Architecture.mpnn_type` were another."""
+        """Return the kind of such a network with another `Architecture.mpnn_type`."""
         return f"{self.engine} {mpnn_type}".rstrip()
 
 
 def _sections(training: Training) -> dict[str, Section | None]:
-    """Sections of `Training` some of whose keys are read with some values of others."""
+    """Return sections of `Training` with keys that are read only with some values of others."""
     return {name: getattr(training, name) for name in ("Optimizer", "Scheduler", "sharding", "ddp")}
 
 
 def _as_read(section: _Section) -> _Section:
-    """A section with the keys that its others leave unread at their defaults."""
+    """Return a section in which keys that it does not read have their defaults."""
     return _reset(section, _unread(section))
 
 
@@ -309,7 +308,7 @@ def _reset(section: _Section, keys: Iterable[str]) -> _Section:
 
 
 def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]:
-    """The `NeuralNetwork` section of a HydraGNN configuration, unchecked.
+    """Return the `NeuralNetwork` section of a HydraGNN configuration, before validation.
 
     The sections `Verbosity`, `Dataset` and `Visualization` steer HydraGNN's own drivers; here the
     run configuration takes their place.
@@ -328,15 +327,15 @@ def network_section(values: Mapping[str, Any], source: object) -> dict[str, Any]
 def load_network(
     network: NetworkConfig | Mapping[str, Any] | str | Path, source: object = "network"
 ) -> NetworkConfig:
-    """Check a HydraGNN network configuration.
+    """Validate a HydraGNN network configuration.
 
     Parameters
     ----------
     network
-        A path to HydraGNN's JSON, its content, its `NeuralNetwork` section, or an already checked
+        Path of HydraGNN's JSON, its content, its `NeuralNetwork` section, or an already validated
         configuration.
     source
-        What to call it in errors, if it is not a path.
+        Name of the configuration in errors, if it is not a path.
 
     Raises
     ------
@@ -358,7 +357,7 @@ def load_network(
 
 def write_network(folder: str | Path, network: dict[str, Any]) -> None:
     """Make a trial's or member's folder and put its network there, as HydraGNN's JSON."""
-    file = Path(folder) / "config.json"
+    file = Path(folder) / NETWORK
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         write_json(file, {"NeuralNetwork": network})

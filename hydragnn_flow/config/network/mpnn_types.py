@@ -1,9 +1,9 @@
-"""Message-passing types: the table of those that ship, and types of a user's own.
+"""Message-passing types: those that ship, and types of a user's own.
 
-The properties that a configuration is checked against are here, not beside the layers, because they
-must be known before torch is imported. A type that ships is a file of ``hydragnn_flow/models/mpnn``
-and an entry of :data:`MPNN_TYPES`. A user's own is ``module:Class``, a subclass of
-:class:`~hydragnn_flow.models.mpnn.MessagePassing` with an attribute ``properties``.
+The properties that a configuration is checked against are here, not in the layers' modules, because
+they must be known before torch is imported. A type that ships is a file of
+``hydragnn_flow/models/mpnn`` and an entry of :data:`MPNN_TYPES`. A user's own is ``module:Class``,
+a subclass of :class:`~hydragnn_flow.models.mpnn.MessagePassing` with an attribute ``properties``.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ class Properties:
     Attributes
     ----------
     lengths
-        Whether edges have lengths ``always``, on ``request`` by `edge_features` (and in every
-        potential), or ``never``; a type that never sees lengths cannot be a potential.
+        Edge lengths: read ``always``, on ``request`` by `edge_features` (and in every potential),
+        or ``never``. A type that never reads lengths cannot be a potential.
     edge_attributes
-        Whether the type reads the other columns of `edge_features`.
+        True if the type reads the other columns of `edge_features`.
     continuous_at_cutoff
-        Where edges have lengths, the output changes continuously when an edge appears or vanishes
-        at the cutoff.
+        True if the output changes continuously when an edge appears or vanishes at the cutoff,
+        where edges have lengths.
     smooth_forces
-        So do the forces of a potential, and they have no jumps inside the cutoff.
+        True if forces of a potential also change continuously there, and do not jump elsewhere.
     sees_angles
-        One layer distinguishes two structures that differ only in the angles between edges.
+        True if one layer distinguishes two structures that differ only in the angles between edges.
     vectors
-        Whether atoms have features that rotate with the frame ``always``, on ``request`` by
-        `equivariance`, or ``never``.
+        Features of atoms that rotate with the frame: ``always``, on ``request`` by `equivariance`,
+        or ``never``.
     keys
-        Keys of `Architecture` that the type reads, of those that only some types read.
+        Keys of `Architecture` that the type reads, among those that only some types read.
     options
         Schema of `Architecture.mpnn_options`; None if the type has no options of its own.
     """
@@ -54,16 +54,16 @@ class Properties:
 
 
 class MpnnType(NamedTuple):
-    """A type that ships: the class of its name in a module of its name in small letters.
+    """Type that ships: the class of its name in a module of its name in small letters.
 
     Attributes
     ----------
     properties
-        Its guarantees, and the keys it reads.
+        Guarantees of the type, and the keys it reads.
     layer
-        What a layer does, in the words of the documentation.
+        Description of a layer for the documentation.
     source
-        Where the type was published.
+        Publication that introduced the type.
     """
 
     properties: Properties
@@ -210,16 +210,16 @@ READ_BY: dict[str, tuple[str, ...]] = {
     key: tuple(name for name, kind in MPNN_TYPES.items() if key in kind.properties.keys)
     for key in dict.fromkeys(key for kind in MPNN_TYPES.values() for key in kind.properties.keys)
 }
-"""Keys that only some types read, and which types do; they are accepted with every type."""
+"""Types that read each key that only some types read. The keys are accepted with every type."""
 
 
 def class_of(name: str) -> Any:
-    """The class of a type, imported, and torch with it.
+    """Import the class of a type, and torch with it.
 
     Parameters
     ----------
     name
-        A name of :data:`MPNN_TYPES`, or ``module:Class``.
+        Key of :data:`MPNN_TYPES`, or ``module:Class``.
 
     Raises
     ------
@@ -232,12 +232,12 @@ def class_of(name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def properties_of(name: str) -> Properties:
-    """Properties of a type; a type that ships is not imported for them.
+    """Return the properties of a type, without importing a type that ships.
 
     Parameters
     ----------
     name
-        As for :func:`class_of`.
+        Key of :data:`MPNN_TYPES`, or ``module:Class``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""`NeuralNetwork.Training.sharding` and `.ddp`: how the ranks of a training divide a network."""
+"""`NeuralNetwork.Training.sharding` and `.ddp`: distribution of a network over ranks."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from hydragnn_flow.config.base import Section
 
 
 class Sharding(Section):
-    """`NeuralNetwork.Training.sharding`: what of a network each GCD of a training holds.
+    """`NeuralNetwork.Training.sharding`: the shard of a network that each GCD holds.
 
-    By torch's ``fully_shard`` (FSDP2); the strategies have the names of FSDP. HydraGNN takes them
-    from its environment, as ``HYDRAGNN_FSDP_STRATEGY``.
+    Networks are sharded by torch's ``fully_shard`` (FSDP2); the strategies have the names of FSDP.
+    HydraGNN reads them from ``HYDRAGNN_FSDP_STRATEGY`` in its environment.
     """
 
     strategy: Literal["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"] = "NO_SHARD"
-    """``NO_SHARD``: all GCDs hold the whole network (DDP). ``FULL_SHARD``: each holds its part of
-    the parameters, their gradients and the optimiser's state, and gathers the parameters for the
-    forward and once more for the backward pass. ``SHARD_GRAD_OP`` keeps what the forward pass has
-    gathered for the backward pass. ``HYBRID_SHARD``: ``FULL_SHARD`` within groups, each of which
-    holds the whole network."""
+    """``NO_SHARD``: all GCDs hold the whole network (DDP). ``FULL_SHARD``: each holds its shard of
+    the parameters, their gradients and the optimiser's state, and gathers the parameters once for
+    the forward pass and once for the backward pass. ``SHARD_GRAD_OP`` keeps the gathered parameters
+    from the forward to the backward pass. ``HYBRID_SHARD``: ``FULL_SHARD`` within groups, each of
+    which holds the whole network."""
     group: int | None = Field(default=None, ge=2)
-    """GCDs that hold the network together. Required with ``HYBRID_SHARD``; those of a node are a
-    good choice."""
+    """Number of GCDs that together hold one copy of the network. Required with ``HYBRID_SHARD``;
+    the GCDs of a node are a good choice."""
     prefetch: Literal["backward_pre", "none"] = "backward_pre"
-    """When the backward pass gathers the parameters of the layer after: before it computes that of
-    a layer, or not ahead of time. A potential is gathered as a whole, and has nothing to
-    prefetch."""
+    """Time at which the backward pass gathers the parameters of the next layer: before it computes
+    the current one (``backward_pre``), or when they are needed (``none``). A potential is gathered
+    as a whole, and has nothing to prefetch."""
     reshard_after_forward: StrictBool | Annotated[StrictInt, Field(ge=2)] | None = None
-    """Whether a GCD frees gathered parameters after the forward pass. With a number n it keeps the
-    part that it would hold if n GCDs held the network together. By default as the strategy says.
-    ``false`` goes with ``HYBRID_SHARD`` alone, whose groups then do as ``SHARD_GRAD_OP``."""
+    """Free gathered parameters after the forward pass. A number n keeps the shard that each GCD
+    would hold if n GCDs divided the network. The default follows the strategy. ``false`` makes the
+    groups of ``HYBRID_SHARD`` work like ``SHARD_GRAD_OP``."""
     limit_all_gathers: Literal[True] = True
-    """Whether parameters are gathered for a layer ahead at most. ``fully_shard`` always does so."""
+    """Gather parameters at most one layer ahead, as ``fully_shard`` always does."""
 
     @model_validator(mode="after")
     def _of_the_strategy(self) -> Sharding:
@@ -58,24 +58,24 @@ class Sharding(Section):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether several GCDs would each hold a part."""
+        """True if several GCDs would each hold a shard."""
         return self.strategy != "NO_SHARD"
 
     @property
     def reshards(self) -> bool | int:
-        """What ``fully_shard`` is to be told."""
+        """Argument ``reshard_after_forward`` of ``fully_shard``."""
         if self.reshard_after_forward is not None:
             return self.reshard_after_forward
         return self.strategy != "SHARD_GRAD_OP"
 
     def replica(self, gcds: int) -> int:
-        """GCDs that hold the network together, of all that train it."""
+        """Return the number of GCDs that hold one copy of the network, out of all that train it."""
         if not self.is_sharded:
             return 1
         return gcds if self.strategy != "HYBRID_SHARD" else min(self.group or gcds, gcds)
 
     def wrong_width(self, gcds: int) -> str:
-        """What is wrong with training on some GCDs, and the remedy; empty if nothing is."""
+        """Return why the network cannot be trained on so many GCDs, and a remedy; empty if fine."""
         if gcds == 1 or not self.is_sharded:
             return ""
         if gcds % self.replica(gcds):
@@ -93,18 +93,17 @@ class Sharding(Section):
 
 
 class DDP(Section):
-    """`NeuralNetwork.Training.ddp`: how GCDs that all hold the network exchange its gradient.
+    """`NeuralNetwork.Training.ddp`: gradient exchange of GCDs that all hold the network.
 
     The keys are those of torch's ``DistributedDataParallel``.
     """
 
     bucket_cap_mb: float = Field(default=25.0, gt=0)
-    """Size of the buckets in which gradients are exchanged while the backward pass goes on
-    [MiB]."""
+    """Size of the buckets in which gradients are exchanged during the backward pass [MiB]."""
     gradient_as_bucket_view: bool = True
-    """Whether gradients live in the buckets. Otherwise they are held twice."""
+    """Keep gradients in the buckets. Otherwise they are stored twice."""
     static_graph: bool = False
-    """Whether the backward pass computes the same parameters in every step. Not with
+    """Promise that the backward pass uses the same parameters in every step. Not with
     ``accumulation_steps``."""
     comm_hook: Literal["none", "bf16"] = "none"
-    """``bf16``: gradients are exchanged in half the bytes, rounded to bfloat16."""
+    """``bf16`` exchanges gradients rounded to bfloat16, in half the bytes."""

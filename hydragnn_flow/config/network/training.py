@@ -1,4 +1,4 @@
-"""`NeuralNetwork.Training`."""
+"""Schema of `NeuralNetwork.Training`."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Optimizer(Section):
     type: Literal[
         "AdamW", "Adam", "SGD", "Adadelta", "Adagrad", "Adamax", "RMSprop", "FusedLAMB"
     ] = "AdamW"
-    """An optimiser of torch by its class name, or LAMB."""
+    """Optimiser: a class name of torch, or ``FusedLAMB`` for LAMB."""
     learning_rate: float = Field(gt=0)
     """Largest learning rate. A schedule lowers it."""
     weight_decay: float | None = Field(default=None, ge=0)
     """Weight decay. The default is the optimiser's: 0.01 for AdamW, 0 for the others."""
     batch_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """How the learning rate grows with the batch: ``linear`` multiplies it by the number of graphs
+    """Growth of the learning rate with the batch: ``linear`` multiplies it by the number of graphs
     in a step divided by ``reference_batch``, ``sqrt`` by the square root of that."""
     reference_batch: int | None = Field(default=None, ge=1)
-    """Number of graphs in the step that ``learning_rate`` is meant for. Read with
+    """Number of graphs in the step for which ``learning_rate`` is meant. Read with
     ``batch_scaling``."""
     use_zero_redundancy: bool = False
-    """Whether ranks divide the optimiser's state among themselves."""
+    """Shard the optimiser's state over ranks."""
 
     unused = IGNORED["Optimizer"]
 
@@ -48,11 +48,11 @@ class Optimizer(Section):
         return _given(drop_unused("Optimizer", values))
 
     def with_batches(self, number: int) -> Optimizer:
-        """The same for steps that are larger by a factor.
+        """Return the optimiser for steps that are larger by a factor.
 
-        The learning rate grows with it for SGD (Goyal et al., arXiv:1706.02677), and with its root
-        for the others, whose steps are divided by the size of the gradient (Malladi et al.,
-        arXiv:2205.10287). With ``batch_scaling`` it follows the step already.
+        The learning rate grows in proportion for SGD (Goyal et al., arXiv:1706.02677), and with the
+        square root for the others, which divide steps by the size of the gradient (Malladi et al.,
+        arXiv:2205.10287). With ``batch_scaling`` it already follows the step.
         """
         if self.batch_scaling != "none":
             return self
@@ -70,7 +70,7 @@ class Optimizer(Section):
 
 
 class Scheduler(Section):
-    """`NeuralNetwork.Training.Scheduler`: how the learning rate changes; not among HydraGNN's keys.
+    """`NeuralNetwork.Training.Scheduler`: learning-rate schedule; not among HydraGNN's keys.
 
     HydraGNN's drivers all use ``ReduceLROnPlateau`` with the values that are the defaults here.
     """
@@ -79,8 +79,8 @@ class Scheduler(Section):
     """Kind of schedule. ``cosine`` and ``one_cycle`` end with ``num_epoch``; a member that trains
     further goes through another cycle."""
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Epochs during which the learning rate rises, step by step. Zero means three tenths of the
-    cycle with ``one_cycle``, and no warm-up with the others."""
+    """Number of epochs during which the learning rate rises, step by step. Zero means three tenths
+    of the cycle with ``one_cycle``, and no warm-up with the others."""
     factor: float = Field(default=0.5, gt=0, lt=1)
     """ReduceLROnPlateau: factor by which the learning rate is multiplied."""
     patience: int = Field(default=5, ge=0)
@@ -94,20 +94,20 @@ _Scheduler = Scheduler
 
 
 class BatchLimits(Section):
-    """`NeuralNetwork.Training.Batching`: what a step may hold over all ranks together."""
+    """`NeuralNetwork.Training.Batching`: limits of a step over all ranks together."""
 
     mode: Literal["fixed", "node_budget"] = "fixed"
     """``fixed``: each step holds ``batch_size`` graphs; ``node_budget``: as many as the limits
     below allow."""
     max_nodes: int | None = Field(default=None, ge=1)
-    """Most atoms in a step. Required with ``node_budget``."""
+    """Maximum number of atoms in a step. Required with ``node_budget``."""
     max_edges: int | None = Field(default=None, ge=1)
-    """Most edges in a step."""
+    """Maximum number of edges in a step."""
     max_graphs: int | None = Field(default=None, ge=1)
-    """Most graphs in a step."""
+    """Maximum number of graphs in a step."""
     oversized_sample: Literal["error", "single", "skip"] = "error"
-    """What happens to a training graph beyond the limits: ``error`` rejects the run, ``single``
-    gives the graph a step of its own, ``skip`` leaves it out."""
+    """Treatment of a training graph beyond the limits: ``error`` rejects the run, ``single`` gives
+    the graph a step of its own, ``skip`` leaves it out."""
 
     unused = IGNORED["Batching"]
 
@@ -123,7 +123,7 @@ class BatchLimits(Section):
                 "remove the key"
             )
         values = drop_unused("Batching", values)
-        # In this mode HydraGNN reads none of the others; nor do we.
+        # In this mode HydraGNN reads none of the limits, and nor does this package.
         if values.get("mode", "fixed") == "fixed":
             values = {key: value for key, value in values.items() if key not in NODE_BUDGET}
         return values
@@ -136,29 +136,29 @@ class BatchLimits(Section):
 
 
 class Training(Section):
-    """`NeuralNetwork.Training`."""
+    """`NeuralNetwork.Training`: loss, optimiser, batches and length of training."""
 
     num_epoch: int = Field(ge=1)
-    """Epochs of a trial that no rung stops: passes through the training split, or equal parts of
+    """Epochs of a trial that no rung stops: passes through the training split, or equal shares of
     ``search.budget``."""
     batch_size: int = Field(ge=1)
-    """Number of graphs in a step, over all ranks together; of each with
+    """Number of graphs in a step, over all ranks together, or of each rank with
     ``resources.batch_per_gcd``. Read in the mode `fixed` of ``Batching``."""
     Batching: BatchLimits | None = None
     accumulation_steps: int = Field(default=1, ge=1)
-    """Number of micro-batches in which a rank computes its graphs of a step. More of them take less
-    memory and give the same gradient."""
+    """Number of micro-batches in which a rank computes its graphs of a step. More micro-batches
+    take less memory and give the same gradient."""
     loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "huber", "GaussianNLLLoss"] = (
         "mse"
     )
     """Loss of residuals, which are divided by a scale of the training split. ``rmse`` is the root
-    of a step's mean square. With ``GaussianNLLLoss`` heads predict a variance as well; those of a
-    potential predict that of energies and forces. ``huber`` is not among HydraGNN's losses."""
+    of a step's mean square. With ``GaussianNLLLoss`` heads also predict a variance; a potential
+    predicts the variance of energies and forces. ``huber`` is not among HydraGNN's losses."""
     huber_delta: float = Field(default=0.1, gt=0)
     """Residual at which ``huber`` changes from quadratic to linear."""
     branch_weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
-    """Weight in the loss of the structures of each data set of ``data.sources``, by its name; 1 for
-    those not named. Not among HydraGNN's keys."""
+    """Loss weight of the structures of each data set of ``data.sources``, by its name; 1 for data
+    sets not named. Not among HydraGNN's keys."""
     nll_beta: float = Field(default=0.0, ge=0, le=1)
     """Power of the predicted variance by which ``GaussianNLLLoss`` weights each element. 0.5 is a
     good value."""
@@ -172,29 +172,29 @@ class Training(Section):
     """Decay per step of the moving average of the weights. The average is validated and kept. 0
     switches the average off."""
     EarlyStopping: bool = False
-    """Whether training stops after ``patience`` epochs without improvement."""
+    """Stop training after ``patience`` epochs without improvement."""
     patience: int = Field(default=10, ge=1)
     """Epochs without improvement before training stops. Read with ``EarlyStopping``."""
     conv_checkpointing: bool = False
-    """Whether activations of message-passing layers are computed again for the gradient instead of
-    being kept in memory."""
+    """Recompute activations of message-passing layers for the gradient instead of keeping them in
+    memory."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
     """Precision of training. ``bf16`` keeps the weights in fp32 and uses torch's autocast."""
     sharding: Sharding | None = None
-    """What of the network each GCD holds. All of it if not given."""
+    """Sharding of the network over GCDs. By default each GCD holds all of it."""
     ddp: DDP | None = None
-    """How GCDs that all hold the network exchange its gradient."""
+    """Gradient exchange of GCDs that all hold the network."""
     task_parallel: bool = False
-    """Whether each GCD holds and trains the heads of some of the data sets alone, and computes
-    their graphs. All hold the encoder. HydraGNN has it on its command line, as
-    ``--task_parallel``."""
+    """Distribute the heads of data sets over GCDs: each GCD holds and trains its heads alone, and
+    computes the graphs of their data sets. All hold the encoder. HydraGNN has it on its command
+    line, as ``--task_parallel``."""
 
     unused = IGNORED["Training"]
 
     def with_batches(self, number: int) -> Training:
-        """The same for steps of several batches at a time, whose learning rate suits them.
+        """Return the same training for steps of several batches, with a suitable learning rate.
 
-        The moving average remembers as many graphs as before: its decay is taken to that power
+        The moving average remembers as many graphs as before: its decay is raised to that power
         (Busbridge et al., arXiv:2307.13813).
         """
         optimizer = self.Optimizer.with_batches(number)
@@ -212,7 +212,7 @@ class Training(Section):
 
     @property
     def is_sharded(self) -> bool:
-        """Whether several GCDs would each hold a part of the network."""
+        """True if several GCDs would each hold a shard of the network."""
         return self.sharding is not None and self.sharding.is_sharded
 
     @model_validator(mode="after")
@@ -250,7 +250,7 @@ class Training(Section):
 
 
 def _given(values: Any) -> Any:
-    """HydraGNN writes null for keys that are not given."""
+    """Drop nulls, which HydraGNN writes for keys that are not given."""
     if not isinstance(values, dict):
         return values
     return {key: value for key, value in values.items() if value is not None}

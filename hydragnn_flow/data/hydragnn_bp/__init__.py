@@ -1,1 +1,1 @@
-"""HydraGNN's own `.bp` files: without checksums, so read in another process first."""
+"""HydraGNN's own `.bp` files, which have no checksums and are tried in another process first."""

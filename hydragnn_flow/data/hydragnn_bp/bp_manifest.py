@@ -1,4 +1,4 @@
-"""The manifest of a ``.bp`` that HydraGNN wrote, worked out from its arrays."""
+"""Manifest of a ``.bp`` that HydraGNN wrote, computed from its arrays."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def bp_manifest(path: Path, *, statistics: bool = True) -> Manifest:
     Parameters
     ----------
     path
-        The ``.bp`` directory.
+        Directory with the suffix ``.bp``.
     statistics
-        Whether to check graphs and gather their statistics; otherwise only node features are read
-        a second time.
+        True to check graphs and compute statistics; otherwise only node features are read a second
+        time.
 
     Raises
     ------
@@ -50,7 +50,7 @@ def bp_manifest(path: Path, *, statistics: bool = True) -> Manifest:
     except InputError as error:
         raise damaged(path, f"cannot be used ({error})") from error
     except (ValueError, TypeError, LookupError, RuntimeError, MemoryError) as error:
-        # Errors that impossible numbers lead to.
+        # Numbers that cannot be right lead to such errors.
         said = " ".join(str(error).split())
         raise damaged(path / "md.0", f"contradicts itself ({said})") from error
 
@@ -93,7 +93,7 @@ def _manifest(path: Path, whole: bool) -> Manifest:
 
 
 def _splits(file: Bp5File) -> dict[str, int]:
-    """Number of graphs of each split: training, validation and test first."""
+    """Return the number of graphs of each split: training, validation and test first."""
     end = "/ndata"
     names = [name.removesuffix(end) for name in file.attributes if name.endswith(end)]
     names.sort(key=lambda name: _USUAL.index(name) if name in _USUAL else len(_USUAL))
@@ -104,7 +104,7 @@ def _splits(file: Bp5File) -> dict[str, int]:
 
 
 def _describe_split(file: Bp5File, split: str, graphs: int) -> dict[str, Key]:
-    """The keys of a split in their order, without those that no graph has a row of."""
+    """Return the keys of a split in their order, without keys that have no rows."""
     start, end = f"{split}/", "/variable_count"
     variables = set(file.variables)
     stored = {
@@ -113,7 +113,7 @@ def _describe_split(file: Bp5File, split: str, graphs: int) -> dict[str, Key]:
         if name.startswith(start) and name.endswith(end)
     }
     keys = [str(key) for key in file.attribute(f"{split}/keys")]
-    # A shard of a store has it unlisted, as HydraGNN's reader fails at a key of that name.
+    # Shards of a store do not list this key, as HydraGNN's reader fails at its name.
     keys += [key for key in (BRANCH,) if key in stored - set(keys)]
     if set(keys) != stored:
         differing = ", ".join(sorted(set(keys) ^ stored))

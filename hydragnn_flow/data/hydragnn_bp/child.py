@@ -1,9 +1,9 @@
-"""Reading a BP5 file: a script for a process that ADIOS2 may crash or hang.
+"""Script that reads a BP5 file, for a process that ADIOS2 may crash or hang.
 
-A HydraGNN file is read through, as nothing else vouches for its numbers. Of the shards of a store,
-whose checksums are verified, it reads what ADIOS2 may crash at: all metadata, and the ends of each
-variable. It prints a space for each file and slice, then JSON: an empty object, or a fault. It
-imports nothing of this package and keeps torch from being imported, so that it starts in a fraction
+A HydraGNN file is read completely, as nothing else verifies its numbers. From the shards of a
+store, whose checksums are verified, it reads all that may crash ADIOS2: metadata, and the ends
+of each variable. It prints a space for each file and slice, then JSON: an empty object, or a fault.
+It imports nothing of this package and prevents the import of torch, so that it starts in a fraction
 of a second.
 """
 
@@ -34,7 +34,7 @@ Shape = tuple[int, ...]
 
 
 class Fault(Exception):
-    """Damage: the file it is in (``data`` or a name), and the rest of the sentence."""
+    """Damage, with the file it is in (``data`` or a name) and the rest of the sentence."""
 
 
 def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
@@ -45,23 +45,23 @@ def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
     Parameters
     ----------
     path
-        The ``.bp`` directory.
+        Directory with the suffix ``.bp``.
     progress
-        Gets a space for each slice.
+        Text stream that receives a space for each slice.
     whole
-        Whether to read all of each variable, or its ends alone and compare nothing.
+        True to read all of each variable; otherwise only its ends, without comparison.
 
     Raises
     ------
     Fault
-        For NaN, infinity, other values than the stored extremes, types that no graph can hold, and
-        more than one step: HydraGNN reads the first alone.
+        For NaN, infinity, values other than the stored extremes, types that no graph can hold, and
+        more than one step, of which HydraGNN reads only the first.
     """
     context = adios.ADIOS()
     io = context.DeclareIO("read")
     io.SetEngine("BP5")
     io.SetParameter("Threads", "1")
-    io.SetParameter("OpenTimeoutSecs", "1")  # instead of ten, for metadata that are not there
+    io.SetParameter("OpenTimeoutSecs", "1")  # instead of ten, if metadata are missing
     engine = io.Open(path, adios.Mode.ReadRandomAccess)
     if engine.Steps() != 1:
         raise Fault("md.idx", f"has {engine.Steps()} steps instead of one")
@@ -69,7 +69,7 @@ def read_all(path: str, progress: IO[str], whole: bool = True) -> None:
         attribute = io.InquireAttribute(name)
         attribute.DataString() if attribute.Type() == "string" else attribute.Data()
     described = io.AvailableVariables()
-    if not described:  # ADIOS2 crashes whoever asks for one
+    if not described:  # asking for a variable would crash ADIOS2
         raise Fault("md.0", "(or mmd.0) has no variables that ADIOS2 can decode")
     extremes = {}
     for name in described:
@@ -107,11 +107,11 @@ def _read_ends(engine: Any, variable: Any) -> None:
 def _extremes(
     engine: Any, variable: Any, name: str, progress: IO[str]
 ) -> tuple[float, float] | None:
-    """Smallest and largest value of a variable, all of it read; None without values."""
+    """Return the smallest and largest value of a variable, reading all of it; None if empty."""
     dtype = np.dtype(_DTYPES[variable.Type()])
     least, most = math.inf, -math.inf
     for start, count in selections(tuple(map(int, variable.Shape())), dtype.itemsize):
-        # Values that ADIOS2 does not fill, as happens without an error, keep this and are noticed.
+        # ADIOS2 may leave values unfilled without an error; they keep this number and are noticed.
         values = np.full(count, np.nan if dtype.kind == "f" else np.iinfo(dtype).min, dtype)
         variable.SetSelection((list(start), list(count)))
         engine.Get(variable, values, adios.Mode.Sync)
@@ -124,12 +124,12 @@ def _extremes(
 
 
 def _blocks(engine: Any, variable: Any, name: str) -> list[dict[str, str]]:
-    """The blocks of a variable that have values; none of uint8, which ADIOS2 cannot describe.
+    """Return the blocks of a variable that have values; none for uint8.
 
-    A Fault if they hold more or fewer values than the variable's shape: ADIOS2 would not fill the
-    rest.
+    ADIOS2 cannot describe uint8. A Fault is raised if the blocks hold more or fewer values than the
+    variable's shape, as ADIOS2 would not fill the rest.
     """
-    if variable.Type() == "uint8_t":  # stated as characters, which need not be any
+    if variable.Type() == "uint8_t":  # stated as characters, which may be invalid
         return []
     blocks = [block for block in engine.BlocksInfo(name, 0) if "0" not in block["Count"].split(",")]
     held = sum(math.prod(map(int, block["Count"].split(","))) for block in blocks)
@@ -139,9 +139,9 @@ def _blocks(engine: Any, variable: Any, name: str) -> list[dict[str, str]]:
 
 
 def _stated_extremes(blocks: list[dict[str, str]], kind: str) -> tuple[float, float] | None:
-    """Min and Max over the blocks of a variable; None without blocks.
+    """Return Min and Max over the blocks of a variable; None without blocks.
 
-    The file has them for the whole variable too, but there an empty block, such as that of a rank
+    The file also has them for the whole variable, but there an empty block, such as that of a rank
     without edges, counts with the limits of the type.
     """
     number = float if kind in ("float", "double") else int
@@ -150,15 +150,15 @@ def _stated_extremes(blocks: list[dict[str, str]], kind: str) -> tuple[float, fl
 
 
 def _alike(found: float, stated: float) -> bool:
-    """Whether a number is the one that ADIOS2 states with 6 digits, or an integer with all."""
+    """Return True if a number matches ADIOS2's statement, which has 6 digits for floats."""
     return found == stated if isinstance(found, int) else math.isclose(found, stated, rel_tol=1e-5)
 
 
 def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
-    """Starts and counts that cover an array in slices of about 4 MB.
+    """Yield starts and counts that cover an array in slices of about 4 MB.
 
-    A longer row is taken alone: a selection over parts of several rows makes ADIOS2 read everything
-    between them.
+    A longer row is selected alone: a selection over pieces of several rows makes ADIOS2 read
+    everything between them.
     """
     if 0 in shape or not shape:
         return
@@ -174,10 +174,10 @@ def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
 
 
 def main() -> None:
-    """Read the file named on the command line, or the ends in the shards named behind it."""
-    # This process exists to crash in the driver's place.
+    """Read the file named on the command line, or the ends in the shards named after it."""
+    # This process exists to crash instead of the driver.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # ADIOS2's own output is no part of the answer.
+    # ADIOS2's own output must not mix with the answer.
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     found: dict[str, Any] = {}

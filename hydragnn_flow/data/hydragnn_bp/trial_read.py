@@ -1,4 +1,4 @@
-"""A trial read of somebody's BP5 file in another process, which ADIOS2 may crash or hang."""
+"""Trial read of a foreign BP5 file in another process, which ADIOS2 may crash or hang."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from hydragnn_flow.errors import StoreError
 _CHILD = Path(__file__).with_name("child.py")
 _FILES = ("md.idx", "md.0", "mmd.0", "data.0")
 _POLL_SECONDS = 0.05
-_MOST_SHARDS = 1000  # a command line is not endless
+_MOST_SHARDS = 1000  # limits the length of the command line
 # ADIOS2 repeats a read that returns nothing after 20 ns, and each further time after twice as long:
 # 25 reads in the first half second. A slow disk returns fewer reads, and each with bytes.
 _WAITING_SECONDS, _WAITING_READS = 0.5, 3
-# Without progress; how long all of a file may take depends on its size and the disk. Seconds of the
-# processor do not pass while a slow disk is waited for.
+# Limits without progress, as the time for all of a file depends on its size and the disk. CPU time
+# does not pass while the process waits for a slow disk.
 _IDLE_SECONDS, _IDLE_CPU_SECONDS = 120.0, 10.0
 
 
 def trial_read(path: Path) -> None:
     """Read all of a HydraGNN file in another process, before ADIOS2 opens it in this one.
 
-    A damaged BP5 file can crash ADIOS2 or make it wait for ever. The child process also compares
-    each variable with the Min and Max stored when it was written. Damage stays unseen if ADIOS2
+    A damaged BP5 file can crash ADIOS2 or make it wait forever. The child process also compares
+    each variable with the Min and Max stored when it was written. Damage is not detected if ADIOS2
     reads it and all values are finite and within those limits, such as zeros among forces.
 
     Parameters
     ----------
     path
-        The ``.bp`` directory.
+        Directory with the suffix ``.bp``.
 
     Raises
     ------
     StoreError
-        Naming the file that is missing or damaged.
+        If a file is missing or damaged; the message names it.
     """
     for name in _FILES:
         file = path / name
@@ -71,7 +71,7 @@ def trial_read(path: Path) -> None:
 def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
     """Open a store's shards in another process, before ADIOS2 opens them in this one.
 
-    Checksums that are right say nothing of who wrote the files.
+    Matching checksums do not prove who wrote the files.
 
     Raises
     ------
@@ -87,7 +87,7 @@ def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
 
 
 def damaged(place: Path | str, what: str) -> StoreError:
-    """The error for a HydraGNN file that cannot be trusted."""
+    """Return the error for a damaged HydraGNN file."""
     return StoreError(
         f"{place} {what}: the file is damaged or was written so; restore it from a copy or write "
         "it again"
@@ -99,7 +99,7 @@ def _data_name(path: Path) -> str:
 
 
 def _ask_child(path: Path, idle: float, *shards: Path) -> dict[str, Any]:
-    """Let the child read the file, or shards of a store; returns its answer."""
+    """Run the child process on the file, or on shards of a store, and return its answer."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as complaints:
         process = subprocess.Popen(
             [sys.executable, str(_CHILD), path, *shards],
@@ -116,7 +116,7 @@ def _ask_child(path: Path, idle: float, *shards: Path) -> dict[str, Any]:
             complaints.seek(0)
             trouble += f" ({_last_line(complaints.read())})"
         if trouble:
-            if shards:  # the child has printed a space for each that it began
+            if shards:  # the child prints a space for each shard that it begins
                 path = shards[max(0, os.fstat(output.fileno()).st_size - 1)]
             raise StoreError(
                 f"{path} makes ADIOS2 {trouble}: md.idx, md.0, mmd.0 or {_data_name(path)} is "
@@ -133,7 +133,7 @@ def _last_line(text: bytes) -> str:
 
 
 def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> str | None:
-    """Wait for the child; returns what it did instead of answering, None if it answered."""
+    """Wait for the child; return what it did instead of answering, None if it answered."""
     since, last = time.monotonic(), _progress(process.pid, output)
     while True:
         try:
@@ -159,12 +159,12 @@ class _Progress(NamedTuple):
     bytes: int
     """Bytes read; a slice that no block of the file covers is read without any."""
     reads: int
-    """Calls to read."""
+    """Number of read calls."""
     cpu_seconds: float
 
 
 def _progress(pid: int, output: IO[bytes]) -> _Progress:
-    """Progress of the child; if the system counts no bytes, the slices that the child reports."""
+    """Return the child's progress; if the system counts no bytes, the slices it reports."""
     slices = os.fstat(output.fileno()).st_size
     try:
         child = psutil.Process(pid)

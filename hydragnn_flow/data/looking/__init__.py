@@ -1,4 +1,4 @@
-"""A look at a directory of data, for a first configuration: its format, files and labels."""
+"""Inspection of a directory of data for a first configuration: format, files and labels."""
 
 from hydragnn_flow.data.looking.labels import Label
 from hydragnn_flow.data.looking.look import Finding, look

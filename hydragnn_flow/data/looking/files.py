@@ -1,4 +1,4 @@
-"""Files of a directory by format, and those for training, validation and test by their names."""
+"""Files of a directory by format, and by role (training, validation, test) from their names."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ _WORDS: dict[Role, tuple[str, ...]] = {
 }
 _NO_DATA = {".md", ".txt", ".pdf", ".py", ".sh", ".yaml", ".yml", ".log", ".rst", ".html", ".png"}
 _BY_HAND = {".pt": "pyg", ".npz": "voronoi", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
-"""Formats whose keys say more than files tell, by the ending of their files."""
+"""Formats that need more keys than files show, by suffix."""
 _FEW_ROWS = 20
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files of one source."""
+    """Files of one source in a directory."""
 
     folder: Path
-    """Directory the names are relative to."""
+    """Directory that the names are relative to."""
     source: dict[str, Any]
     """Section `data.source` without targets."""
     used: str
-    """The format in words."""
+    """Name of the format in words."""
     skipped: list[str] = field(default_factory=list)
     """Names of files that are not used."""
 
 
 def find_source(directory: Path) -> Files:
-    """The files of a directory, which exists, as a section `data.source`.
+    """Describe the files of an existing directory as a section `data.source`.
 
     Raises
     ------
     InputError
-        If there are none, or those of several formats, or of one that has to be written by hand.
+        If there are no data, data of several formats, or of one to be configured by hand.
     """
     if _is_store(directory):
         return _stored(directory)
@@ -81,7 +81,7 @@ def _of_one_kind(directory: Path, kinds: dict[str, list[Path]], skipped: list[st
     columns = {file: _column(file) for file in kinds.get("csv", ())}
     tables = {file: column for file, column in columns.items() if column is not None}
     if tables and all(is_path for _, is_path in tables.values()):
-        # The structures that its rows name.
+        # These structures are named by the rows of the tables.
         kinds = {kind: files for kind, files in kinds.items() if not kind.startswith("ase: ")}
     elif not tables and "csv" in kinds:
         others = {kind for kind in kinds if kind != "csv"}
@@ -124,7 +124,7 @@ def _stored(store: Path) -> Files:
 
 
 def _kind(file: Path) -> str:
-    """The source that reads a file, with ASE's name of its format; empty for what is no data."""
+    """Return the format that reads a file, with ASE's name of it; empty if it is not data."""
     name = file.name.lower()
     if file.suffix.lower() in _NO_DATA:
         return ""
@@ -141,7 +141,7 @@ def _kind(file: Path) -> str:
 
 
 def _kind_of_json(file: Path) -> str:
-    """Records or a table, an ase.db, or something else, by the beginning of the file."""
+    """Return the format of a JSON file by its beginning: records or a table, an ase.db, or none."""
     try:
         with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as content:
             start = content.read(200).decode(errors="replace").lstrip()
@@ -166,7 +166,7 @@ def _said(kind: str) -> str:
 
 
 def _column(table: Path) -> tuple[str, bool] | None:
-    """The column of a table with structures, and whether its cells are paths; None without."""
+    """Return a table's column of structures, and True if its cells are paths; None without one."""
     try:
         with table.open(newline="", encoding="utf-8-sig") as text:
             lines = csv.reader(text)
@@ -197,7 +197,7 @@ def _no_column(table: Path, cifs: Sequence[Path]) -> InputError:
 
 
 def _roles(files: Sequence[Path]) -> tuple[dict[Role, list[Path]], list[str]]:
-    """Files of each role by the words in their names, and the names of those left over."""
+    """Return files by role from the words in their names, and the names of those left over."""
     found: dict[Role | None, list[Path]] = defaultdict(list)
     for file in files:
         words = set(re.split(r"[^a-z]+", file.name.lower()))
@@ -207,13 +207,13 @@ def _roles(files: Sequence[Path]) -> tuple[dict[Role, list[Path]], list[str]]:
     elif None in found:
         found["train"], left = found.pop(None), []
     else:
-        # Somebody else trained on the part that is not here.
+        # The training file is missing, perhaps not published: train on what is here.
         found["train"], left = found.pop("val" if "val" in found else "test"), []
     return {role: found[role] for role in _WORDS if role in found}, [file.name for file in left]
 
 
 def _name(directory: Path, role: Role, files: Sequence[Path]) -> str:
-    """A file name or a glob that names just these files."""
+    """Return a file name or a glob that matches exactly these files."""
     if len(files) == 1:
         return files[0].name
     (ending, *others) = {"".join(file.suffixes[-1:]) for file in files}

@@ -1,4 +1,4 @@
-"""Labels that structures have, with level, components and unit as far as they can be told."""
+"""Labels of structures, with level, components and unit as far as the files state them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _UNITS = {
     "magmom": "μB",
     "magmoms": "μB",
 }
-"""Units of results of calculations in ASE; the records of mlearn have the first two."""
+"""Units of ASE's results of calculations; the first two are also those of mlearn's records."""
 _NO_LABELS = {"", "index", "id", "frame", "step", "number", "row", "nsites", "natoms", "num_atoms"}
 _NO_LABELS |= {"n_atoms", "nelements", "spacegroup", "spacegroup_number", "spacegroup_kinds"}
 _NO_LABELS |= {"free_energy", "tags", "momenta", "initial_magmoms", "initial_charges", "move_mask"}
@@ -33,30 +33,30 @@ _LARGEST_VECTOR = 9
 
 @dataclass(frozen=True)
 class Label:
-    """A quantity that all structures looked at have."""
+    """Quantity that all inspected structures have."""
 
     name: str
-    """For a target."""
+    """Name of a target for it."""
     key: str
-    """In the files."""
+    """Name in the files."""
     level: Level
     dim: int
     unit: str
-    """Empty if the files do not tell."""
+    """Unit; empty if the files do not state it."""
 
 
 def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, int]]:
-    """Quantities that could be learnt, in the order of the files.
+    """Return quantities that could be learnt, in the order of the files.
 
-    Numbers of one shape count, others than names and counters: whole numbers that grow by one from
-    each structure to the next.
+    Numbers of one shape count, except names and counters (whole numbers that grow by one from each
+    structure to the next).
 
     Returns
     -------
     labels
-        Those that every structure has.
+        Quantities that every structure has.
     partial
-        Keys of others, and how many structures have them.
+        Keys of other quantities, and the number of structures that have them.
     """
     found, partial = [], {}
     for key in dict.fromkeys(key for one in structures for key in one.values):
@@ -96,13 +96,13 @@ def _is_counter(values: Sequence[NDArray[np.float64]]) -> bool:
 
 
 def _unit(key: str) -> str:
-    """What the key says: ASE's own, or one in brackets at its end."""
+    """Return the unit of a key: ASE's, or one in brackets at its end."""
     brackets = re.search(r"[\[(]\s*([^\])]+?)\s*[\])]\s*$", key)
     return brackets[1] if brackets else _UNITS.get(key, "")
 
 
 def _name(key: str) -> str:
-    """A name that a target may have."""
+    """Return a valid target name for a key."""
     bare = re.sub(r"[\[(][^\])]*[\])]\s*$", "", key)
     name = re.sub(r"\W+", "_", bare, flags=re.ASCII).strip("_") or "target"
     try:

@@ -1,4 +1,4 @@
-"""A look at the structures and labels of a directory."""
+"""Inspection of the structures and labels of a directory."""
 
 from __future__ import annotations
 
@@ -25,55 +25,55 @@ from hydragnn_flow.errors import InputError
 
 _LOOKED_AT = 200
 RADIUS, _MOST_NEIGHBOURS = 5.0, 100
-"""Radius of graphs [Å], where no atom has more neighbours within it."""
+"""Radius of graphs [Å], where no atom has more than `_MOST_NEIGHBOURS` within it."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a directory holds, as far as a first configuration needs it."""
+    """Content of a directory, as far as a first configuration needs it."""
 
     folder: Path
     """Directory that file names in ``source`` are relative to."""
     source: dict[str, Any]
     """Section `data.source` without targets."""
     used: str
-    """The format in words."""
+    """Name of the format in words."""
     sizes: dict[Role, int]
-    """Structures of each role that has files of its own."""
+    """Number of structures of each role with files of its own."""
     looked_at: int
-    """Structures that were read; the following is true of these."""
+    """Number of structures that were read, to which the following refers."""
     elements: list[str]
     atoms: tuple[int, float, int]
-    """Fewest, mean and most atoms of a structure."""
+    """Minimum, mean and maximum number of atoms of a structure."""
     labels: list[Label]
     skipped: list[str] = field(default_factory=list)
     """Names of files that are not used."""
     partial: dict[str, int] = field(default_factory=dict)
-    """Keys that only some structures have, and how many."""
+    """Keys that only some structures have, and the number of these."""
     radius: float = RADIUS
-    """The longest edge, where graphs bring their edges; else that within which atoms have no more
-    neighbours than a network takes in good time."""
+    """Longest edge if graphs have their own edges; else a radius within which atoms have no more
+    neighbours than a network handles in good time."""
     edges_are_cut: bool = False
-    """Whether these leave out neighbours that are as near."""
+    """True if the graphs' edges leave out neighbours that are as near."""
     node_features: list[int] = field(default_factory=lambda: [0])
-    """Columns of the node features."""
+    """Indices of the columns of the node features."""
 
 
 def look(directory: Path) -> Finding:
-    """Look at a directory of structures with labels.
+    """Inspect a directory of structures with labels.
 
-    The first structures are read, and all are counted.
+    Some structures are read, and all are counted.
 
     Raises
     ------
     InputError
-        If it holds no data or those of several formats, or if nothing in it can be learnt.
+        If it holds no data, data of several formats, or nothing that can be learnt.
     """
     files = find_source(directory)
     if files.source["format"] == "hydragnn":
         return _look_at_store(files)
     kind = section_class(files.source["format"])
-    # Any target will do: labels are looked for in what a file says.
+    # Any target will do here: labels are searched for in all values of a file.
     section = kind.model_validate({**files.source, "targets": {"anything": ""}})
     assert isinstance(section, FilesSection)
     reader: StructureSource = section.open(files.folder, 0)
@@ -115,12 +115,12 @@ def look(directory: Path) -> Finding:
 
 
 def _radius(structures: Sequence[Found]) -> float:
-    """Radius for structures whose atoms may lie densely, as at high pressure or in another unit."""
+    """Return a radius for structures that may be dense, as at high pressure or in another unit."""
     radius = RADIUS
     for number, one in enumerate(structures):
-        # From small to large: of thousands of neighbours a list would not end.
+        # From small to large: a list of thousands of neighbours would take too long.
         for cutoff in radius / 2.0 ** np.arange(5, -1, -1):
-            with suppress(InputError):  # what is wrong with it, the preparation says
+            with suppress(InputError):  # the preparation reports what is wrong with it
                 edges = atoms_to_graph(one.atoms, cutoff, None, number).edge_index
                 if (most := max(np.bincount(edges[1]), default=0)) > _MOST_NEIGHBOURS:
                     radius = math.floor(100 * cutoff * (_MOST_NEIGHBOURS / most) ** (1 / 3)) / 100
@@ -133,14 +133,14 @@ def _count(reader: StructureSource, file: Path) -> int:
         return sum(stop - start for start, stop in reader.ranges(file))
     except InputError:
         raise
-    except Exception as error:  # parsers raise whatever their lines run into
+    except Exception as error:  # parsers may raise any exception
         raise InputError(
             f"{file} cannot be read ({reason(error)}); correct it or move it away"
         ) from None
 
 
 def _first(reader: StructureSource, files: Sequence[Path]) -> Iterator[Found]:
-    """Some structures of files that lie evenly among all."""
+    """Yield some structures from files spread evenly among all."""
     chosen = files[:: -(-len(files) // _LOOKED_AT)]
     for file in chosen:
         most = -(-_LOOKED_AT // len(chosen))
@@ -148,7 +148,7 @@ def _first(reader: StructureSource, files: Sequence[Path]) -> Iterator[Found]:
             yield from islice(reader.structures(file, 0, most), most)
         except InputError:
             raise
-        except Exception as error:  # parsers raise whatever their lines run into
+        except Exception as error:  # parsers may raise any exception
             raise InputError(
                 f"{file} cannot be read ({reason(error)}); correct it or move it away"
             ) from None
@@ -159,7 +159,7 @@ def _look_at_store(files: Files) -> Finding:
     reader = section.open(files.folder, 0)
     sizes: dict[Role, int] = {}
     records: list[ReadyGraph] = []
-    for chunk in reader.chunks():  # which refuses a store without targets
+    for chunk in reader.chunks():  # raises an error for a store without targets
         sizes[chunk.role] = sizes.get(chunk.role, 0) + chunk.stop - chunk.start
         some = islice(reader.read(chunk), _LOOKED_AT)
         records += [record for record in some if isinstance(record, ReadyGraph)]

@@ -1,4 +1,4 @@
-"""A store whose data stay where they are: its files are described, their graphs gone through."""
+"""Preparation of a store in place: files are described and checked, but not copied."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.in_place_tasks import look_request, measure_request, save_parts
-from hydragnn_flow.data.preparing.running import Progress, run_tasks
+from hydragnn_flow.data.preparing.running import Progress, Workers, run_tasks
 from hydragnn_flow.data.preparing.tasks import ATOM_UNITS
 from hydragnn_flow.data.sources import Chunk
 from hydragnn_flow.data.sources.file_names import ranges
@@ -19,11 +19,10 @@ from hydragnn_flow.data.store.manifest import Manifest
 from hydragnn_flow.data.store.statistics import Accumulator
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.tasks import Workers
 
-# Some seconds of a processor; and tasks of each split, whose records have to be put together.
+# A task takes seconds; records of more tasks per split would take long to merge.
 _GRAPHS_PER_TASK, _MOST_TASKS = 1000, 1000
-# Bytes that are read here in less time than workers take to start.
+# Bytes that this process reads in less time than workers take to start.
 _FEW_BYTES = 16 << 20
 
 
@@ -35,27 +34,27 @@ def use_in_place(
     show: Progress,
     workers: Workers | None,
 ) -> tuple[Content, Description]:
-    """Work out what the manifest of a store says that uses its data where they are.
+    """Compute the manifest of a store that uses its data in place.
 
     Parameters
     ----------
     tasks
-        Directory of the tasks' results, by which a later call continues.
+        Directory of the tasks' results, from which a later call continues.
     settings
-        What every task is told.
+        Settings common to all tasks.
     config
-        Sources that can be used so.
+        Sources that can be used in place.
     provenance
-        Everything that determines the content.
+        Settings and inputs that determine the content.
     show
-        Told of the progress.
+        Callback for the progress.
     workers
-        Who runs the tasks, unless the files are short; by default this process.
+        Function that runs the tasks, unless the files are short; by default this process.
 
     Raises
     ------
     InputError
-        If networks cannot read a file as it is, naming file and graph.
+        If networks cannot read a file as it is; the message names file and graph.
     """
     if provenance["inputs"]["bytes"] <= _FEW_BYTES:
         workers = None

@@ -1,6 +1,6 @@
-"""Tasks of a store whose data stay where they are: to look into a file, to go through some graphs.
+"""Tasks of a preparation in place: inspect a file, and check a range of its graphs.
 
-What a copy would check while it writes is checked here while statistics are gathered.
+Checks that a copy makes while it writes are made here while statistics are computed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from hydragnn_flow.files import write_json
 
 _PARTS = "parts.json"
 _TOGETHER = 64
-"""Graphs read at a time."""
+"""Number of graphs read at a time."""
 
 
 def look_request(settings: Mapping[str, Any], directory: Path, number: int) -> dict[str, Any]:
-    """The task to find out what a data set's file holds; ``settings`` are the preparation's."""
+    """Return the task to inspect a data set's file; ``settings`` are the preparation's."""
     one = DataConfig(**settings["config"]).data_sets[number]
     return {
         **settings,
@@ -49,7 +49,7 @@ def look_request(settings: Mapping[str, Any], directory: Path, number: int) -> d
 
 
 def measure_request(settings: Mapping[str, Any], directory: Path, chunk: Chunk) -> dict[str, Any]:
-    """The task to check some graphs and gather their statistics, when the files are known."""
+    """Return the task to check some graphs and compute their statistics."""
     return {
         **settings,
         "task": "measure",
@@ -60,19 +60,19 @@ def measure_request(settings: Mapping[str, Any], directory: Path, chunk: Chunk) 
 
 
 def save_parts(tasks: Path, parts: Sequence[Manifest]) -> None:
-    """Say to all tasks what the data sets are."""
+    """Write the manifests of all data sets for the tasks."""
     write_json(tasks / _PARTS, [part.model_dump(mode="json") for part in parts])
 
 
 @lru_cache(maxsize=2)
 def _part(tasks: Path, number: int) -> GraphStore:
-    """A data set; kept for the next tasks of this process, as an index may take a minute."""
+    """Open a data set, cached for later tasks of this process, as an index may take a minute."""
     values = json.loads((tasks / _PARTS).read_text(encoding="utf-8"))[number]
     return GraphStore(tasks / str(number), Manifest(**values), "random")
 
 
 def look(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Read a file through, as it has no checksums, and describe it as it will be used."""
+    """Read a whole file, as it has no checksums, and describe it as it will be used."""
     config = DataConfig(**request["config"])
     number = request["data_set"]
     source = cast(HydragnnSource, config.data_sets[number].source)
@@ -82,13 +82,13 @@ def look(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Go through graphs: what networks could not read is refused, the rest is counted."""
+    """Check a range of graphs for networks to read, and compute their statistics."""
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
     manifest = store.manifest
     statistics = Accumulator(manifest.targets, manifest.node_features)
     own_edges, truncation = False, Truncation()
-    with closing(store):  # its files; what is known of their rows is kept
+    with closing(store):  # closes its files, but keeps the index of their rows
         for first in range(chunk.start, chunk.stop, _TOGETHER):
             last = min(first + _TOGETHER, chunk.stop)
             graphs = list(store[split].between(first, last))
@@ -100,7 +100,7 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 ready.graph(*within)
                 own_edges = own_edges or ready.has_own_edges(*within)
                 truncation += ready.truncation(graph, *within)
-            # Soon, and not when all have been read.
+            # Raised early, not when all have been read.
             if request["whole_lists"] and truncation.atoms:
                 kept = None if own_edges else within[1]
                 raise InputError(truncation.refusal(within[0], kept, so_far=True))
@@ -112,7 +112,7 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _ready(graph: Data, manifest: Manifest, index: int, origin: str, cutoff: float) -> ReadyGraph:
-    """A graph whose labels and geometry have been checked as those of a copy are."""
+    """Return a graph after the checks of labels and geometry that a copy would make."""
     arrays = {key: graph[key].numpy() for key in ("cell", "pbc")}
     cell, _ = box(arrays, origin)
     if not np.array_equal(cell, arrays["cell"]):

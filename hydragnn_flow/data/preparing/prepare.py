@@ -1,4 +1,4 @@
-"""Building the store of a configuration, once."""
+"""Preparation of the store of a configuration, once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.in_place import use_in_place
-from hydragnn_flow.data.preparing.running import Progress, run_tasks
+from hydragnn_flow.data.preparing.running import Progress, Workers, run_tasks
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
@@ -34,24 +34,23 @@ from hydragnn_flow.data.store.describe import Content, Description, join_content
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import commit_store
-from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 from hydragnn_flow.files import write_json
-from hydragnn_flow.tasks import NoWorkers, Workers
 
 T = TypeVar("T")
 
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a record that decide the splits of a data set."""
-# Counted up when a task records something new: those finished before are not continued.
+# Version of the records: tasks finished with another version are not continued.
 _RECORDS = 4
 # Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
 _TASKS = 64
 _FEWEST, _MOST = 32, 4096
-# Bytes verified in some seconds; of a larger store each block is, when it is first read.
+# Bytes verified in some seconds; blocks of a larger store are verified when first read.
 _SOON = 8 << 30
-# So many are read here: to start workers would take longer.
+# Number of structures that this process reads faster than workers start.
 _FEW = 1000
-# Shards this long read as fast as longer ones and are written side by side.
+# Shards of this size are read as fast as longer ones, and can be written in parallel.
 _SHARD_BYTES = 1 << 30
 
 
@@ -67,46 +66,46 @@ def prepare_store(
     whole_lists: bool = False,
     encodings: int = 0,
 ) -> GraphStore:
-    """Build the store of a configuration, or open it where it is built already.
+    """Build the store of a configuration, or open it if it exists.
 
-    First the structures are read and their graphs made, in tasks of some hundred; then, when it is
-    known which of them are duplicates, they are divided into splits and written to the shards.
-    Finished tasks stay when the process ends early, and the same call continues from there. Of data
-    that are used in place nothing is written but the manifest.
+    First structures are read and their graphs built, in tasks of some hundred. When duplicates are
+    known, structures are divided into splits and written to the shards. Finished tasks are kept
+    when the process ends early, and the same call continues from there. For data in place only the
+    manifest is written.
 
     Parameters
     ----------
     config
-        Source and split.
+        Configuration of sources and splits.
     cutoff
-        Longest edge [Å].
+        Maximum length of an edge [Å].
     max_neighbours
-        Nearest neighbours kept of each atom; None keeps all.
+        Number of nearest neighbours kept per atom; None keeps all.
     seed
-        Determines generated structures and the split.
+        Seed of generated structures and of the splits.
     path
-        The store's directory.
+        Directory of the store.
     progress
-        Told what is being done, how many are done, and of how many.
+        Callback with the kind of work, the number done and the total.
     workers
-        Who runs the tasks, unless they are few; by default this process.
+        Function that runs the tasks, unless they are few; by default this process.
     whole_lists
-        Refuse structures whose neighbour lists leave out neighbours within the cutoff, as soon as
-        some have been read. In a finished store this is not looked for: its manifest says it.
+        True to refuse structures with truncated neighbour lists, as soon as some have been read. A
+        finished store is not checked: its manifest states the truncation.
     encodings
-        Number of Laplacian encodings that graphs get which bring no ``pe``; see
+        Number of Laplacian encodings for graphs without ``pe``; see
         :func:`~hydragnn_flow.data.laplacian.laplacian_encodings`. 0 for none.
 
     Returns
     -------
     GraphStore
-        In mode ``random``: whoever prepares a store need not have its graphs in memory.
+        Store in mode ``random``, as preparing it does not need its graphs in memory.
 
     Raises
     ------
     InputError
-        If the input is at fault (naming file and structure), no worker will come, or ``path``
-        holds something else: a store of other data or settings, a damaged store, no store.
+        If the input is wrong (the message names file and structure), no worker will come, or
+        ``path`` holds something else: a store of other data or settings, a damaged store, no store.
     CampaignStopped
         If the processes of a task are lost again and again.
     """
@@ -114,7 +113,7 @@ def prepare_store(
     provenance = _provenance(config, cutoff, max_neighbours, seed)
     if path.exists():
         store = _reuse(path, provenance, encodings)
-        # Files of workers that outlived their driver, and the end of this preparation.
+        # Files of workers that outlived their driver, and of an interrupted preparation.
         shutil.rmtree(building_of(path, "preparing"), ignore_errors=True)
         return store
     show = progress or (lambda what, done, total: None)
@@ -166,7 +165,7 @@ def prepare_store(
 def _provenance(
     config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
 ) -> dict[str, Any]:
-    """Everything that determines the content; files count by their content, not by their place."""
+    """Return everything that determines the content; files count by content, not by path."""
     return {
         **_sources(config),
         "split": config.split.model_dump(mode="json"),
@@ -186,7 +185,7 @@ def _sources(config: DataConfig) -> dict[str, Any]:
 
 
 def _computed_inputs(config: DataConfig, encoded: bool, encodings: int) -> dict[str, Any]:
-    """What the graphs of new structures need to be like those of the store."""
+    """Return the settings that graphs of new structures need to be like the store's."""
     computed: dict[str, Any] = {}
     if encoded:
         computed[ENCODINGS] = encodings
@@ -214,7 +213,7 @@ def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphSt
 
 
 def _given(value: Any) -> Any:
-    """A value without the keys of mappings that are not given; earlier releases had fewer."""
+    """Drop mappings' keys that are not given, as earlier releases had fewer keys."""
     if isinstance(value, list):
         return [_given(inner) for inner in value]
     if not isinstance(value, Mapping):
@@ -224,7 +223,7 @@ def _given(value: Any) -> Any:
 
 @contextmanager
 def _kept_unless_input_is_wrong(building: Path) -> Iterator[None]:
-    """Keep finished tasks for the next time; input that is at fault will be other input then."""
+    """Keep finished tasks for the next time, unless the input is wrong."""
     try:
         yield
     except (StoreError, NoWorkers):
@@ -240,7 +239,7 @@ def _kept_unless_input_is_wrong(building: Path) -> Iterator[None]:
 
 
 def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
-    """The directory of the tasks; those for other data or settings are forgotten.
+    """Return the directory of the tasks, deleting tasks for other data or settings.
 
     Each combination has a directory of its own: a worker that outlives its driver may still finish
     a task of an earlier configuration.
@@ -261,7 +260,7 @@ def _read(
     show: Progress,
     workers: Workers | None,
 ) -> tuple[list[Path], list[dict[str, Any]]]:
-    """Read all structures; returns the directories of the tasks, in order, and their records."""
+    """Read all structures; return the directories of the tasks, in order, and their records."""
     per_task = min(max(-(-_size(chunks) // _TASKS), _FEWEST), _MOST)
     groups = _grouped(chunks, [_size([chunk]) for chunk in chunks], per_task)
     units = [tasks / f"unit-{number:05d}" for number in range(len(groups))]
@@ -274,7 +273,7 @@ def _size(chunks: Sequence[Chunk]) -> int:
 
 
 def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[T]]:
-    """Consecutive items in groups of a size that reaches ``least``, the last may be smaller."""
+    """Group consecutive items up to a size of ``least`` or more; the last may be smaller."""
     groups: list[list[T]] = [[]]
     held = 0
     for item, size in zip(items, sizes, strict=True):
@@ -287,7 +286,7 @@ def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[
 
 
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
-    """Compare what was read in different tasks, each of which is consistent in itself."""
+    """Compare the records of different tasks, each of which is consistent in itself."""
     for record in records[1:]:
         if record["encoded"] != records[0]["encoded"]:
             raise InputError(
@@ -320,7 +319,7 @@ def _keys(record: Mapping[str, Any]) -> dict[str, Any]:
 def _divide(
     config: DataConfig, units: Sequence[Path], records: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, Any]:
-    """Say for each structure which split it is in; returns what the manifest keeps of that."""
+    """Write the split of each structure, and return a summary for the manifest."""
     data_set = np.array([number for record in records for number in record["data_set"]])
     deciding = [[value for record in records for value in record[name]] for name in _DECIDING]
     split_of = np.full(len(data_set), "", dtype=object)
@@ -355,8 +354,8 @@ def _write(
     show: Progress,
     workers: Workers | None,
 ) -> Content:
-    """Write the shards; returns what they hold."""
-    # A shard of units of which all is left out would have no keys.
+    """Write the shards and return their content."""
+    # A shard from units with all structures left out would have no keys.
     divided = [set(load_split(unit)) - {""} for unit in units]
     kept = [(u, r) for u, r, names in zip(units, records, divided, strict=True) if names]
     splits = [name for name in SPLITS if name in set().union(*divided)]
@@ -373,7 +372,7 @@ def _write(
 
 
 def _together(tasks: Path, content: Content) -> Path:
-    """Bring the shards together; returns their directory."""
+    """Move the shards into one directory and return it."""
     staging = tasks / "store"
     staging.mkdir(exist_ok=True)
     for shard in content.shards:

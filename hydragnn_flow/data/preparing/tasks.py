@@ -1,10 +1,10 @@
 """Tasks of a store's preparation: read some structures, or write some shards.
 
-Those of a store whose data stay where they are have a file of their own.
+Tasks of a preparation in place are in ``in_place_tasks``.
 
-A task's result is a directory, built under a name of its own and renamed when it is complete; so a
-task may be run twice, even at the same time, and a killed one leaves nothing that could be taken
-for a result. Requests and results are JSON.
+A task's result is a directory, built under its own temporary name and renamed when it is complete.
+A task may therefore run twice, even at the same time, and a killed one leaves nothing that could be
+mistaken for a result. Requests and results are JSON.
 """
 
 from __future__ import annotations
@@ -47,24 +47,23 @@ RECORD = "record.json"
 ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
 SPLITS = tuple(SPLIT_OF_ROLE.values())
 _ALL = "structures"
-"""The one split of shards whose graphs have not been divided yet."""
+"""Name of the only split in shards whose graphs have not been divided yet."""
 
 
 def run_task(request: Mapping[str, Any]) -> None:
-    """Run a task, unless its result is there already.
+    """Run a task, unless its result exists.
 
     Parameters
     ----------
     request
-        As :func:`read_request`, :func:`write_request`, or those of a store in place make it.
+        Request made by :func:`read_request` or :func:`write_request`, or for a store in place.
 
     Raises
     ------
     InputError
-        If the input is at fault.
+        If the input is wrong.
     StoreError
-        If the result cannot be written, or the directory of all tasks is gone: whoever wanted
-        the result wants it no more.
+        If the result cannot be written, or is no longer needed and its directory is gone.
     """
     target = Path(request["directory"])
     if (target / RECORD).exists():
@@ -94,7 +93,7 @@ _Work = Callable[[Mapping[str, Any], Path], dict[str, Any]]
 def read_request(
     settings: Mapping[str, Any], directory: Path, chunks: Sequence[Chunk]
 ) -> dict[str, Any]:
-    """The task to read structures and make their graphs; ``settings`` are the preparation's."""
+    """Return the task to read structures and build graphs; ``settings`` are the preparation's."""
     first, last = chunks[0], chunks[-1]
     what = (
         f"structures {first.start} of {first.file or 'those generated'} to "
@@ -112,9 +111,9 @@ def read_request(
 def write_request(
     settings: Mapping[str, Any], directory: Path, units: Sequence[Path], splits: Sequence[str]
 ) -> dict[str, Any]:
-    """The task to write the graphs of some finished reading tasks to the shards of the store.
+    """Return the task to write graphs of finished reading tasks to shards of the store.
 
-    ``splits`` are those that the store has.
+    ``splits`` are the splits of the store.
     """
     return {
         **settings,
@@ -127,21 +126,22 @@ def write_request(
 
 
 def finished_tasks(tasks: Path) -> set[str]:
-    """Names of the directories of finished tasks.
+    """Return the directory names of finished tasks.
 
-    Asked one by one for their records, NFS would remember for half a minute which are not there.
+    They are listed at once: if asked for single records, NFS would remember for half a minute which
+    do not exist.
     """
     return {entry.name for entry in tasks.iterdir() if not entry.name.startswith(".")}
 
 
 def load_record(directory: Path) -> dict[str, Any]:
-    """Record of a finished task."""
+    """Read the record of a finished task."""
     record: dict[str, Any] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
     return record
 
 
 def content_of(record: Mapping[str, Any]) -> Content:
-    """The shards a finished task wrote."""
+    """Return the shards that a finished task wrote."""
     return Content(
         [Shard(**shard) for shard in record["shards"]],
         {key: Key(**described) for key, described in record["keys"].items()},
@@ -150,7 +150,7 @@ def content_of(record: Mapping[str, Any]) -> Content:
 
 
 def targets_of(record: Mapping[str, Any]) -> dict[str, Target]:
-    """The targets a reading task found."""
+    """Return the targets that a reading task found."""
     return {name: Target(**found) for name, found in record["targets"].items()}
 
 
@@ -185,7 +185,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 groups.append(record.group)
                 data_sets.append(chunk["data_set"])
         content = series.close()
-    # Here, after some hundred structures, and not when all have been read.
+    # Raised after some hundred structures, not when all have been read.
     if request["whole_lists"] and truncation.atoms:
         kept = None if own_edges else within[1]
         raise InputError(truncation.refusal(within[0], kept, so_far=True))
@@ -213,7 +213,7 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:
-    """Give a graph encodings; whether they were computed, as for all graphs or for none."""
+    """Add encodings to a graph; return True if computed, which must hold for all graphs or none."""
     computed = add_encodings(graph, k)
     if before is not None and computed != before:
         has = "no key 'pe', but" if computed else "a key 'pe', and not all"
@@ -254,17 +254,17 @@ def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
 
 
 _WORK: dict[str, _Work] = {"read": _read, "write": _write, "look": look, "measure": measure}
-"""What each kind of task does in its directory; returns its record."""
+"""Function of each kind of task, which works in its directory and returns its record."""
 
 
 def load_split(unit: Path) -> list[str]:
-    """The split of each structure of a reading task; empty for those left out."""
+    """Read the split of each structure of a reading task; empty for those left out."""
     names: list[str] = json.loads(split_file(unit).read_text(encoding="utf-8"))
     return names
 
 
 def split_file(unit: Path) -> Path:
-    """File with the splits of a reading task's structures."""
+    """Return the file with the splits of a reading task's structures."""
     return unit.with_name(f"{unit.name}.split.json")
 
 

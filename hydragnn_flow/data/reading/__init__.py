@@ -1,1 +1,1 @@
-"""Ways to read a split: shared memory, random access, streams; and batches from whole arrays."""
+"""Readers of a split: shared memory, random access, streams; and batches from whole arrays."""

@@ -1,4 +1,4 @@
-"""Batches made of whole arrays, equal to what PyG's collate makes graph by graph."""
+"""Collation of batches from whole arrays, equal to PyG's collation graph by graph."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from hydragnn_flow.errors import SelectionError
 def collate(
     values: Mapping[str, NDArray[Any]], rows: Mapping[str, GraphRows], graphs: NDArray[np.int64]
 ) -> Batch:
-    """Make a batch of the values of some graphs, laid end to end in the batch's order.
+    """Build a batch from the concatenated values of some graphs, in the batch's order.
 
     Parameters
     ----------
     values
-        Each key's values, fresh arrays that become the batch's own.
+        Values of each key, new arrays that the batch takes over.
     rows
-        How many rows of each key each graph has.
+        Numbers of rows of each key in each graph.
     graphs
-        The graphs.
+        Indices of the graphs in the split.
 
     Returns
     -------
@@ -55,7 +55,7 @@ def collate(
         slices[key] = torch.from_numpy(bounds)
     batch.batch = torch.from_numpy(np.repeat(np.arange(len(graphs)), np.diff(atoms)))
     batch.ptr = torch.from_numpy(atoms.copy())
-    # PyG's own bookkeeping, by which to_data_list() and batch[i] take a batch apart again.
+    # PyG's own bookkeeping, by which to_data_list() and batch[i] split a batch again.
     batch._num_graphs = len(graphs)
     batch._slice_dict = slices
     batch._inc_dict = increments
@@ -65,14 +65,14 @@ def collate(
 def checked(
     indices: Sequence[int] | NDArray[np.int64] | Tensor, length: int, where: str
 ) -> NDArray[np.int64]:
-    """Graph indices counted from the front, all within range.
+    """Return graph indices counted from the front, after checking their range.
 
     Raises
     ------
     SelectionError
-        Naming ``where``, for none, or one that is out of range.
+        If there are none, or one is out of range; the message names ``where``.
     TypeError
-        For indices that are no integers.
+        If the indices are not integers.
     """
     numbers = np.asarray(indices).reshape(-1)
     if len(numbers) == 0:

@@ -1,4 +1,4 @@
-"""Graphs from disk, at any place, each read straight into the batch it becomes part of."""
+"""Random access to graphs on disk, each read directly into its batch."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from hydragnn_flow.data.columns import Column, bounds_of
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ReadInto
 
-# Memory for each key of whole graphs.
+# Memory to cache each key of whole graphs.
 _KEEP_BYTES = 64 << 20
 
 
 class DiskReader:
-    """Reads a split from its shards.
+    """Reader of a split from its shards.
 
     Parameters
     ----------
     index
-        Where each graph's rows are.
+        Index of each graph's rows.
     """
 
     def __init__(self, index: SplitIndex) -> None:
@@ -57,7 +57,7 @@ class DiskReader:
         return (self.take(graphs) for graphs in selections)
 
     def columns(self, graphs: NDArray[np.int64]) -> dict[str, Column]:
-        """The keys of some graphs, as they are written to a store."""
+        """Return the keys of some graphs as columns for a store."""
         return {
             key: Column(values, self._index.keys[key].dim, self._index.rows(key).counts(graphs))
             for key, values in self.take(graphs).items()
@@ -82,7 +82,7 @@ class DiskReader:
             shard.close()
 
     def _fill(self, key: str, runs: _Runs, out: NDArray[Any], places: NDArray[np.int64]) -> None:
-        """Read a key's rows of every run to their places in ``out``."""
+        """Read a key's rows of every run to their positions in ``out``."""
         index, described = self._index, self._index.keys[key]
         rows = index.rows(key)
         starts = rows.starts(runs.graphs) - rows.starts(index.first[runs.shards])
@@ -112,7 +112,7 @@ class DiskReader:
                 run[...] = narrow
 
     def _runs(self, graphs: NDArray[np.int64]) -> _Runs:
-        """Stretches of consecutive graphs of one shard, in the order of the files."""
+        """Return runs of consecutive graphs of one shard, in the order of the files."""
         shards = np.searchsorted(self._index.first, graphs, side="right") - 1
         breaks = np.flatnonzero((np.diff(graphs) != 1) | (np.diff(shards) != 0)) + 1
         begins = np.concatenate([[0], breaks])
@@ -122,7 +122,7 @@ class DiskReader:
         return _Runs(shards[begins], graphs[begins], begins, ends)
 
     def _visit(self, graphs: NDArray[np.int64]) -> None:
-        """Verify the blocks of some graphs, each before it is first read, and keep what is small.
+        """Verify the blocks of some graphs before they are first read, and cache small keys.
 
         Keys of whole graphs are a few bytes each. One read per graph would cost far more, and
         reading more than a block at a time would read values that may never be used.
@@ -148,19 +148,19 @@ class DiskReader:
 
 
 def _belongs_to_graphs(index: SplitIndex, key: str) -> bool:
-    """Whether each graph has the same few rows of a key, such as an energy or a cell."""
+    """Return True if each graph has the same few rows of a key, such as an energy or a cell."""
     return index.rows(key).pointer is None and index.keys[key].dim == 0
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """Stretches of consecutive graphs."""
+    """Runs of consecutive graphs."""
 
     shards: NDArray[np.int64]
-    """Number of the shard of each."""
+    """Number of the shard of each run."""
     graphs: NDArray[np.int64]
-    """First graph of each."""
+    """First graph of each run."""
     begins: NDArray[np.int64]
-    """First position of each among the graphs to read."""
+    """First position of each run among the graphs to read."""
     ends: NDArray[np.int64]
-    """Position behind the last of each among them."""
+    """Position after the last of each run among them."""

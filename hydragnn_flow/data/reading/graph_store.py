@@ -1,4 +1,4 @@
-"""GraphStore: material graphs on disk."""
+"""GraphStore: material graphs on disk, opened safely and read in one of three modes."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ _logger = logging.getLogger(__name__)
 class GraphStore:
     """Material graphs on disk, in splits: ``store["trainset"]``.
 
-    Made by :meth:`open`, which reads the manifest and verifies sizes and metadata. Payload is
-    verified when it is first read. A context manager; without one, memory shared with other
-    processes is released when neither the store nor a split of it is held any more.
+    Stores are opened by :meth:`open`, which reads the manifest and verifies sizes and metadata.
+    Payload is verified when it is first read. A store is a context manager; without one, memory
+    shared with other processes is released when neither the store nor a split of it is referenced
+    any more.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class GraphStore:
         self._staged: NodeEntry | None = None
         keys = {key: value for key, value in manifest.keys.items() if key not in without}
         folder = path
-        # Data that are used in place are so because they are large, and no disk of a node is.
+        # Data are used in place because they are large, larger than the disk of a node.
         scratch = None if scratch is None else Path(scratch)
         local = None if manifest.in_place else scratch
         if local is not None and (mode != "memory" or is_here(path, manifest, local)):
@@ -81,30 +82,30 @@ class GraphStore:
     ) -> GraphStore:
         """Open a store directory, or a single ``.bp`` that HydraGNN wrote.
 
-        A HydraGNN file carries neither units nor checksums: its manifest is worked out from its
-        arrays, and another process tries it out first, since a damaged one can take down whoever
-        opens it.
+        A HydraGNN file has neither units nor checksums: its manifest is computed from its arrays,
+        and another process reads it first, since a damaged file can crash the process that opens
+        it.
 
         Parameters
         ----------
         path
-            The store.
+            Directory of the store.
         mode
             ``memory``: whole splits in memory, one copy for all processes of a node. ``random``:
             each graph from disk. ``stream``: from disk block by block, for splits larger than
             memory, whose graphs then have to be read roughly in the order of a plan made for
-            that (:func:`hydragnn_flow.training.batching.plan_epoch`).
+            that (:func:`hydragnn_flow.training.epochs.plan_epoch`).
         without
             Keys to leave out of the graphs.
         scratch
             Fast local directory. Modes ``random`` and ``stream`` read from a verified copy there,
-            made once per node, unless the data are used in place; ``memory`` uses it where
+            made once per node, unless the data are used in place; ``memory`` uses it if
             ``/dev/shm`` has no room.
 
         Raises
         ------
         StoreError
-            Naming the file that is missing, damaged or no store.
+            If a file is missing, damaged or not a store; the message names it.
         InputError
             If there is no such mode.
         """
@@ -156,8 +157,8 @@ class GraphStore:
 def open_foreign(path: str | Path) -> GraphStore:
     """Open a store that somebody else may have made, in mode ``random``.
 
-    Another process tries its shards first; a run's own store, which many processes open, needs no
-    trial. Parameters and errors are those of :meth:`GraphStore.open`.
+    Another process tries its shards first, which a run's own store does not need. Parameters and
+    errors are those of :meth:`GraphStore.open`.
     """
     store = GraphStore.open(path, "random")
     if (Path(path) / MANIFEST).exists():
@@ -170,8 +171,8 @@ def _open_reader(
 ) -> Reader:
     """Open the reader of a split.
 
-    It gets what it needs and not the store, which would then hold itself; ``staged`` is the copy
-    that the shards are read from, kept as long as a split is held.
+    It does not get the store, which would then keep a reference to itself. ``staged`` is the copy
+    that the shards are read from, kept as long as a split is referenced.
     """
     if mode == "memory":
         return in_shared_memory(index, data, scratch)
@@ -184,7 +185,7 @@ def verify_payload(store: GraphStore) -> None:
     Raises
     ------
     StoreError
-        Naming the file that has changed.
+        If a file has changed; the message names it.
     """
     for shard in store.manifest.shards:
         for name, record in shard.files.items():

@@ -21,39 +21,39 @@ class GraphRows:
     """Rows of each graph, for all keys that share the same numbers of rows."""
 
     pointer: NDArray[np.int64] | None
-    """First row of each graph and the end of the last, [n_graphs + 1]; None if all are alike."""
+    """First row of each graph and the end, [n_graphs + 1]; None if all have equally many rows."""
     each: int = 0
-    """GraphRows of each graph, where all are alike."""
+    """Rows of each graph, if all have equally many."""
 
     def starts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """First row of each of ``graphs``."""
+        """Return the first row of each of ``graphs``."""
         return graphs * self.each if self.pointer is None else self.pointer[graphs]
 
     def counts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Number of rows of each of ``graphs``."""
+        """Return the number of rows of each of ``graphs``."""
         if self.pointer is None:
             return np.full(len(graphs), self.each, dtype=np.int64)
         counts: NDArray[np.int64] = self.pointer[graphs + 1] - self.pointer[graphs]
         return counts
 
     def start(self, graph: int) -> int:
-        """First row of one graph; of the one after the last, the number of rows."""
+        """Return the first row of one graph; for the one after the last, the number of rows."""
         return graph * self.each if self.pointer is None else int(self.pointer[graph])
 
 
 class SplitIndex:
-    """The index of one split over all its shards.
+    """Index of one split over all its shards.
 
     Parameters
     ----------
     split
-        Its name.
+        Name of the split.
     keys
-        The keys to read, ``x`` and ``edge_index`` among them.
+        Keys to read, with ``x`` and ``edge_index``.
     shards
-        The files, in order.
+        Files of the shards, in order.
     graphs
-        How many graphs each holds.
+        Number of graphs of the split in each shard.
     """
 
     def __init__(
@@ -75,23 +75,23 @@ class SplitIndex:
 
     @property
     def branch_runs(self) -> list[tuple[int, int]] | None:
-        """Branches of neighbouring graphs, and how many these are; None if a shard does not say."""
+        """Branches of consecutive graphs and their numbers; None if a shard does not know them."""
         runs = [shard.branch_runs(self.split) for shard in self.shards]
         known = [of_shard for of_shard in runs if of_shard is not None]
         return None if len(known) < len(runs) else [run for of_shard in known for run in of_shard]
 
     @cached_property
     def atoms(self) -> GraphRows:
-        """The rows of keys with one row per atom."""
+        """Rows of keys with one row per atom."""
         return self._ragged("x")
 
     @cached_property
     def edges(self) -> GraphRows:
-        """The rows of keys with one row per edge."""
+        """Rows of keys with one row per edge."""
         return self._ragged("edge_index")
 
     def rows(self, key: str) -> GraphRows:
-        """The rows of a key; the same object for all keys of atoms, and for all of edges."""
+        """Return the rows of a key; the same object for all keys of atoms, and for all of edges."""
         described = self.keys[key]
         if described.node:
             return self.atoms
@@ -104,16 +104,16 @@ class SplitIndex:
 
     @cached_property
     def block_bounds(self) -> NDArray[np.int64]:
-        """First graph of each block that is read as one, and the end of the last."""
+        """First graph of each block that is read as one, and the end, [n_blocks + 1]."""
         return np.array([*(first for first, *_ in self._blocks), len(self)], dtype=np.int64)
 
     def verify(self, block: int) -> None:
-        """Compare the checksum of a block, if it has one.
+        """Verify the checksum of a block, if it has one.
 
         Raises
         ------
         StoreError
-            If the bytes are not those that were written.
+            If the bytes have changed.
         """
         _, shard, number = self._blocks[block]
         if number is not None:
@@ -121,7 +121,7 @@ class SplitIndex:
 
     @cached_property
     def _blocks(self) -> list[tuple[int, int, int | None]]:
-        """First graph, shard, and number within the split's blocks of that shard, of each block."""
+        """First graph, shard, and number among the split's blocks in it, of each block."""
         blocks: list[tuple[int, int, int | None]] = []
         for number, shard in enumerate(self.shards):
             first, last = self.first[number : number + 2].tolist()
@@ -137,12 +137,12 @@ class SplitIndex:
         return blocks
 
     def row_bytes(self, key: str) -> int:
-        """Bytes of one row of a key, as tensors hold it."""
+        """Return the bytes of one row of a key in a tensor."""
         described = self.keys[key]
         return int(np.dtype(described.dtype).itemsize * np.prod(described.shape, dtype=np.int64))
 
     def graph_bytes(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of each of ``graphs``, as tensors hold them."""
+        """Return the bytes of each of ``graphs`` in tensors."""
         size = np.zeros(len(graphs), dtype=np.int64)
         for key in self.keys:
             size += self.rows(key).counts(graphs) * self.row_bytes(key)
@@ -153,6 +153,6 @@ class SplitIndex:
         return GraphRows(bounds_of(np.concatenate(counts)))
 
     def _cut(self, first: int, last: int) -> NDArray[np.int64]:
-        """Begins of blocks of about 4 MB among graphs ``first`` to ``last - 1``, from ``first``."""
+        """Cut graphs ``first`` to ``last - 1`` into blocks of about 4 MB; return their starts."""
         number = np.cumsum(self.graph_bytes(np.arange(first, last))) // _STREAM_BYTES
         return np.concatenate([[0], np.flatnonzero(np.diff(number)) + 1]).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Summary and check of a store: ``store info`` and ``store check`` as plain data."""
+"""Summary and check of a store as plain data, for ``store info`` and ``store check``."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _SETS = {"val": "validation set", "test": "test set"}
 
 
 def store_summary(store: GraphStore) -> dict[str, Any]:
-    """Summary of a store.
+    """Summarise a store as plain data.
 
     Returns
     -------
     dict
-        ``path``, ``version``, ``dtypes``, ``shards`` (their number), ``splits`` (graphs, atoms,
-        edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and shape by name,
-        with words for numbers that differ between graphs), ``units`` (by key), ``elements``
-        (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of ``pos``],
-        ``max_neighbours``, ``truncation`` (numbers by name, None if they were not counted),
-        ``truncated`` (sentences), ``avg_num_neighbors``, ``in_place`` (paths of
-        shards that are used where they are), ``bytes_in_place``, ``bytes`` on disk, ``left_out``
-        (sentences), ``duplicates`` (by split), ``provenance``.
+        Summary with ``path``, ``version``, ``dtypes``, ``shards`` (their number), ``splits``
+        (graphs, atoms, edges by name), ``targets`` (level, dim, unit by name), ``keys`` (dtype and
+        shape by name, with words for numbers that differ between graphs), ``units`` (by key),
+        ``elements`` (symbols), ``branches`` (numbers), ``node_features``, ``cutoff`` [unit of
+        ``pos``], ``max_neighbours``, ``truncation`` (numbers by name, None if not counted),
+        ``truncated`` (sentences), ``avg_num_neighbors``, ``in_place`` (paths of shards in place),
+        ``bytes_in_place``, ``bytes`` on disk, ``left_out`` (sentences), ``duplicates`` (by split),
+        ``provenance``.
     """
     manifest = store.manifest
     as_it_is = {"version", "dtypes", "splits", "targets", "units", "branches", "node_features"}
@@ -61,7 +61,7 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
 
 
 def left_out(store: GraphStore) -> list[str]:
-    """A sentence for each reason for which structures of the input are not in the store."""
+    """Return a sentence on each reason why input structures are not in the store."""
     reasons = store.manifest.provenance.get("division", {}).get("left_out", {})
     sentences = []
     for reason, n in reasons.items():
@@ -74,7 +74,7 @@ def left_out(store: GraphStore) -> list[str]:
 
 
 def truncated(store: GraphStore) -> list[str]:
-    """A sentence where the edges leave out neighbours that are within the cutoff."""
+    """Return a sentence if the edges leave out neighbours within the cutoff."""
     manifest = store.manifest
     truncation = manifest.truncation
     if truncation is None or not truncation.atoms or manifest.cutoff is None:
@@ -84,7 +84,7 @@ def truncated(store: GraphStore) -> list[str]:
 
 
 def unseen(store: GraphStore) -> list[str]:
-    """A sentence where structures to judge by have elements that no structure to train on has."""
+    """Return a sentence if validation or test have elements that training lacks."""
     names = ", ".join(chemical_symbols[number] for number in sorted(store.manifest.unseen))
     if not names:
         return []
@@ -102,22 +102,22 @@ def check_store(
     Parameters
     ----------
     path
-        The store, or a HydraGNN ``.bp``: that one has no checksums, and is read and compared with
-        itself where it is opened.
+        Directory of the store, or a HydraGNN ``.bp``: this has no checksums, and is read and
+        checked for consistency when it is opened.
     progress
-        Told what is being done, how much is done, and of how much: megabytes verified, graphs read.
+        Callback with the kind of work, the amount done and the total (MB verified, graphs read).
 
     Returns
     -------
     dict
-        ``path``, ``files`` (names within the store that were verified, or absolute of data in
-        place; none for a HydraGNN file), ``unverified`` (files in place that have no checksum),
+        Result with ``path``, ``files`` (verified names within the store, absolute for data in
+        place; none for a HydraGNN file), ``unverified`` (files in place without a checksum),
         ``bytes`` verified, ``graphs`` read.
 
     Raises
     ------
     StoreError
-        Naming what is damaged.
+        If a file is damaged; the message names it.
     """
     show = progress or (lambda what, done, total: None)
     with open_foreign(path) as store:

@@ -1,4 +1,4 @@
-"""Lines of an array, joined to batches; and the protocol of the three ways to read a split."""
+"""Protocol of the readers of a split, and lines of arrays that are joined to batches."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hydragnn_flow.data.store.manifest import Key
 
 
 class Reader(Protocol):
-    """A way of reading the graphs of one split."""
+    """Reader of the graphs of one split."""
 
     def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Each key's values of the given graphs, end to end, in fresh arrays."""
+        """Return each key's values of the given graphs, concatenated, in new arrays."""
 
     def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Values as :meth:`take` gives them for each of several selections, possibly read ahead."""
+        """Yield the values of :meth:`take` for each selection, possibly reading ahead."""
 
     def column(self, key: str) -> NDArray[Any]:
-        """The values of a key of all graphs."""
+        """Return the values of a key for all graphs."""
 
     def close(self) -> None:
-        """Let go of files and memory."""
+        """Release files and memory."""
 
 
 Lines = list[memoryview]
-"""An array as contiguous lines along the dimension in which graphs follow one another."""
+"""Array as contiguous lines along the dimension in which graphs are concatenated."""
 
 
 def lines_of(array: NDArray[Any], dim: int) -> Lines:
-    """The lines of an array: itself, or each of its rows if graphs are side by side."""
+    """Return the lines of an array: itself, or each of its rows if graphs are side by side."""
     if dim == 0:
         return [array.data]
     lines = array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
@@ -41,16 +41,16 @@ def lines_of(array: NDArray[Any], dim: int) -> Lines:
 
 
 def join_lines(pieces: list[list[memoryview]], dtype: np.dtype[Any], key: Key) -> NDArray[Any]:
-    """Copy pieces end to end to a new array of the key's own type.
+    """Concatenate pieces to a new array of the key's own type.
 
     Parameters
     ----------
     pieces
-        For each line of the result, the pieces it is made of.
+        Pieces of each line of the result.
     dtype
         Type of the pieces.
     key
-        What the result is.
+        Description of the key whose values are joined.
     """
     # One copy per piece; NumPy's concatenate looks up a transfer function for each and takes a
     # third longer.

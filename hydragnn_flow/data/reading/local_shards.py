@@ -1,4 +1,4 @@
-"""Copies of a store's shards on the node's own disk: sent there ahead of their use, or copied."""
+"""Copies of a store's shards on the node's own disk, sent there in advance or copied."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from hydragnn_flow.errors import StoreError
 
 
 def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
-    """Digest of the stored bytes and of the keys that are read."""
+    """Return a digest of the stored bytes and of the keys that are read."""
     digest = hashlib.blake2b(manifest.model_dump_json().encode(), digest_size=8)
     digest.update(repr(list(keys)).encode())
     for shard in manifest.shards:
-        if not shard.files:  # no checksums: then it is this very file
+        if not shard.files:  # without checksums, path, size and time identify it
             for file in sorted((path / shard.path).iterdir()):
                 found = file.stat()
                 described = (str(file.resolve()), found.st_size, found.st_mtime_ns)
@@ -32,15 +32,15 @@ def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
 
 
 def files_to_send(store: Path) -> list[tuple[Path, str]]:
-    """Files of a store, and their places in the scratch directory of a node.
+    """Return the files of a store, and their paths in the scratch directory of a node.
 
-    The last, without which the others are not looked at, is to be sent last. None of a store
-    without checksums: nobody could say whether it came whole. None of data that are used in place.
+    The last file, without which the others are ignored, must be sent last. A store without
+    checksums returns none, since its copy could not be verified. Data in place return none either.
 
     Raises
     ------
     StoreError
-        If it is none.
+        If the directory is not a store.
     """
     manifest = load_manifest(store)
     if manifest.in_place or not all(shard.files for shard in manifest.shards):
@@ -52,17 +52,17 @@ def files_to_send(store: Path) -> list[tuple[Path, str]]:
 
 
 def is_here(path: Path, manifest: Manifest, scratch: Path) -> bool:
-    """Whether this node has a copy, is making one, or was sent one."""
+    """Return True if this node has a copy, is making one, or was sent one."""
     folder, name = directory_of_user(scratch), identity(path, manifest)
-    # In the order in which one becomes the other, so that none slips through.
+    # In the order in which one becomes the next, so that a change in between is not missed.
     stages = folder / _mark(name), unfinished_of(folder / _entry(name)), folder / _entry(name)
     return any(stage.exists() for stage in stages)
 
 
 def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
-    """A verified copy of the shards in the scratch directory, made once for all processes.
+    """Return a verified copy of the shards in the scratch directory, made once per node.
 
-    What was sent here is taken, if it is sound.
+    Files that were sent here are used if they are intact.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
             _verify(manifest, directory)
 
     files = [file for shard in manifest.shards for file in (path / shard.path).iterdir()]
-    # What was sent takes its room already.
+    # Files that were sent already occupy their space.
     was_sent = (folder / _mark(name)).exists()
     size = 0 if was_sent else sum(file.stat().st_size for file in files)
     remedy = "name a larger scratch directory or leave it out"
@@ -89,7 +89,7 @@ def local_shards(path: Path, manifest: Manifest, scratch: Path) -> NodeEntry:
 
 
 def _take(folder: Path, name: str, manifest: Manifest, directory: Path) -> bool:
-    """Move what was sent here into a directory; returns whether it is sound."""
+    """Move files that were sent here into a directory; return True if they are intact."""
     mark = folder / _mark(name)
     if not mark.exists():
         return False

@@ -1,9 +1,9 @@
-"""Files on fast local storage that all processes of a node share, made once and cleaned up.
+"""Cache of files on fast local storage, shared by all processes of a node.
 
-An entry is a directory under a base directory of this user's. A process that uses it holds a shared
-lock on a file beside it, which the system drops however the process ends. A process that finds no
-such lock may delete the entry. While it is made, and again while it is deleted, its directory is
-called ``.unfinished``, so that what bears the entry's name is complete.
+An entry is a directory under this user's base directory. A process that uses it holds a shared lock
+on a file next to it, which the system drops however the process ends. A process that finds no such
+lock may delete the entry. While an entry is made or deleted, its directory is called
+``.unfinished``, so that a directory with the entry's name is complete.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from hydragnn_flow.files import same_file
 from hydragnn_flow.locks import take, take_shared
 
 _RAM = Path("/dev/shm")
-# What was sent to a node and is not used by then will not be.
+# Files that were sent to a node and not used by then are deleted.
 _SECONDS_TO_BE_USED = 86_400.0
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -33,12 +33,12 @@ _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
 
 
 class NodeEntry:
-    """One entry in use, until :meth:`release`, or until this object or the process is gone.
+    """Entry in use, until :meth:`release`, or until this object or the process is gone.
 
     Attributes
     ----------
     path
-        Its directory, complete.
+        Complete directory of the entry.
     """
 
     def __init__(self, path: Path, lock: int) -> None:
@@ -47,12 +47,12 @@ class NodeEntry:
         _held[lock] = self._release
 
     def release(self) -> None:
-        """Stop using the entry; the last process of the node to do so deletes it."""
+        """Stop using the entry; the last process of the node that does so deletes it."""
         self._release()
 
 
 def release_all() -> None:
-    """Give back every entry in use, for a process about to leave without Python's clean-up."""
+    """Release every entry in use, for a process that leaves without Python's clean-up."""
     for release in list(_held.values()):
         release()
 
@@ -64,20 +64,20 @@ def node_entry(
     directories: Sequence[Path],
     remedy: str = "free some room or name another scratch directory",
 ) -> NodeEntry:
-    """Get an entry, making it where no process of this node has made it yet.
+    """Return an entry, made here if no process of this node has made it yet.
 
     Parameters
     ----------
     name
-        What identifies its content.
+        Name that identifies its content.
     size
-        Bytes it needs.
+        Space that it needs [bytes].
     make
-        Called with the directory to fill; while it runs, other processes that want the entry wait.
+        Function that fills the given directory, while other processes that want the entry wait.
     directories
-        Where to keep it: the first that has it or has room for it.
+        Base directories: the first that has the entry or room for it is used.
     remedy
-        What to do if none has room, for the message.
+        Advice for the message if no directory has room.
 
     Raises
     ------
@@ -101,8 +101,8 @@ def node_entry(
 
 
 def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
-    """Share the lock of a complete entry; returns False if that has to be tried again."""
-    take_shared(lock)  # waits for whoever is making the entry
+    """Share the lock of a complete entry; return False if the caller must try again."""
+    take_shared(lock)  # waits for a process that makes the entry
     if not path.is_dir():
         # Fails where another process is at this point too; then one of the two is first to come
         # back to it. Neither this change of lock nor the next is atomic: in between, someone else
@@ -116,13 +116,13 @@ def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: s
 
 
 def shared_memory() -> list[Path]:
-    """Directories whose files are memory: ``/dev/shm``, or what the page cache keeps there."""
+    """Return directories whose files are in memory: ``/dev/shm``, or one in the page cache."""
     temporary = Path(tempfile.gettempdir())
     return [_RAM, temporary] if _RAM.is_dir() else [temporary]
 
 
 def free_memory() -> float:
-    """Memory that this job may still use by the limits of its control groups [bytes].
+    """Return the memory that this job may still use by the limits of its control groups [bytes].
 
     It is infinite without a limit. Schedulers set limits for jobs and containers; files in
     ``/dev/shm`` count, though the free space there does not show it. Control groups of version 1
@@ -144,14 +144,14 @@ def _left(group: Path) -> float:
         used = int((group / "memory.current").read_text(encoding="utf-8"))
         stat = (group / "memory.stat").read_text(encoding="utf-8")
         numbers = dict(line.split() for line in stat.splitlines())
-    except OSError:  # the topmost group, or none at all
+    except OSError:  # the root group, or no such group
         return float("inf")
-    # The cache of files counts as used, and makes room when it has to.
+    # The page cache counts as used, but can be freed.
     return float(limit) - used + int(numbers["inactive_file"]) if limit != "max" else float("inf")
 
 
 def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
-    """Directory of the entry: where it is or is being made, or else a place with room for it."""
+    """Return the entry's directory: existing or in progress, or else one with room for it."""
     for base in bases:
         path = base / name
         if path.is_dir() or unfinished_of(path).is_dir():
@@ -167,7 +167,7 @@ def _place(bases: Sequence[Path], name: str, size: int, remedy: str) -> Path:
 
 
 def _room(base: Path) -> float:
-    """Bytes a directory can take; files in memory count as memory of the job that writes them."""
+    """Return the bytes a directory can take; files in memory count as memory of the job."""
     free = shutil.disk_usage(base).free
     return min(free, free_memory()) if base.parent == _RAM else free
 
@@ -178,7 +178,7 @@ def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
     try:
         unfinished.mkdir()
         make(unfinished)
-        fsync_tree(unfinished)  # on a disk, what is complete must be so after a power cut too
+        fsync_tree(unfinished)  # a complete entry must survive a power cut
         unfinished.rename(path)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -192,7 +192,7 @@ def _make(path: Path, make: Callable[[Path], None], remedy: str) -> None:
 
 
 def _usable(directories: Sequence[Path]) -> list[Path]:
-    """This user's directory in each of ``directories`` where entries can be kept."""
+    """Return this user's directory in each of ``directories`` that can hold entries."""
     usable, problems = [], []
     for directory in directories:
         try:
@@ -205,12 +205,11 @@ def _usable(directories: Sequence[Path]) -> list[Path]:
 
 
 def directory_of_user(base: Path) -> Path:
-    """This user's directory under ``base``."""
     return base / f"hydragnn_flow-{os.getuid()}"
 
 
 def _own(base: Path) -> Path:
-    """This user's directory, made if need be, which no other user can have put there."""
+    """Return this user's directory, made if need be, which no other user can have made."""
     own = directory_of_user(base)
     try:
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -236,7 +235,7 @@ def _own(base: Path) -> Path:
 
 
 def _sweep(base: Path, keep: str) -> None:
-    """Delete what killed processes left behind, but not a complete entry called ``keep``."""
+    """Delete files left by killed processes, but not a complete entry called ``keep``."""
     for sent in (*base.glob("*.part"), *base.glob("*.sent")):
         with contextlib.suppress(OSError):
             if time.time() - sent.stat().st_mtime > _SECONDS_TO_BE_USED:
@@ -266,7 +265,7 @@ def _delete_if_unused(path: Path, lock: int) -> None:
     unfinished = unfinished_of(path)
     shutil.rmtree(unfinished, ignore_errors=True)
     with contextlib.suppress(OSError):
-        path.rename(unfinished)  # killed from here on, nobody takes the rest for the whole
+        path.rename(unfinished)  # a process killed from here on leaves no entry that looks complete
     shutil.rmtree(unfinished, ignore_errors=True)
     if not (path.exists() or unfinished.exists()):
         _lock_file(path).unlink(missing_ok=True)
@@ -277,5 +276,5 @@ def _lock_file(path: Path) -> Path:
 
 
 def unfinished_of(path: Path) -> Path:
-    """Directory of an entry while it is made, or deleted."""
+    """Return the directory of an entry while it is made or deleted."""
     return path.with_name(f"{path.name}.unfinished")

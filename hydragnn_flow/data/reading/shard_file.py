@@ -1,4 +1,4 @@
-"""One shard open for reading, verified before ADIOS2 sees the bytes."""
+"""Reader of one shard, verified before ADIOS2 sees the bytes."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from hydragnn_flow.data.store.layout import lies_in_rows, read_counts
 from hydragnn_flow.data.store.manifest import Part, Shard
 
 ReadInto = Callable[[NDArray[Any], int], None]
-"""Fills an array with rows from a given one on."""
+"""Function that fills an array with rows from a given one on."""
 
 _MANY = 4096
 _open: WeakKeyDictionary[ShardFile, Bp5File] = WeakKeyDictionary()
-"""Files in use, the one used last at the end; a store may have more shards than can be open."""
+"""Open files, the one used last at the end; a store may have more shards than can be open."""
 _open_lock = threading.Lock()
 
 
 class ShardFile:
-    """Reads rows of a shard; opened by ADIOS2 when first needed.
+    """Reader of the rows of a shard, which ADIOS2 opens when it is first needed.
 
     Parameters
     ----------
     path
-        The BP5 directory; its sizes and metadata have been verified.
+        Directory of the BP5 file; its sizes and metadata have been verified.
     shard
-        What the manifest says of it.
+        Description of the shard in the manifest.
     """
 
     def __init__(self, path: Path, shard: Shard) -> None:
@@ -52,7 +52,7 @@ class ShardFile:
         self._in_rows: dict[str, bool] = {}
 
     def counts(self, split: str, key: str) -> NDArray[np.int64]:
-        """GraphRows of a key in each graph of a split, [n_graphs]."""
+        """Return the rows of a key in each graph of a split, [n_graphs]."""
         if self._graphs[split] == 0:
             return np.zeros(0, dtype=np.int64)
         if self._has_blocks:
@@ -63,31 +63,31 @@ class ShardFile:
         return read_counts(self._file, split, self._names.get(key, key))
 
     def branch_runs(self, split: str) -> list[tuple[int, int]] | None:
-        """Branches of neighbouring graphs of a split, and how many these are, if that is known."""
+        """Return branches of consecutive graphs of a split and their numbers, if known."""
         return self._branch_runs.get(split) if self._graphs[split] else []
 
     def bounds(self, split: str) -> NDArray[np.int64] | None:
-        """First graph of each block of a split, and the end of the last, [n_blocks + 1]."""
+        """Return the first graph of each block of a split, and the end, [n_blocks + 1]."""
         return self._blocks.bounds(split) if self._has_blocks else None
 
     def dtype(self, split: str, key: str) -> np.dtype[Any]:
-        """Type in which a key is stored."""
+        """Return the type in which a key is stored."""
         if key in self._constants:
             return np.min_scalar_type(self._constants[key])
         return self._variable(split, key).dtype
 
     def verify(self, split: str, block: int) -> None:
-        """Compare the checksum of one block of a split.
+        """Verify the checksum of one block of a split.
 
         Raises
         ------
         StoreError
-            If the bytes are not those that were written.
+            If the bytes have changed.
         """
         self._verify(int(self._blocks.numbers(split)[block]))
 
     def reader(self, split: str, key: str) -> ReadInto:
-        """A function that fills an array with a key's rows from a given one on, as stored."""
+        """Return a function that fills an array with rows of a key from a given one on."""
         if key in self._constants:
             return lambda out, start: out.fill(self._constants[key])
         variable = self._variable(split, key)
@@ -102,7 +102,7 @@ class ShardFile:
         return _line_by_line(variable)
 
     def close(self) -> None:
-        """Let go of the file; it is opened again when it is needed."""
+        """Close the file; it is opened again when it is needed."""
         with _open_lock:
             _open.pop(self, None)
 
@@ -124,7 +124,7 @@ class ShardFile:
         return self._file.variable(f"{split}/{name}")
 
     def _bounds_in_y(self, split: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """First number of ``y`` and first atom of each graph, and the ends."""
+        """Return the first number of ``y`` and first atom of each graph, and the ends."""
         if split not in self._y_bounds:
             self._y_bounds[split] = (
                 bounds_of(read_counts(self._file, split, "y")),
@@ -149,13 +149,13 @@ class ShardFile:
 
 
 def _most_open() -> int:
-    """Number of files to keep open at a time: half of the system's limit for a process."""
+    """Return the number of files to keep open: half of the system's limit for a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return max(soft // 2, 16) if soft != resource.RLIM_INFINITY else _MANY
 
 
 def _of_any_shape(variable: Bp5Variable) -> ReadInto:
-    """For graphs one behind the other; a row of one number may be [1] here and [] in the file."""
+    """Read consecutive graphs; a row of one number may be [1] here and [] in the file."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         variable.read_into(out.reshape(len(out), *variable.shape[1:]), start)
@@ -164,7 +164,7 @@ def _of_any_shape(variable: Bp5Variable) -> ReadInto:
 
 
 def _with_vector(cell: Bp5Variable) -> ReadInto:
-    """For the directions of a cell: 1 where it has a vector, which then repeats."""
+    """Read periodic directions from a cell: 1 where it has a vector, which then repeats."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         vectors = np.empty((len(out), 3), dtype=cell.dtype)
@@ -177,7 +177,7 @@ def _with_vector(cell: Bp5Variable) -> ReadInto:
 def _from_y(
     y: Bp5Variable, part: Part, bounds: NDArray[np.int64], atoms: NDArray[np.int64]
 ) -> ReadInto:
-    """For a target that lies in the numbers of each graph between others."""
+    """Read a target that is packed between others in the numbers of each graph."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         first, last = start, start + len(out)
@@ -196,7 +196,7 @@ def _from_y(
 
 
 def _line_by_line(variable: Bp5Variable) -> ReadInto:
-    """For graphs side by side: one read for each row of the array."""
+    """Read graphs stored side by side, with one read for each row of the array."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         for row, line in enumerate(out):
@@ -206,7 +206,7 @@ def _line_by_line(variable: Bp5Variable) -> ReadInto:
 
 
 def _from_rows(variable: Bp5Variable) -> ReadInto:
-    """For an ``edge_index`` whose graphs, of equally many edges, are stacked."""
+    """Read an ``edge_index`` whose graphs have equally many edges and are stacked."""
     n_edges = variable.shape[1]
 
     def read_into(out: NDArray[Any], start: int) -> None:

@@ -1,4 +1,4 @@
-"""A split's arrays in memory, one copy for all processes of a node."""
+"""Arrays of a split in shared memory, one copy for all processes of a node."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _REMEDY = (
 
 
 class MemoryReader:
-    """Reads a split whose arrays are in memory, which may be shared with other processes.
+    """Reader of a split whose arrays are in memory, possibly shared between processes.
 
     Parameters
     ----------
     index
-        Where each graph's rows are.
+        Index of each graph's rows.
     arrays
-        The values of each key of all graphs, C-contiguous.
+        Values of each key for all graphs, C-contiguous.
     release
-        Called when the arrays are no longer needed.
+        Function to call when the arrays are no longer needed.
     """
 
     def __init__(
@@ -89,11 +89,11 @@ def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> 
     Parameters
     ----------
     index
-        Where each graph's rows are.
+        Index of each graph's rows.
     identity
-        What no other data have.
+        Digest that identifies the data.
     scratch
-        Fast local directory to use where memory for files is short.
+        Fast local directory to use if memory for files is short.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> 
 
 
 def _stored_type(index: SplitIndex, key: str) -> np.dtype[Any]:
-    """Type of a key's values of all graphs, as narrow as the shards have them."""
+    """Return the type of a key's values of all graphs, as narrow as in the shards."""
     types = {
         shard.dtype(index.split, key)
         for shard, first, last in zip(index.shards, index.first, index.first[1:], strict=False)
@@ -149,10 +149,10 @@ def _stored_type(index: SplitIndex, key: str) -> np.dtype[Any]:
 
 
 class _ArrayFile:
-    """A ``.npy`` file of a key, written block by block.
+    """Writer of a key's ``.npy`` file, block by block.
 
-    Not through a map of it: on a full disk that would end the process, and its pages would count
-    as memory of whoever makes it.
+    It does not write through a memory map: on a full disk that would crash the process, and the
+    pages would count as its memory.
     """
 
     def __init__(self, path: Path, dtype: np.dtype[Any], key: Key, rows: int) -> None:
@@ -185,7 +185,7 @@ class _ArrayFile:
 def _open(path: Path) -> NDArray[Any]:
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r")
-    except ValueError:  # nothing in it that could be mapped
+    except ValueError:  # an empty array cannot be mapped
         array = np.load(path)
     return array
 

@@ -1,4 +1,4 @@
-"""One split of a store."""
+"""One split of a store: graphs, batches, targets."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ from hydragnn_flow.data.store.statistics import target_array
 from hydragnn_flow.errors import InputError
 
 _PASS = 64
-"""Graphs taken together where all are read in their order."""
+"""Number of graphs read together when all are read in order."""
 
 
 class GraphSplit:
-    """The graphs of one split, in the order they were written.
+    """Graphs of one split, in the order they were written.
 
-    Graphs and batches are copies, so that nothing done to them changes the split.
+    Graphs and batches are copies, so that changes to them do not change the split.
 
     Parameters
     ----------
     store
         Path of the store, for messages.
     index
-        Where each graph's rows are.
+        Index of each graph's rows.
     targets
-        The keys that are labels.
+        Keys that are labels.
     mode
-        How the split is read.
+        Way of reading the split.
     open_reader
-        Called when the first graph is read.
+        Function that opens the reader, called when the first graph is read.
     """
 
     def __init__(
@@ -71,33 +71,33 @@ class GraphSplit:
         return self.between(0, len(self))
 
     def between(self, start: int, stop: int) -> Iterator[Data]:
-        """The graphs from ``start`` to before ``stop``, in their order."""
+        """Yield the graphs from ``start`` to before ``stop``, in their order."""
         for first in range(start, stop, _PASS):
             yield from self._graphs(np.arange(first, min(first + _PASS, stop)))
 
     @cached_property
     def n_atoms(self) -> NDArray[np.int64]:
-        """Atoms of each graph, int64 [len]; read from the index alone."""
+        """Number of atoms of each graph, int64 [len]; read from the index alone."""
         return self._index.atoms.counts(np.arange(len(self)))
 
     @cached_property
     def n_edges(self) -> NDArray[np.int64]:
-        """Edges of each graph, int64 [len]; read from the index alone."""
+        """Number of edges of each graph, int64 [len]; read from the index alone."""
         return self._index.edges.counts(np.arange(len(self)))
 
     def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Atoms of some graphs, int64 [n]; of no others anything is read or kept."""
+        """Return the number of atoms of some graphs, int64 [n], without reading others."""
         return self._index.atoms.counts(graphs)
 
     def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Edges of some graphs, int64 [n]."""
+        """Return the number of edges of some graphs, int64 [n]."""
         return self._index.edges.counts(graphs)
 
     @cached_property
     def branch_runs(self) -> BranchRuns:
-        """Branch of each graph; all belong to branch 0 where they do not say.
+        """Branch of each graph; all belong to branch 0 if they do not name one.
 
-        From the manifest where it knows, or else read from the graphs, once.
+        The manifest gives it, or else it is read once from the graphs.
         """
         known = self._index.branch_runs
         if known is not None:
@@ -107,7 +107,7 @@ class GraphSplit:
         return BranchRuns.of([self._reader.column(BRANCH).reshape(-1)])
 
     def counts(self, key: str) -> NDArray[np.int64]:
-        """Rows of a key in each graph, int64 [len]; read from the index alone."""
+        """Return the rows of a key in each graph, int64 [len], from the index alone."""
         return self._index.rows(key).counts(np.arange(len(self)))
 
     @property
@@ -117,36 +117,36 @@ class GraphSplit:
 
     @cached_property
     def graph_id(self) -> NDArray[np.int64]:
-        """Position of each structure in its input, int64 [len]; its place here where unknown."""
+        """Index of each structure in its input, int64 [len]; its index here if unknown."""
         if "graph_id" not in self._index.keys or len(self) == 0:
             return np.arange(len(self), dtype=np.int64)
         return self._reader.column("graph_id").astype(np.int64)
 
     @cached_property
     def branch(self) -> NDArray[np.int64] | None:
-        """Branch of each graph, int64 [len]; None where graphs do not say one."""
+        """Branch of each graph, int64 [len]; None if graphs do not name one."""
         if BRANCH not in self._index.keys or len(self) == 0:
             return None
         return np.repeat(self.branch_runs.branches, np.diff(self.branch_runs.bounds))
 
     def batch(self, indices: Sequence[int] | NDArray[np.int64] | Tensor) -> Batch:
-        """Join graphs, in the order given.
+        """Join graphs to a batch, in the order given.
 
         Parameters
         ----------
         indices
-            At least one position in this split, repeated at will.
+            Indices in this split, at least one; they may repeat.
 
         Returns
         -------
         Batch
-            Equal, field for field, to ``Batch.from_data_list([split[i] for i in indices])``.
+            Batch equal to ``Batch.from_data_list([split[i] for i in indices])``, field for field.
         """
         graphs = checked(indices, len(self), self._where)
         return collate(self._reader.take(graphs), self._rows, graphs)
 
     def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
-        """One batch for each selection of graphs, in their order.
+        """Yield one batch for each selection of graphs, in their order.
 
         Mode ``stream`` takes all selections before it makes the first batch, and reads ahead: it
         holds in memory the blocks that the next few selections need.
@@ -156,23 +156,23 @@ class GraphSplit:
             yield collate(values, self._rows, graphs)
 
     def column(self, key: str) -> NDArray[Any]:
-        """The values of a key of all graphs, one graph's behind the other's."""
+        """Return the values of a key for all graphs, concatenated."""
         return self._reader.column(key)
 
     def target(self, name: str, graphs: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
-        """One target, in the data's units.
+        """Return one target in the data's units.
 
         Parameters
         ----------
         name
-            Of the target.
+            Name of the target.
         graphs
-            Those it is wanted of, in this order; the whole split if not given.
+            Indices of graphs, in this order; the whole split by default.
 
         Returns
         -------
         numpy.ndarray
-            float64 [n_graphs, dim], or [sum of atoms, dim] for a target of atoms.
+            Values in float64, [n_graphs, dim], or [sum of atoms, dim] for a node target.
 
         Raises
         ------
@@ -189,7 +189,7 @@ class GraphSplit:
         return target_array(np.concatenate(values), self._targets[name])
 
     def close(self) -> None:
-        """Let go of files and of memory that is shared with other processes."""
+        """Release files and memory that is shared with other processes."""
         if "_reader" in self.__dict__:
             self._reader.close()
             del self._reader

@@ -1,4 +1,4 @@
-"""Some graphs of a split, read as if they were one by themselves."""
+"""Subset of a split that reads like a split of its own."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hydragnn_flow.data.reading.split import GraphSplit
 
 
 class SplitPart:
-    """Some graphs of a split.
+    """Subset of the graphs of a split.
 
     Parameters
     ----------
     split
-        The whole.
+        Split that the graphs are taken from.
     graphs
-        Places of its graphs in the whole, in their order here, [n].
+        Indices of its graphs in the split, in their order here, [n].
     """
 
     def __init__(self, split: GraphSplit, graphs: NDArray[np.int64]) -> None:
@@ -32,34 +32,34 @@ class SplitPart:
 
     @cached_property
     def n_atoms(self) -> NDArray[np.int64]:
-        """Atoms of each graph, int64 [len]."""
+        """Number of atoms of each graph, int64 [len]."""
         return self._split.atoms_of(self._graphs)
 
     @cached_property
     def n_edges(self) -> NDArray[np.int64]:
-        """Edges of each graph, int64 [len]."""
+        """Number of edges of each graph, int64 [len]."""
         return self._split.edges_of(self._graphs)
 
     @cached_property
     def branch(self) -> NDArray[np.int64] | None:
-        """Branch of each graph, int64 [len]; None where graphs do not say one."""
+        """Branch of each graph, int64 [len]; None if graphs do not name one."""
         whole = self._split.branch
         return None if whole is None else whole[self._graphs]
 
     def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Atoms of some graphs, int64 [n]."""
+        """Return the number of atoms of some graphs, int64 [n]."""
         return self.n_atoms[graphs]
 
     def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Edges of some graphs, int64 [n]."""
+        """Return the number of edges of some graphs, int64 [n]."""
         return self.n_edges[graphs]
 
     def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
-        """One batch for each selection of graphs, in their order."""
+        """Yield one batch for each selection of graphs, in their order."""
         return self._split.batches(self._graphs[chosen] for chosen in selections)
 
     def target(self, name: str) -> NDArray[np.float64]:
-        """One target over these graphs, in the data's units, as :class:`GraphSplit` has it."""
+        """Return one target of these graphs in the data's units, see :meth:`GraphSplit.target`."""
         return self._split.target(name, self._graphs)
 
 

@@ -1,4 +1,4 @@
-"""Graphs from disk, block by block, for sets larger than memory."""
+"""Streaming of graphs from disk, block by block, for data sets larger than memory."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.lines import Lines, join_lines, lines_of
 
-# Blocks read before they are needed: enough for a disk to work while a batch is computed.
+# Number of blocks read ahead: enough for a disk to work while a batch is computed.
 _AHEAD = 4
 
 
 class StreamReader(DiskReader):
-    """Reads blocks whole, each once, and holds one as long as coming batches need it.
+    """Reader of whole blocks, each read once and held as long as coming batches need it.
 
-    How many are held at a time is decided by the order of the graphs: a plan that shuffles within
-    windows of neighbouring blocks needs a window's worth, whatever the size of the split.
+    The order of the graphs decides how many blocks are held at a time: a plan that shuffles within
+    windows of neighbouring blocks needs one window, whatever the size of the split.
     """
 
     def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
@@ -50,7 +50,7 @@ class StreamReader(DiskReader):
                     future.cancel()
 
     def _load(self, block: int) -> dict[str, Lines]:
-        """Read a block; runs in the thread that reads ahead."""
+        """Read a block, in the thread that reads ahead."""
         first, last = self._index.block_bounds[block : block + 2].tolist()
         values = self.take(np.arange(first, last))
         return {key: lines_of(values[key], self._index.keys[key].dim) for key in values}
@@ -61,7 +61,7 @@ class StreamReader(DiskReader):
         home: NDArray[np.int64],
         blocks: dict[int, dict[str, Lines]],
     ) -> dict[str, NDArray[Any]]:
-        """The values of some graphs, from the blocks each of them is in."""
+        """Return the values of some graphs from the blocks that hold them."""
         first = self._index.block_bounds[home]
         pieces_of: dict[int, list[tuple[int, slice]]] = {}
         values = {}

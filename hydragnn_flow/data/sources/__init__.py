@@ -1,11 +1,11 @@
-"""Sources of graphs: one module per format, all giving the records of :class:`Source`.
+"""Sources of graphs: one module per format, all yielding the records of :class:`Source`.
 
 ``structures`` is common to the formats of labelled structures (``ase_files``, ``csv_tables``,
-``json_records``); ``graph_files`` to those whose files hold a graph each (``pyg``,
-``voronoi``, ``mesh``, and with ``raw`` between ``lsms`` and ``cfg``). ``emt_alloys`` and
-``hydragnn`` stand alone. A format's file holds its section of the configuration,
-which ``config.sources.FORMATS`` names, and its reader. Torch, ASE and the like are imported inside
-functions, because sections are imported to check a configuration. The other modules are pieces.
+``json_records``); ``graph_files`` to those with one graph per file (``pyg``, ``voronoi``, ``mesh``,
+and through ``raw`` ``lsms`` and ``cfg``). ``emt_alloys`` and ``hydragnn`` stand alone. A format's
+file holds its section of the configuration, which ``config.sources.FORMATS`` names, and its reader.
+Torch, ASE and the like are imported inside functions, because sections are imported to check a
+configuration. The other modules are helpers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Anything ASE reads, with the labels ASE finds in it."""
+"""Source of all formats that ASE reads, with the labels in them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     import ase
 
 _OF_ATOMS = ("forces", "energies", "stresses", "charges", "magmoms", "born_effective_charges")
-"""Results of calculations that belong to atoms; of all others each structure has one."""
+"""Results of calculations that belong to atoms; the others belong to the structure."""
 _MARKS = {
     "vasp-out": b"FREE ENERGIE OF THE ION-ELECTRON SYSTEM",
     "vasp-xml": b"</calculation>",
 }
-"""Text that occurs once in each step of a run; counting it is faster than reading the steps."""
+"""Text that occurs once in each step of a run; counting it is faster than reading steps."""
 
 
 class AseSource(StructuresSection):
-    """Anything ASE reads.
+    """Files in any format that ASE reads.
 
-    Labels and groups are looked for in the results of a calculation, in what a file says of a whole
-    structure (`Atoms.info`), in its columns (`Atoms.arrays`), and in the key-value pairs and data
-    of an ase.db.
+    Labels and groups are searched for in the results of a calculation, in the values of a whole
+    structure (`Atoms.info`), in columns (`Atoms.arrays`), and in the key-value pairs and data of an
+    ase.db.
     """
 
     reads = "anything ASE reads"
@@ -49,10 +49,10 @@ class AseSource(StructuresSection):
 
 
 class AseFiles(StructureSource):
-    """Files in any format ASE reads.
+    """Reader of files in any format of ASE.
 
-    Extended XYZ, trajectories and databases are cut into ranges; of other formats, which can only
-    be read from the beginning, each file is one chunk.
+    Extended XYZ, trajectories and databases are cut into ranges. Files of other formats can only be
+    read from the beginning, and are one chunk each.
     """
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
@@ -62,7 +62,7 @@ class AseFiles(StructureSource):
         if format in _COUNTS:
             return cut(_COUNTS[format](file))
         if get_ioformat(format).single:
-            n = 1  # nobody wants thousands of such files opened to be told so
+            n = 1  # known without opening what may be thousands of files
         elif format in _MARKS:
             n = _count_marks(file, _MARKS[format])
         else:
@@ -84,24 +84,24 @@ class AseFiles(StructureSource):
 
 
 class UnknownFormat(InputError):
-    """A file of a format that ASE does not know."""
+    """Error for a file of a format that ASE does not know."""
 
 
 def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Iterator[Found]:
-    """The structures of a file, one after the other, with all that the file says of them.
+    """Yield the structures of a file with all values in it.
 
     Parameters
     ----------
     file
-        The file.
+        File in a format of ASE.
     start, stop
-        Read only the structures in [start, stop). Of a file that cannot be counted, all before
+        Range of structures to read, [start, stop). If a file cannot be counted, all before
         ``start`` are read too.
 
     Raises
     ------
     UnknownFormat
-        If ASE does not know what the file is.
+        If ASE does not recognise the format.
     InputError
         If it cannot be read, or holds no structures.
     """
@@ -112,18 +112,18 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
             empty = False
     except InputError:
         raise
-    except Exception as error:  # parsers raise whatever their lines run into
+    except Exception as error:  # parsers may raise any exception
         raise InputError(f"{file} cannot be read ({reason(error)}); correct it") from None
     if empty:
         raise InputError(f"{file} holds no structures; give a file that does")
 
 
 def count_structures(file: Path) -> int | None:
-    """Number of structures in a file; None if it is not known without reading all of them."""
+    """Count the structures in a file; None if that needs reading all of them."""
     try:
         count = _COUNTS.get(format_of(file))
         return None if count is None else count(file)
-    except Exception:  # said when the file is read
+    except Exception:  # the error is raised when the file is read
         return None
 
 
@@ -131,7 +131,7 @@ def _each(file: Path, start: int, stop: int | None) -> Iterator[Found]:
     format = format_of(file)
     if format in ("db", "json"):
         return _rows(file, start, _count_rows(file) if stop is None else stop)
-    # ASE takes an empty line for the end and would pass over all that follows.
+    # ASE takes an empty line for the end and would skip all that follows.
     if format == "extxyz":
         return map(said_of, read_frames(file, start, sys.maxsize if stop is None else stop))
     if format == "traj":
@@ -140,17 +140,17 @@ def _each(file: Path, start: int, stop: int | None) -> Iterator[Found]:
 
 
 def format_of(file: Path) -> str:
-    """ASE's name for the format of a file, by its name if that is enough, otherwise by its content.
+    """Return ASE's name for the format of a file, by its name or else by its content.
 
     Raises
     ------
     UnknownFormat
-        If ASE does not know.
+        If ASE does not recognise the format.
     """
     from ase.io.formats import UnknownFileTypeError, filetype, get_ioformat, ioformats
 
     try:
-        # ASE compares hundreds of patterns; with thousands of files that is worth doing once.
+        # ASE compares hundreds of patterns; names first, as thousands of files are slow to open.
         format = filetype(str(file), read=False)
         if format in _COUNTS or (format in ioformats and ioformats[format].single):
             return format
@@ -173,9 +173,9 @@ def _iread(file: Path, format: str, index: slice = slice(None)) -> Iterator[ase.
 
 
 def said_of(atoms: ase.Atoms) -> Found:
-    """A structure with all that may be a label of it.
+    """Return a structure with all values that may be labels.
 
-    Results, then what is said of the structure, then columns; the first of a name counts.
+    They are results, values of the structure, and columns; the first of a name counts.
     """
     results = {} if atoms.calc is None else atoms.calc.results
     columns = {k: v for k, v in atoms.arrays.items() if k not in ("numbers", "positions")}
@@ -206,7 +206,7 @@ def _count_rows(file: Path) -> int:
 
 def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
     if start == stop:
-        return  # a limit of 0 would be none
+        return  # a limit of 0 would mean no limit
     for row in _database(file).select(offset=start, limit=stop - start, sort="id"):
         found = said_of(row.toatoms())
         said: Mapping[str, Any] = {**row.data, **row.key_value_pairs}
@@ -215,7 +215,7 @@ def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
 
 
 def _database(file: Path) -> Any:
-    """An ase.db to read from; no other SQLite database, in which ASE would make its tables."""
+    """Open an ase.db for reading; refuse other SQLite databases, to which ASE would add tables."""
     import ase.db
 
     connect: Any = ase.db.connect  # ASE has no types
@@ -234,4 +234,4 @@ _COUNTS: dict[str, Callable[[Path], int]] = {
     "db": _count_rows,
     "json": _count_rows,
 }
-"""Formats that can be counted, and entered at a structure, without reading all before it."""
+"""Formats that can be counted and entered at a structure, without reading all before it."""

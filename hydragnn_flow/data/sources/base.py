@@ -1,4 +1,4 @@
-"""Sources: chunks to be read side by side, and records that become graphs."""
+"""Protocol of sources: chunks that are read in parallel, and records that become graphs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROUNDING = 1e-4
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive structures of one file: what one process reads at a time. All of it is JSON."""
+    """Consecutive structures of one file that one process reads; all fields are JSON."""
 
     role: Role
     file: str
@@ -38,40 +38,40 @@ class Chunk:
     start: int
     """Position of the first structure within the file."""
     stop: int
-    """Position after that of the last."""
+    """Position after the last structure."""
     first: int
     """Position of the file's first structure among all structures of the role, files in order."""
     data_set: int = 0
-    """Place of the data set among those of ``data.sources``."""
+    """Index of the data set among ``data.sources``."""
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """A structure with its labels, checked."""
+    """Structure with its checked labels."""
 
     atoms: ase.Atoms
     """Positions and cell in Å; without a calculator."""
     targets: dict[str, NDArray[np.float64]]
-    """Labels: [d] for one of the whole structure, [n_atoms, d] for one of each atom."""
+    """Labels by target: [d] for the whole structure, [n_atoms, d] for atoms."""
     origin: str
-    """The file and the structure's position there, for messages."""
+    """File and position in it, for messages."""
     index: int
     """Position among all structures of its role: the graph's ``graph_id``."""
     group: str | None = None
-    """The group it belongs to, where the source names groups."""
+    """Group of the structure, if the source names groups."""
     x: NDArray[np.float64] | None = None
-    """Node features [n_atoms, n_features] in place of the atomic numbers; with these, the elements
-    of ``atoms`` do not count."""
+    """Node features [n_atoms, n_features] instead of atomic numbers; with them, the elements of
+    ``atoms`` are ignored."""
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further keys of the graph, as :func:`network_keys` finds them."""
+    """Further keys of the graph, see :func:`network_keys`."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
-        """The structure's graph, as :func:`atoms_to_graph` builds it.
+        """Build the structure's graph with :func:`atoms_to_graph`.
 
         Raises
         ------
         InputError
-            Naming file and structure, where it cannot be a graph.
+            If it cannot be a graph; the message names file and structure.
         """
         from hydragnn_flow.data.graphs import atoms_to_graph
 
@@ -80,13 +80,13 @@ class Labelled:
                 self.atoms, cutoff, max_neighbours, self.index, self.targets, self.x
             )
         except InputError as error:
-            # It knows the structure by its number in the whole input, the user by that in a file.
+            # The error has the number in the whole input; users know the number in the file.
             said = str(error).removeprefix(f"structure {self.index} ")
             raise InputError(f"{self.origin} {said}") from None
         return add_keys(graph, self.keys)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """Neighbours within the cutoff that :meth:`graph` left out."""
+        """Return the neighbours within the cutoff that :meth:`graph` left out."""
         from hydragnn_flow.data.graphs import truncation_of
 
         return truncation_of(self.atoms, graph, cutoff, max_neighbours)
@@ -94,19 +94,19 @@ class Labelled:
 
 @dataclass(frozen=True)
 class ReadyGraph:
-    """A graph that a source brings as it is, checked."""
+    """Graph that a source provides complete, checked."""
 
     data: Data
-    """In the layout of :func:`atoms_to_graph`, targets and ``graph_id`` included."""
+    """Graph in the layout of :func:`atoms_to_graph`, with targets and ``graph_id``."""
     origin: str
-    """The file and the graph's position there, for messages."""
+    """File and position in it, for messages."""
     index: int
     """Position among all graphs of its role, the same as ``graph_id``."""
     group: str | None = None
-    """The group it belongs to, where the source names groups."""
+    """Group of the graph, if the source names groups."""
     of_topology: bool = False
-    """Whether its edges are those of cells or elements; all within the longest of them may be very
-    many, where some are much shorter."""
+    """True if edges come from cells or elements, whose lengths may differ so much that there are
+    very many nodes within the longest."""
 
     @property
     def longest_edge(self) -> float:
@@ -115,13 +115,13 @@ class ReadyGraph:
         return float(lengths.max()) if len(lengths) else 0.0
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
-        """The graph, with the edges that it has already.
+        """Return the graph with its own edges.
 
         Raises
         ------
         InputError
-            Naming file and graph, where an edge is longer than the cutoff: networks would pass
-            over it in silence.
+            If an edge is longer than the cutoff, as networks would silently ignore it; the message
+            names file and graph.
         """
         longest = self.longest_edge
         if longest > cutoff * (1 + _ROUNDING):
@@ -133,7 +133,7 @@ class ReadyGraph:
         return self.data
 
     def has_own_edges(self, cutoff: float, max_neighbours: int | None) -> bool:
-        """Whether its edges are others than :func:`neighbour_list` finds for the positions."""
+        """Return True if its edges differ from those of :func:`neighbour_list`."""
         found = self._neighbours(cutoff, max_neighbours)
         if found is None:
             return True
@@ -143,10 +143,10 @@ class ReadyGraph:
         return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=_ROUNDING)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
-        """Neighbours within the cutoff that the graph's own edges leave out.
+        """Return the neighbours within the cutoff that the graph's own edges leave out.
 
-        Edges of a topology leave out nothing: they are no lists of neighbours. Edges that are as
-        long as the cutoff do not count, as rounding decides which of these are there.
+        Edges of a topology leave out nothing, as they are not lists of neighbours. Edges as long as
+        the cutoff do not count, as rounding decides which of these exist.
         """
         closer = cutoff * (1 - _ROUNDING)
         receivers, lengths = self.data.edge_index[1].numpy(), self._lengths().numpy()
@@ -158,7 +158,7 @@ class ReadyGraph:
         return count_truncation(kept, lengths, found.receivers, found.distances, n_atoms)
 
     def _neighbours(self, cutoff: float, max_neighbours: int | None) -> Neighbours | None:
-        """Edges that :func:`neighbour_list` finds; None for edges of a topology."""
+        """Return the edges of :func:`neighbour_list`; None for edges of a topology."""
         positions, cell = self.data.pos.double().numpy(), self.data.cell.double().numpy()
         if self.of_topology or not are_resolved(positions, cutoff):
             return None
@@ -179,9 +179,9 @@ class ReadyGraph:
 def _in_order(
     senders: NDArray[np.int64], receivers: NDArray[np.int64], lengths: NDArray[np.floating[Any]]
 ) -> NDArray[np.float64]:
-    """Edges as sorted rows of sender, receiver and length.
+    """Return edges as sorted rows of sender, receiver and length.
 
-    That tells lists of neighbours apart: they have all edges of a length, or none.
+    That is enough to compare neighbour lists: they have all edges of a length, or none.
     """
     order = np.lexsort((lengths, receivers, senders))
     return np.column_stack([senders, receivers, lengths])[order]
@@ -191,10 +191,9 @@ Record = Labelled | ReadyGraph
 
 
 class Source(Protocol):
-    """Reader of a source, made by a section's ``open`` in each process that reads.
+    """Protocol of the reader that a section's ``open`` makes in each reading process.
 
-    All of them see the same input: a source keeps no state that reading one chunk needs from
-    reading another.
+    All processes see the same input: reading a chunk must not depend on having read another one.
     """
 
     @property
@@ -204,43 +203,43 @@ class Source(Protocol):
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
-        """The targets as the records read so far have them; empty before the first.
+        """Targets in the records read so far; empty before the first.
 
         Records of one source object agree. If several processes read chunks, the caller compares
-        their findings.
+        their results.
         """
         ...
 
     def files(self) -> list[Path]:
-        """Every file that is read, in order; none if structures are generated.
+        """Return every file that is read, in order; none if structures are generated.
 
         Raises
         ------
         InputError
-            If one is missing or cannot be read.
+            If a file is missing or cannot be read.
         """
         ...
 
     def chunks(self) -> list[Chunk]:
-        """All structures of all roles, in order.
+        """Return chunks of all structures of all roles, in order.
 
         Raises
         ------
         InputError
-            Soon, and naming file, key and remedy, where a file is missing, cannot be read, holds no
-            structures, or where its first structure has not got the labels.
+            If a file is missing, cannot be read or holds no structures, or its first structure
+            lacks labels. It is raised early, and names file, key and remedy.
         """
         ...
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """The structures of a chunk, in order, each checked as it comes.
+        """Yield the structures of a chunk in order, each checked when it is read.
 
         Any range of a file within one of its chunks can be read, alone and repeatedly.
 
         Raises
         ------
         InputError
-            Naming file and structure, where one cannot be read, or a label is missing, is not
-            finite, or differs in shape from that of the structures before it.
+            If a structure cannot be read, or a label is missing, not finite, or differs in shape
+            from that of the structures before; the message names file and structure.
         """
         ...

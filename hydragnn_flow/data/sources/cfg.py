@@ -1,4 +1,4 @@
-"""HydraGNN's CFG format: AtomEye files, with graph features in a file beside each."""
+"""Source of HydraGNN's CFG format: AtomEye files, each with a file of graph features."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from hydragnn_flow.errors import InputError
 if TYPE_CHECKING:
     import ase
 
-# The auxiliary properties HydraGNN reads, in the order it numbers them.
+# Auxiliary properties that HydraGNN reads, in the order of its numbering.
 _FIRST = ("c_peratom", "fx", "fy", "fz")
 _NOT_AUXILIARY = ("numbers", "positions", "masses", "momenta")
 
 
 class CfgSource(RawSection):
-    """AtomEye CFG files, with graph features on the first line of a `.bulk` file beside each.
+    """AtomEye CFG files, with graph features on the first line of a `.bulk` file next to each.
 
     An atom's columns are its number of protons, its mass, and the file's auxiliary properties:
-    `c_peratom`, `fx`, `fy`, `fz` first, as HydraGNN has them, others in the file's order.
+    `c_peratom`, `fx`, `fy`, `fz` first, as in HydraGNN, then others in the file's order.
     """
 
     reads = "AtomEye's CFG files with HydraGNN's `.bulk` files"
@@ -38,14 +38,14 @@ class CfgSource(RawSection):
 
 
 class CfgFiles(RawFiles[CfgSource]):
-    """Structures in AtomEye's CFG format.
+    """Reader of structures in AtomEye's CFG format.
 
     Parameters
     ----------
     section
         Files, columns, inputs and targets.
     folder
-        Directory the files are relative to.
+        Directory that the file names are relative to.
     """
 
     def __init__(self, section: CfgSource, folder: Path) -> None:
@@ -90,11 +90,11 @@ def _read_cfg(path: Path) -> ase.Atoms:
         unit = re.search(r"^\s*A\s*=\s*(\S+)", text, re.MULTILINE)
         length = 1.0 if unit is None else float(unit[1])
         atoms: ase.Atoms = read_cfg(io.StringIO(text))
-    except Exception as error:  # ASE's parser raises whatever its lines run into
+    except Exception as error:  # ASE's parser may raise any exception
         raise InputError(
             f"{path} cannot be read as a CFG file ({error!r}); correct or remove it"
         ) from None
-    # ASE passes over it.
+    # ASE ignores the unit.
     if length != 1.0:
         raise InputError(
             f"{path} gives lengths in units of {length:g} Å, which is not supported; "
@@ -104,7 +104,7 @@ def _read_cfg(path: Path) -> ase.Atoms:
 
 
 def _table(atoms: ase.Atoms) -> NDArray[np.float64]:
-    """Number of protons, mass, and the auxiliary properties, [n_atoms, n_columns]."""
+    """Return number of protons, mass and auxiliary properties, [n_atoms, n_columns]."""
     own = [name for name in atoms.arrays if name not in _NOT_AUXILIARY]
     names = [
         *(name for name in _FIRST if name in own),

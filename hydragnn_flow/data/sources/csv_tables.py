@@ -1,4 +1,4 @@
-"""CSV tables with a structure in each row."""
+"""Source of CSV tables with a structure in each row."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CsvSource(StructuresSection):
 
 
 class CsvTables(StructureSource):
-    """Tables whose structures are CIF text, or paths relative to the table."""
+    """Reader of tables whose structures are CIF text, or paths relative to the table."""
 
     def __init__(self, config: CsvSource, folder: Path) -> None:
         super().__init__(config, folder)
@@ -78,32 +78,32 @@ class CsvTables(StructureSource):
 
 
 def count_rows(file: Path) -> int:
-    """Number of rows of a table.
+    """Count the rows of a table.
 
     Raises
     ------
     InputError
-        If the file is no table.
+        If the file is not a table.
     """
     return sum(1 for _ in _rows(file))
 
 
 def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -> Iterator[Found]:
-    """The structures of a table, to be predicted, with all cells of their rows.
+    """Yield the structures of a table for prediction, with all cells of their rows.
 
     Parameters
     ----------
     file
-        The table.
+        CSV file of the table.
     column
-        Column of the structures, as that of the training data was.
+        Column of the structures, the same as in the training data.
     start, stop
-        Read only the rows in [start, stop).
+        Range of rows to read, [start, stop).
 
     Raises
     ------
     InputError
-        If the file is no such table, or a row has no structure that can be read.
+        If the file is not such a table, or a row has no readable structure.
     """
     empty = True
     for origin, row in islice(_rows(file), start, stop):
@@ -117,7 +117,7 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
             )
         try:
             yield _found(cell, row, file)
-        except Exception as error:  # parsers raise whatever their lines run into
+        except Exception as error:  # parsers may raise any exception
             raise InputError(
                 f"{origin} cannot be read ({reason(error)}); correct or remove the row"
             ) from None
@@ -131,12 +131,12 @@ def _found(cell: str, row: dict[str, str | None], file: Path) -> Found:
 
 
 def _path(cell: str | None, file: Path) -> Path | None:
-    """The file of a row's structure; None if the cell is a CIF, which has several lines."""
+    """Return the file of a row's structure; None if the cell is a CIF, which has several lines."""
     return None if cell is None or "\n" in cell else file.parent / cell
 
 
 def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Name of each row for messages, and its cells by column; InputError if it is no table."""
+    """Yield name and cells of each row, by column; raise InputError for a malformed table."""
     try:
         with file.open(newline="", encoding="utf-8-sig") as text:
             lines = csv.reader(text, strict=True)

@@ -1,4 +1,4 @@
-"""Generated structures: random fcc alloys with energies and forces by effective medium theory."""
+"""Source of generated structures: random fcc alloys labelled by effective medium theory."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _UNITS = {"energy": "eV", "forces": "eV/Å"}
 _STRAIN = 0.02
 """Standard deviation of each component of the strain."""
 _RATTLE = (0.02, 0.15)
-"""Range of the displacements' standard deviation [Å]; the upper end is past room temperature."""
+"""Range of the displacements' standard deviation [Å]; the upper end is beyond room temperature."""
 _ATOMS_PER_CELL = 4
 _MOST_UNEVEN = 2
-"""Largest difference between the repeats along two directions; excludes needles."""
+"""Largest difference between the repeats along two directions, which excludes needles."""
 _PER_CHUNK = 64
-"""Structures of a chunk: a second or so of EMT."""
+"""Number of structures in a chunk, about a second of EMT."""
 
 
 class EmtSource(SourceSection):
@@ -52,7 +52,7 @@ class EmtSource(SourceSection):
         "Pt",
         "Au",
     )
-    """Chemical elements to draw from (those EMT knows as fcc metals)."""
+    """Chemical elements to draw from (those that EMT knows as fcc metals)."""
     atoms: tuple[int, int] = (8, 64)
     """Smallest and largest number of atoms in a cell."""
 
@@ -75,7 +75,7 @@ class EmtSource(SourceSection):
 
     @property
     def target_levels(self) -> dict[str, Level | None]:
-        """Energies are of structures, forces of atoms."""
+        """Levels of the two targets: energies of structures, forces of atoms."""
         return {"energy": "graph", "forces": "node"}
 
 
@@ -89,9 +89,9 @@ class EmtAlloys:
     Parameters
     ----------
     config
-        How many, of which elements, of how many atoms.
+        Section with the number of structures, their elements and sizes.
     seed
-        Determines every structure; structure ``i`` is the same however many are made.
+        Seed of every structure; structure ``i`` does not depend on how many are made.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:
 
 
 def _supercells(smallest: int, largest: int) -> list[tuple[int, int, int]]:
-    """Repeats (a >= b >= c) of the cubic cell with a number of atoms in the range."""
+    """Return repeats (a >= b >= c) of the cubic cell with a number of atoms in the range."""
     return [
         (a, b, c)
         for a, b, c in itertools.product(range(1, largest // _ATOMS_PER_CELL + 1), repeat=3)
@@ -180,7 +180,7 @@ def _random_alloy(
 
 
 def _lattice_constant(symbol: str) -> float:
-    """Experimental lattice constant of an fcc element [Å], as ASE gives it."""
+    """Return the experimental lattice constant of an fcc element [Å] from ASE."""
     from ase.data import atomic_numbers, reference_states
 
     reference: Any = reference_states[atomic_numbers[symbol]]

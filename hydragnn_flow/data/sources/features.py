@@ -1,4 +1,4 @@
-"""Nodes that are more than a chemical element: features from named arrays."""
+"""Node features from named arrays, for nodes that are more than a chemical element."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from hydragnn_flow.errors import InputError
 
 ATOMIC_NUMBER = "atomic_number"
-"""The node feature that chooses a chemical element."""
+"""Name of the node feature that is the chemical element."""
 _HEAVIEST = 118
 
 
 def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float64]:
-    """One array of finite numbers, by its name.
+    """Return one array of finite numbers by its name.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, if there is none, or it is something else.
+        If it is missing or not finite numbers; the message begins with ``origin``.
     """
     if name not in arrays:
         known = ", ".join(map(str, arrays)) or "none"
@@ -40,12 +40,12 @@ def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float
 def named_rows(
     arrays: Mapping[str, Any], name: str, n_rows: int, origin: str
 ) -> NDArray[np.float64]:
-    """One array with a row for each node or edge, by its name, as [n_rows, n_columns].
+    """Return one array with a row for each node or edge, as [n_rows, n_columns].
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, as :func:`named` and for another number of rows.
+        In the cases of :func:`named`, and for another number of rows.
     """
     values = named(arrays, name, origin)
     if values.ndim == 0 or len(values) != n_rows:
@@ -59,12 +59,12 @@ def named_rows(
 def feature_rows(
     arrays: Mapping[str, Any], name: str, n_nodes: int, origin: str
 ) -> NDArray[np.float64]:
-    """One array of node features, by its name, as [n_nodes, n_columns].
+    """Return one array of node features by its name, as [n_nodes, n_columns].
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, as :func:`named_rows` and for an array without columns.
+        In the cases of :func:`named_rows`, and for an array without columns.
     """
     values = named_rows(arrays, name, n_nodes, origin)
     if not values.shape[1]:
@@ -76,24 +76,24 @@ def feature_rows(
 
 
 def in_space(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Vectors [n, d] with d up to 3 as [n, 3], the coordinates they lack being zero."""
+    """Pad vectors [n, d] with d up to 3 to [n, 3]; missing coordinates are zero."""
     return np.pad(vectors, ((0, 0), (0, 3 - vectors.shape[1])))
 
 
 def node_features(
     arrays: Mapping[str, Any], names: Sequence[str], n_nodes: int, origin: str
 ) -> tuple[NDArray[np.float64], list[str]]:
-    """Put named arrays of the nodes side by side.
+    """Concatenate named arrays of the nodes by columns.
 
     Returns
     -------
     tuple
-        [n_nodes, n_columns], and the names of the columns.
+        Features [n_nodes, n_columns], and the names of the columns.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, for an array that has not got a row for each node, or no columns.
+        If an array has no row for each node, or no columns; the message begins with ``origin``.
     """
     columns: list[NDArray[np.float64]] = [np.empty((n_nodes, 0))]
     titles: list[str] = []
@@ -106,17 +106,17 @@ def node_features(
 
 
 def column_names(name: str, width: int) -> list[str]:
-    """Names of the columns of a feature; numbered if there are several."""
+    """Return names of the columns of a feature; numbered if there are several."""
     return [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
 
 
 def check_elements(x: NDArray[np.float64], titles: Sequence[str], origin: str) -> None:
-    """Check that a column of atomic numbers holds some.
+    """Check that a column of atomic numbers holds chemical elements.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, where it does not.
+        If it does not; the message begins with ``origin``.
     """
     if ATOMIC_NUMBER not in titles:
         return

@@ -1,4 +1,4 @@
-"""Files of a source: the section that names them, finding them, and cutting them into ranges."""
+"""Files of a source: the section that names them, their search, and ranges of structures."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class FilesSection(SourceSection):
     test: FileName | None = None
     """File, glob or directory for the final test."""
     targets: Targets
-    """Name of each target -> its unit, or its unit and its key in the files."""
+    """Targets by name: the unit of each, or its unit and its key in the files."""
 
     def check_files(self, folder: Path) -> None:
-        """Refuse a name that matches no file; one file of a directory or pattern is enough."""
+        """Raise an error for a name that matches no file; one file of a directory is enough."""
         for role, name in _names(self).items():
             first = next(_candidates(name, folder), None)
             if first is None:
@@ -61,21 +61,21 @@ class FilesSection(SourceSection):
 def files_by_role(
     section: FilesSection, folder: Path, suffixes: Collection[str] = ()
 ) -> dict[Role, list[Path]]:
-    """The files of each role that has some, training first.
+    """Return the files of each role that has some, training first.
 
     Parameters
     ----------
     section
-        Says what they are called.
+        Section with the names of the files.
     folder
         Directory of the data.
     suffixes
-        Endings of the files to take from a directory or a glob; by default all.
+        Suffixes of the files to take from a directory or a glob; by default all.
 
     Raises
     ------
     InputError
-        As :func:`find_files`, and where no file has such an ending.
+        In the cases of :func:`find_files`, and if no file has such a suffix.
     """
     return {
         role: _chosen(name, folder, f"data.source.{role}", suffixes)
@@ -84,15 +84,15 @@ def files_by_role(
 
 
 def find_files(name: str, folder: Path, key: str) -> list[Path]:
-    """The files that a file name, a glob or a directory names.
+    """Return the files that a file name, a glob or a directory matches.
 
-    Hidden files are left out, unless they are named. Files come in the order a person would put
-    them: ``run-2`` before ``run-10``.
+    Hidden files are left out, unless they are named. Files are in natural order: ``run-2`` before
+    ``run-10``.
 
     Parameters
     ----------
     name
-        Relative to ``folder``, or absolute. ``**`` matches any folders between.
+        Name relative to ``folder``, or absolute. ``**`` matches any folders between.
     folder
         Directory of the data.
     key
@@ -112,16 +112,16 @@ def find_files(name: str, folder: Path, key: str) -> list[Path]:
 
 
 def ranges(n: int, least: int, most: int) -> list[tuple[int, int]]:
-    """Cut ``n`` structures into ranges of one size, the last may be smaller.
+    """Cut ``n`` structures into ranges of one size; the last may be smaller.
 
     Parameters
     ----------
     n
-        Number of structures.
+        Number of structures to divide.
     least
-        Size below which a range is not worth a task of its own.
+        Minimum size: smaller ranges are not worth a task of their own.
     most
-        Number of ranges at most: to enter a file at a structure costs a walk through those before.
+        Maximum number of ranges: reading from a structure on costs a walk through those before.
     """
     size = max(least, -(-n // most))
     return [(start, min(start + size, n)) for start in range(0, n, size)]
@@ -143,7 +143,7 @@ def _candidates(name: str, folder: Path) -> Iterator[Path]:
 
 
 def no_file(name: str, folder: Path, key: str) -> InputError:
-    """The error for a name, under a key of the configuration, that matches no file."""
+    """Return the error for a name, under a key of the configuration, that matches no file."""
     path = folder / name
     if path.is_dir():
         return InputError(f"{path} ({key}) is a directory without files; name one that has some")
@@ -180,6 +180,6 @@ def _chosen(name: str, folder: Path, key: str, suffixes: Collection[str]) -> lis
 
 
 def natural_order(path: Path) -> tuple[list[str | int], str]:
-    """Sort key of a path: numbers in it as numbers; the path decides between 1 and 01."""
+    """Return a sort key of a path with numbers as numbers; the path decides between 1 and 01."""
     pieces = re.split(r"([0-9]+)", str(path))
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], str(path)

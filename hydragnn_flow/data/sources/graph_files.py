@@ -1,4 +1,4 @@
-"""Sources with one graph in each file."""
+"""Base of sources with one graph in each file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AnySection = TypeVar("AnySection", bound=FilesSection)
 
 
 def with_levels(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
-    """Check that each target has a level; ValueError otherwise."""
+    """Return the targets if each has a level; raise ValueError otherwise."""
     for name, target in targets.items():
         if target.level is None:
             raise ValueError(
@@ -36,20 +36,20 @@ def with_levels(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
 
 
 LevelledTargets = Annotated[Targets, AfterValidator(with_levels)]
-"""Targets of files whose arrays do not say what they belong to."""
+"""Targets of files whose arrays do not state their level."""
 
 
 class GraphFiles(ABC, Generic[AnySection]):
-    """A source whose every file holds one graph; a subclass says how to read it.
+    """Base class of sources with one graph per file; a subclass reads the file.
 
     Parameters
     ----------
     section
-        Names of the files, and targets.
+        Section with the names of the files, and targets.
     folder
-        Directory they are relative to.
+        Directory that the file names are relative to.
     suffixes
-        Endings of the files to take from a directory or a glob; by default all.
+        Suffixes of the files to take from a directory or a glob; by default all.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class GraphFiles(ABC, Generic[AnySection]):
 
     @abstractmethod
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
-        """Read one file, check its labels, and say what the columns of ``x`` are."""
+        """Read one file, check its labels, and return the names of the columns of ``x`` too."""
 
     def _beside(self, path: Path) -> list[Path]:
         return []
 
     @property
     def node_features(self) -> Sequence[str]:
-        """Names of the columns of ``x`` in the first file; all files need the same."""
+        """Names of the columns of ``x`` in the first file; all files must have the same."""
         return self._read_first()
 
     def files(self) -> list[Path]:
-        """Every file that is read, in order."""
+        """Return every file that is read, in order."""
         return [
             file
             for found in self._by_role.values()
@@ -87,7 +87,7 @@ class GraphFiles(ABC, Generic[AnySection]):
         ]
 
     def chunks(self) -> list[Chunk]:
-        """One chunk for each file."""
+        """Return one chunk for each file."""
         self._read_first()
         return [
             Chunk(role, str(path), 0, 1, first)
@@ -96,7 +96,7 @@ class GraphFiles(ABC, Generic[AnySection]):
         ]
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """The graph of a chunk's file."""
+        """Yield the graph of a chunk's file."""
         record, names = self._read(Path(chunk.file), chunk.first)
         self._check_features(names, chunk.file)
         yield record
@@ -104,7 +104,7 @@ class GraphFiles(ABC, Generic[AnySection]):
     def _targets(
         self, of_nodes: Mapping[str, Any], of_graph: Mapping[str, Any], n_nodes: int, origin: str
     ) -> dict[str, NDArray[np.float64]]:
-        """Find the targets among named arrays, each by its level, and check them."""
+        """Return the targets among named arrays by their level, checked."""
         arrays = {"node": of_nodes, "graph": of_graph}
         targets = {
             name: shaped(
@@ -120,9 +120,9 @@ class GraphFiles(ABC, Generic[AnySection]):
         return [target.key or name for name, target in self._section.targets.items()]
 
     def _read_first(self) -> Sequence[str]:
-        """Read the first graph, once, and say what the columns of its ``x`` are.
+        """Return the names of the columns of ``x`` in the first graph, reading it once.
 
-        A mistake in all graphs is found in the first, before any others are read.
+        An error common to all graphs is found in the first, before any others are read.
         """
         if self._features is None:
             self._features = self._read(self._by_role["train"][0], 0)[1]
@@ -141,14 +141,14 @@ class GraphFiles(ABC, Generic[AnySection]):
 
 
 def read_columns(path: Path, text: Collection[str] = ()) -> dict[str, NDArray[Any]]:
-    """The columns of a CSV, by their names in its first line.
+    """Read the columns of a CSV, by their names in its first line.
 
     Parameters
     ----------
     path
-        The CSV.
+        File of the table.
     text
-        Columns that are not numbers, even where they look like some.
+        Columns that are text, even if they look like numbers.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Graphs that HydraGNN or this package has stored, with the splits they are in."""
+"""Source of graphs that HydraGNN or this package has stored, with their splits."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _MOST_CHUNKS = 10_000
 
 
 class HydragnnSource(SourceSection):
-    """A `.bp` file that HydraGNN wrote, or a store, with the splits it has."""
+    """Files `.bp` that HydraGNN wrote, or stores, with their splits."""
 
     reads = "a `.bp` that HydraGNN wrote, or a store"
     labels = "its keys, or components of its `y`"
 
     file: FileName
-    """The `.bp` or the store's directory."""
+    """Path of the `.bp` or of the store's directory."""
     targets: Targets | None = None
-    """Name of each target -> its unit, and its key and level if they differ. A target that is no
-    key of the graphs is the output of that name in HydraGNN's packed `y`. The default is the
+    """Targets by name: the unit of each, and its key and level if they differ. A target that is not
+    a key of the graphs is the output of that name in HydraGNN's packed `y`. The default is the
     targets that the file itself names: a store's; all outputs of a `.bp` with `y`, in `y`, without
     units; and for potentials its keys `energy` and `forces`."""
     output_dim: tuple[Annotated[int, Field(ge=1)], ...] | None = None
-    """Number of components of each target, to read the targets from HydraGNN's packed `y`. Its
-    order is that of `targets`."""
+    """Number of components of each target, in the order of `targets`, to read the targets from
+    HydraGNN's packed `y`."""
     outputs: VariablesOfInterest | None = None
-    """Outputs in HydraGNN's packed `y`, as `Variables_of_interest` says them. The default is that
-    of the network."""
+    """Outputs in HydraGNN's packed `y`, in the form of `Variables_of_interest`. By default those of
+    the network."""
 
     @model_validator(mode="after")
     def _packing(self) -> HydragnnSource:
@@ -63,14 +63,14 @@ class HydragnnSource(SourceSection):
         return self
 
     def for_network(self, network: NetworkConfig) -> HydragnnSource:
-        """The same section, with the outputs that HydraGNN would find in ``y``.
+        """Return the section with the outputs that HydraGNN would find in ``y``.
 
-        Potentials do not read ``y``, here or there.
+        Potentials do not read ``y``, in HydraGNN or here.
 
         Raises
         ------
         ValueError
-            If an output has a name that a graph needs for something else.
+            If graphs use the name of an output for something else.
         """
         potential = network.Architecture.enable_interatomic_potential
         if potential or self.outputs is not None or self.output_dim is not None:
@@ -82,7 +82,7 @@ class HydragnnSource(SourceSection):
                     f"network: Variables_of_interest.output_names: {name!r} means something else "
                     f"in a graph; choose another name, which for an output in y may be any"
                 )
-        # Another choice of inputs is no other store.
+        # Networks with other inputs share the store.
         inputs = VariablesOfInterest.model_fields["input_node_features"].default
         outputs = asked.model_copy(update={"input_node_features": inputs})
         return self.model_copy(update={"outputs": outputs})
@@ -91,16 +91,16 @@ class HydragnnSource(SourceSection):
         return StoredGraphs(self, folder)
 
     def check_in_place(self) -> None:
-        """Nothing is refused before the file is known."""
+        """Accept every file, as keys are only checked when it is read."""
 
     def check_files(self, folder: Path) -> None:
-        """Refuse a name that is no file."""
+        """Raise an error if the file does not exist."""
         if not (folder / self.file).exists():
             raise no_file(self.file, folder, "data.source.file")
 
     @property
     def roles(self) -> tuple[Role, ...]:
-        """Those that every such file has; the structures for calibration may be among them."""
+        """Roles that every such file has; it may also have structures for calibration."""
         return ("train", "val", "test")
 
     @property
@@ -113,14 +113,14 @@ class HydragnnSource(SourceSection):
 
 
 class StoredGraphs:
-    """The graphs of a store or of a `.bp` file that HydraGNN wrote.
+    """Reader of the graphs of a store or of a `.bp` file that HydraGNN wrote.
 
     Parameters
     ----------
     section
-        File and targets.
+        Section of the source: file and targets.
     folder
-        Directory the file is relative to.
+        Directory that the file name is relative to.
     """
 
     def __init__(self, section: HydragnnSource, folder: Path) -> None:
@@ -134,41 +134,41 @@ class StoredGraphs:
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
-        """The targets as the graphs read so far have them."""
+        """Targets in the graphs read so far."""
         return self._labels.found
 
     def files(self) -> list[Path]:
-        """Every file of the store; a `.bp` is not opened, which means to read it through."""
+        """Return every file of the store; a `.bp` is not opened, as that would read all of it."""
         if not (self._path.is_dir() and self._path.suffix == ".bp"):
-            _open_current(self._path)  # which says what is wrong where there is none
+            _open_current(self._path)  # raises an error if there is no store
         return _files(self._path)
 
     def in_place(self, branch: int | None) -> Manifest:
-        """What training needs to know of the files to read them where they are.
+        """Return the manifest with which training reads the files in place.
 
         Parameters
         ----------
         branch
-            Branch of all graphs; None for those that the files say, if any.
+            Branch of all graphs; None for the files' own branches, if any.
 
         Raises
         ------
         InputError
-            If training cannot read them so.
+            If training cannot read the files in place.
         """
         from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
         from hydragnn_flow.data.reading.graph_store import GraphStore
         from hydragnn_flow.data.sources.in_place import in_place
 
         if not (self._path / MANIFEST).is_file() and self._path.is_dir():
-            # Its graphs are gone through later, by many processes.
+            # Its graphs are checked later, by many processes.
             described = bp_manifest(self._path, statistics=False)
             self._store = GraphStore(self._path, described, "random")
         parts = self._parts()
         return in_place(self._store.manifest, self._path, self._targets, parts, branch)
 
     def _parts(self) -> dict[str, Part]:
-        """Targets that are in ``y``, and where."""
+        """Return the position of each target that is packed in ``y``."""
         manifest, levels = self._store.manifest, dict(levels_of(self._section.outputs))
         if self._section.output_dim is not None:
             levels = {name: target.level or "graph" for name, target in self._targets.items()}
@@ -196,7 +196,7 @@ class StoredGraphs:
         return {name: part for name, part in parts.items() if name in packed}
 
     def chunks(self) -> list[Chunk]:
-        """Ranges of the graphs of each split."""
+        """Return ranges of the graphs of each split."""
         chunks = [
             Chunk(role, str(self._path), start, stop, 0)
             for role, split in SPLIT_OF_ROLE.items()
@@ -210,7 +210,7 @@ class StoredGraphs:
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """The graphs of a chunk."""
+        """Yield the graphs of a chunk."""
         split = SPLIT_OF_ROLE[chunk.role]
         for i in range(chunk.start, chunk.stop):
             origin = f"{chunk.file}: {split}: graph {i}"
@@ -246,7 +246,7 @@ class StoredGraphs:
         return found
 
     def _is_packed(self, name: str, key: str, arrays: Collection[str]) -> bool:
-        """Whether a target is in ``y``: where nothing says which key it is, or no key is."""
+        """Return True if a target is in ``y``: nothing names its key, or no such key exists."""
         if self._section.targets is None:
             return self._outputs_are_targets
         return key not in arrays and "y" in arrays and name in levels_of(self._section.outputs)
@@ -288,16 +288,16 @@ def _files(path: Path) -> list[Path]:
 
 
 def _open_current(path: Path) -> GraphStore:
-    """The store as it is on disk now; InputError if there is none, or it cannot be opened."""
+    """Open the store as it is on disk now; InputError if that fails."""
     described = [(file, file.stat()) for file in _files(path)]
     return _open(path, tuple((file, said.st_size, said.st_mtime_ns) for file, said in described))
 
 
 @lru_cache(maxsize=1)
 def _open(path: Path, state: tuple[tuple[Path, int, int], ...]) -> GraphStore:
-    """The store; kept for all tasks of this process, as opening a `.bp` means to read it through.
+    """Open the store once for all tasks of this process, as opening a `.bp` reads all of it.
 
-    ``state`` identifies its files, so that others in their place are opened anew.
+    ``state`` identifies its files, so that changed files are opened again.
     """
     from hydragnn_flow.data.reading.graph_store import open_foreign
 

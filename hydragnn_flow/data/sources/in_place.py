@@ -1,4 +1,4 @@
-"""Files whose graphs training reads where they are: which of their keys, as what, from where."""
+"""Manifest of files in place: which keys training reads from them, in which form and position."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def in_place(
     parts: Mapping[str, Part],
     branch: int | None,
 ) -> Manifest:
-    """The manifest of a store that is a file in place: as one of a copy would say it.
+    """Return the manifest of a store that uses a file in place, in the form of a copy's.
 
     Parameters
     ----------
     found
         Manifest of the file.
     path
-        The file or the store, absolute.
+        Absolute path of the file or store.
     targets
-        What is known of its targets.
+        Description of each target by name.
     parts
-        Those of them that are in ``y``, and where.
+        Position of each target that is packed in ``y``.
     branch
-        Branch of all its graphs; None for that which the file says, if any.
+        Branch of all its graphs; None for the file's own branches, if any.
 
     Returns
     -------
     Manifest
-        Keys in the types and shapes in which networks read them; shards with absolute paths. Its
-        statistics are still those of the file.
+        Manifest with keys in the types and shapes in which networks read them, and shards with
+        absolute paths. Its statistics are still those of the file.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def in_place(
                 f"{path}: {name!r} has a label for each atom, and only those of whole structures "
                 "are extensive; remove extensive from data.source.targets"
             )
-        # As a copy has them: energies of thousands of eV need more digits than forces.
+        # The types of a copy: energies of thousands of eV need more digits than forces.
         if level == "node":
             keys[name] = _rows_like(keys["x"], width)
         else:
@@ -114,12 +114,12 @@ def in_place(
 
 
 def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
-    """Data sets in place, with those keys alone that all of them have.
+    """Return data sets in place with only the keys that all of them have.
 
     Parameters
     ----------
     parts
-        Name of each, for messages, and its manifest.
+        Name of each data set, for messages, and its manifest.
 
     Raises
     ------
@@ -156,7 +156,7 @@ def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
 
 
 def _network_keys(found: Manifest, labels: set[str], path: Path) -> dict[str, Key]:
-    """The keys that networks read, but labels, in the types and shapes of a copy."""
+    """Return the keys that networks read, without labels, in types and shapes of a copy."""
     keys = {}
     for key, here in found.keys.items():
         width = math.prod(here.shape)
@@ -187,7 +187,7 @@ def _level(node: bool) -> Level:
 
 
 def _level_of_key(found: Manifest, key: str, known: TargetConfig, path: Path) -> tuple[Level, int]:
-    """Level and components of a target that is a key of the file."""
+    """Return level and components of a target that is a key of the file."""
     if key not in found.keys:
         raise InputError(
             f"{path}: its graphs have no {key!r} (they have: {', '.join(found.keys)}); correct the "
@@ -208,7 +208,7 @@ def _level_of_key(found: Manifest, key: str, known: TargetConfig, path: Path) ->
 
 
 def _rows_like(other: Key, width: int) -> Key:
-    """A key of single precision that has as many rows as another one of nodes or edges."""
+    """Return a key of single precision with as many rows as another one of nodes or edges."""
     return other.model_copy(update={"dtype": "float32", "dim": 0, "shape": (width,)})
 
 
@@ -225,7 +225,7 @@ def _shard(
     parts: Mapping[str, Part],
     splits: Sequence[str],
 ) -> Shard:
-    """A shard of a file; one of a store that uses other files in place may rename keys itself."""
+    """Return a shard of a file; one of a store with data in place may rename keys itself."""
     place = path / shard.path
     there = {k: names.get(k, k) for k in keys.keys() - constants.keys() - parts.keys()}
     renamed = {key: shard.names.get(name, name) for key, name in there.items()}

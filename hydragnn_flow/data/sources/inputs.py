@@ -1,4 +1,4 @@
-"""Opening the source of a configuration, and the fingerprint of its files."""
+"""Opening of a configuration's source, and the fingerprint of its files."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hydragnn_flow.data.sources.joined import JoinedSources
 from hydragnn_flow.errors import InputError
 
 _CONTENT_UP_TO = 1 << 30
-"""Bytes of input whose content counts."""
+"""Bytes of input up to which the content is part of the fingerprint."""
 _CHUNK = 1 << 24
 
 
 def open_source(config: DataConfig, seed: int) -> Source:
-    """The reader of a configuration's data sets; no file is opened yet.
+    """Return the reader of a configuration's data sets, without opening a file.
 
     Parameters
     ----------
     config
-        Source, and directory of its files; without one they are relative to the working directory.
+        Source, and directory of its files; by default the working directory.
     seed
         Seed of the run, for structures that are generated.
 
@@ -35,11 +35,11 @@ def open_source(config: DataConfig, seed: int) -> Source:
     opened: dict[str, Source] = {}
     for number, one in enumerate(config.data_sets):
         try:
-            # Structures that two data sets generate are not the same.
+            # Two data sets must not generate the same structures.
             opened[one.name] = one.source.open(config.folder, seed + number)
         except InputError:
             raise
-        except Exception as error:  # whatever a user's code does
+        except Exception as error:  # a user's code may raise any exception
             raise InputError(
                 f"data.source: {one.source.format} cannot be opened: "
                 f"{' '.join(repr(error).split())}; correct its method open"
@@ -51,17 +51,17 @@ def open_source(config: DataConfig, seed: int) -> Source:
 
 
 def fingerprint(config: DataConfig) -> dict[str, Any]:
-    """Describe the files a source reads, to notice when they are others.
+    """Compute a fingerprint of a source's files, to notice changes.
 
-    Names, relative to the data's directory, and sizes always count. Their content counts if all
-    files together have 1 GiB or less; of larger input the times of the last change count instead,
-    because to read terabytes at every start would cost more than it protects. Large input that is
-    copied without its times is therefore taken for other input.
+    Names, relative to the data's directory, and sizes always count. The content counts if all files
+    together have 1 GiB or less; for larger input the times of the last change count instead,
+    because reading terabytes at every start would cost more than it protects. Large input that is
+    copied without its times therefore counts as other input.
 
     Returns
     -------
     dict
-        ``files``, ``bytes`` and ``crc32``, all of them 0 if a source generates structures.
+        Counts ``files`` and ``bytes``, and ``crc32``; all 0 if a source generates structures.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
             if total <= _CONTENT_UP_TO:
                 checksum = _add_content(file, checksum)
     except OSError as error:
-        # A source knows what a file is for, and who names it.
+        # The source gives a better message: it knows the file's purpose and key.
         open_source(config, 0).chunks()
         raise InputError(
             f"{error.filename} cannot be read ({error.strerror}); add it, allow reading it, or "

@@ -1,4 +1,4 @@
-"""Several data sets read as one source, each structure with the number of its branch."""
+"""Several data sets joined to one source, each structure with the number of its branch."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hydragnn_flow.errors import InputError
 
 
 class JoinedSources:
-    """The structures of several data sets, one set behind the other.
+    """Structures of several data sets, concatenated.
 
     Parameters
     ----------
     sources
-        The reader of each data set by name; its place is the number of its branch.
+        Reader of each data set by name, in the order of branch numbers.
     """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
@@ -32,17 +32,17 @@ class JoinedSources:
 
     @property
     def node_features(self) -> Sequence[str]:
-        """Names of the columns of ``x``, which are those of every data set."""
+        """Names of the columns of ``x``, the same in every data set."""
         return self._sources[0].node_features
 
     @property
     def found_targets(self) -> Mapping[str, Target]:
-        """The targets as the records read so far have them.
+        """Targets in the records read so far.
 
         Raises
         ------
         InputError
-            If those of two data sets differ.
+            If two data sets have different targets.
         """
         first, found = "", dict[str, Target]()
         for name, source in zip(self._names, self._sources, strict=True):
@@ -54,11 +54,11 @@ class JoinedSources:
         return found
 
     def files(self) -> list[Path]:
-        """Every file that is read."""
+        """Return every file that is read."""
         return [file for source in self._sources for file in source.files()]
 
     def chunks(self) -> list[Chunk]:
-        """All structures, those of a data set together; numbered on through each role."""
+        """Return chunks of all structures by data set, numbered consecutively for each role."""
         chunks: list[Chunk] = []
         before: dict[str, int] = {}
         for number, source in enumerate(self._sources):
@@ -72,11 +72,11 @@ class JoinedSources:
                 size = chunk.stop - chunk.start
                 before[chunk.role] = before.get(chunk.role, 0) + size
         self._check_features()
-        self.found_targets  # noqa: B018  # which says if they differ
+        self.found_targets  # noqa: B018  # raises an error if they differ
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """The structures of a chunk, each with the number of its branch."""
+        """Yield the structures of a chunk, each with the number of its branch."""
         keys = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
         records = self._sources[chunk.data_set].read(chunk)
         while True:
@@ -85,7 +85,7 @@ class JoinedSources:
             if record is None:
                 return
             if isinstance(record, ReadyGraph):
-                if BRANCH in record.data:  # a file's own number is that of another list
+                if BRANCH in record.data:  # a file's own number belongs to another list
                     del record.data[BRANCH]
                 add_keys(record.data, keys)
                 yield record
@@ -106,7 +106,7 @@ class JoinedSources:
 
 @contextmanager
 def naming(number: int, data_set: str) -> Iterator[None]:
-    """Have errors of a data set's source name the keys as they are in `data.sources`."""
+    """Rename keys in errors of a data set's source to those in `data.sources`."""
     try:
         yield
     except InputError as error:
@@ -117,7 +117,7 @@ def naming(number: int, data_set: str) -> Iterator[None]:
 def different_targets(
     first: str, found: Mapping[str, Target], second: str, other: Mapping[str, Target]
 ) -> str:
-    """Say in what the targets of two data sets differ."""
+    """Return a message on the difference between the targets of two data sets."""
     if found.keys() != other.keys():
         target = min(found.keys() ^ other.keys())
         has, lacks = (first, second) if target in found else (second, first)

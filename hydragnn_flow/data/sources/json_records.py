@@ -1,4 +1,4 @@
-"""JSON lists of records, and tables, of pymatgen's structure dicts."""
+"""Source of JSON records and tables with pymatgen's structure dicts."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from hydragnn_flow.data.sources.structures import (
 from hydragnn_flow.errors import InputError
 
 _WORTH_TWICE = 64 << 20
-"""Bytes of JSON up to which several processes may each read all of it to share the work after."""
+"""Size of JSON [bytes] up to which several processes may each read all of it to share the rest."""
 
 
 @dataclass(frozen=True)
 class _Document:
     file: Path
     n_bytes: int
-    """Unpacked."""
+    """Size after unpacking [bytes]."""
     records: list[Any]
 
 
@@ -52,10 +52,10 @@ class JsonSource(StructuresSection):
 
 
 class JsonRecords(StructureSource):
-    """Files `.json` and `.json.gz`, as mlearn's and matbench's.
+    """Reader of `.json` and `.json.gz` files, such as mlearn's and matbench's.
 
-    JSON can only be read as a whole, and takes several times its size in memory. The file read
-    last is kept: counting it, and reading its chunks one after the other, reads it once.
+    JSON can only be read as a whole, and takes several times its size in memory. The last file is
+    cached: counting it, and reading its chunks one after the other, reads it once.
     """
 
     def __init__(self, config: JsonSource, folder: Path) -> None:
@@ -80,7 +80,7 @@ class JsonRecords(StructureSource):
             yield Found(from_dict(structure), self._values(record))
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """Possible labels: keys of the record, then of its outputs, then dotted paths."""
+        """Return possible labels: keys of the record, then of its outputs, then dotted paths."""
         outputs = record.get("outputs")
         values = {**outputs, **record} if isinstance(outputs, dict) else dict(record)
         for key in self._keys:
@@ -94,7 +94,7 @@ class JsonRecords(StructureSource):
 
     def _document(self, file: Path) -> _Document:
         if self._last is None or self._last.file != file:
-            self._last = None  # before the next one comes into memory
+            self._last = None  # frees the last document before the next is read
             self._last = _read(file)
         return self._last
 

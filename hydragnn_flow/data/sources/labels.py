@@ -1,4 +1,4 @@
-"""Labels in the shape of their level, and the same targets in every structure."""
+"""Labels in the shape of their level, checked to be the same targets in every structure."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from hydragnn_flow.config.targets import TargetConfig
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
-# Squares of larger numbers, which losses are made of, are beyond single precision.
+# Single precision cannot hold the squares of larger numbers, which losses need.
 _LARGEST = 1e18
 
 
 def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]:
-    """A label in the shape of its level: [d] of the whole structure, [n_atoms, d] of its atoms.
+    """Return a label in the shape of its level: [d] of the structure, [n_atoms, d] of its atoms.
 
     Parameters
     ----------
     value
-        A number, or numbers in any nesting.
+        Number, or nested lists of numbers.
     level
-        What it belongs to. If it is not known, a number, a plain list, and a 3×3 matrix unless
+        Level of the label. If it is not known, a number, a plain list, and a 3×3 matrix unless
         there are three atoms, belong to the structure; rows of numbers belong to the atoms.
     n_atoms
-        Number of atoms.
+        Number of atoms of the structure.
 
     Raises
     ------
     TypeError, ValueError
-        If the value is not made of numbers.
+        If the value does not consist of numbers.
     """
     array = np.asarray(value, dtype=np.float64)
     if level is None:
@@ -45,12 +45,12 @@ def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]
 
 
 def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None:
-    """Refuse a label that is too large for single precision.
+    """Raise an error for a label that is too large for single precision.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``.
+        If it is too large; the message begins with ``origin``.
     """
     if np.abs(label).max(initial=0.0) > _LARGEST:
         raise InputError(
@@ -61,12 +61,12 @@ def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None
 
 
 class LabelCheck:
-    """Checks the labels of one structure after the other; the first shows what the targets are.
+    """Check of labels, structure after structure; the first determines shape and level.
 
     Parameters
     ----------
     targets
-        Name of each target -> what is known of it.
+        Description of each target by name.
     """
 
     def __init__(self, targets: Mapping[str, TargetConfig]) -> None:
@@ -80,9 +80,9 @@ class LabelCheck:
         Raises
         ------
         InputError
-            Beginning with ``origin``, where a label is NaN, infinite or too large for single
-            precision, or differs in shape from those before it, or belongs to the atoms though its
-            target is said to be extensive.
+            If a label is NaN, infinite or too large for single precision, differs in shape from
+            those before it, or belongs to the atoms though its target is extensive. The message
+            begins with ``origin``.
         """
         for name, known in self._targets.items():
             label = labels[name]

@@ -1,4 +1,4 @@
-"""HydraGNN's LSMS text format."""
+"""Source of HydraGNN's LSMS text format."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _POSITION = slice(2, 5)
 class LsmsSource(RawSection):
     """HydraGNN's LSMS text format: graph features on the first line, then a line for each atom.
 
-    Column 0 of an atom's line is its number of protons, columns 2 to 4 are its position. They are
-    taken to be in Å, like the cutoff; LSMS itself counts in bohr.
+    Column 0 of an atom's line is its number of protons, columns 2 to 4 are its position. Positions
+    are read in Å, like the cutoff, although LSMS itself counts in bohr.
     """
 
     reads = "HydraGNN's LSMS text format"
@@ -58,7 +58,7 @@ class LsmsFiles(RawFiles[LsmsSource]):
     section
         Files, columns, inputs and targets.
     folder
-        Directory the files are relative to.
+        Directory that the file names are relative to.
     """
 
     def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
@@ -67,7 +67,7 @@ class LsmsFiles(RawFiles[LsmsSource]):
         try:
             header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of no lines: said below
+                warnings.simplefilter("ignore")  # NumPy's of empty files, refused below
                 table = np.loadtxt(lines, comments=None, ndmin=2)
         except (OSError, ValueError) as error:
             raise InputError(

@@ -1,4 +1,4 @@
-"""Finite-element meshes: points with fields, joined by the edges of the elements."""
+"""Source of finite-element meshes: points with fields, joined by edges of the elements."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from hydragnn_flow.errors import InputError
 
 
 class MeshSource(FilesSection):
-    """Finite-element meshes in any format meshio reads: nodes are mesh points, edges those of the
-    elements (of higher-order elements, those between their corners)."""
+    """Finite-element meshes in any format that meshio reads: nodes are mesh points, edges those of
+    the elements (for higher-order elements, those between their corners)."""
 
     reads = "finite-element meshes"
     labels = "point data, or columns of a table"
     of_atoms = False
 
     targets: LevelledTargets
-    """Name of each target -> level, unit, and key if it has another name: those of nodes are
-    point data, those of graphs columns of `table`."""
+    """Targets by name: level, unit, and key if it has another name. Targets of nodes are point
+    data, targets of graphs columns of `table`."""
     features: tuple[str, ...] = Field(min_length=1)
     """Point data that become columns of `x`."""
     table: FileName | None = None
-    """CSV of the graphs' targets: a column `file`, the mesh's path seen from the table, and one
+    """CSV of the graphs' targets: a column `file`, the mesh's path relative to the table, and one
     column for each target."""
     elements: tuple[str, ...] | None = Field(default=None, min_length=1)
-    """meshio's names of the element types that make the graph. The default is those of the highest
+    """Element types that form the graph, by meshio's names. The default is the types of the highest
     dimension in a mesh, because the others mark its boundary."""
     loose_points: Literal["refuse", "drop"] = "refuse"
-    """What happens to points that belong to no element."""
+    """Treatment of points that belong to no element."""
 
     @model_validator(mode="after")
     def _complete(self) -> MeshSource:
@@ -55,7 +55,7 @@ class MeshSource(FilesSection):
 
 
 class MeshFiles(GraphFiles[MeshSource]):
-    """Meshes in any format of meshio.
+    """Reader of meshes in any format of meshio.
 
     Nodes are the corners of the elements; edges have their length and the number of elements that
     share them.
@@ -63,16 +63,16 @@ class MeshFiles(GraphFiles[MeshSource]):
     Parameters
     ----------
     section
-        Files, features, targets and elements.
+        Section of the source: files, features, targets and elements.
     folder
-        Directory the files are relative to.
+        Directory that the file names are relative to.
     """
 
     def __init__(self, section: MeshSource, folder: Path) -> None:
         super().__init__(section, folder, suffixes=_meshio().extension_to_filetypes)
 
     def files(self) -> list[Path]:
-        """Every file that is read, in order."""
+        """Return every file that is read, in order."""
         table = [] if self._section.table is None else [self._folder / self._section.table]
         return [*super().files(), *table]
 
@@ -166,12 +166,12 @@ def read_mesh(path: Path) -> Any:
     Raises
     ------
     InputError
-        If meshio cannot.
+        If meshio cannot read the file.
     """
     meshio = _meshio()
     reasons, outcome = io.StringIO(), io.StringIO()
     try:
-        # meshio prints what is wrong and leaves the interpreter.
+        # On errors meshio prints a message and exits the interpreter.
         with contextlib.redirect_stdout(reasons), contextlib.redirect_stderr(outcome):
             return meshio.read(path)
     except (Exception, SystemExit) as error:

@@ -1,4 +1,4 @@
-"""Edges of finite elements."""
+"""Edges of the elements of a finite-element mesh."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.errors import InputError
 
-# Corners of the edges of each element, in meshio's (VTK's) order of nodes. Elements of higher order
+# Corners of the edges of each element, in meshio's (VTK's) order of nodes. Higher-order elements
 # list their corners first.
 _QUAD = ((0, 1), (1, 2), (2, 3), (3, 0))
 _TRIANGLE = ((0, 1), (1, 2), (2, 0))
@@ -26,35 +26,35 @@ _EDGES: dict[str, tuple[tuple[int, int], ...]] = {
     "hexahedron": (*_QUAD, (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)),
 }
 _DIMENSION = {"line": 1, "triangle": 2, "quad": 2}
-# A marked point: it joins nothing.
+# Type of a marked point, which has no edges.
 _POINT = "vertex"
 
 
 def element_edges(
     cells: Sequence[tuple[str, Any]], chosen: Sequence[str] | None, path: Path
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The edges of the elements of a mesh.
+    """Return the edges of the elements of a mesh.
 
     Parameters
     ----------
     cells
-        meshio's name of an element type, and the points of each element [n_elements, n_points], for
-        each block of the mesh.
+        Element type by meshio's name and points of each element [n_elements, n_points], for each
+        block of the mesh.
     chosen
-        Types that make the graph; by default those of the highest dimension.
+        Element types that form the graph; by default those of the highest dimension.
     path
-        For messages.
+        File of the mesh, for messages.
 
     Returns
     -------
     tuple
-        The two points of each edge, the lower first, [n_edges, 2] in ascending order; the number of
+        Points of each edge, the lower first, [n_edges, 2] in ascending order; the number of
         elements that share it, [n_edges]; all points of the elements, ascending.
 
     Raises
     ------
     InputError
-        For a type without known edges, and where no element or no edge is left.
+        If the edges of a type are not known, or no element or no edge is left.
     """
     cells = [(kind, points) for kind, points in cells if kind != _POINT and len(points)]
     if chosen is None:
@@ -72,7 +72,7 @@ def element_edges(
     for kind, points in cells:
         ends = np.asarray(points, dtype=np.int64)[:, np.array(_edges(kind, path))]
         codes = np.sort(ends.min(axis=2) * span + ends.max(axis=2), axis=1)
-        # A quad written with a corner twice is a triangle: no edge to itself, and none two times.
+        # A quad that repeats a corner is a triangle: drop edges to itself and repeated ones.
         edge = codes // span != codes % span
         edge[:, 1:] &= codes[:, 1:] != codes[:, :-1]
         found.append(codes[edge])
@@ -83,7 +83,7 @@ def element_edges(
 
 
 def _edges(kind: str, path: Path) -> tuple[tuple[int, int], ...]:
-    """Edges of an element type, ``triangle6`` having those of ``triangle``."""
+    """Return the edges of an element type; ``triangle6`` has those of ``triangle``."""
     found = re.fullmatch(r"([a-z]+)\d*", kind)
     if found is None or found[1] not in _EDGES:
         raise InputError(

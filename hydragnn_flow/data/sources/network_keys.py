@@ -23,33 +23,33 @@ def network_keys(
     n_edges: int | None,
     origin: str,
 ) -> dict[str, NDArray[Any]]:
-    """Find those keys of a graph that only some networks read.
+    """Collect the keys of a graph that only some networks read.
 
     Parameters
     ----------
     arrays
-        The graph's arrays by key.
+        Arrays of the graph by key.
     targets
-        Keys of the file, and of the graph, that are labels and nothing else.
+        Keys of the file, and of the graph, that are only labels.
     n_nodes
-        Number of nodes.
+        Number of nodes of the graph.
     n_edges
-        Number of edges; None if the edges are yet to be found.
+        Number of edges; None if the edges are not known yet.
     origin
-        Where the graph comes from, for messages.
+        Origin of the graph, for messages.
 
     Returns
     -------
     dict
-        Of what there is: ``dataset_name`` int64 [1, 1], the number of the graph's branch;
+        Keys that exist: ``dataset_name`` int64 [1, 1], the number of the graph's branch;
         ``graph_attr`` [1, k], features of the whole graph; ``pe`` [n_nodes, k] and ``rel_pe``
-        [n_edges, k], positional encodings; all in float32 but the first.
+        [n_edges, k], positional encodings; all but the first in float32.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, where one has another shape, holds NaN or infinity, or is no
-        number of a branch.
+        If a key has another shape, holds NaN or infinity, or is not a branch number; the message
+        begins with ``origin``.
     """
     found: dict[str, NDArray[Any]] = {}
     if BRANCH in arrays and BRANCH not in targets:
@@ -75,12 +75,12 @@ def network_keys(
 
 
 def branch_number(values: NDArray[np.float64], origin: str) -> NDArray[np.int64]:
-    """The number of a graph's branch as int64 [1, 1], which is HydraGNN's shape.
+    """Return the number of a graph's branch as int64 [1, 1], HydraGNN's shape.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, if it is not one whole number from 0 on.
+        If it is not one whole number from 0 on; the message begins with ``origin``.
     """
     if values.size != 1 or values.item() < 0 or values.item() != np.floor(values.item()):
         raise InputError(
@@ -91,7 +91,7 @@ def branch_number(values: NDArray[np.float64], origin: str) -> NDArray[np.int64]
 
 
 def add_keys(graph: Data, keys: Mapping[str, NDArray[Any]]) -> Data:
-    """Put further keys into a graph."""
+    """Add further keys to a graph."""
     import torch
 
     for key, values in keys.items():

@@ -1,4 +1,4 @@
-"""HydraGNN's packed `y`, taken apart into targets."""
+"""Targets in HydraGNN's packed `y`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ _OR_KEYS = "or name keys of the graphs in data.source.targets"
 
 
 def levels_of(outputs: VariablesOfInterest | None) -> dict[str, Level]:
-    """Level of each output."""
     if outputs is None:
         return {}
     return dict(zip(outputs.output_names, outputs.type, strict=True))
@@ -38,12 +37,12 @@ def unpack(
     n: int,
     origin: str,
 ) -> dict[str, NDArray[np.float64]]:
-    """The targets in HydraGNN's packed ``y``, which ``y_loc`` divides.
+    """Return the targets in HydraGNN's packed ``y``, which ``y_loc`` divides.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, where ``y`` holds more or less than ``targets`` and ``dims`` say.
+        If ``y`` does not match ``targets`` and ``dims``; the message begins with ``origin``.
     """
     y = named(arrays, "y", origin).reshape(-1)
     bounds = named(arrays, "y_loc", origin).reshape(-1).astype(np.int64)
@@ -66,17 +65,17 @@ def unpack(
 def unpack_outputs(
     arrays: Arrays, outputs: VariablesOfInterest, n: int, origin: str
 ) -> dict[str, NDArray[np.float64]]:
-    """The outputs as HydraGNN finds them in ``y``.
+    """Return the outputs as HydraGNN finds them in ``y``.
 
-    ``y_loc`` divides ``y``, and its pieces are the outputs in their order; further pieces belong to
-    none. Without ``y_loc`` an output is the graph feature in ``y``, or the node feature in ``x``,
-    that `output_index` counts, each as wide as `graph_feature_dims` and `node_feature_dims` say. If
-    these are not given, outputs of graphs follow one another in ``y``, as wide as `output_dim`.
+    ``y_loc`` divides ``y`` into the outputs in their order; further pieces are ignored. Without
+    ``y_loc`` an output is the graph feature in ``y``, or the node feature in ``x``, with the index
+    in `output_index`; `graph_feature_dims` and `node_feature_dims` give their widths. Without
+    these, outputs of graphs follow one another in ``y``, as wide as `output_dim`.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, where ``y`` does not hold such outputs.
+        If ``y`` does not hold such outputs; the message begins with ``origin``.
     """
     y = named(arrays, "y", origin).reshape(-1)
     pieces: list[NDArray[np.float64]]
@@ -108,19 +107,19 @@ def unpack_outputs(
 
 
 def places_in_y(store: GraphStore, levels: Mapping[str, Level]) -> dict[str, Part]:
-    """Where in ``y`` the outputs of all graphs of a file are, without reading it.
+    """Find the positions in ``y`` of the outputs of all graphs of a file, without reading ``y``.
 
     Parameters
     ----------
     store
-        The file; its graphs have ``y`` and ``y_loc``.
+        Store or file whose graphs have ``y`` and ``y_loc``.
     levels
         Level of each output, in their order in ``y``.
 
     Raises
     ------
     InputError
-        If ``y_loc`` divides the numbers of some graphs in another way than those of the first.
+        If ``y_loc`` divides some graphs differently from the first.
     """
     first = store[TRAIN][0]
     n, sizes = len(first.pos), np.diff(first.y_loc.reshape(-1).numpy()).tolist()
@@ -172,7 +171,7 @@ def _divided(
 def _features(
     arrays: Arrays, y: NDArray[np.float64], outputs: VariablesOfInterest, n: int, origin: str
 ) -> list[NDArray[np.float64]]:
-    """The features that `output_index` counts, among those of graphs in y and of nodes in x."""
+    """Return the features with indices `output_index`, from graphs in y and from nodes in x."""
     assert outputs.output_index is not None
     dims = {"graph": outputs.graph_feature_dims or (), "node": outputs.node_feature_dims or ()}
     of_nodes = feature_rows(arrays, "x", n, origin)
@@ -195,7 +194,7 @@ def _features(
 def _one_after_the_other(
     y: NDArray[np.float64], outputs: VariablesOfInterest, origin: str
 ) -> list[NDArray[np.float64]]:
-    """Outputs of graphs alone, as wide as `output_dim`; a single one is all of y."""
+    """Return outputs of graphs, as wide as `output_dim`; a single one is all of y."""
     if "node" in outputs.type:
         raise InputError(
             f"{origin} has no y_loc to say where in y its outputs are; give "

@@ -1,4 +1,4 @@
-"""Files of PyG graphs, opened without running anything that is in them."""
+"""Files of PyG graphs, opened without running code from them."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from torch_geometric.data.storage import GlobalStorage
 
 from hydragnn_flow.errors import InputError
 
-# Classes that a pickled Data consists of.
+# Classes in a pickled Data object.
 _PARTS_OF_DATA = [Data, DataEdgeAttr, DataTensorAttr, GlobalStorage]
 
 
 def load_graphs(path: Path) -> Sequence[Data]:
-    """Open a file that holds one graph, a list of them, or what InMemoryDataset saves.
+    """Open a file with one graph, a list of graphs, or an InMemoryDataset's content.
 
     Raises
     ------
     InputError
-        If it cannot be read, or holds anything else; classes that could run code are not loaded
-        but named.
+        If it cannot be read or holds anything else. Classes that could run code are not loaded; the
+        message names them.
     """
     with torch.serialization.safe_globals(_PARTS_OF_DATA), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what is refused below
+        warnings.simplefilter("ignore")  # torch's of files that are refused below
         try:
-            # Mapped where it can be, so that a range of a large file costs no more than its share.
+            # Mapped if possible, so that reading a range of a large file reads only that range.
             content: Any = torch.load(
                 path, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(path)
             )
-        except Exception as error:  # torch raises whatever the bytes run into
+        except Exception as error:  # torch may raise any exception
             raise InputError(f"{path} {_why_refused(path, error)}") from None
     if isinstance(content, Data):
         return [content]
@@ -56,7 +56,7 @@ def load_graphs(path: Path) -> Sequence[Data]:
 
 
 class _Collated(Sequence[Data]):
-    """Graphs in joint arrays, cut out when asked for."""
+    """Graphs in joint arrays, separated when they are accessed."""
 
     def __init__(self, data: Data, slices: dict[str, Any]) -> None:
         self._data = data

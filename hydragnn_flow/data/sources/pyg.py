@@ -1,4 +1,4 @@
-"""Saved PyG graphs."""
+"""Source of saved PyG graphs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
 _GRAPHS_PER_CHUNK = 1000
-# Each chunk opens its file anew, which for a list of graphs means to load all of it.
+# Each chunk opens its file again, and a list of graphs is then loaded as a whole.
 _MOST_CHUNKS = 16
 
 
 class PygSource(FilesSection):
-    """Files `.pt` of PyG graphs: one `Data`, a list of them, or what InMemoryDataset saves.
+    """Files `.pt` of PyG graphs: one `Data`, a list of them, or an InMemoryDataset's content.
 
-    Nodes have the columns of `x`, or else `z` as their chemical elements. Edges are kept where the
-    graphs have them and built within the cutoff where not. Keys without a meaning here that are no
-    target are not read.
+    Nodes have the columns of `x`, or else `z` as their chemical elements. Edges of the graphs are
+    kept; graphs without edges get those within the cutoff. Other keys that are not targets are not
+    read.
     """
 
     reads = "saved `torch_geometric` graphs"
     labels = "keys of a graph"
 
     targets: LevelledTargets
-    """Name of each target -> level, unit, and key if it has another name in the files."""
+    """Targets by name: level, unit, and key if it has another name in the files."""
     node_features: tuple[str, ...] | None = Field(default=None, min_length=1)
     """Names of the columns of `x`; `atomic_number` is the chemical element. The default is x_0,
     x_1, …, all plain numbers."""
@@ -45,21 +45,21 @@ class PygSource(FilesSection):
 
 
 class PygFiles(GraphFiles[PygSource]):
-    """Graphs in `.pt` files.
+    """Reader of graphs in `.pt` files.
 
     Parameters
     ----------
     section
-        Files and targets.
+        Section of the source: files and targets.
     folder
-        Directory the files are relative to.
+        Directory that the file names are relative to.
     """
 
     def __init__(self, section: PygSource, folder: Path) -> None:
         super().__init__(section, folder, suffixes=(".pt",))
 
     def chunks(self) -> list[Chunk]:
-        """Ranges of the graphs of each file."""
+        """Return ranges of the graphs of each file."""
         from hydragnn_flow.data.sources.pt_files import load_graphs
 
         self._read_first()
@@ -76,7 +76,7 @@ class PygFiles(GraphFiles[PygSource]):
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """The graphs of a chunk."""
+        """Yield the graphs of a chunk."""
         from hydragnn_flow.data.sources.pt_files import load_graphs
 
         graphs = load_graphs(Path(chunk.file))

@@ -1,4 +1,4 @@
-"""A graph's arrays under PyG's usual keys -> a record."""
+"""Conversion of a graph's arrays under PyG's usual keys to a record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def tensors(data: Data) -> dict[str, NDArray[Any]]:
-    """The tensors and numbers of a graph as arrays, by key; what else it holds has no meaning."""
+    """Return the tensors and numbers of a graph as arrays by key, without other objects."""
     import torch
 
     found = {
@@ -45,12 +45,12 @@ def tensors(data: Data) -> dict[str, NDArray[Any]]:
 
 
 def n_nodes(arrays: Arrays, origin: str) -> int:
-    """Number of nodes, by their positions.
+    """Return the number of nodes, given by their positions.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, if there are none.
+        If there are none; the message begins with ``origin``.
     """
     n = len(np.atleast_1d(named(arrays, "pos", origin)))
     if n == 0:
@@ -67,30 +67,30 @@ def graph_record(
     origin: str,
     label_keys: Collection[str],
 ) -> Record:
-    """Make a record of a graph, with the edges it has or, without any, those within the cutoff.
+    """Build a record of a graph, with its own edges or else those within the cutoff.
 
     Parameters
     ----------
     arrays
-        ``pos``; ``cell``, ``pbc``, ``edge_index``, ``edge_shifts``, ``edge_attr`` and what
-        :func:`network_keys` finds, where the graph has them.
+        Arrays by key: ``pos``; ``cell``, ``pbc``, ``edge_index``, ``edge_shifts``, ``edge_attr``
+        and the keys of :func:`network_keys`, if the graph has them.
     features
         Key of the node features.
     names
-        What their columns are.
+        Names of the node features' columns.
     targets
         Labels in the shape of their level.
     index
         Position of the graph in its input.
     origin
-        Where it comes from, for messages.
+        Origin of the graph, for messages.
     label_keys
         Keys of ``arrays`` that are labels.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, where the arrays do not make a graph.
+        If the arrays do not form a graph; the message begins with ``origin``.
     """
     import ase
 
@@ -129,12 +129,12 @@ def graph_record(
 
 
 def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Cell and periodic directions; a cell without a word on these repeats in all it has.
+    """Return cell and periodic directions; a cell without ``pbc`` repeats along all its vectors.
 
     Raises
     ------
     InputError
-        Beginning with ``origin``, if they are none.
+        If they are not valid; the message begins with ``origin``.
     """
     cell = named(arrays, "cell", origin) if "cell" in arrays else np.zeros((3, 3))
     if cell.size != 9:
@@ -158,7 +158,7 @@ def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bo
 def _edges(
     arrays: Arrays, positions: NDArray[np.float64], periodic: bool, origin: str
 ) -> Neighbours:
-    """The edges a graph has, in its order."""
+    """Return the edges of a graph in its order."""
     from hydragnn_flow.data.neighbours import Neighbours
 
     index = named(arrays, "edge_index", origin).astype(np.int64)

@@ -1,4 +1,4 @@
-"""HydraGNN's two raw text formats: columns that a configuration names."""
+"""Base of HydraGNN's two raw text formats, whose columns a configuration names."""
 
 from __future__ import annotations
 
@@ -30,15 +30,16 @@ Quantities = dict[str, NDArray[np.float64]]
 class Features(Section):
     """Columns of a raw file, as HydraGNN's `Dataset` section names them.
 
-    As there, a quantity with `_scaled_num_nodes` in its name is divided by the number of atoms.
+    As in HydraGNN, a quantity with `_scaled_num_nodes` in its name is divided by the number of
+    atoms.
     """
 
     name: tuple[str, ...] = ()
     """Names of the quantities."""
     dim: tuple[Annotated[int, Field(ge=1)], ...] = ()
-    """Number of columns of each."""
+    """Number of columns of each quantity."""
     column_index: tuple[Annotated[int, Field(ge=0)], ...] = ()
-    """First column of each, counted from 0."""
+    """First column of each quantity, counted from 0."""
 
     @model_validator(mode="after")
     def _alike(self) -> Features:
@@ -50,18 +51,18 @@ class Features(Section):
 
 
 class RawSection(FilesSection):
-    """Text files of columns, one structure each."""
+    """Text files of columns, one structure in each."""
 
     node_features: Features
-    """The atoms' columns."""
+    """Columns of the atoms."""
     graph_features: Features = Features()
-    """The columns that belong to the whole structure."""
+    """Columns of the whole structure."""
     inputs: tuple[str, ...] = Field(min_length=1)
     """Node features that become columns of `x`. `num_of_protons`, HydraGNN's name for it, and
     `atomic_number` choose the chemical element."""
     targets: Targets
-    """Node and graph features to learn: name of each target -> its unit, or its unit and, as its
-    key, the name of the feature."""
+    """Node and graph features to learn, by name of the target: the unit, or the unit and, as key,
+    the name of the feature."""
 
     @model_validator(mode="after")
     def _known_names(self) -> RawSection:
@@ -86,7 +87,7 @@ AnyRaw = TypeVar("AnyRaw", bound=RawSection)
 
 
 class RawFiles(GraphFiles[AnyRaw]):
-    """A source of text files, one structure each."""
+    """Source of text files, one structure in each."""
 
     def _record(
         self,
@@ -96,7 +97,7 @@ class RawFiles(GraphFiles[AnyRaw]):
         path: Path,
         index: int,
     ) -> tuple[Record, list[str]]:
-        """Inputs and targets of a geometry, from all named quantities, [n_atoms, dim] and [dim]."""
+        """Return inputs and targets of a structure from all named quantities."""
         origin = str(path)
         scaled = {
             name: values / len(atoms) if DIVIDED_BY_ATOMS in name else values
@@ -115,12 +116,12 @@ class RawFiles(GraphFiles[AnyRaw]):
 
 
 def pick(features: Features, table: NDArray[np.float64], where: str) -> Quantities:
-    """The named columns of a table, [n_rows, dim] each.
+    """Return the named columns of a table, [n_rows, dim] each.
 
     Raises
     ------
     InputError
-        Beginning with ``where``, for a column the table has not got.
+        If the table lacks a column; the message begins with ``where``.
     """
     found = {}
     for name, dim, first in zip(features.name, features.dim, features.column_index, strict=True):
@@ -134,7 +135,7 @@ def pick(features: Features, table: NDArray[np.float64], where: str) -> Quantiti
 
 
 def pick_from_line(features: Features, line: str, where: str) -> Quantities:
-    """The named columns of one line, [dim] each; what follows its numbers is a comment."""
+    """Return the named columns of one line, [dim] each; text after its numbers is a comment."""
     numbers = np.array([list(_leading_numbers(line))], dtype=np.float64)
     return {name: row[0] for name, row in pick(features, numbers, where).items()}
 

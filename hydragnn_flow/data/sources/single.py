@@ -1,4 +1,4 @@
-"""One structure from a CIF text, from a file, or from pymatgen's dict."""
+"""Reader of one structure from a CIF text, a file, or pymatgen's dict."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 
 def from_cif(text: str) -> ase.Atoms:
-    """The structure of a CIF of one block, its symmetry operations applied.
+    """Read the structure of a CIF of one block, with its symmetry operations applied.
 
     Raises
     ------
     Exception
-        Whatever ASE raises for a text it cannot read; ValueError for several structures and for
-        sites that are shared or partly empty.
+        If ASE cannot read the text, any exception; ValueError for several structures and for sites
+        that are shared or partly empty.
     """
     from ase.io import iread
 
@@ -28,12 +28,12 @@ def from_cif(text: str) -> ase.Atoms:
 
 
 def from_file(path: Path) -> ase.Atoms:
-    """The structure of a file in any format ASE reads.
+    """Read the structure of a file in any format of ASE.
 
     Raises
     ------
     Exception
-        As :func:`from_cif`.
+        In the same cases as :func:`from_cif`.
     """
     from ase.io import iread
 
@@ -41,12 +41,12 @@ def from_file(path: Path) -> ase.Atoms:
 
 
 def from_dict(structure: Mapping[str, Any]) -> ase.Atoms:
-    """The structure of a pymatgen ``Structure`` or ``Molecule`` as a dict.
+    """Convert a pymatgen ``Structure`` or ``Molecule`` in the form of a dict.
 
     Raises
     ------
     KeyError, TypeError, ValueError
-        If it is none, and for sites that are shared or partly empty.
+        If it is not one, or sites are shared or partly empty.
     """
     import ase
 
@@ -68,15 +68,15 @@ def _only(images: Sequence[ase.Atoms]) -> ase.Atoms:
 
 
 def check_sites(atoms: ase.Atoms) -> None:
-    """Refuse a structure whose sites are shared or partly empty.
+    """Raise an error for a structure whose sites are shared or partly empty.
 
     Raises
     ------
     ValueError
-        Naming the site.
+        If there is such a site; the message names it.
     """
     occupancy = atoms.info.get("occupancy")
-    if isinstance(occupancy, dict):  # of a CIF; ASE gives a shared site its commonest element
+    if isinstance(occupancy, dict):  # from a CIF; ASE gives a shared site its most common element
         for site, fractions in occupancy.items():
             _check_occupancy(
                 [(symbol, float(fraction)) for symbol, fraction in fractions.items()], site

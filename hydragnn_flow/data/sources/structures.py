@@ -1,4 +1,4 @@
-"""Sources of labelled structures in files."""
+"""Base of sources of labelled structures in files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from hydragnn_flow.config.sources import Level, Role
 from hydragnn_flow.data.sources.base import Chunk, Labelled
@@ -24,53 +24,41 @@ if TYPE_CHECKING:
     import ase
 
 _LEAST = 256
-"""Structures that make a task worth its start."""
+"""Number of structures that justifies a task of its own."""
 
 
 class StructuresSection(FilesSection):
-    """Keys that all formats of labelled structures in files have."""
+    """Keys common to all formats of labelled structures in files."""
 
     group: str | None = Field(default=None, min_length=1)
-    """Key whose value is the group of a structure."""
+    """Key in the files whose value is the group of a structure."""
 
     graph_attr: tuple[Annotated[str, Field(min_length=1)], ...] | None = Field(
         default=None, min_length=1
     )
-    """Keys of numbers that belong to a whole structure, such as its charge and spin: they are the
-    graphs' key `graph_attr`, in this order and in the files' units."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_branches(cls, values: Any) -> Any:
-        """Runs of before `data.sources` have recorded the key that it replaces."""
-        if not isinstance(values, dict) or "branches" not in values:
-            return values
-        if values["branches"] is not None:
-            raise ValueError(
-                "branches: data sets are listed in data.sources, each with a name; write them there"
-            )
-        return {key: value for key, value in values.items() if key != "branches"}
+    """Keys of quantities of a whole structure, such as its charge and spin: they become the graphs'
+    key `graph_attr`, in this order and in the files' units."""
 
 
 class Found(NamedTuple):
-    """A structure as a file has it."""
+    """Structure in a file, with its values."""
 
     atoms: ase.Atoms
     values: Mapping[str, Any]
-    """All that may be a label or a group, by its key in the file."""
+    """Values that may be a label or a group, by key in the file."""
     levels: Mapping[str, Level] = {}
-    """Level of each label, where the file tells it."""
+    """Level of each label, if the file states it."""
 
 
 class StructureSource(ABC):
-    """A source that reads structures and labels from files; a format says how.
+    """Base class of sources that read structures and labels from files of one format.
 
     Parameters
     ----------
     config
-        The source's section.
+        Section of the source.
     folder
-        Directory its file names are relative to.
+        Directory that the file names are relative to.
     """
 
     node_features = ("atomic_number",)
@@ -85,14 +73,14 @@ class StructureSource(ABC):
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         """Count the structures of a file and cut them into ranges, which cover them all, in order.
 
-        Counts without reading the structures if that is possible.
+        Structures are counted without reading them if that is possible.
         """
 
     @abstractmethod
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        """The structures in [start, stop) of a file; fewer where it ends before.
+        """Yield the structures in [start, stop) of a file; fewer if it ends before.
 
-        May raise anything; what is no InputError is taken for a structure that cannot be read.
+        It may raise anything; any exception but InputError means that a structure cannot be read.
         """
 
     def files(self) -> list[Path]:
@@ -100,7 +88,7 @@ class StructureSource(ABC):
 
     def chunks(self) -> list[Chunk]:
         inputs = self._inputs()
-        # Training data, as a rule the largest, last: what is wrong with the others is said soon.
+        # Training data last, as they are usually the largest: errors of the others come early.
         of_role = {role: self._chunks(role, inputs[role]) for role in reversed(inputs)}
         return [chunk for role in inputs for chunk in of_role[role]]
 
@@ -123,7 +111,7 @@ class StructureSource(ABC):
         for file in files:
             if file.stat().st_size == 0:
                 raise _empty(file)
-        # A mistake in all structures is found in the first, before any file is counted.
+        # An error common to all structures is found in the first, before any file is counted.
         if next(self._read(files[0], 0, 1, 0), None) is None:
             raise _empty(files[0])
         chunks, first = [], 0
@@ -138,7 +126,7 @@ class StructureSource(ABC):
             cuts = self.ranges(file)
         except InputError:
             raise
-        except Exception as error:  # parsers raise whatever their lines run into
+        except Exception as error:  # parsers may raise any exception
             raise InputError(
                 f"{file} cannot be read ({reason(error)}); correct it or leave it out"
             ) from error
@@ -181,12 +169,12 @@ class StructureSource(ABC):
         if group is not None:
             named = str(lookup(found.values, group, origin, "group", "group"))
         atoms = found.atoms
-        atoms.calc = None  # it would be carried along with every structure
+        atoms.calc = None  # the calculator would be sent along with every structure
         keys = self._graph_attr(found, origin)
         return Labelled(atoms, targets, origin, index, named, keys=keys)
 
     def _graph_attr(self, found: Found, origin: str) -> dict[str, NDArray[Any]]:
-        """The inputs that belong to a whole structure, where the section names some."""
+        """Return the inputs that belong to a whole structure, if the section names any."""
         names = self._config.graph_attr
         if names is None:
             return {}
@@ -199,12 +187,12 @@ class StructureSource(ABC):
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
-    """Ranges of a file's ``n`` structures, of a size worth a task, and no more than ``most``."""
+    """Return ranges of a file's ``n`` structures, each worth a task, and no more than ``most``."""
     return ranges(n, _LEAST, most)
 
 
 def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
-    """Inputs of a whole structure, [1, number of names].
+    """Return inputs of a whole structure, [1, number of names].
 
     Raises
     ------
@@ -230,15 +218,15 @@ def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.fl
 
 
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
-    """A value a structure must have; ``setting`` within the source's section names its key.
+    """Return a value that a structure must have; ``setting`` is the section's key for its name.
 
     Raises
     ------
     InputError
-        Beginning with ``origin`` and naming the nearest key there is.
+        If it is missing; the message begins with ``origin`` and names the nearest key.
     """
     if key not in values:
-        known = [name for name in values if name]  # a table's index has none
+        known = [name for name in values if name]  # a table's index has no name
         near = difflib.get_close_matches(key, known, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'nothing'}"
         raise InputError(
@@ -257,7 +245,7 @@ def _empty(file: Path) -> InputError:
 
 
 def reason(error: Exception) -> str:
-    """First line of a parser's message."""
+    """Return the first line of a parser's message."""
     said = next(iter(str(error).splitlines()), "")
     if isinstance(error, AssertionError) and not said:
         return "its content is of another format"

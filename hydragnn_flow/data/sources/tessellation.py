@@ -1,4 +1,4 @@
-"""Voronoi cells of points in a box: their volumes, and the facets they share."""
+"""Voronoi cells of points in a box: volumes and common facets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy.spatial import QhullError, Voronoi
 from hydragnn_flow.errors import InputError
 
 SMALLEST_FACET = 1e-4
-"""Facets smaller than this, in units of a cell of mean size, are corners where cells only touch.
+"""Smallest facet, in units of a cell of mean size; below it cells only touch.
 
 On a regular lattice four cells and more meet in a point or a line, which rounding turns into facets
 of almost no area. Coordinates in single precision leave some 1e-5 of the mean facet.
@@ -33,13 +33,13 @@ class Tessellation:
     volumes: NDArray[np.float64]
     """Volume of each cell, in two dimensions its area, [n_points]."""
     senders: NDArray[np.int64]
-    """Cell each edge comes from, [n_edges]."""
+    """Cell at which each edge begins, [n_edges]."""
     receivers: NDArray[np.int64]
-    """Cell each edge goes to, [n_edges]."""
+    """Cell at which each edge ends, [n_edges]."""
     shifts: NDArray[np.float64]
     """Period added to the difference of points, [n_edges, d]."""
     distances: NDArray[np.float64]
-    """Between the two points, [n_edges]."""
+    """Distance between the two points of each edge, [n_edges]."""
     areas: NDArray[np.float64]
     """Area (in two dimensions, length) of the facet between both cells, [n_edges]."""
 
@@ -47,21 +47,20 @@ class Tessellation:
 def tessellate(
     points: NDArray[np.float64], box: NDArray[np.float64], periodic: NDArray[np.bool_]
 ) -> Tessellation:
-    """Divide a box among points, each of its places going to the nearest.
+    """Divide a box into the Voronoi cells of points.
 
     Walls are mirrors: points are reflected at them, so that the facet between a point and its
-    mirror image is the wall itself and cells end there exactly. Periodic directions get images of
-    the points, of one period on either side at most: a cell of an orthogonal box touches no other.
+    mirror image is the wall itself and cells end there exactly. In periodic directions the points
+    are repeated by one period on either side: a cell of an orthogonal box touches no other image.
 
     Parameters
     ----------
     points
-        [n_points, d] with d of 2 or 3, anywhere in periodic directions, otherwise between the
-        walls.
+        Coordinates [n_points, d] with d of 2 or 3, inside the walls of directions not periodic.
     box
         Lowest and highest coordinate of each direction, [d, 2].
     periodic
-        Which directions are periodic, [d].
+        Mask of periodic directions, [d].
 
     Raises
     ------
@@ -83,12 +82,12 @@ def tessellate(
     while True:
         everywhere, owner, turn = _surroundings(wrapped, length, periodic, margin)
         pairs, areas, reach = _facets(everywhere, len(points))
-        # An image left out could only cut off a corner that is nearer to it than to its own point.
+        # An image left out could only cut a corner nearer to it than to the cell's own point.
         if margin >= min(2 * reach, length.max()):
             break
         margin = min(2 * reach, length.max())
 
-    # Every facet of a cell once: as the receiver, with whatever is on its other side as the sender.
+    # Every facet of a cell once, with the cell as receiver and its neighbour or wall as sender.
     pairs = np.concatenate([pairs, pairs[:, ::-1]])
     areas = np.concatenate([areas, areas])
     own = pairs[:, 0] < len(points)
@@ -119,10 +118,10 @@ def _surroundings(
     periodic: NDArray[np.bool_],
     margin: float,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-    """The points, their periodic images, and the mirror images of both, up to ``margin`` outside.
+    """Return the points and their periodic and mirror images up to ``margin`` outside the box.
 
-    Points, the given ones first; which of those each is an image of, -1 for mirror images; by how
-    many periods it is displaced, [n, d].
+    The result is the points, the original ones first; the original of each, -1 for mirror images;
+    and the displacement in periods, [n, d].
     """
     steps = [(0.0, -1.0, 1.0) if repeated else (0.0,) for repeated in periodic]
     turn = np.repeat(np.array(list(itertools.product(*steps))), len(points), axis=0)
@@ -145,10 +144,10 @@ def _surroundings(
 def _facets(
     points: NDArray[np.float64], n_own: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
-    """The facets of the cells of the first ``n_own`` points.
+    """Return the facets of the cells of the first ``n_own`` points.
 
-    The points on either side of each, [n, 2]; their areas or lengths, [n]; how far any of their
-    corners is from those points, infinite where a cell is not closed.
+    The result is the points on either side, [n, 2]; areas or lengths, [n]; and the largest distance
+    of a corner from its points, infinite where a cell is not closed.
     """
     try:
         diagram = Voronoi(points)
@@ -187,7 +186,7 @@ def _volumes(
     points: NDArray[np.float64],
     length: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Volume of each cell: a pyramid (triangle) over each facet, half the distance high."""
+    """Return the volume of each cell: pyramids (triangles) over facets, half the distance high."""
     n_dims = len(length)
     volumes = np.zeros(len(points))
     np.add.at(volumes, receivers, areas * distances / (2 * n_dims))

@@ -1,4 +1,4 @@
-"""Voronoi graphs of point sets: cells joined to those they share a facet with."""
+"""Source of Voronoi graphs of point sets, whose cells are joined if they share a facet."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _SIZE = {2: "cell_area", 3: "cell_volume"}
 class VoronoiSource(FilesSection):
     """Voronoi graphs of point sets: grains, cells or particles of a microstructure.
 
-    A `.npz` holds one set: `points` [n, d] with d of 2 or 3, and further arrays. A `.csv` holds one
-    set too: columns `x`, `y` and perhaps `z`, and one for each feature.
+    A `.npz` holds one set: `points` [n, d] with d of 2 or 3, and further arrays. A `.csv` also
+    holds one set: columns `x`, `y` and perhaps `z`, and one for each feature.
     """
 
     reads = "point sets, such as grains or cells"
@@ -32,13 +32,13 @@ class VoronoiSource(FilesSection):
     of_atoms = False
 
     targets: LevelledTargets
-    """Name of each target -> level, unit, and its array or column where that has another name."""
+    """Targets by name: level, unit, and array or column if it has another name."""
     features: tuple[str, ...] = ()
     """Arrays of the points that become columns of `x`. The last column is always the volume (area)
     of the cell."""
     box: tuple[tuple[float, float], ...] | None = None
-    """Lowest and highest coordinate of each direction. By default each `.npz` brings its own, an
-    array `box` [d, 2]."""
+    """Lowest and highest coordinate of each direction. By default each `.npz` has its own, an array
+    `box` [d, 2]."""
     periodic: tuple[Literal["x", "y", "z"], ...] = ()
     """Directions in which the box is periodic. The other directions end in walls."""
 
@@ -56,7 +56,7 @@ class VoronoiSource(FilesSection):
 
 
 class VoronoiFiles(GraphFiles[VoronoiSource]):
-    """Point sets in `.npz` and `.csv` files.
+    """Reader of point sets in `.npz` and `.csv` files.
 
     Nodes have the chosen features and the size of their cell; edges have the distance of the two
     points and the area (length) of the facet between their cells.
@@ -64,9 +64,9 @@ class VoronoiFiles(GraphFiles[VoronoiSource]):
     Parameters
     ----------
     section
-        Files, box, features and targets.
+        Section of the source: files, box, features and targets.
     folder
-        Directory the files are relative to.
+        Directory that the file names are relative to.
     """
 
     def __init__(self, section: VoronoiSource, folder: Path) -> None:
@@ -109,7 +109,7 @@ class VoronoiFiles(GraphFiles[VoronoiSource]):
     def _domain(
         self, arrays: dict[str, NDArray[Any]], d: int, origin: str
     ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Lowest and highest coordinate of each direction, and which are periodic."""
+        """Return lowest and highest coordinate of each direction, and the periodic ones."""
         if self._section.box is not None:
             box = np.array(self._section.box)
         elif "box" in arrays:
@@ -133,7 +133,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return dict(file)
-    except Exception as error:  # whatever a damaged archive runs into
+    except Exception as error:  # a damaged archive can raise any exception
         raise InputError(
             f"{path} cannot be read as a .npz of plain arrays ({error}); write it with numpy.savez"
         ) from None

@@ -1,4 +1,4 @@
-"""Extended XYZ: stepping over structures by their numbers of atoms, and reading them with ASE."""
+"""Extended XYZ: skipping structures by their numbers of atoms, and reading them with ASE."""
 
 from __future__ import annotations
 
@@ -15,26 +15,25 @@ if TYPE_CHECKING:
 
 
 def count_frames(file: Path) -> int:
-    """Number of structures in a file.
+    """Count the structures in a file.
 
     Raises
     ------
     InputError
-        If the file breaks off within a structure, or lines do not follow one another as they
-        must.
+        If the file ends within a structure, or lines are not in the order of the format.
     """
     return sum(1 for _ in _frames(file))
 
 
 def read_frames(file: Path, start: int, stop: int) -> Iterator[ase.Atoms]:
-    """The structures in [start, stop) of a file.
+    """Yield the structures in [start, stop) of a file.
 
-    The walk to ``start`` costs a hundredth of reading what it passes by.
+    The walk to ``start`` costs a hundredth of reading the structures that it skips.
 
     Raises
     ------
     InputError
-        As :func:`count_frames`.
+        In the same cases as :func:`count_frames`.
     """
     from ase.io import iread
 
@@ -68,7 +67,7 @@ def _frames(file: Path) -> Iterator[bytes]:
                 line = lines.readline()
             yield b"".join(frame)
             number += 1
-        # ASE takes an empty line for the end and would pass over all that follows.
+        # ASE takes an empty line for the end and would skip all that follows.
         if any(rest.strip() for rest in lines):
             raise InputError(
                 f"{file}: structure {number} comes after an empty line; remove the line"

@@ -3,13 +3,13 @@
 from hydragnn_flow.config.sources import Role
 
 TRAIN, VALIDATION, TEST = "trainset", "valset", "testset"
-"""The names HydraGNN gives its splits."""
+"""HydraGNN's names of its splits."""
 CALIBRATION = "calibrationset"
-"""Split that serves nothing but weights and error bars of an ensemble; HydraGNN has none."""
+"""Split used only for the weights and error bars of an ensemble; HydraGNN has none."""
 SPLIT_OF_ROLE: dict[Role, str] = {
     "train": TRAIN,
     "val": VALIDATION,
     "calibration": CALIBRATION,
     "test": TEST,
 }
-"""Split of the structures that a source gives for each purpose."""
+"""Split for the structures that a source provides for each role."""

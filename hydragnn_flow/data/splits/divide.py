@@ -24,16 +24,16 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Structures:
-    """Properties of structures that decide their split; parallel lists in input order."""
+    """Properties of structures that decide their split, as parallel lists in input order."""
 
     role: Sequence[str]
-    """Which file each comes from: ``train``, ``val``, ``calibration`` or ``test``."""
+    """Role of the file of each: ``train``, ``val``, ``calibration`` or ``test``."""
     hash: Sequence[str]
-    """Equal for duplicates."""
+    """Hash of each structure, equal for duplicates."""
     composition: Sequence[str]
-    """Read only where the division is by composition."""
+    """Composition of each, read only if the division is by composition."""
     group: Sequence[str | None]
-    """Read only where the division is by group."""
+    """Group of each, read only if the division is by group."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class Division:
     """Split of each structure, and the structures left out."""
 
     split: list[str]
-    """``trainset``, ``valset``, …, or empty for a structure that is left out."""
+    """Split of each structure: ``trainset``, ``valset``, …, or empty if it is left out."""
     left_out: dict[str, int]
-    """Structures left out, by reason: ``{role}_duplicate_of_{role}`` or ``{role}_group_in_{role}``,
-    the first role being that of the structure, the second that of the set it is kept apart from.
-    Reasons that do not occur are not named."""
+    """Number of structures left out by reason: ``{role}_duplicate_of_{role}`` or
+    ``{role}_group_in_{role}``, where the first role is the structure's and the second that of the
+    set with its duplicate or group. Reasons that do not occur are missing."""
     duplicates: dict[str, int]
-    """Structures of each split that repeat another one of the same split."""
+    """Number of structures of each split that repeat another one in it."""
 
 
 @dataclass(frozen=True)
 class _Component:
-    """Structures that must stay together."""
+    """Structures that must be in one split."""
 
     members: list[int]
     composition: str
@@ -74,9 +74,9 @@ def divide(
 ) -> Division:
     """Divide structures so that no two splits hold the same one.
 
-    Structures of equal hash stay together; by group, so do structures of one group. Given sets
-    come first: a structure of the training file that a given set repeats (or whose group occurs
-    there, by group) is left out, as is one of the given validation set that the given test set
+    Structures of equal hash stay together; by group, so do structures of one group. Given sets come
+    first: a structure of the training file that a given set repeats (or, by group, whose group
+    occurs there) is left out, as is one of the given validation set that the given test set
     repeats.
 
     Parameters
@@ -84,15 +84,15 @@ def divide(
     structures
         All structures of the input.
     by
-        ``random``: drawn at random. ``composition``: drawn at random, of each composition the same
-        fractions as nearly as whole structures allow. ``group``: whole groups drawn at random.
+        Way of drawing. ``random``: at random. ``composition``: at random, of each composition the
+        same fractions as nearly as whole structures allow. ``group``: whole groups at random.
     val, test
-        Fractions of the training file to set aside, at least one structure each; None if the
-        input brings a set of its own.
+        Fractions of the training file to set aside, at least one structure each; None if the input
+        has such a set.
     seed
-        Determines the draw, together with the order of the structures.
+        Seed that, with the order of the structures, determines the draw.
     calibration
-        Another such fraction. The validation and test sets are the same with and without it.
+        Fraction for calibration. The validation and test sets do not depend on it.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def divide(
 def _without_repeats(
     structures: Structures, by_group: bool
 ) -> tuple[dict[Role, list[int]], dict[str, int]]:
-    """The structures to keep of each role, and how many are left out for each reason."""
+    """Return the structures to keep of each role, and the numbers left out by reason."""
     marks: dict[str, Sequence[Hashable]] = {"duplicate_of": structures.hash}
     if by_group:
         marks["group_in"] = structures.group
@@ -145,7 +145,7 @@ def _without_repeats(
     kept: dict[Role, list[int]] = {}
     taken: dict[tuple[str, str], set[Hashable]] = {}
     left_out: Counter[str] = Counter()
-    # The test set is never cut, so that results compare with those of others on the same set.
+    # The test set is never cut, so that results are comparable with others on the same set.
     last_to_first: tuple[Role, ...] = ("test", "calibration", "val", "train")
     for role in last_to_first:
         kept[role] = []
@@ -162,7 +162,7 @@ def _without_repeats(
 
 
 def _components(structures: Structures, pool: list[int], by_group: bool) -> list[_Component]:
-    """Sets of structures that must stay together, ordered by their first structure."""
+    """Return sets of structures that must stay together, ordered by their first structure."""
     labels = _numbered(structures.hash[i] for i in pool)
     if by_group:
         groups = _numbered(structures.group[i] for i in pool)
@@ -199,7 +199,7 @@ def _draw(components: list[_Component], fractions: Mapping[str, float], by: By, 
             f"{max(map(len, components))} structures; "
             + ("give finer groups" if by == "group" else "give more structures that differ")
         )
-    # A stream of its own: generated structures draw from other children of the same seed.
+    # A separate random stream: generated structures draw from other children of this seed.
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1,)))
     shuffled = [components[i] for i in rng.permutation(len(components)).tolist()]
     if by == "composition":
@@ -211,7 +211,7 @@ def _draw(components: list[_Component], fractions: Mapping[str, float], by: By, 
 
 
 def _at_random(components: list[_Component], sizes: Mapping[str, int]) -> _Draw:
-    """Fill the splits to set aside with the first components that fit; the rest is to train on."""
+    """Fill the splits to set aside with the first components that fit; the rest is for training."""
     draw: _Draw = {name: [] for name in (TRAIN, *sizes)}
     room = dict(sizes)
     for component in components:
@@ -229,9 +229,8 @@ def _at_random(components: list[_Component], sizes: Mapping[str, int]) -> _Draw:
 def _of_each_composition(components: list[_Component], fractions: Mapping[str, float]) -> _Draw:
     """Divide each composition in the same fractions.
 
-    Each split first gets the whole part of its due number of a composition. The remainder, often
-    all structures of a rare composition, goes to the split that lacks most over all compositions so
-    far.
+    Each split first gets the integer share of a composition. The remainder, often all structures of
+    a rare composition, goes to the split that lacks most over all compositions so far.
     """
     fractions = {TRAIN: 1.0 - sum(fractions.values()), **fractions}
     draw: _Draw = {name: [] for name in fractions}

@@ -1,4 +1,4 @@
-"""Hashes and compositions, by which structures are told apart when they are divided."""
+"""Hashes and compositions of graphs, by which structures are divided."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ _HEAVIEST = len(chemical_symbols) - 1
 
 
 def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
-    """Hash what a network sees of each graph.
+    """Hash all that a network sees of each graph.
 
-    That is the node features ``x``, and the edges with the features and the length they carry. In
-    three rounds each atom's word takes up those of its neighbours and the edges they come over;
-    a graph's hash is the sum of its atoms' words, mixed. It depends on neither the order of atoms
-    and edges nor the place of the graph in the block, and on position, orientation and the choice
-    of periodic images only as far as edge features do. Structures with the same hash are the same
-    to a network that passes three messages along lengths, and count as duplicates: mirror images
-    do, and atoms out of each other's reach do, wherever they are. A supercell is another structure
-    than its unit cell. Labels do not count.
+    That is the node features ``x``, and the edges with their features and length. In three rounds
+    each atom's word is updated with those of its neighbours and of the edges between; a graph's
+    hash is the sum of its atoms' words, mixed. It depends neither on the order of atoms and edges
+    nor on the index of the graph in the block, and on position, orientation and the choice of
+    periodic images only as far as edge features do. Structures with the same hash are the same to a
+    network with three message passing steps along lengths, and count as duplicates: this includes
+    mirror images, and atoms out of each other's reach, wherever they are. A supercell differs from
+    its unit cell. Labels do not count.
 
-    The length of an edge is taken from ``edge_attr`` where one of its columns holds it on all edges
-    of the graph, otherwise from ``pos`` and ``edge_shifts``; without ``pos`` there are no lengths.
+    The length of an edge is taken from ``edge_attr`` if one of its columns holds it on all edges of
+    the graph, otherwise from ``pos`` and ``edge_shifts``; without ``pos`` there are no lengths.
 
-    Features of edges and lengths are rounded to 12 significant binary digits, whatever their
-    unit: lengths of 2 to 4 Å to 1e-3 Å, lengths of 4 to 8 Å to 2e-3 Å. Node features count as
-    float32, unrounded. A rounded value has boundaries: two copies whose lengths differ by a noise
-    of ``d`` Å get different hashes with a probability of about ``d / 1e-3`` for each different
-    length. Where ``edge_attr`` comes from positions in float64 (``d`` near 1e-15) no copy is
-    missed. Lengths from float32 positions (``d`` near 1e-6) find copies that are reordered, but
-    only a part of those that are turned or wrapped.
+    Features of edges and lengths are rounded to 12 significant binary digits, whatever their unit:
+    lengths of 2 to 4 Å to 1e-3 Å, lengths of 4 to 8 Å to 2e-3 Å. Node features count as float32,
+    unrounded. Rounding has boundaries: two copies whose lengths differ by a noise of ``d`` Å get
+    different hashes with a probability of about ``d / 1e-3`` for each different length. If
+    ``edge_attr`` comes from positions in float64 (``d`` near 1e-15) no copy is missed. Lengths from
+    float32 positions (``d`` near 1e-6) find copies that are reordered, but only some of those that
+    are rotated or wrapped.
 
     Parameters
     ----------
     columns
-        ``x`` and ``edge_index``; ``edge_attr``, ``pos`` and ``edge_shifts`` where the graphs have
-        them. Graphs that are to be compared must come with the same keys.
+        Columns ``x`` and ``edge_index``; ``edge_attr``, ``pos`` and ``edge_shifts`` if the graphs
+        have them. Graphs to be compared must have the same keys.
 
     Returns
     -------
     list of str
-        16 hexadecimal digits for each graph. Among ``n`` different graphs two are the same by
-        accident with a probability of about ``n**2 / 2**65``: 3e-8 for a million. ``2**k`` equal
-        atoms in every graph make it ``2**k`` times as large.
+        Hash of each graph, 16 hexadecimal digits. Among ``n`` different graphs two have the same
+        hash by chance with a probability of about ``n**2 / 2**65``: 3e-8 for a million. ``2**k``
+        equal atoms in every graph make it ``2**k`` times as large.
     """
     x, edges = columns["x"], columns["edge_index"]
     offsets = np.repeat(x.starts(), edges.counts)
     senders, receivers = edges.values[0] + offsets, edges.values[1] + offsets
 
     atoms = np.full(len(x.values), _ATOM)
-    # Zero has two signs; adding zero leaves one.
+    # Adding zero turns -0 into 0.
     for feature in (x.values.astype(np.float32) + np.float32(0)).T:
         _absorb(atoms, feature.view(np.uint32))
     links = _edge_words(columns, senders, receivers)
@@ -80,12 +80,12 @@ def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
 
 
 def compositions(columns: Mapping[str, Column]) -> list[str]:
-    """Name the composition of each graph of atoms.
+    """Return the composition of each graph of atoms.
 
     Parameters
     ----------
     columns
-        ``x`` with the atomic number in its first column.
+        Column ``x`` with the atomic number first.
 
     Returns
     -------
@@ -125,7 +125,7 @@ def compositions(columns: Mapping[str, Column]) -> list[str]:
 def _edge_words(
     columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
 ) -> Words:
-    """One word for the features and the length of each edge, [n_edges]."""
+    """Return one word for the features and the length of each edge, [n_edges]."""
     words = np.full(len(senders), _EDGE)
     lengths = _lengths(columns, senders, receivers)
     if "edge_attr" in columns:
@@ -144,7 +144,7 @@ def _edge_words(
 def _lengths(
     columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Distance between the ends of each edge, [n_edges]; zero without positions."""
+    """Return the distance between the ends of each edge, [n_edges]; zero without positions."""
     squares = np.zeros(len(senders))
     if "pos" in columns:
         for axis in range(columns["pos"].values.shape[1]):
@@ -157,7 +157,7 @@ def _lengths(
 
 
 def _rounded(values: NDArray[Any]) -> NDArray[np.uint32]:
-    """The leading 12 binary digits of each value, as an integer.
+    """Return the leading 12 binary digits of each value as an integer.
 
     The boundaries between rounded values are at 13 binary digits, where no number of a few decimal
     digits is: the lengths of ideal crystals stay clear of them.
@@ -168,7 +168,7 @@ def _rounded(values: NDArray[Any]) -> NDArray[np.uint32]:
 
 
 def _absorb(words: Words, values: NDArray[np.uint32]) -> None:
-    """Let each word take up one more value, in place."""
+    """Mix one more value into each word, in place."""
     words ^= values
     words[:] = _mixed(words)
 

@@ -1,1 +1,1 @@
-"""The format on disk: shards in HydraGNN's layout, a manifest, and opening them safely."""
+"""Format of a store on disk: shards in HydraGNN's layout and a manifest, opened safely."""

@@ -1,7 +1,7 @@
-"""The blocks a shard's payload was written in: what each holds, where it ends, its checksum.
+"""Table of the blocks of a shard's payload: graphs, end and checksum of each block.
 
 ADIOS2 knows blocks by variable only. This table says which graphs were written together, about 4 MB
-at a time, and lets that much be verified before it is read, rather than the whole shard.
+at a time, so that this much can be verified before it is read, rather than the whole shard.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from hydragnn_flow.data.columns import bounds_of
 from hydragnn_flow.errors import StoreError
 
 BLOCKS = "blocks.npz"
-"""File within the shard's directory."""
+"""Name of the file in the shard's directory."""
 INDEX = ""
-"""Stands for a split's name at the block with the numbers of atoms and edges of all graphs."""
+"""Name instead of a split's for the block with the numbers of atoms and edges of all graphs."""
 REST = "/"
-"""Stands for it at the block of the other counts and the offsets; no split has a slash."""
+"""Name instead of a split's for the block of other counts and offsets; no split has a slash."""
 
 
 @dataclass
 class BlockTable:
-    """The table, in the order of the payload."""
+    """Table of blocks, in the order of the payload."""
 
     split: list[str] = field(default_factory=list)
-    """The split each block belongs to, or `INDEX`, or `REST`."""
+    """Split that each block belongs to, or `INDEX`, or `REST`."""
     graphs: list[int] = field(default_factory=list)
-    """Number of graphs in each."""
+    """Number of graphs in each block."""
     ends: list[int] = field(default_factory=list)
-    """Bytes of payload up to the end of each."""
+    """Bytes of payload up to the end of each block."""
     crc32: list[int] = field(default_factory=list)
-    """Checksum of the bytes of each."""
+    """Checksum of the bytes of each block."""
 
     def __len__(self) -> int:
         return len(self.split)
 
     @property
     def end(self) -> int:
-        """Bytes of payload so far."""
+        """Bytes of payload up to now."""
         return self.ends[-1] if self.ends else 0
 
     def add(self, split: str, graphs: int, end: int, crc32: int) -> None:
@@ -53,19 +53,19 @@ class BlockTable:
         self.crc32.append(crc32)
 
     def numbers(self, split: str) -> NDArray[np.int64]:
-        """The positions in this table of a split's blocks."""
+        """Return the indices in this table of a split's blocks."""
         return np.flatnonzero(np.array(self.split) == split)
 
     def bounds(self, split: str) -> NDArray[np.int64]:
-        """First graph of each block of a split, and the end of the last, int64 [n_blocks + 1]."""
+        """Return the first graph of each block of a split, and the end, int64 [n_blocks + 1]."""
         return bounds_of(np.array(self.graphs, dtype=np.int64)[self.numbers(split)])
 
     def extent(self, number: int) -> tuple[int, int]:
-        """First byte of a block in the payload, and the one behind its last."""
+        """Return the first byte of a block in the payload, and the one after its last."""
         return (self.ends[number - 1] if number else 0), self.ends[number]
 
     def save(self, path: Path) -> None:
-        """Write the table."""
+        """Write the table to a file."""
         buffer = io.BytesIO()
         np.savez(
             buffer,
@@ -83,7 +83,7 @@ class BlockTable:
         Raises
         ------
         StoreError
-            If it is not one.
+            If the file is not a block table.
         """
         try:
             with np.load(path) as table:

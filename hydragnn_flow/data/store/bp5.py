@@ -1,8 +1,8 @@
-"""The few ADIOS2 calls a store needs, with the guards ADIOS2 itself does not have.
+"""ADIOS2 calls that a store needs, with the checks that ADIOS2 itself does not make.
 
 Reading past the end returns zeros, a buffer of the wrong size corrupts the heap, and an array that
-is not contiguous is read and written scrambled, all without an error; hence every selection,
-buffer and array is checked here before ADIOS2 sees it.
+is not contiguous is read and written scrambled, all without an error; hence every selection, buffer
+and array is checked here before ADIOS2 sees it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.errors import StoreError
 
-# ADIOS2 does not say why a write failed; with less than a few blocks of room it is this.
+# ADIOS2 does not say why a write failed; with less than a few blocks of room the disk is full.
 _FULL_BYTES = 16 << 20
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -34,7 +34,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class Bp5Writer:
-    """A BP5 file of one step, written block by block in bounded memory.
+    """Writer of a BP5 file of one step, block by block in bounded memory.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ class Bp5Writer:
     Raises
     ------
     StoreError
-        From here and from every method, where the file cannot be written.
+        If the file cannot be written, from the constructor and every method.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,7 +90,7 @@ class Bp5Writer:
         self._io.DefineAttribute(name, value)
 
     def flush(self) -> int:
-        """Write out what has been put; returns the bytes of payload now on disk.
+        """Write pending data, and return the bytes of payload now on disk.
 
         Without it ADIOS2 keeps a copy of everything until the file is closed.
         """
@@ -103,11 +103,11 @@ class Bp5Writer:
         with self._writing():
             self._engine.EndStep()
             self._engine.Close()
-        # Timings of the write, different each time: no part of the data.
+        # Timings of the write, which differ each time and are not data.
         (self.path / "profiling.json").unlink(missing_ok=True)
 
     def abort(self) -> None:
-        """Let go of a file that will not be finished."""
+        """Abandon a file that will not be finished."""
         try:
             # ADIOS2 still writes the rest; on a full disk this makes room for it.
             os.truncate(self.path / "data.0", 0)
@@ -118,7 +118,7 @@ class Bp5Writer:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Raise what ADIOS2 raises as a StoreError."""
+        """Convert errors of ADIOS2 to a StoreError."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
@@ -133,7 +133,7 @@ class Bp5Writer:
 
 
 class Bp5File:
-    """A BP5 file open for reading.
+    """BP5 file open for reading.
 
     Threads take turns: two that read through one ADIOS2 engine at a time get each other's numbers.
 
@@ -160,10 +160,10 @@ class Bp5File:
             ) from error
 
     def close(self) -> None:
-        """Let go of the file; what still reads a variable of it may finish.
+        """Release the file; reads of its variables in progress may finish.
 
-        ADIOS2 frees everything with its context. Its own Close would leave a file of timings in
-        the directory for temporary files.
+        ADIOS2 frees everything with its context. Its own Close would leave a file of timings in the
+        directory for temporary files.
         """
         self._found.clear()
         del self._engine, self._io, self._context
@@ -179,7 +179,7 @@ class Bp5File:
         return list(self._io.AvailableVariables())
 
     def variable(self, name: str) -> Bp5Variable:
-        """One variable of the file."""
+        """Return one variable of the file."""
         found = self._found.get(name)
         if found is None:
             variable = self._io.InquireVariable(name)
@@ -199,14 +199,14 @@ class Bp5File:
         return found
 
     def read(self, name: str) -> NDArray[Any]:
-        """The whole of one variable."""
+        """Read the whole of one variable."""
         variable = self.variable(name)
         array = np.empty(variable.shape, dtype=variable.dtype)
         variable.read_into(array, 0)
         return array
 
     def attribute(self, name: str) -> list[Any]:
-        """The values of one attribute."""
+        """Return the values of one attribute."""
         attribute = self._io.InquireAttribute(name)
         if not attribute:
             raise StoreError(f"{self.path} has no attribute {name}; it is not in HydraGNN's layout")
@@ -216,14 +216,14 @@ class Bp5File:
 
 
 class Bp5Variable:
-    """One variable of an open file.
+    """Variable of an open file.
 
     Attributes
     ----------
     shape
-        Extents.
+        Extents of the dimensions.
     dtype
-        Type of the values.
+        Type of the stored values.
     """
 
     def __init__(
@@ -246,13 +246,13 @@ class Bp5Variable:
         Parameters
         ----------
         out
-            As much along the first dimension as wanted, whole along the others, C-contiguous; of
-            the variable's own type.
+            Array to fill, C-contiguous and of the variable's type; any length along the first
+            dimension, complete along the others.
         start
-            Where to begin.
+            Index of the first value along the first dimension.
         row
-            Of a variable of two dimensions, take this row alone, and begin at ``start`` within it.
-            A selection over parts of several rows would read everything between them.
+            Row of a two-dimensional variable to read alone, from ``start`` within it. A selection
+            over pieces of several rows would read everything between them.
 
         Raises
         ------
@@ -294,8 +294,8 @@ class Bp5Variable:
 
 
 def _writable(array: NDArray[Any]) -> NDArray[Any]:
-    """The array itself where ADIOS2 can take it, otherwise a copy.
+    """Return the array itself if ADIOS2 accepts it, otherwise a copy.
 
-    It scrambles arrays that are not contiguous, and refuses those marked read-only.
+    ADIOS2 scrambles arrays that are not contiguous, and refuses those marked read-only.
     """
     return np.require(array, requirements=["C", "W"])

@@ -1,4 +1,4 @@
-"""Directories under construction: built beside their final name, committed by one rename."""
+"""Directories under construction, built next to their final name and committed by a rename."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ Work = Literal["preparing", "writing"]
 
 
 def building_of(path: Path, work: Work) -> Path:
-    """The directory beside ``path`` in which it is built."""
+    """Return the directory next to ``path`` in which it is built."""
     return path.with_name(f".{path.name}.{work}")
 
 
 @contextmanager
 def alone(path: Path, work: Work) -> Iterator[Path]:
-    """Make the directory in which ``path`` is built, for one process at a time.
+    """Create the directory in which ``path`` is built, for one process at a time.
 
-    It stays when the block ends, or when the process is killed: then the next one finds it.
+    It stays when the block ends or the process is killed, so that the next process finds it.
 
     Raises
     ------
@@ -37,7 +37,7 @@ def alone(path: Path, work: Work) -> Iterator[Path]:
         try:
             building.mkdir(parents=True, exist_ok=True)
             stack.enter_context(locked(building / "lock", 0.0))
-        except (Held, FileNotFoundError):  # the process that has just finished deletes it
+        except (Held, FileNotFoundError):  # deleted by a process that has just finished
             raise busy from None
         except Unlockable as error:
             raise StoreError(
@@ -59,7 +59,7 @@ def commit(staging: Path, path: Path) -> None:
     Raises
     ------
     StoreError
-        If another writer was faster; its directory stays.
+        If another writer was faster; its directory is kept.
     """
     fsync_tree(staging)
     try:
@@ -73,7 +73,7 @@ def commit(staging: Path, path: Path) -> None:
 
 
 def cannot_write(path: Path, error: OSError) -> StoreError:
-    """The error for a full or refused disk."""
+    """Return the error for a disk that is full or not writable."""
     return StoreError(
         f"{path} cannot be written ({error.strerror or error}); "
         "free space on its disk or choose another directory"

@@ -1,4 +1,4 @@
-"""A manifest worked out from the content of the shards."""
+"""Manifest computed from the content of the shards."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USUAL_TARGETS: dict[str, Literal["graph", "node"]] = {"energy": "graph", "force
 
 @dataclass(frozen=True)
 class Content:
-    """Shards written, with the keys and statistics of their graphs."""
+    """Written shards, with the keys and statistics of their graphs."""
 
     shards: list[Shard]
     keys: dict[str, Key]
@@ -33,30 +33,30 @@ class Content:
 
 @dataclass(frozen=True)
 class Description:
-    """Description of a store that its graphs do not contain."""
+    """Properties of a store that its graphs do not contain."""
 
     targets: Mapping[str, Target] | None = None
-    """The keys that are labels; by default ``energy`` and ``forces`` where the graphs have them."""
+    """Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them."""
     units: Mapping[str, str] | None = None
-    """Units of further keys, and of the targets where these are found by default."""
+    """Units of further keys, and of the default targets."""
     cutoff: float | None = None
     max_neighbours: int | None = None
     truncation: Truncation | None = None
-    """Neighbours that the edges leave out, where that was counted."""
+    """Neighbours that the edges leave out; None if they were not counted."""
     node_features: Sequence[str] | None = None
-    """Names of the columns of ``x``; by default ``atomic_number`` first where it can be that."""
+    """Names of the columns of ``x``; by default ``atomic_number`` first if it can be that."""
     branch_names: Sequence[str] = ()
-    """Name of each branch, from branch 0 on; none if they have none."""
+    """Name of each branch, from branch 0 on; empty if they have none."""
     provenance: Mapping[str, Any] | None = None
 
 
 def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, Target]:
-    """The targets of graphs with these keys.
+    """Return the targets of graphs with these keys.
 
     Raises
     ------
     InputError
-        If a target is not among the keys or is not what it is said to be.
+        If a target is not among the keys or does not match its description.
     """
     if described.targets is None:
         units = described.units or {}
@@ -71,12 +71,12 @@ def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, T
 
 
 def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> Manifest:
-    """Make the manifest of a store.
+    """Compute the manifest of a store.
 
     Raises
     ------
     InputError
-        As :func:`find_targets`.
+        In the same cases as :func:`find_targets`.
     """
     targets = find_targets(content.keys, described)
     units = dict(described.units or {})
@@ -112,7 +112,7 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
 
 
 def join_contents(contents: Sequence[Content]) -> Content:
-    """Put what several writers wrote together.
+    """Join the contents of several writers.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def _size(key: Key, level: Literal["graph", "node"]) -> int:
 
 
 def _check_target(name: str, target: Target, keys: Mapping[str, Key]) -> None:
-    """Check that a target is a key, with the level and components it is said to have."""
+    """Check that a target is a key with the described level and components."""
     if name not in keys:
         raise InputError(
             f"target {name!r} is not among the keys of the graphs ({', '.join(keys)}); "

@@ -1,4 +1,4 @@
-"""Sizes and checksums, verified in Python before ADIOS2 opens a file.
+"""Sizes and checksums of files, verified in Python before ADIOS2 opens them.
 
 BP5 has no checksum of its own, and a damaged file can hang ADIOS2, crash the process or be read as
 wrong numbers; so a file that differs from the one written is not opened.
@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from hydragnn_flow.errors import StoreError
 
 _CHUNK = 1 << 24
-# Others in a .bp are timings, and what a file system adds.
+# Other files in a .bp are timings, and files that a file system adds.
 _OF_BP5 = ("data.", "md.", "mmd.")
 
 
@@ -26,16 +26,16 @@ class FileRecord(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     size: int
-    """Bytes."""
+    """Size of the file [bytes]."""
     crc32: int | None
-    """CRC-32 of all bytes, as ``zlib.crc32``; None of the payload of a HydraGNN file, of which a
+    """CRC-32 of all bytes, as ``zlib.crc32``; None for the payload of a HydraGNN file, whose
     checksum would take as long as reading terabytes."""
     modified: int | None = None
-    """Time of the last change [ns] of a file that is used in place and has no checksum."""
+    """Time of the last change [ns], for a file in place without a checksum."""
 
 
 def describe_files(folder: Path) -> dict[str, FileRecord]:
-    """Size and checksum of every file in a folder, by name."""
+    """Return size and checksum of every file in a folder, by name."""
     return {
         path.name: FileRecord(size=path.stat().st_size, crc32=checksum(path))
         for path in sorted(folder.iterdir())
@@ -43,7 +43,7 @@ def describe_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
-    """Sizes, times and checksums of the metadata of a ``.bp`` that has none of its own, by name."""
+    """Return sizes, times and checksums of metadata of a HydraGNN ``.bp``, by file name."""
     described = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith(_OF_BP5):
@@ -57,14 +57,14 @@ def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def is_payload(name: str) -> bool:
-    """Whether a file of a BP5 directory holds data, not metadata; these are the long ones."""
+    """Return True if a file of a BP5 directory holds data, not metadata; data are long."""
     return name.startswith("data.")
 
 
 def verify_presence(
     folder: Path, records: Mapping[str, FileRecord], *, in_place: bool = False
 ) -> None:
-    """Raise StoreError where a file is missing, or has another size or time than recorded."""
+    """Raise StoreError if a file is missing, or has another size or time than recorded."""
     for name, record in records.items():
         path = folder / name
         if not path.is_file():
@@ -78,14 +78,14 @@ def verify_presence(
 
 
 def verify_checksum(path: Path, record: FileRecord, *, in_place: bool = False) -> None:
-    """Raise StoreError where the bytes of a file are not those recorded, if a checksum is."""
+    """Raise StoreError if the bytes of a file differ from a recorded checksum."""
     if record.crc32 is not None and checksum(path) != record.crc32:
         what = "has changed since it was written (its checksum differs)"
         raise damaged(path, what, in_place=in_place)
 
 
 def damaged(path: Path, what: str, *, in_place: bool = False) -> StoreError:
-    """The error for a file of a store that cannot be trusted."""
+    """Return the error for a damaged file of a store."""
     if in_place:  # it is not the store's to be deleted
         return StoreError(
             f"{path} {what}, and a store uses it in place; restore it from a copy, or delete that "
@@ -114,7 +114,7 @@ def fsync_path(path: Path) -> None:
 
 
 def checksum(path: Path, begin: int = 0, end: int | None = None) -> int:
-    """CRC-32 of the bytes of a file from ``begin`` to ``end``."""
+    """Return the CRC-32 of the bytes of a file from ``begin`` to ``end``."""
     value = 0
     with path.open("rb") as file:
         file.seek(begin)

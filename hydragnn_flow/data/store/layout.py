@@ -11,12 +11,12 @@ from hydragnn_flow.errors import StoreError
 
 
 def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
-    """Number of rows of a key in each graph, int64 [n_graphs], without reading their values.
+    """Read the number of rows of a key in each graph, int64 [n_graphs], without its values.
 
     Raises
     ------
     StoreError
-        If the graphs do not follow one another, or their rows are more or fewer than are there.
+        If graphs are not consecutive, or their numbers of rows do not add up.
     """
     name = f"{split}/{key}"
     counts: NDArray[np.int64] = file.read(f"{name}/variable_count").astype(np.int64)
@@ -36,20 +36,20 @@ def read_counts(file: Bp5File, split: str, key: str) -> NDArray[np.int64]:
 
 
 def stored_dim(file: Bp5File, split: str, key: str) -> int:
-    """The dimension along which a file joins the graphs' values of a key."""
+    """Return the dimension along which a file concatenates the graphs' values of a key."""
     return int(file.attribute(f"{split}/{key}/variable_dim")[0])
 
 
 def lies_in_rows(file: Bp5File, split: str, key: str) -> bool:
-    """Whether an ``edge_index`` has its graphs below one another.
+    """Return True if an ``edge_index`` has its graphs below one another.
 
-    HydraGNN concatenates along the dimension that varies, and along the first if none does: in
-    a split whose graphs all have e edges the array is [2 n_graphs, e], not [2, sum of edges].
+    HydraGNN concatenates along the dimension that varies, and along the first if none does: in a
+    split whose graphs all have e edges the array is [2 n_graphs, e], not [2, sum of edges].
 
     Raises
     ------
     StoreError
-        If another key is joined along a dimension that batches do not join.
+        If another key is concatenated along a dimension that batches do not join.
     """
     name = f"{split}/{key}"
     dim = stored_dim(file, split, key)

@@ -1,4 +1,4 @@
-"""manifest.json: what a store holds, and the values models derive from it."""
+"""Manifest of a store: content, checksums, and the values that models derive from it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ VERSION = 3
 ENERGY = "energy"
 """Name of the target that is a structure's total energy."""
 ENCODINGS = "laplacian_encodings"
-"""Key of the provenance with the number of encodings that were computed."""
+"""Key of the provenance with the number of computed encodings."""
 GRAPH_ATTR = "graph_attr"
-"""Key of the provenance with the names of the numbers in the graphs' key `graph_attr`."""
+"""Key of the provenance with the names of the quantities in the graphs' key `graph_attr`."""
 _CHECKSUM = "crc32"
 # eV/atom, Ry per atom, kJ atom^-1
 _BY_ATOM = re.compile(r"(/|\bper\b)\s*atoms?\b|\batoms?\s*\^?\s*-\s*1", re.IGNORECASE)
@@ -47,19 +47,19 @@ class _Record(BaseModel):
 
 
 class Target(_Record):
-    """One labelled quantity."""
+    """Labelled quantity of graphs or atoms."""
 
     level: Literal["graph", "node"]
-    """Whether each graph or each atom has one."""
+    """Level of the label: one per graph, or one per atom."""
     dim: PositiveInt
     """Number of components."""
     unit: str = ""
     """Unit of the stored numbers; empty if unknown."""
     extensive: bool | None = None
-    """Whether a graph's value is a sum over its atoms; None if name and unit have to tell."""
+    """True if a graph's value is a sum over its atoms; None if name and unit decide."""
 
     def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
-        """Values of structures, ``[n]``, repeated for each row: of a structure or of an atom."""
+        """Return values of structures, ``[n]``, repeated for each row of the target's level."""
         return values if self.level == "graph" else np.repeat(values, n_atoms)
 
 
@@ -68,44 +68,44 @@ class TargetStatistics(_Record):
 
     mean: list[float]
     std: list[float]
-    """1 if a component does not vary, so that it can divide."""
+    """Standard deviation of each component; 1 if it does not vary, so that it can divide."""
 
 
 class LabelStatistics(_Record):
-    """Values derived from the labels of training structures."""
+    """Statistics of the labels of training structures."""
 
     element_energies: dict[int, float]
     """Least-squares energy of each element, by atomic number; empty without an energy target."""
     energy_per_atom_std: float
-    """Standard deviation of the energy less these, per atom; 1 if nothing is left."""
+    """Standard deviation of the energy less these, per atom; 1 if nothing remains."""
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
     targets: dict[str, TargetStatistics]
 
 
 class BranchStatistics(LabelStatistics):
-    """Those of the structures of one branch."""
+    """Statistics of the labels of one branch's structures."""
 
     graphs: int
     atoms: int
 
 
 class Statistics(LabelStatistics):
-    """Values derived from the training split only; nothing of the other splits leaks into them."""
+    """Statistics of the training split only; nothing leaks from the other splits."""
 
     degree_histogram: list[int]
-    """Number of atoms by number of incoming edges: index d counts the atoms with d."""
+    """Number of atoms by number of incoming edges, from 0 on."""
     avg_num_neighbors: float
     """Mean number of incoming edges of an atom."""
     by_branch: dict[int, BranchStatistics] = {}
-    """Those of the labels of each branch's structures, where there are several branches: data sets
-    of different levels of theory have energies that differ by hundreds of eV per atom."""
+    """Statistics of the labels of each branch's structures, if there are several branches: data
+    sets of different levels of theory have energies that differ by hundreds of eV per atom."""
 
     def of_branches(self, number: int) -> Sequence[LabelStatistics]:
-        """Statistics of the labels of each of a network's branches.
+        """Return statistics of the labels of each of a network's branches.
 
-        Those of all structures together serve a network without branches, and a branch that no
-        structure to train on belongs to.
+        A network without branches, and a branch without training structures, have those of all
+        structures together.
         """
         if number == 1:
             return [self]
@@ -128,27 +128,27 @@ class SplitSize(_Record):
 
 
 class Key(_Record):
-    """One key of the graphs: what its tensors are, and how many rows each graph has."""
+    """Key of the graphs: type and shape of its tensors, and its rows in each graph."""
 
     dtype: str = Field(pattern="^(float32|float64|u?int(8|16|32|64))$")
     """Data type of the tensors; `compact` stores node and edge integers in a narrower one."""
     dim: int = Field(ge=0)
-    """Dimension along which graphs follow one another."""
+    """Dimension along which graphs are concatenated."""
     shape: tuple[PositiveInt, ...]
-    """The other dimensions."""
+    """Extents of the other dimensions."""
     node: bool
-    """Whether each graph has as many rows as atoms."""
+    """True if each graph has as many rows as atoms."""
     edge: bool
-    """Whether each graph has as many rows as edges."""
+    """True if each graph has as many rows as edges."""
     rows: int | None = Field(ge=0)
-    """Rows of each graph, where all have the same number."""
+    """Rows of each graph, if all have the same number."""
 
     def array_shape(self, rows: int) -> tuple[int, ...]:
-        """The shape of an array with this number of rows along ``dim``."""
+        """Return the shape of an array with this number of rows along ``dim``."""
         return (*self.shape[: self.dim], rows, *self.shape[self.dim :])
 
     def __and__(self, other: Key) -> Key:
-        """Properties that the same key has in two shards."""
+        """Combine the properties of the same key in two shards."""
         return self.model_copy(
             update={
                 "node": self.node and other.node,
@@ -158,116 +158,115 @@ class Key(_Record):
         )
 
     def fits(self, other: Key) -> bool:
-        """Whether the tensors of the same key in two shards can be joined."""
+        """Return True if the tensors of the same key in two shards can be joined."""
         return (self.dtype, self.dim, self.shape) == (other.dtype, other.dim, other.shape)
 
 
 class Part(_Record):
-    """Place of one target among the numbers of each graph's ``y``, where a file packs them so."""
+    """Position of one target among the numbers of each graph's packed ``y``."""
 
     after: int
-    """Numbers before it, whatever the graph."""
+    """Numbers before it, independent of the graph."""
     after_each: int
     """Numbers before it for each atom of the graph."""
     width: PositiveInt
-    """Its components."""
+    """Number of its components."""
     node: bool
-    """Whether each atom has them; otherwise the graph has."""
+    """True if each atom has the components; otherwise the graph has them."""
 
 
 class Shard(_Record):
-    """One BP5 directory of the store, or one that the store uses where it is."""
+    """BP5 directory of the store, or one that the store uses in place."""
 
     path: str = Field(pattern=r"^(\.|\w[\w.-]*|/.+)$")
-    """Name within the store; absolute for one that is used in place."""
+    """Name within the store; absolute for a shard in place."""
     files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], FileRecord]
-    """Its files by name; empty for a HydraGNN .bp, of which none is known."""
+    """Records of its files by name; empty for a HydraGNN .bp, which has no checksums."""
     splits: dict[str, SplitSize]
-    """Size of each split in it."""
+    """Size of each split in the shard."""
     branch_runs: dict[str, list[tuple[int, int]]] = {}
-    """Of each split, neighbouring graphs of one branch: its number and how many they are. Not
-    there where graphs do not say their branch, or branches change too often."""
+    """Runs of consecutive graphs of one branch in each split: branch and number of graphs. Missing
+    if graphs do not name their branch, or branches change too often."""
     names: dict[str, str] = {}
-    """Name in the file of each key that has another one there. `pbc` may be `cell` there: all
-    directions with a lattice vector."""
+    """Name in the file of each key with another name there. `pbc` may be `cell` there: periodic
+    along all lattice vectors."""
     constants: dict[str, int] = {}
-    """Number of each key that the file has not, and that is the same throughout."""
+    """Value of each key that the file does not have, the same for all graphs."""
     parts: dict[str, Part] = {}
-    """Place of each key that is in the file's ``y``."""
+    """Position of each key that is packed in the file's ``y``."""
 
     @property
     def is_in_place(self) -> bool:
-        """Whether it belongs to somebody else, who made it."""
+        """True if the shard belongs to somebody else, who made it."""
         return self.path.startswith("/")
 
 
 class Manifest(_Record):
-    """All of manifest.json but its own checksum, ``crc32``."""
+    """Content of manifest.json without its own checksum, ``crc32``."""
 
     version: Literal[3] = 3
     dtypes: Dtypes = "hydragnn"
     """`hydragnn`: every number in its own type; `compact`: node and edge integers narrowed."""
     targets: dict[str, Target]
     units: dict[str, str]
-    """Unit of each key that has a known one."""
+    """Unit of each key with a known one."""
     cutoff: float | None
-    """Longest edge [Å]; None if unknown."""
+    """Maximum length of an edge [Å]; None if unknown."""
     max_neighbours: int | None
     truncation: Truncation | None = None
     """Neighbours within the cutoff that the edges leave out; None if they were not counted."""
     elements: list[int]
-    """Atomic numbers that occur in any split, ascending."""
+    """Atomic numbers that occur in any split, in ascending order."""
     node_features: list[str]
     """Names of the columns of ``x``."""
     branches: list[int] = []
-    """Branches of a network that graphs of any split belong to, ascending; none if they do not
-    say."""
+    """Branches that graphs of any split belong to, ascending; empty if they name none."""
     branch_names: list[str] = []
-    """Name of each branch, from branch 0 on: that of its data set. Empty if they have none."""
+    """Name of each branch, from branch 0 on, which is that of its data set; empty without names."""
     keys: dict[str, Key]
-    """The keys of every graph, in their order."""
+    """Keys of every graph, in their order."""
     splits: dict[str, SplitSize]
     statistics: Statistics
     provenance: dict[str, Any]
-    """Origin of the data; prepare compares it before it reuses a store."""
+    """Origin of the data, which a preparation compares before it reuses a store."""
     shards: list[Shard] = Field(min_length=1)
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files of the shards; 0 for a HydraGNN file, of which they are not known."""
+        """Bytes of all files of the shards; 0 for a HydraGNN file, where they are not recorded."""
         return sum(file.size for shard in self.shards for file in shard.files.values())
 
     @property
     def in_place(self) -> list[str]:
-        """Paths of the shards that the store uses where they are; none in a store of copies."""
+        """Paths of the shards that the store uses in place; empty in a store of copies."""
         return [shard.path for shard in self.shards if shard.is_in_place]
 
     @property
     def sources(self) -> list[dict[str, Any]]:
-        """Sections of the configuration that the data came from; empty if they are unknown."""
+        """Sections of the configuration that the data came from; empty if unknown."""
         one, several = self.provenance.get("source"), self.provenance.get("sources")
         return list(several or ([one] if one else []))
 
     @property
     def unseen(self) -> set[int]:
-        """Elements that no structure to train on has; known where these have energies."""
+        """Elements that no training structure has; known if these have energies."""
         energies = self.statistics.element_energies
         return set(self.elements) - set(energies) if energies else set()
 
     @property
     def data_sets(self) -> dict[int, str]:
-        """Name of each branch that structures are judged by, where there are several."""
+        """Name of each branch with statistics of its own, if there are several."""
         if len(self.statistics.by_branch) < 2:
             return {}
         names = dict(enumerate(self.branch_names))
         return {branch: names.get(branch, str(branch)) for branch in self.statistics.by_branch}
 
     def is_extensive(self, target: str) -> bool:
-        """Whether a target is a sum over the atoms of a graph, and its error one per atom.
+        """Return True if a target is a sum over the atoms of a graph, and its error one per atom.
 
-        Training, search, ensemble and report all judge a target by this. If the data do not say,
-        the target ``energy`` is the total energy, unless its unit is one per atom, and no other
-        target is a sum.
+        Training, search, ensemble and report all use this. If the data do not state it, the target
+        ``energy`` is the total energy, unless its unit is one per atom, and no other target is a
+        sum.
         """
         known = self.targets.get(target)
         if known is None or known.level == "node":
@@ -302,7 +301,7 @@ def _checksum(values: Mapping[str, Any]) -> int:
 
 
 def load_manifest(store: Path) -> Manifest:
-    """Read and check the manifest of a store directory.
+    """Read and validate the manifest of a store directory.
 
     Raises
     ------
@@ -337,12 +336,12 @@ def load_manifest(store: Path) -> Manifest:
 
 
 def kept_manifest(path: Path) -> Manifest:
-    """The manifest that an ensemble keeps of the store it was trained on.
+    """Read the manifest that an ensemble keeps of the store it was trained on.
 
     Raises
     ------
     InputError
-        If it is none, naming the key.
+        If the file is not a manifest; the message names the key.
     """
     try:
         return Manifest.model_validate(read_json(path, FROM_A_COPY))

@@ -1,4 +1,4 @@
-"""Writing one shard: a complete BP5 file in HydraGNN's layout, block by block."""
+"""Writer of one shard: a complete BP5 file in HydraGNN's layout, block by block."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from hydragnn_flow.data.store.statistics import Accumulator
 # ADIOS2 searches the blocks of a variable one after the other: a read takes 20 us among a thousand
 # and 300 us among fifty thousand.
 _MOST_BLOCKS = 1000
-# Of a split in a shard; where branches change more often, their column is as good.
+# Runs of a split in a shard; if branches change more often, their column is as good.
 _MOST_RUNS = 4096
 
 
 class ShardWriter:
-    """One shard under construction.
+    """Shard under construction.
 
     Parameters
     ----------
     path
-        Directory to create.
+        New directory of the shard.
     name
-        HydraGNN's ``dataset_name``.
+        Value of HydraGNN's attribute ``dataset_name``.
     dtypes
-        How integers are stored.
+        Storage of integers, see the manifest's key of this name.
     targets
-        The keys that are labels, for the statistics.
+        Keys that are labels, for the statistics.
     node_features
         Names of the columns of ``x``, if known.
     """
@@ -68,7 +68,7 @@ class ShardWriter:
         self._file = Bp5Writer(path)
 
     def takes(self, columns: Mapping[str, Column]) -> bool:
-        """Whether another block fits: their number is bounded, and a narrow type may be too short.
+        """Return True if another block fits: the number of blocks is limited, as is a narrow type.
 
         A shard that does not take a block is closed, and the next one takes it.
         """
@@ -82,14 +82,14 @@ class ShardWriter:
         )
 
     def append(self, split: str, columns: Mapping[str, Column]) -> None:
-        """Write the graphs of one split that follow those written before.
+        """Write consecutive graphs of one split after those written before.
 
         Parameters
         ----------
         split
-            Its name.
+            Name of the split.
         columns
-            At least one graph; the same keys in every call.
+            Columns of at least one graph, with the same keys in every call.
         """
         found = describe_keys(columns)
         for key, column in columns.items():
@@ -112,7 +112,7 @@ class ShardWriter:
         Parameters
         ----------
         splits
-            Names of the store's splits in their order, those without graphs here included.
+            Names of the store's splits in order, with those that have no graphs here.
         """
         file = self._file
         # A key without a single row, such as the edges of isolated atoms, is written too.
@@ -120,7 +120,7 @@ class ShardWriter:
             for key, of_blocks in counts.items():
                 if not any(rows.any() for rows in of_blocks):
                     self._file.put(f"{split}/{key}", _no_rows(self.keys[key], self._stored[key]))
-        # First what an index is made of, in a block of its own: it is read, and so verified, alone.
+        # First the counts that an index needs, in their own block, to be read and verified alone.
         for split, counts in self._counts.items():
             for key in ("x", "edge_index"):
                 self._put_counts(split, key, counts[key])
@@ -138,7 +138,7 @@ class ShardWriter:
         file.attribute("total_ndata", np.array(total, dtype=np.int64))
         for split, size in sizes.items():
             file.attribute(f"{split}/ndata", np.array(size.graphs, dtype=np.int64))
-            # HydraGNN's reader has branches by files, and fails at a key of that name.
+            # HydraGNN's reader takes branches from files, and fails at a key of that name.
             file.attribute(f"{split}/keys", [key for key in self.keys if key != BRANCH])
             for key, described in self.keys.items():
                 file.attribute(f"{split}/{key}/variable_dim", np.array(described.dim, np.int64))
@@ -157,7 +157,7 @@ class ShardWriter:
         )
 
     def abort(self) -> None:
-        """Give up; nothing stays."""
+        """Delete the unfinished shard."""
         self._file.abort()
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -171,9 +171,9 @@ class ShardWriter:
         self._blocks.add(split, graphs, end, checksum(self.path / "data.0", start, end))
 
     def _type_of(self, column: Column, key: Key) -> np.dtype[Any]:
-        """The type to store a key's values in."""
+        """Return the type to store a key's values in."""
         values = column.values
-        # The few numbers of whole graphs are not worth the shards that growing ones would cost.
+        # Keys of whole graphs are small: growing numbers must not cost a new shard.
         if not self._narrow or not (key.node or key.edge) or values.dtype.kind != "i":
             return values.dtype
         # A signed type that holds -1 - n holds n.
@@ -186,7 +186,7 @@ def _no_rows(key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
-    """Keys of a block, with the numbers of rows of its graphs."""
+    """Return the keys of a block, with the numbers of rows of its graphs."""
     atoms, edges = columns["x"].counts, columns["edge_index"].counts
     return {
         key: Key(
@@ -202,7 +202,7 @@ def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
 
 
 def size_of(columns: Mapping[str, Column]) -> SplitSize:
-    """Size of a block."""
+    """Return the number of graphs, atoms and edges of a block."""
     return SplitSize(
         graphs=len(columns["x"].counts),
         atoms=int(columns["x"].counts.sum()),

@@ -1,7 +1,7 @@
-"""Statistics of the training split, gathered block by block.
+"""Statistics of the training split, accumulated block by block.
 
-Every quantity is kept in a form that blocks, shards and processes add up to the same result, so no
-one ever needs all graphs at once.
+Every quantity is kept in a form that adds up to the same result over blocks, shards and processes,
+so that all graphs are never needed at once.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Moments:
         self.merge(block)
 
     def merge(self, other: Moments) -> None:
-        """Add what another one has seen."""
+        """Add the values that another object has seen."""
         if other.n == 0:
             return
         n = self.n + other.n
@@ -70,12 +70,12 @@ class Moments:
 
 
 class Accumulator:
-    """Everything the statistics of a store are made of.
+    """Accumulator of all statistics of a store.
 
     Parameters
     ----------
     targets
-        The keys that are labels.
+        Keys that are labels, with their description.
     node_features
         Names of the columns of ``x``, if known.
     """
@@ -90,9 +90,9 @@ class Accumulator:
         self.elements: set[int] | None = set() if known else None
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
         self.branches: set[int] = set()
-        """Branches of a network that graphs of any split belong to, where they say so."""
+        """Branches of a network that graphs of any split belong to, if they name one."""
         self._labels: dict[int, _Labels] = {}
-        """What the labels of each branch are; of branch 0 where graphs do not say one."""
+        """Statistics of the labels of each branch; of branch 0 if graphs do not name one."""
 
     def update(self, columns: Mapping[str, Column], train: bool) -> None:
         """Add the graphs of a block.
@@ -100,9 +100,9 @@ class Accumulator:
         Parameters
         ----------
         columns
-            Their keys.
+            Columns of the graphs by key.
         train
-            Whether they are graphs to train on; of others only elements and branches count.
+            True for training graphs; other graphs only add elements and branches.
         """
         numbers = None if self.elements is None else atomic_numbers(columns)
         if numbers is None or self.elements is None:
@@ -124,7 +124,7 @@ class Accumulator:
             labels.update(values, numbers, atoms, graphs)
 
     def merge(self, other: Accumulator) -> None:
-        """Add what another one has seen."""
+        """Add the graphs that another object has seen."""
         self.degrees = _added(self.degrees, other.degrees)
         if self.elements is not None:
             self.elements = None if other.elements is None else self.elements | other.elements
@@ -133,7 +133,7 @@ class Accumulator:
             self._labels.setdefault(branch, _Labels(self._targets)).merge(labels)
 
     def statistics(self) -> Statistics:
-        """Statistics of all graphs seen, for a manifest."""
+        """Return the statistics of all graphs seen, for a manifest."""
         atoms = int(self.degrees.sum())
         edges = int((self.degrees * np.arange(len(self.degrees))).sum())
         of_atoms = self.elements is not None
@@ -153,7 +153,6 @@ class Accumulator:
         )
 
     def _together(self) -> _Labels:
-        """The labels of all branches."""
         if len(self._labels) == 1:
             return next(iter(self._labels.values()))
         found = _Labels(self._targets)
@@ -162,7 +161,7 @@ class Accumulator:
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can say it, exactly."""
+        """Convert to plain values for JSON, without loss."""
         return {
             "targets": {name: target.model_dump() for name, target in self._targets.items()},
             "degrees": self.degrees.tolist(),
@@ -173,7 +172,7 @@ class Accumulator:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Accumulator:
-        """The inverse of :meth:`to_dict`."""
+        """Read the values of :meth:`to_dict`."""
         found = cls({name: Target(**target) for name, target in values["targets"].items()})
         found.degrees = np.array(values["degrees"], dtype=np.int64)
         found.elements = None if values["elements"] is None else set(values["elements"])
@@ -186,7 +185,7 @@ class Accumulator:
 
 
 class _Labels:
-    """What the statistics of labels are made of: those of one branch, or of all together."""
+    """Accumulator of label statistics of one branch, or of all together."""
 
     def __init__(self, targets: Mapping[str, Target]) -> None:
         self._targets = targets
@@ -204,8 +203,8 @@ class _Labels:
     ) -> None:
         """Add labels of a block, each [n_graphs or n_atoms, dim], of the graphs that count.
 
-        Nodes that are no atoms have no ``numbers`` [n_atoms]; ``atoms`` is their number in each
-        graph. All graphs count if ``graphs`` [n_graphs] is not given.
+        Nodes that are not atoms have no ``numbers`` [n_atoms]; ``atoms`` is their number in each
+        graph. All graphs count if ``graphs`` [n_graphs] is None.
         """
         of_atoms = None if graphs is None else np.repeat(graphs, atoms)
         self.graphs += len(_some(atoms, graphs))
@@ -218,7 +217,7 @@ class _Labels:
             self._fit.update(_some(numbers, of_atoms), _some(atoms, graphs), energies)
 
     def merge(self, other: _Labels) -> None:
-        """Add what another one has seen."""
+        """Add the labels that another object has seen."""
         self.graphs += other.graphs
         self.atoms += other.atoms
         for name, moments in self._moments.items():
@@ -227,7 +226,7 @@ class _Labels:
             self._fit.merge(other._fit)
 
     def statistics(self, of_atoms: bool) -> dict[str, Any]:
-        """Fields of `LabelStatistics`; elements have energies where nodes are atoms."""
+        """Return the fields of `LabelStatistics`; elements have energies if nodes are atoms."""
         element_energies: dict[int, float] = {}
         residual_std = 1.0
         if self._fit is not None and of_atoms:
@@ -248,7 +247,7 @@ class _Labels:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as JSON can say it, exactly."""
+        """Convert to plain values for JSON, without loss."""
         return {
             "sizes": [self.graphs, self.atoms],
             "moments": {
@@ -260,7 +259,7 @@ class _Labels:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], targets: Mapping[str, Target]) -> _Labels:
-        """The inverse of :meth:`to_dict`."""
+        """Read the values of :meth:`to_dict`."""
         found = cls(targets)
         found.graphs, found.atoms = values["sizes"]
         for name, (n, mean, squares, largest) in values["moments"].items():
@@ -274,17 +273,17 @@ class _Labels:
 
 
 class _EnergyFit:
-    """Energies of the elements by least squares over all graphs, weighted to energies per atom.
+    """Least-squares energies of the elements over all graphs, weighted to energies per atom.
 
-    Kept as the triangular factor of a QR decomposition of [1 | composition | energy]: stacking
-    factors and decomposing again gives that of all rows (Demmel et al., SIAM J. Sci. Comput. 34,
-    A206 (2012)), without squaring the condition number as sums of products would.
+    They are kept as the triangular factor of a QR decomposition of [1 | composition | energy]:
+    stacking factors and decomposing again gives that of all rows (Demmel et al., SIAM J. Sci.
+    Comput. 34, A206 (2012)), without squaring the condition number as sums of products would.
     """
 
     def __init__(self) -> None:
         self.elements: list[int] = []
         self.factor = np.zeros((0, 2))
-        """Triangular but for rows added since, [n, 1 + n_elements + 1]."""
+        """Triangular factor and rows added since, [n, 1 + n_elements + 1]."""
 
     def update(
         self, numbers: NDArray[np.int64], atoms: NDArray[np.int64], energies: NDArray[np.float64]
@@ -293,7 +292,7 @@ class _EnergyFit:
         rows = np.zeros((len(atoms), len(elements) + 2))
         np.add.at(rows, (np.repeat(np.arange(len(atoms)), atoms), kind + 1), 1.0)
         rows[:, -1] = energies
-        # Per atom, so that large cells do not decide alone.
+        # Per atom, so that large cells do not dominate.
         rows /= atoms[:, None]
         rows[:, 0] = 1.0
         self._add(elements.tolist(), rows)
@@ -302,10 +301,10 @@ class _EnergyFit:
         self._add(other.elements, other.triangle())
 
     def solve(self) -> tuple[dict[int, float], float]:
-        """Energy of each element, and the standard deviation of the residuals per atom.
+        """Return the energy of each element, and the standard deviation of residuals per atom.
 
         If compositions do not determine the elements' energies (one stoichiometry only), the
-        solution of least norm is taken: it shares the energy out instead of inventing differences.
+        solution of least norm is taken: it distributes the energy instead of inventing differences.
         """
         factor = self.triangle()
         if not len(factor):
@@ -322,7 +321,7 @@ class _EnergyFit:
         return {z: float(e) for z, e in zip(self.elements, fit, strict=True)}, std
 
     def triangle(self) -> NDArray[np.float64]:
-        """The factor, triangular again."""
+        """Decompose the factor again and return it."""
         self.factor = np.asarray(np.linalg.qr(self.factor, mode="r"))
         return self.factor
 
@@ -339,7 +338,7 @@ class _EnergyFit:
 def _spread(
     rows: NDArray[np.float64], elements: list[int], union: list[int]
 ) -> NDArray[np.float64]:
-    """The same rows with a column for each element of ``union``."""
+    """Return the same rows with a column for each element of ``union``."""
     wide = np.zeros((len(rows), len(union) + 2))
     wide[:, [0, *(1 + np.searchsorted(union, elements)).tolist(), -1]] = rows
     return wide
@@ -348,7 +347,7 @@ def _spread(
 def _by_branch(
     columns: Mapping[str, Column],
 ) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:
-    """Each branch of a block, and which graphs belong to it; None for all."""
+    """Yield each branch of a block, and the mask of its graphs; None for all."""
     if BRANCH not in columns:
         yield 0, None
         return
@@ -363,7 +362,7 @@ def _some(values: NDArray[Any], rows: NDArray[np.bool_] | None) -> NDArray[Any]:
 
 
 def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
-    """Atomic number of each atom, [n_atoms]; None where ``x[:, 0]`` is something else."""
+    """Return the atomic number of each atom, [n_atoms]; None if ``x[:, 0]`` is something else."""
     values = np.asarray(columns["x"].values)[:, 0]
     numbers = values.astype(np.int64)
     plausible = (numbers == values) & (numbers >= 1) & (numbers <= _HEAVIEST)
@@ -371,12 +370,12 @@ def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
 
 
 def target_array(values: NDArray[Any], target: Target) -> NDArray[np.float64]:
-    """A target as float64 [n_graphs or n_atoms, dim], to sum without loss."""
+    """Return a target as float64 [n_graphs or n_atoms, dim], to sum without loss."""
     return np.asarray(values, dtype=np.float64).reshape(-1, target.dim)
 
 
 def _in_degrees(columns: Mapping[str, Column]) -> NDArray[np.int64]:
-    """Number of edges that arrive at each atom, [n_atoms]."""
+    """Return the number of edges that arrive at each atom, [n_atoms]."""
     edges, nodes = columns["edge_index"], columns["x"]
     receivers = np.asarray(edges.values[1], dtype=np.int64)
     global_receivers = receivers + np.repeat(nodes.starts(), edges.counts)
@@ -384,7 +383,7 @@ def _in_degrees(columns: Mapping[str, Column]) -> NDArray[np.int64]:
 
 
 def _added(left: NDArray[np.int64], right: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The sum of two histograms, as long as the longer one."""
+    """Return the sum of two histograms, as long as the longer one."""
     total = np.zeros(max(len(left), len(right)), dtype=np.int64)
     total[: len(left)] += left
     total[: len(right)] += right

@@ -1,13 +1,13 @@
-"""Agent of a node: takes tasks from the driver, and runs each in a thread of its own.
+"""Agent of a node: takes tasks from the driver, and runs each in a thread.
 
-It is Parsl's worker pool without worker processes. These would take tasks from one queue, whoever
-is free, so that nobody could say on which GCD a task runs, and each would take one at a time, so
-that what shares a GCD would have to begin and end together. Here the driver names the GCD in the
-task, and a thread waits for the trainer process that does the work. A node then starts one process
-and its trainers in place of twice as many, and asks the shared file system once for all of them.
+It is Parsl's worker pool without worker processes. Those would take tasks from one queue, so the
+GCD of a task would be unknown, and each would take one at a time, so co-located segments would have
+to start and end together. Here the driver names the GCD in the task, and a thread waits for the
+trainer process that does the work. A node thus needs half as many processes, and asks the shared
+file system once for all of them.
 
-Parsl tells the driver the identifiers of the pools that are connected, and not their nodes; with
-the node in the identifier, a node that spoils work can be identified.
+Parsl tells the driver the identifiers of connected pools, but not their nodes. The name of the node
+is therefore in the identifier, so that a node that spoils work can be recognised.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from hydragnn_flow.execution.workers.worker import leave
 
 
 class Threads(TaskScheduler):
-    """Runs tasks as they come."""
+    """Scheduler that runs each task in a thread as it comes."""
 
     def __init__(self) -> None:
         self.results: SimpleQueue[bytes | None] = SimpleQueue()
 
     def put_task(self, task: dict[str, Any]) -> None:
-        """Begin a task."""
+        """Start a task."""
         threading.Thread(target=self._run, args=(task,), daemon=True).start()
 
     def get_result(self, block: bool = True, timeout: float | None = None) -> bytes | None:
-        """The next result; None when the manager ends."""
+        """Return the next result; None when the manager ends."""
         return self.results.get(block, timeout)
 
     def _run(self, task: dict[str, Any]) -> None:
@@ -66,17 +66,17 @@ class Threads(TaskScheduler):
 
 _parsls: Any = process_worker_pool
 _parsls.time = STEADY_TIME
-# For a list of packages that nobody reads, each node would open hundreds of files.
+# Each node would open hundreds of files for a list of packages that nobody reads.
 _parsls.distributions = tuple
-# Queues between processes take two processes more, which outlive an agent that is killed and keep
-# its batch job from ending; threads need none.
+# Queues between processes need two more processes, which outlive a killed agent and keep its batch
+# job from ending; threads need none.
 _parsls.SpawnContext = SimpleNamespace(
     cpu_count=os.cpu_count, Manager=dummy.Manager, Queue=dummy.Queue, Value=dummy.Value
 )
 
 
 class Agent(process_worker_pool.Manager):
-    """Parsl's manager of a node, with threads in place of worker processes."""
+    """Parsl's manager of a node, with threads instead of worker processes."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
@@ -85,13 +85,13 @@ class Agent(process_worker_pool.Manager):
         self._workers, self.worker_count = self.worker_count, 0
 
     def create_reg_message(self) -> dict[str, Any]:
-        """What the interchange is told: as many workers as there are GCDs."""
+        """Message that registers the node with the interchange: one worker per GCD."""
         known = {"worker_count": self._workers, "max_capacity": self._workers}
         return {**super().create_reg_message(), **known}
 
     @staticmethod
     def heartbeat_to_incoming(task_incoming: Any) -> None:
-        """Give a sign of life, with what the node has used where that is counted."""
+        """Send a heartbeat, with the energy that the node has used if it is counted."""
         parts = [pickle.dumps({"type": "heartbeat"})]
         if (used := reading()) is not None:
             parts.append(json.dumps(used).encode())
@@ -99,7 +99,7 @@ class Agent(process_worker_pool.Manager):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Be the agent of this node until the driver, or the batch job, ends."""
+    """Run the agent of this node until the driver, or the batch job, ends."""
     options = process_worker_pool.get_arg_parser().parse_args(in_time(arguments, time.time()))
     uid = f"{platform.node()}-{uuid.uuid4().hex[:12]}"
     os.environ |= {BLOCK: str(options.block_id), POOL: uid}
@@ -135,7 +135,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    # Under its own name, by which tasks find its functions.
+    # Under its full name, by which tasks find its functions.
     from hydragnn_flow.execution.pools.agent import main as run
 
     run(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""Block: one batch job, and its history so far."""
+"""Block: one batch job with its history."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from dataclasses import dataclass, field
 from hydragnn_flow.execution.pools.parsl_executor import BatchJob, Manager
 from hydragnn_flow.execution.pools.scheduler import State
 
-# After this time of work there are checkpoints, even if no task has ended.
+# Time of work after which there are checkpoints, even if no task has ended [s].
 SECONDS_OF_WORK = 600.0
 
 
 @dataclass(eq=False)
 class Block:
-    """One batch job, from its submission on."""
+    """Batch job with its history since submission."""
 
     job: BatchJob
     state: State = "pending"
     ends: float = math.inf
-    """Time by the monotonic clock at which its nodes are gone [s], if that is known."""
+    """Monotonic time at which its nodes end [s]; infinite if unknown."""
     reason: str = ""
-    """Why it waits, in the scheduler's words."""
+    """Reason why it waits, in the scheduler's words."""
     since: float = field(default_factory=time.time)
-    """Unix time it entered the state."""
+    """Unix time at which it entered the state [s]."""
     entered: float = field(default_factory=time.monotonic)
-    """Time it entered the state, by the monotonic clock [s]."""
+    """Monotonic time at which it entered the state [s]."""
     submitted: float = field(default_factory=time.monotonic)
-    """Time the scheduler took it."""
+    """Monotonic time at which the scheduler accepted it [s]."""
     managers: list[Manager] = field(default_factory=list)
-    """Its worker pools that are connected."""
+    """Connected worker pools of its nodes."""
     seen: set[str] = field(default_factory=set)
-    """Identifiers of all worker pools that have been connected."""
+    """Identifiers of all worker pools that were ever connected."""
     connected: float | None = None
-    """Time the first was connected."""
+    """Monotonic time at which the first pool connected [s]."""
     gone: float | None = None
-    """Time the last was gone."""
+    """Monotonic time at which the last pool was gone [s]."""
     held_back: float = -math.inf
-    """Last time at which it was to get no tasks yet, as the store was being brought to it."""
+    """Last time at which it got no tasks since the store was being copied to it [s]."""
     leaving: bool = False
-    """Whether it is being given back."""
+    """True while it is being given back."""
     was_given_work: bool = False
     has_worked: bool = False
     was_draining: bool = False
     was_incomplete: bool = False
-    """Whether it was said that some of its nodes have not come."""
+    """True if the user was told that some of its nodes have not come."""
     not_listed: int = 0
-    """Answers of the scheduler in a row that do not know it."""
+    """Number of successive answers of the scheduler without this job."""
     cancelling: Future[bool] | None = None
 
     def enter(self, state: State, reason: str = "") -> None:
@@ -59,12 +59,12 @@ class Block:
 
     @property
     def age(self) -> float:
-        """Time since the scheduler took it [s]."""
+        """Time since the scheduler accepted it [s]."""
         return time.monotonic() - self.submitted
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether the scheduler has cancelled its job."""
+        """True if the scheduler has cancelled its job."""
         answer = self.cancelling
         if answer is None or not answer.done() or answer.cancelled():
             return False
@@ -72,23 +72,23 @@ class Block:
 
     @property
     def tasks(self) -> int:
-        """Tasks at work in it."""
+        """Number of running tasks."""
         return sum(manager.tasks for manager in self.managers)
 
     def is_idle(self, seconds: float) -> bool:
-        """Whether all its workers have been idle for that time, though they could have had work."""
+        """True if all its workers were idle for that time, though they could have had work."""
         idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
         idle = min(idle, time.monotonic() - self.held_back)
         return self.tasks == 0 and idle >= seconds
 
     @property
     def was_of_use(self) -> bool:
-        """Whether it has had work, as far as was seen or its results show."""
+        """True if it had work, as far as was seen or its results show."""
         return self.was_given_work or self.has_worked
 
     @property
     def is_fruitless(self) -> bool:
-        """Whether it would have achieved nothing if it ended now."""
+        """True if it would have achieved nothing if it ended now."""
         if self.connected is None:
             return True
         seconds = (self.gone or time.monotonic()) - self.connected

@@ -1,8 +1,8 @@
-"""The blocks of a pool: the batch jobs whose nodes its workers run on.
+"""Blocks of a pool: the batch jobs on whose nodes its workers run.
 
-Parsl starts blocks for the tasks it has been given, and gives a pool up for good when its first
-block fails. A campaign knows what it could use next, and outlives its batch jobs; so it has Parsl
-submit and cancel, and decides itself when.
+Parsl starts blocks for the tasks it was given, and gives a pool up for good when the first block
+fails. A campaign knows the tasks that will follow, and outlives its batch jobs. So Parsl only
+submits and cancels jobs, and this module decides when.
 """
 
 from __future__ import annotations
@@ -32,54 +32,53 @@ from hydragnn_flow.execution.pools.workers_file import count
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
 
-# Time from the start of a job until its first workers connect: as processes of this host, and where
-# the environment may come from a busy file system.
+# Time from the start of a job until its first workers connect [s]: as processes of this host, and
+# where the environment may come from a busy file system.
 SECONDS_TO_START_HERE, SECONDS_TO_START = 120.0, 900.0
 # Workers of a block that have not connected this long after its first are considered missing.
 SECONDS_TO_CONNECT = 120.0
 # Added to both times for each node of a block: nodes start, and connect, one after another.
 SECONDS_PER_NODE = 0.1
-# Time after which a block without workers is given up; until then its job may end by itself.
+# Time after which a block without workers is given up [s]; until then its job may end on its own.
 SECONDS_WITHOUT_WORKERS = 10.0
-# Idle time before a block is given back. Between two phases there is no work for a moment, and a
-# new block may wait for hours.
+# Idle time before a block is given back [s]. Between two phases there is no work for a moment, and
+# a new block may wait for hours.
 SECONDS_IDLE = 20.0
-# Answers without a job that prove its end: a queue may not list at once what it has just taken.
+# Number of answers without a job that prove its end: a queue may not list a new job at once.
 ANSWERS_TO_BELIEVE = 2
-# Wait after a block on bad nodes: the scheduler would give the same nodes again at once.
+# Wait after a block on bad nodes [s]: the scheduler would give the same nodes again at once.
 SECONDS_AFTER_BAD_NODES = 120.0
-# Jobs handed to the scheduler at a time: if it refuses, one refusal is enough.
+# Number of jobs submitted at a time: if the scheduler refuses, one refusal is enough.
 MOST_ASKED_AT_ONCE = 8
 TRIES_TO_CANCEL = 3
 SECONDS_BETWEEN_TRIES = 2.0
 
-_MOST_EVENTS = 10
+_MOST_EVENTS, _MOST_ENDED = 10, 10
 _MOST_NAMES = 8
 _logger = logging.getLogger(__name__)
-# Time before its drain period from which nodes of a block may be missing [s].
+# Time before the drain period from which nodes of a block may disappear [s].
 _SECONDS_OF_LEAVING = 10.0
-# What is left of a job is said in whole seconds, some time after it was asked for [s].
+# Error of a job's end [s]: the remaining time is in whole seconds, and the answer takes a while.
 _SECONDS_OF_A_CLOCK = 2.0
 
 
 class Blocks:
-    """The blocks of one pool.
+    """Blocks of one pool.
 
     Parameters
     ----------
     site
         Name of the site, for messages.
     parsl
-        The pool's executor.
+        Parsl executor of the pool.
     scheduler_thread
-        Runs what talks to the scheduler, one thing at a time, while the campaign continues.
+        Executor that talks to the scheduler, one request at a time, while the campaign continues.
     workers_per_node
-        How many workers a node of the pool has.
+        Number of workers on a node of the pool.
     first_state
-        Of a block: it waits in a queue, or runs at once.
+        State of a new block: waiting in a queue, or running at once.
     ends
-        Time by the monotonic clock at which all nodes are gone [s]; a scheduler says it of each
-        block.
+        Monotonic time at which all nodes end [s]; with a scheduler, each block has its own end.
     """
 
     def __init__(
@@ -98,37 +97,37 @@ class Blocks:
         """Blocks that hold nodes or wait for some."""
         self.ended: list[Block] = []
         self.demand = 0
-        """Workers the campaign could use."""
+        """Number of workers that the campaign could use."""
         self.events = deque[tuple[float, str]](maxlen=_MOST_EVENTS)
-        """What went wrong with blocks and nodes last, and when, as Unix time [s]."""
+        """Last faults of blocks and nodes: (Unix time [s], sentence)."""
         self.patience = Patience(site, parsl)
         self._requested: list[Future[BatchJob]] = []
         self._has_excluded = False
         self._surplus_since: float | None = None
         self._managers: list[Manager] = []
-        # The nodes that take tasks, and of what they were made: pools, those that take tasks, ends.
+        # Nodes that take tasks, and the pools, identifiers and ends that they were made from.
         self._hosts: list[Host] = []
         self._hosts_of: tuple[list[Manager], list[str], dict[str, float]] = ([], [], {})
-        # Tasks that were sent to each worker pool, and the pools of those that have come back.
+        # Number of tasks sent to each worker pool, and the pools of returned tasks.
         self._given: Counter[str] = Counter()
         self._back: deque[str] = deque()
         self._gone: deque[str] = deque()
 
-    # The state of the pool.
+    # State of the pool.
 
     @property
     def total(self) -> int:
-        """Blocks that hold nodes, wait for some, or are about to."""
+        """Number of blocks that hold nodes, wait for some, or are being submitted."""
         return len(self.blocks) + len(self._requested)
 
     @property
     def standing(self) -> int:
-        """Number of blocks that take work, or will."""
+        """Number of blocks that take work, now or later."""
         return len(self._requested) + sum(self._capacity(block) > 0 for block in self.blocks)
 
     @property
     def needed(self) -> int:
-        """Blocks it takes for the demand."""
+        """Number of blocks for the demand."""
         capacity = len(self._requested) * self._workers_per_block
         capacity += sum(self._capacity(block) for block in self.blocks)
         if self.demand > capacity:
@@ -145,23 +144,44 @@ class Blocks:
 
     @property
     def at_work(self) -> set[str]:
-        """Names of the nodes that have tasks."""
+        """Names of the nodes with tasks."""
         return {manager.node for manager in self._managers if manager.tasks > 0}
 
     @property
     def workers(self) -> int:
-        """Workers that take tasks."""
+        """Number of workers that take tasks."""
         return sum(manager.workers for manager in self.usable)
 
+    def summary(self) -> dict[str, Any]:
+        """Describe the blocks as plain values: those that stand, and the last that ended."""
+        return {
+            "events": [list(event) for event in self.events],
+            "trouble": self.patience.trouble,
+            "workers": self.workers,
+            "tasks": self.parsl.outstanding,
+            "blocks": [
+                {
+                    "block": block.job.block,
+                    "job": block.job.number,
+                    "name": block.job.name,
+                    "state": block.state,
+                    "reason": block.reason,
+                    "since": block.since,
+                    "workers": sum(manager.workers for manager in block.managers),
+                }
+                for block in [*self.ended[-_MOST_ENDED:], *self.blocks]
+            ],
+        }
+
     def hosts(self) -> Sequence[Host]:
-        """The nodes that take tasks, by the identifiers of their worker pools."""
+        """Return the nodes that take tasks, by the identifiers of their worker pools."""
         self._collect_back()
         managers, names, ends = self._hosts_of
         staying = self._staying
         if managers is self._managers and ends == staying:
             return self._hosts
-        # Of thousands of nodes few have changed, if any, and many new objects cost more than many
-        # comparisons.
+        # Few of thousands of nodes have changed, if any, and comparing them is cheaper than making
+        # new objects.
         usable = self.usable
         if (found := [manager.id for manager in usable]) != names or ends != staying:
             self._hosts = [Host(m.id, m.block, staying[m.block]) for m in usable]
@@ -170,11 +190,11 @@ class Blocks:
 
     @property
     def _staying(self) -> dict[str, float]:
-        """Blocks that are not being given back, and when they end [s]."""
+        """Blocks that are not being given back, with their ends [s]."""
         return {block.job.block: block.ends for block in self.blocks if not block.leaving}
 
     def _capacity(self, block: Block) -> int:
-        """Workers of a block that take tasks, or will."""
+        """Number of a block's workers that take tasks, now or later."""
         if block.leaving or block.was_draining:
             return 0
         seconds = SECONDS_TO_CONNECT + self._more_seconds
@@ -192,13 +212,13 @@ class Blocks:
         return (SECONDS_TO_START_HERE if is_here else SECONDS_TO_START) + self._more_seconds
 
     def was_lost_alone(self, manager: str) -> bool:
-        """Whether a worker pool was lost without the rest of its block."""
+        """True if a worker pool was lost without the rest of its block."""
         block = next((b for b in [*self.blocks, *self.ended] if manager in b.seen), None)
         return block is not None and (len(block.seen) == 1 or bool(block.managers))
 
     @property
     def may_have_others(self) -> bool:
-        """Whether the scheduler may have taken a job without saying so."""
+        """True if the scheduler may have accepted a job without answering."""
         unheard = [job for job in self._requested if job.done() and not job.cancelled()]
         return self.patience.was_refused or any(job.exception() is not None for job in unheard)
 
@@ -207,23 +227,23 @@ class Blocks:
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
     ) -> Future[Any]:
-        """Send a task to a worker pool; or, where nothing is placed, to whichever is free.
+        """Send a task to a worker pool, or to any free one if none is named.
 
-        As :meth:`ParslExecutor.submit`.
+        See :meth:`ParslExecutor.submit`.
 
         Raises
         ------
         InputError, CampaignStopped
-            If it would not come to a worker.
+            If it would not reach a worker.
         """
         task = self.parsl.submit(manager, function, *arguments, may_be_held=may_be_held)
         if manager is not None:
             self._given[manager] += 1
-            task.add_done_callback(lambda _: self._back.append(manager))  # by a thread of Parsl's
+            task.add_done_callback(lambda _: self._back.append(manager))  # in a thread of Parsl
         return task
 
     def _collect_back(self) -> None:
-        """Take note of tasks that have come back, and of worker pools that are gone."""
+        """Register returned tasks and lost worker pools."""
         while self._back:
             self._given[self._back.popleft()] -= 1
         if self._gone:
@@ -233,26 +253,26 @@ class Blocks:
     # Reports from Parsl.
 
     def worked(self, place: str) -> None:
-        """Record that there is something of the work in a block, or at a worker pool of one."""
+        """Record that a block, or a worker pool of one, has returned a result."""
         self.patience.worked()
         for block in self.blocks:
             block.has_worked |= place == block.job.block or place in block.seen
 
     def lost(self, manager: str) -> None:
-        """Send nothing more to a worker pool that is gone; may be called from any thread."""
+        """Send no further tasks to a lost worker pool; may be called from any thread."""
         self._gone.append(manager)
 
     def refresh(self) -> None:
-        """Ask which workers are connected.
+        """Update the list of connected workers.
 
         Raises
         ------
         InputError, CampaignStopped
-            If the pool can have no workers any more.
+            If the pool cannot have workers any more.
         """
         self._collect_back()
         self._managers = self.parsl.managers()
-        # A task that was just sent may not be known there yet.
+        # The interchange may not know a task yet that was just sent.
         given = self._given
         self._managers = [
             m if m.tasks >= given[m.id] else m._replace(tasks=given[m.id]) for m in self._managers
@@ -264,7 +284,7 @@ class Blocks:
         for block in [*self.blocks]:
             before, block.managers = block.managers, of_block[block.job.block]
             left = block.ends - drain_seconds(block.ends - block.entered) - now
-            # Nodes that are idle leave at that time, and are not lost.
+            # At that time idle nodes leave, which is not a loss.
             if left > _SECONDS_OF_LEAVING:
                 self._miss(block, before, now)
             if not block.leaving and left < 0:
@@ -286,7 +306,7 @@ class Blocks:
                     self._end(block, f"no worker came within {seconds / 60:.0f} min of its start: ")
 
     def _miss(self, block: Block, before: Sequence[Manager], now: float) -> None:
-        """Say which nodes of a block no longer answer, or have never come."""
+        """Report nodes of a block that no longer answer, or have never come."""
         if block.leaving or block.was_draining or not block.managers:
             return
         there = {manager.id for manager in block.managers}
@@ -304,9 +324,9 @@ class Blocks:
             self._tell(block, f"is not whole: {some} did not connect {when}; {why}")
 
     def _hold_strangers(self) -> None:
-        """Send nothing to workers of a job that was given up and is on its way out."""
+        """Send nothing to workers of a job that was given up and is about to end."""
         if self._requested:
-            return  # they may be those of a job whose number is not known yet
+            return  # they may belong to a job whose number is not known yet
         known = {block.job.block for block in self.blocks}
         strangers = [m for m in self._managers if m.usable and m.block not in known]
         for manager in strangers:
@@ -335,10 +355,10 @@ class Blocks:
                 nodes = ", ".join(sorted({manager.node for manager in block.managers}))
                 self._count_fruitless(f"it was on bad nodes: {nodes}", SECONDS_AFTER_BAD_NODES)
         elif block.leaving:
-            self._release(block, "")  # workers that came since
+            self._release(block, "")  # workers that came later
 
     def hold(self, managers: Sequence[Manager]) -> None:
-        """Send no more tasks to worker pools."""
+        """Send no further tasks to worker pools."""
         if managers:
             held = {manager.id for manager in managers}
             self.parsl.hold(sorted(held))
@@ -347,12 +367,12 @@ class Blocks:
     # Reports from the scheduler.
 
     def collect(self) -> bool:
-        """Collect the answers to submissions and cancellations; returns whether there was any.
+        """Collect answers to submissions and cancellations; return whether there were any.
 
         Raises
         ------
         InputError, CampaignStopped
-            As :meth:`Patience.refuse`.
+            For the reasons of :meth:`Patience.refuse`.
         """
         submitted = [job for job in self._requested if job.done()]
         self._requested = [job for job in self._requested if not job.done()]
@@ -371,7 +391,7 @@ class Blocks:
         return bool(submitted or cancelled)
 
     def record_states(self, states: Mapping[str, JobState]) -> None:
-        """Record the states of jobs; those left out are not known.
+        """Record the states of jobs; missing ones are unknown.
 
         Raises
         ------
@@ -380,7 +400,7 @@ class Blocks:
         """
         for block in [*self.blocks]:
             if block.cancelling is not None and block.cancelling.done():
-                self._cancel(block)  # again: the first attempt had no effect
+                self._cancel(block)  # again, as the first attempt had no effect
             known = states.get(block.job.number)
             if known is None:
                 continue
@@ -389,7 +409,7 @@ class Blocks:
                 block.ends = known.ends
             if block.managers:
                 block.reason = known.reason
-                continue  # workers that answer know better than a queue
+                continue  # workers that answer are more reliable than a queue
             if known.state != "ended":
                 if known.state != block.state:
                     self._log(block, f"is {known.state}, {block.age:.0f} s old")
@@ -400,7 +420,7 @@ class Blocks:
     # Actions.
 
     def request(self, blocks: int) -> None:
-        """Have blocks submitted, as far as the last ones give no reason to wait."""
+        """Submit blocks, unless the previous ones give a reason to wait."""
         if not self.patience.may_request:
             return
         most = 1 if self.patience.is_wary else MOST_ASKED_AT_ONCE
@@ -414,7 +434,7 @@ class Blocks:
             self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
 
     def shrink(self, surplus: int) -> None:
-        """Give back a number of blocks that have been idle for a while, the least missed first."""
+        """Give back blocks that were idle for a while, the least useful first."""
         if surplus <= 0:
             self._surplus_since = None
             return
@@ -429,7 +449,7 @@ class Blocks:
                 self._release(block, f"there is work for {self.demand} workers")
 
     def renew(self) -> None:
-        """Give back blocks that have lost nodes, where they wait for work that needs more nodes.
+        """Give back blocks that have lost nodes, if they wait for work that needs more nodes.
 
         Raises
         ------
@@ -448,7 +468,7 @@ class Blocks:
                     self._count_fruitless(f"only {nodes} of its {of} nodes were of use")
 
     def keep_off(self, health: NodeHealth) -> list[str]:
-        """Send no more tasks to nodes of no use, and to suspect ones if there are others.
+        """Send no further tasks to useless nodes, and to suspect ones if there are others.
 
         Returns their names.
         """
@@ -460,14 +480,14 @@ class Blocks:
         return [manager.node for manager in suspect]
 
     def exclude(self, nodes: Sequence[str]) -> None:
-        """Have Slurm start the next blocks on other nodes than these."""
+        """Exclude nodes from the next blocks (Slurm only)."""
         self._has_excluded = bool(nodes)
         self.parsl.exclude(nodes)
 
     def cancel_all(self) -> None:
         """Cancel every job that exists or may exist."""
         ended = {block.job.number for block in self.ended if block.is_cancelled}
-        # Parsl's own list, which has a job that was just being submitted, too.
+        # Parsl's own list, which also has a job that is just being submitted.
         jobs = [job for job in self.parsl.submitted() if job not in ended]
         for _ in range(TRIES_TO_CANCEL):
             if not jobs or self.parsl.cancel(jobs):
@@ -503,7 +523,7 @@ class Blocks:
     def _end(self, block: Block, why: str = "") -> None:
         """Give up a block that has ended, or whose workers have."""
         self._file(block, f"has ended: {why}".rstrip(": "))
-        self._cancel(block)  # should it be there after all, nothing must be left of it
+        self._cancel(block)  # in case it still exists after all
         if block.leaving or not block.is_fruitless:
             return
         said = why + last_words(block.job.errors)
@@ -514,7 +534,7 @@ class Blocks:
         _logger.info("block %s (job %s) %s", block.job.block, block.job.number, event)
 
     def _tell(self, block: Block, event: str) -> None:
-        """Say what went wrong, on the screen, in the log and in `status`."""
+        """Report a fault to the user, the log and `status`."""
         sentence = f"block {block.job.block} (job {block.job.number}) {event}"
         tell(_logger, "%s", sentence)
         self.events.append((time.time(), sentence))
@@ -526,7 +546,7 @@ class Blocks:
     def _refuse(self, refusal: Refused) -> None:
         self.patience.was_refused = True
         if self._has_excluded and not isinstance(refusal, NoAnswer):
-            self.exclude(())  # which may have left fewer nodes than a block needs
+            self.exclude(())  # the exclusion may have left fewer nodes than a block needs
         else:
             self.patience.refuse(refusal, bool(self.blocks))
 

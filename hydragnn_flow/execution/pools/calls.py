@@ -12,31 +12,31 @@ from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.execution.pools.node_energy import reading
 
 AGENT = "hydragnn_flow.execution.pools.agent"
-"""Module that a node runs in place of Parsl's worker pool."""
+"""Module that a node runs instead of Parsl's worker pool."""
 BLOCK = "PARSL_WORKER_BLOCK_ID"
 """Variable with Parsl's identifier of an agent's block."""
 POOL = "PARSL_WORKER_POOL_ID"
 """Variable with Parsl's identifier of an agent."""
 _ahead = time.time() - time.monotonic()
 STEADY_TIME: Any = SimpleNamespace(time=lambda: _ahead + time.monotonic(), monotonic=time.monotonic)
-"""`time` for Parsl, which counts the silence of nodes by a wall clock, that somebody may set."""
+"""`time` for Parsl, which measures the silence of nodes by a wall clock, which may be set."""
 
 
 def node_of(manager: str) -> str:
-    """The node of the agent with such an identifier."""
+    """Return the node of the agent with an identifier."""
     return manager.rpartition("-")[0]
 
 
 class Answer(NamedTuple):
-    """What a function has returned, and on whose node."""
+    """Result of a function, with the node that it ran on."""
 
     block: str
-    """Parsl's identifier of the node's block, which is proved to work."""
+    """Parsl's identifier of the node's block, which is known to work then."""
     result: bytes
     manager: str = ""
     """Parsl's identifier of the node's agent."""
     used: Reading | None = None
-    """What the node has used, where that is counted."""
+    """Energy that the node has used, if it is counted."""
 
 
 def run_in_block(task: bytes) -> Answer:
@@ -45,8 +45,8 @@ def run_in_block(task: bytes) -> Answer:
     Parameters
     ----------
     task
-        The function and its arguments. They and the result travel pickled: Parsl's own
-        serialisation, which also takes what cannot be imported, costs twenty times as much.
+        Pickled function with its arguments. Parsl's own serialisation, which also handles objects
+        that cannot be imported, takes twenty times as long.
     """
     function, arguments = pickle.loads(task)
     result = pickle.dumps(function(*arguments))

@@ -1,4 +1,4 @@
-"""Drain: the time before the end of its batch job from which a node takes no more tasks."""
+"""Drain: the time before the end of its batch job in which a node takes no new tasks."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import os
 from collections.abc import Sequence
 
 MOST, LEAST = 90, 20
-"""Longest and shortest such time [s]; in between, a tenth of the job's. Segments stop a little
-before the end, and would otherwise return to the same job."""
+"""Longest and shortest drain time [s]; in between, it is a tenth of the job's. Segments stop a
+little before the end, and would otherwise return to the same job."""
 _OPTION = "--drain_period"
 
 
 def drain_seconds(job_seconds: float) -> float:
-    """That time [s], for a job that has so long."""
+    """Drain time [s] of a batch job of some length [s]."""
     return min(MOST, max(LEAST, job_seconds / 10))
 
 
 def in_time(arguments: Sequence[str], now: float) -> list[str]:
-    """A pool's arguments, draining as its batch job nears its end.
+    """Adapt a pool's arguments so that it drains as its batch job nears its end.
 
-    Parsl counts the drain period from the start of the pool. The job has begun before that, by as
-    long as it took to bring the environment to the nodes.
+    Parsl counts the drain period from the start of the pool. The job starts earlier, by the time it
+    takes to bring the environment to the nodes.
 
     Parameters
     ----------
     arguments
-        As Parsl gives them.
+        Arguments of the pool, made by Parsl.
     now
-        Unix time [s].
+        Current Unix time [s].
     """
     end = os.environ.get("HYDRAGNN_FLOW_JOB_END", "")
     given = [a.partition("=")[2] for a in arguments if a.startswith(f"{_OPTION}=")]

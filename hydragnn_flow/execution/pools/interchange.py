@@ -1,19 +1,19 @@
 """Parsl's interchange for thousands of nodes, ending with the driver that started it.
 
-Parsl's own gives a task to whichever worker pool is free. This one also gives it to the worker pool
-that the driver has chosen, which knows where work goes best.
+Parsl's own gives a task to whichever worker pool is free. This one can also give it to the worker
+pool that the driver names, which knows where work runs best.
 
-Parsl's own takes one message of a worker pool in a turn, and in each turn goes through all pools
-twice. A message costs the more the more nodes there are, and more nodes send more: from about 6,000
-on it falls behind their heartbeats and counts nodes as lost that are not. This one takes all
-messages that wait, and looks for lost pools once a second.
+Parsl's own takes one message of a worker pool per round, and visits all pools twice in each round.
+With more nodes a message costs more, and there are more messages: from about 6,000 nodes on it
+falls behind their heartbeats and counts nodes as lost that are not. This one takes all waiting
+messages, and looks for lost pools once a second.
 
-Parsl's own also lives on when its driver is killed, and keeps the worker pools alive with it:
-processes on a shared login node and idle nodes, until a person notices. This one is given its
-driver's number and ends within seconds of it; the pools then miss its heartbeat and end too.
+Parsl's own also outlives a killed driver, and keeps the worker pools alive with it: processes on a
+shared login node and idle nodes, until a person notices. This one gets its driver's process id and
+ends within seconds of it; the pools then miss its heartbeat and end too.
 
-Each worker pool that is connected takes a file descriptor. When a process has no descriptor left,
-libzmq lets no more pools in and says nothing, so this one takes all that it may have.
+Each connected worker pool takes a file descriptor. Without free descriptors libzmq silently admits
+no further pools, so this process raises its limit to the maximum.
 """
 
 from __future__ import annotations
@@ -40,43 +40,43 @@ from hydragnn_flow.execution.pools.calls import STEADY_TIME, node_of
 from hydragnn_flow.processes import end_with_parent
 
 READINGS = "READINGS"
-"""Command that asks for what nodes have used, by worker pool, as JSON of a `Reading`."""
+"""Command that returns the energy of nodes by worker pool, as JSON of a `Reading`."""
 HOLD = "HOLD_MANAGERS"
-"""Command, before a list of worker pools that get no more tasks."""
+"""Command, followed by a list of worker pools that get no further tasks."""
 MANAGER = "manager"
 """Key, in a task's context, of the worker pool that it is for."""
 MAY_BE_HELD = "may_be_held"
-"""Key for whether the task also goes to a pool that gets no more work."""
+"""Key, in a task's context, for whether a pool without further work gets it too."""
 _logger = logging.getLogger("parsl.executors.high_throughput.interchange")
-# Descriptors beside those of worker pools.
+# Number of descriptors not used by worker pools.
 SPARE_DESCRIPTORS = 100
-# Longest time for which messages of one kind keep others waiting [s].
+# Longest time for which messages of one kind delay others [s].
 _SECONDS_OF_MESSAGES = 0.1
 _SECONDS_BETWEEN_LOOKS = 1.0
-# A turn that takes longer was kept from the processor: what pools said meanwhile is on its way.
+# A longer round means that this process got no CPU time: messages of that time are still coming.
 _SECONDS_OF_A_TURN = 1.0
 cast(Any, parsls).time = STEADY_TIME
 
 
 class NeverCame(ManagerLost):
-    """A task's worker pool was gone, or took no more tasks, before it came there."""
+    """Loss of a task's worker pool, or its end, before the task reached it."""
 
 
 class ManyPools(Interchange):
-    """Parsl's interchange; what a message costs does not grow with the number of worker pools."""
+    """Parsl's interchange, with a cost per message that does not depend on the number of pools."""
 
     def __init__(self, **config: Any) -> None:
         super().__init__(**config)
-        # A worker pool tries the address by one connection and comes by another of the same name.
-        # Where that is faster than the end of the first, its messages would be thrown away, and it
-        # would wait for an answer as long as its batch job lasts.
+        # A worker pool tests the address by one connection and registers by another of the same
+        # name. If that comes before the end of the first, its messages would be dropped, and it
+        # would wait for an answer until its batch job ends.
         self.manager_sock.setsockopt(zmq.ROUTER_HANDOVER, 1)
         self._is_behind = False
         self._readings: dict[str, bytes] = {}
         self._turned = self._emptied = self._looked = time.monotonic()
 
     def process_command(self, *arguments: Any) -> None:
-        """Answer the driver."""
+        """Answer a command of the driver."""
         channel = self.command_channel
         if self.socks.get(channel) != zmq.POLLIN:
             return
@@ -87,7 +87,7 @@ class ManyPools(Interchange):
             return
         if request == READINGS:
             channel.send_pyobj(self._readings)
-            # Those that have ended are told once more, and then known.
+            # Readings of pools that have ended are sent once more, and then dropped.
             there = {manager.decode() for manager in self._ready_managers}
             self._readings = {name: of for name, of in self._readings.items() if name in there}
             return
@@ -95,11 +95,11 @@ class ManyPools(Interchange):
             super().process_command(*arguments)
 
     def process_task_incoming(self) -> None:
-        """Take the tasks that wait, and send those that are for one worker pool."""
+        """Take all waiting tasks, and send those that name a worker pool."""
         self._take(self.task_incoming, self._take_task)
 
     def process_manager_socket_message(self, *arguments: Any) -> None:
-        """Take the messages of worker pools that wait."""
+        """Take all waiting messages of worker pools."""
         take = super().process_manager_socket_message
 
         def take_one() -> None:
@@ -110,7 +110,7 @@ class ManyPools(Interchange):
             with self._received("manager_sock", [manager, message]):
                 take(*arguments)
             record = self._ready_managers.get(manager)
-            if record is not None and record is not known:  # it told a time by the nodes' clock
+            if record is not None and record is not known:  # its times are by the node's clock
                 record["drain_time"] += STEADY_TIME.time() - time.time()
 
         self._is_behind = not self._take(self.manager_sock, take_one)
@@ -118,7 +118,7 @@ class ManyPools(Interchange):
             self._emptied = time.monotonic()
 
     def expire_bad_managers(self, *arguments: Any) -> None:
-        """End worker pools that have done their last task, and give up those that are silent."""
+        """End worker pools that have done their last task, and give up silent ones."""
         now = time.monotonic()
         was_kept_waiting, self._turned = now - self._turned > _SECONDS_OF_A_TURN, now
         if was_kept_waiting:
@@ -127,12 +127,12 @@ class ManyPools(Interchange):
             return
         self._looked = now
         super().expire_drained_managers(*arguments)
-        # Signs of life may be among messages that still wait, though not for ever.
+        # Heartbeats may be among messages that still wait, though not for ever.
         if not self._is_behind or now - self._emptied > self.heartbeat_threshold:
             super().expire_bad_managers(*arguments)
 
     def expire_drained_managers(self, *arguments: Any) -> None:
-        """Nothing: :meth:`expire_bad_managers` has done it."""
+        """Do nothing: :meth:`expire_bad_managers` does it."""
 
     def _take_task(self) -> None:
         task = self.task_incoming.recv_pyobj()
@@ -144,7 +144,7 @@ class ManyPools(Interchange):
             super().process_task_incoming()
 
     def _send(self, task: dict[str, Any], manager: bytes) -> None:
-        """Send a task to the worker pool that it is for, or back where that takes none."""
+        """Send a task to its worker pool, or return it if the pool takes none."""
         record, number = self._ready_managers.get(manager), task["task_id"]
         is_held = record is not None and (record["draining"] or not record["active"])
         if record is None or (is_held and not task["context"].get(MAY_BE_HELD)):
@@ -162,7 +162,7 @@ class ManyPools(Interchange):
 
     @contextmanager
     def _received(self, name: str, message: Any) -> Iterator[None]:
-        """Have Parsl's own code, which reads from a channel, find a message that was read."""
+        """Let Parsl's code, which reads from a channel, find a message that was already read."""
         channel = getattr(self, name)
         received = _Received(channel, message)
         setattr(self, name, received)
@@ -174,7 +174,7 @@ class ManyPools(Interchange):
             setattr(self, name, channel)
 
     def _take(self, socket: zmq.Socket[bytes], take_one: Callable[[], None]) -> bool:
-        """Take messages until none waits, for a time; returns whether none does."""
+        """Take messages for a limited time; return whether none is left."""
         end = time.monotonic() + _SECONDS_OF_MESSAGES
         while self.socks.get(socket) == zmq.POLLIN:
             if time.monotonic() > end:
@@ -193,7 +193,7 @@ class ManyPools(Interchange):
 
 
 class _Received:
-    """A channel whose next message has been read."""
+    """Channel whose next message was already read."""
 
     def __init__(self, channel: zmq.Socket[bytes], message: Any) -> None:
         self._message = message
@@ -206,12 +206,12 @@ class _Received:
 
 
 def check_descriptors(site: str, nodes: int) -> None:
-    """Refuse more nodes than an interchange may be connected with.
+    """Refuse more nodes than an interchange can be connected with.
 
     Raises
     ------
     InputError
-        If the hard limit of this host's processes is too low.
+            If the hard limit of this host's processes is too low.
     """
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < nodes + SPARE_DESCRIPTORS:
@@ -225,7 +225,7 @@ def check_descriptors(site: str, nodes: int) -> None:
 def _take_descriptors() -> None:
     """Raise the soft limit, often 1024, to the hard one."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(OSError, ValueError):  # macOS takes no unlimited number
+    with suppress(OSError, ValueError):  # macOS refuses an unlimited number
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
@@ -233,7 +233,7 @@ if __name__ == "__main__":
     _take_descriptors()
     end_with_parent(int(sys.argv[1]))
     setproctitle("parsl: HTEX interchange")
-    # Under its own name, by which the driver knows what it raises.
+    # Under its full name, by which the driver recognises its exceptions.
     from hydragnn_flow.execution.pools.interchange import ManyPools as Named
 
     Named(**pickle.load(sys.stdin.buffer)).start()

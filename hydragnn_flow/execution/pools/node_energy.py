@@ -1,7 +1,7 @@
-"""Energy of the nodes of a campaign, idle or not, on its way to `energy.json` of the run directory.
+"""Energy of the nodes of a campaign, idle or not, collected in `energy.json` of the run directory.
 
-An agent measures from its start on. What its node has used comes to the driver with every result,
-and with the signs of life of a node that has nothing to do.
+An agent measures from its start on. The energy of its node reaches the driver with every result,
+and with the heartbeats of an idle node.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ _meters: list[NodeMeter] = []
 
 
 def begin_to_measure() -> None:
-    """Measure what this node uses from now on; for its agent."""
-    # A vendor's package may take seconds to start, and nobody waits for it.
+    """Start to measure the energy of this node, for its agent."""
+    # A vendor's package may take seconds to start, so it starts in a thread.
     threading.Thread(target=lambda: _meters.append(NodeMeter()), daemon=True).start()
 
 
 def reading() -> Reading | None:
-    """What this node has used since its agent began; None where nothing counts it."""
+    """Energy that this node has used since its agent started; None if it is not counted."""
     return _meters[0].read() if _meters else None
 
 
 @dataclass(frozen=True)
 class NodeEnergy:
-    """Energy of the nodes of a campaign, each from the start of its agent to its last sign of life.
+    """Energy of the nodes of a campaign, each from the start of its agent to its last heartbeat.
 
-    All drivers of the campaign are in it.
+    It includes all drivers of the campaign.
     """
 
     joules: float = 0.0
     node_seconds: float = 0.0
-    """Time of all nodes together that was counted [s]."""
+    """Counted time, summed over nodes [s]."""
     agents: int = 0
-    """Agents that have counted."""
+    """Number of agents that have counted."""
     counters: tuple[str, ...] = ()
-    """What has counted: `pm_counters`, `NVML + RAPL`."""
+    """Names of the counters: `pm_counters`, `NVML + RAPL`."""
 
     def __add__(self, readings: Mapping[str, Reading]) -> NodeEnergy:
         of_these = {reading.counters for reading in readings.values()}
@@ -60,7 +60,7 @@ class NodeEnergy:
 
 
 def read_node_energy(run_directory: Path) -> NodeEnergy | None:
-    """What the nodes of a run have used so far; None where nothing counted it."""
+    """Read the energy of a run's nodes so far; None if it was not counted."""
     path = run_directory / ENERGY_FILE
     if not path.exists():
         return None
@@ -72,7 +72,7 @@ def read_node_energy(run_directory: Path) -> NodeEnergy | None:
 
 
 class EnergyFile:
-    """Keeps the file up to date.
+    """Keeps `energy.json` up to date.
 
     Parameters
     ----------
@@ -86,12 +86,12 @@ class EnergyFile:
         self._readings: dict[str, Reading] = {}
 
     def record(self, readings: Iterable[tuple[str, Reading]]) -> None:
-        """Write what agents have read, the last of each, beside that of agents that have ended.
+        """Write the last reading of each agent, with the sum of earlier drivers.
 
         Parameters
         ----------
         readings
-            Each with the identifier of its agent, which no later one has; in any order.
+            Readings with the unique identifiers of their agents, in any order.
         """
         before = dict(self._readings)
         for agent, one in readings:

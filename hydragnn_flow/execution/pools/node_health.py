@@ -1,4 +1,4 @@
-"""Health of nodes: those that spoil the work that is sent to them."""
+"""Health of nodes: detection of those that spoil the work sent to them."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Hashable, Set
 
 from hydragnn_flow.errors import InputError
 
-# Failures on a node, with no success since, that make it suspect. If one trial in ten is at fault,
-# eight GCDs that begin together seldom see this many.
+# Number of failures on a node, with no success since, that make it suspect. If one trial in ten is
+# faulty, eight GCDs that start together seldom see this many.
 MOST_BAD_ENDS = 4.0
 # Weight of a segment that failed on several nodes: hardly their fault, but two bad nodes must not
 # excuse each other.
 SHARED_BLAME = 0.25
-# Weight of the loss of a node's worker pool: it takes all its work with it.
+# Weight of the loss of a node's worker pool, which loses all its work.
 BLAME_FOR_LOSS = 2.0
-# Nodes that may refuse work in a row before the campaign stops: then they are not to blame.
+# Number of nodes that refuse work in a row before the campaign stops, as they are not to blame.
 MOST_REFUSING = 3
 
 
 class NodeHealth:
-    """Health of nodes, judged by how work on them ended.
+    """Health of nodes, computed from the results of their work.
 
-    A broken GPU or a full disk ends whatever is sent there within seconds, so that a single bad
-    node gets through a campaign's segments faster than all the good ones. A bad segment does the
-    same wherever it is sent, and is sent several times. So a node is judged by how many different
-    segments failed there, and those count little that failed elsewhere as well.
+    A broken GPU or a full disk ends whatever is sent there within seconds, so a single bad node
+    spoils a campaign's segments faster than all the good ones train them. A bad segment fails
+    wherever it is sent, and is sent several times. So the number of different segments that failed
+    on a node counts, and those that failed elsewhere as well count little.
     """
 
     def __init__(self) -> None:
@@ -37,16 +37,16 @@ class NodeHealth:
         self._refusals: dict[str, str] = {}
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Record how work on a node ended.
+        """Record whether work on a node succeeded.
 
         Parameters
         ----------
         node
-            Its name.
+            Name of the node.
         work
-            Name of the work; the same each time it is tried.
+            Name of the work; the same for each attempt.
         worked
-            Whether it succeeded, which clears the node.
+            True if it succeeded, which clears the node.
         """
         if worked:
             self._failures.pop(node, None)
@@ -57,41 +57,40 @@ class NodeHealth:
             self._failures[node].add(work)
 
     def record_loss(self, node: str) -> None:
-        """Record that a node lost its worker pool, and other nodes did not lose theirs."""
+        """Record that a node lost its worker pool while other nodes did not."""
         self._losses[node] += 1
 
     def suspect(self, node: str) -> None:
-        """Record that a node was bad for an earlier driver; what goes well there clears it."""
+        """Record that a node was bad for an earlier driver; a success there clears it."""
         self._losses[node] = math.ceil(MOST_BAD_ENDS / BLAME_FOR_LOSS)
 
     def condemn(self, node: str, reason: str) -> bool:
-        """Record that a node cannot do any work; returns whether that is news."""
+        """Record that a node cannot do any work; return whether that is new."""
         is_news = node not in self._of_no_use
         self._of_no_use.add(node)
         self._refusals[node] = reason
         return is_news
 
     def check(self, nodes: int, at_work: Set[str]) -> None:
-        """See whether any node can be expected to work.
+        """Check whether any node can be expected to work.
 
         Parameters
         ----------
         nodes
-            How many there are at a time.
+            Number of nodes at a time.
         at_work
-            Nodes that have work; those not condemned may yet succeed.
+            Nodes with work; those not condemned may yet succeed.
 
         Raises
         ------
         InputError
-            If one node after the other was condemned, and nothing has gone well meanwhile or may
-            yet.
+            If several nodes in a row were condemned, and no work has succeeded since or still may.
         """
         if len(self._refusals) >= min(MOST_REFUSING, nodes) and at_work <= self._of_no_use:
             raise InputError([*self._refusals.values()][-1])
 
     def reason(self, node: str) -> str:
-        """Why a node is suspect, in words."""
+        """Reason why a node is suspect, in words."""
         if node in self._of_no_use:
             return "it refuses work"
         failed = sorted(map(_in_words, self._failures.get(node, ())))
@@ -101,11 +100,11 @@ class NodeHealth:
         return "; ".join(reasons)
 
     def is_of_no_use(self, node: str) -> bool:
-        """Whether it is known to be unable to do any work."""
+        """True if the node is known to be unable to do any work."""
         return node in self._of_no_use
 
     def is_suspect(self, node: str) -> bool:
-        """Whether that is known, or likely from the number of failures there in a row."""
+        """True if that is known, or likely from successive failures there."""
         blame = BLAME_FOR_LOSS * self._losses[node]
         for work in self._failures.get(node, ()):
             blame += 1.0 if len(self._nodes[work]) == 1 else SHARED_BLAME

@@ -1,7 +1,7 @@
 """Parsl executor: starts batch jobs and workers, carries tasks and results.
 
-The executor is used without Parsl's DataFlowKernel, which knows dependencies between tasks, repeats
-tasks and scales executors; segments have, and need, none of it.
+The executor is used without Parsl's DataFlowKernel, which manages dependencies between tasks,
+repeats tasks and scales executors; segments need none of it.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from hydragnn_flow.execution.pools.calls import AGENT, node_of
 from hydragnn_flow.execution.pools.scheduler import JobState
 
 SECONDS_TO_ANSWER = 60.0
-# Phrases of sbatch, qsub and Parsl for a scheduler, or what tells it who asks, that is not there.
-# A word alone may be in the name of an account, queue or path that is refused.
+# Phrases of sbatch, qsub and Parsl for a scheduler, or its authentication, that is out of reach. A
+# single word could be in the name of an account, queue or path that is refused.
 _NO_ANSWER = re.compile(
     r"^(?!.*\b(invalid|unknown)\b).*\b(unable to (contact|connect|communicate|establish)|"
     r"(cannot|could not|failed to) (connect|communicate)|communications? (\w+ )?(failure|error)|"
@@ -46,59 +46,59 @@ _NO_ANSWER = re.compile(
 
 
 class Manager(NamedTuple):
-    """Parsl's worker pool on one node of a block, which is our agent there."""
+    """Parsl's worker pool on one node of a block: our agent there."""
 
     id: str
-    """Parsl's identifier."""
+    """Parsl's identifier of the pool."""
     block: str
     """Parsl's identifier of its block."""
     workers: int
     tasks: int
     idle_seconds: float
     held: bool
-    """Whether it has been told to take no more tasks."""
+    """True if it gets no further tasks by our decision."""
     draining: bool
-    """Whether its batch job is about to end, so that it takes no more tasks."""
+    """True if it takes no new tasks since its batch job is about to end."""
 
     @property
     def node(self) -> str:
-        """The name of its node."""
+        """Name of its node."""
         return node_of(self.id)
 
     @property
     def usable(self) -> bool:
-        """Whether it takes tasks."""
+        """True if it takes tasks."""
         return not self.held and not self.draining
 
 
 class BatchJob(NamedTuple):
-    """A job that has been submitted."""
+    """Batch job that was submitted."""
 
     block: str
     """Parsl's identifier of the workers that it starts."""
     number: str
     name: str
     errors: Path
-    """File of its standard error."""
+    """Path of its standard error."""
 
 
 class Refused(Exception):
-    """A job was not taken; the message is the scheduler's."""
+    """Refusal of a job; the message is the scheduler's."""
 
 
 class NoAnswer(Refused):
-    """Whether a job was taken is not known: the scheduler is out of reach, or did not say."""
+    """Lack of an answer: the scheduler is out of reach, or did not say whether it took a job."""
 
 
 class ParslExecutor:
-    """A Parsl executor.
+    """Parsl executor of a pool.
 
     Parameters
     ----------
     site
         Name of the site, for messages.
     executor
-        As the site made it.
+        HighThroughputExecutor of the site.
     """
 
     def __init__(self, site: str, executor: HighThroughputExecutor) -> None:
@@ -109,12 +109,12 @@ class ParslExecutor:
 
     @property
     def nodes_per_block(self) -> int:
-        """Nodes of a job."""
+        """Number of nodes of a job."""
         return int(self._provider.nodes_per_block)
 
     @property
     def is_here(self) -> bool:
-        """Whether its workers are processes of this host."""
+        """True if its workers are processes of this host."""
         try:
             return ipaddress.ip_address(self._executor.address).is_loopback
         except ValueError:  # none, or a name
@@ -127,36 +127,36 @@ class ParslExecutor:
 
     @property
     def seconds_between_questions(self) -> float:
-        """Least time between two questions for the states of jobs [s]."""
+        """Least time between two queries for the states of jobs [s]."""
         return float(self._provider.status_polling_interval)
 
     @property
     def seconds_to_miss(self) -> float:
-        """Time between two signs of life of a worker pool."""
+        """Time between two heartbeats of a worker pool [s]."""
         return float(self._executor.heartbeat_period)
 
     @property
     def outstanding(self) -> int:
-        """Tasks that have been sent and have not come back."""
+        """Number of tasks that were sent and have not returned."""
         return int(self._executor.outstanding())
 
     def start(self, run: str, directory: Path) -> None:
-        """Start what runs on this host.
+        """Start the processes of this host.
 
         Parameters
         ----------
         run
-            A name that no other start has.
+            Unique name of this start.
         directory
-            Where Parsl keeps its logs and certificates.
+            Directory for Parsl's logs and certificates.
         """
         executor = self._executor
-        # Ctrl-C in a terminal, and its loss, are for the driver, which ends this process when it
-        # has given all back. Python takes seconds until it could say so itself.
+        # The interchange ignores Ctrl-C and the loss of a terminal. The driver ends it after giving
+        # everything back. A shell does this, since Python takes seconds until it could.
         deaf = ["/bin/sh", "-c", "trap '' INT HUP; exec \"$@\"", "sh"]
         command = [sys.executable, "-m", interchange.__name__, str(os.getpid())]
         executor.interchange_launch_cmd = [*deaf, *command]
-        # A site of the user's own may have left Parsl's command as it was.
+        # A user's own site may still have Parsl's original command.
         executor.launch_cmd = executor.launch_cmd.replace(
             "process_worker_pool.py", f"python -m {AGENT}"
         )
@@ -164,7 +164,7 @@ class ParslExecutor:
         scripts = directory / "submit_scripts"
         scripts.mkdir(exist_ok=True)
         self._provider.script_dir = str(scripts)
-        if executor.encrypted:  # files that are there keep their mode when keys are written
+        if executor.encrypted:  # existing files keep their mode when keys are written
             certificates = Path(executor.logdir) / "certificates"
             certificates.mkdir(mode=0o700, parents=True, exist_ok=True)
             for name in ("server.key", "server.key_secret", "client.key", "client.key_secret"):
@@ -172,30 +172,30 @@ class ParslExecutor:
         executor.start()
 
     def shut_down(self) -> None:
-        """End what runs on this host."""
+        """End the processes of this host."""
         if self._executor.interchange_proc is not None:
-            # Do not wait for messages that will not be read.
+            # Do not wait for messages that nobody will read.
             self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
             self._executor.shutdown()
 
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
     ) -> Future[Any]:
-        """Send a task to a worker pool, or to whichever is free.
+        """Send a task to a worker pool, or to any free one.
 
         Parameters
         ----------
         manager
-            Identifier of the worker pool.
+            Identifier of the worker pool; None for any.
         function, *arguments
-            What it calls.
+            Function to call, and its arguments.
         may_be_held
-            Whether it also goes to a pool that gets no more work.
+            True to send it also to a pool that gets no further work.
 
         Raises
         ------
         InputError, CampaignStopped
-            If it would not come to a worker.
+            If it would not reach a worker.
         """
         self._check()
         context: dict[str, Any] = {}
@@ -206,12 +206,12 @@ class ParslExecutor:
         return future
 
     def managers(self) -> list[Manager]:
-        """The worker pools that are connected.
+        """List the connected worker pools.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none can connect any more.
+            If no pool can connect any more.
         """
         return [
             Manager(
@@ -227,12 +227,12 @@ class ParslExecutor:
         ]
 
     def readings(self) -> dict[str, Reading]:
-        """What the nodes of worker pools have used, as they said last; some have ended since.
+        """Last energy readings of the nodes by worker pool, recently ended ones included.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none can connect any more.
+            If no pool can connect any more.
         """
         if self._executor.interchange_proc is None:
             return {}
@@ -240,7 +240,7 @@ class ParslExecutor:
         return {manager: Reading(*json.loads(reading)) for manager, reading in found.items()}
 
     def hold(self, managers: Sequence[str]) -> None:
-        """Send no more tasks to worker pools; there is no way back."""
+        """Send no further tasks to worker pools; this cannot be undone."""
         self._command((interchange.HOLD, list(managers)))
 
     def launch(self) -> BatchJob:
@@ -249,7 +249,7 @@ class ParslExecutor:
         Raises
         ------
         Refused
-            If the scheduler does not take it; :class:`NoAnswer` if it does not say so itself.
+            If the scheduler refuses it; :class:`NoAnswer` if it does not answer.
         """
         blocks = self._executor.scale_out_facade(1)
         if not blocks:
@@ -269,17 +269,17 @@ class ParslExecutor:
         return list(self._executor.blocks_to_job_id.values())
 
     def cancel(self, jobs: Sequence[str]) -> bool:
-        """Cancel jobs; returns whether the scheduler did."""
+        """Cancel jobs; return whether the scheduler did."""
         try:
             return all(self._provider.cancel(list(jobs)))
-        except Exception:  # such as a scheduler that takes too long
+        except Exception:  # such as a timeout of the scheduler
             return False
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
         """States of jobs that no batch system starts; unknown ones are left out."""
         try:
             found = self._provider.status(list(jobs))
-        except Exception:  # whatever went wrong, it is not known
+        except Exception:  # whatever the cause, the states are unknown
             return {}
         states = {}
         for job, status in zip(jobs, found, strict=True):
@@ -290,7 +290,7 @@ class ParslExecutor:
         return states
 
     def exclude(self, nodes: Sequence[str]) -> None:
-        """Have Slurm start the next jobs on other nodes than these."""
+        """Exclude nodes from the next jobs (Slurm only)."""
         lines = self._provider.scheduler_options.splitlines()
         lines = [line for line in lines if not line.startswith("#SBATCH --exclude=")]
         if nodes:
@@ -329,7 +329,7 @@ class ParslExecutor:
 
 
 def last_words(errors: Path) -> str:
-    """The line of a job's standard error that says most of why it ended."""
+    """Find the line of a job's standard error that best explains its end."""
     try:
         text = errors.read_bytes()[-8192:].decode(errors="replace")
     except OSError:

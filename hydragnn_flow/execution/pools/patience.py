@@ -9,7 +9,7 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, ParslExecutor, Refused
 from hydragnn_flow.log import NOTICE
 
-# Blocks in a row without any work done before the campaign stops, and the waits after them [s].
+# Number of fruitless blocks in a row before the campaign stops, and the waits after them [s].
 MOST_FRUITLESS = 3
 SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
 # Waits after a refused job [s], ten minutes in all: the scheduler may be in maintenance.
@@ -26,7 +26,7 @@ class Patience:
     site
         Name of the site, for messages.
     parsl
-        The pool's executor.
+        Parsl executor of the pool.
     """
 
     def __init__(self, site: str, parsl: ParslExecutor) -> None:
@@ -34,23 +34,23 @@ class Patience:
         self.trouble = ""
         """Reason why the next block has to wait, in words."""
         self.was_granted = self.was_refused = False
-        """Whether the scheduler has ever taken a job, and whether it has refused one or gave no
+        """True if the scheduler has ever accepted a job; and if it has refused one or given no
         answer."""
         self._not_before = 0.0
         self._fruitless = self._refused = 0
 
     @property
     def may_request(self) -> bool:
-        """Whether the next block may be asked for."""
+        """True if the next block may be requested."""
         return time.monotonic() >= self._not_before
 
     @property
     def is_wary(self) -> bool:
-        """Whether the scheduler has refused the last block, or has not taken one yet."""
+        """True if the scheduler refused the last block, or has not accepted one yet."""
         return not self.was_granted or bool(self._refused)
 
     def grant(self) -> None:
-        """Record that the scheduler took a job."""
+        """Record that the scheduler accepted a job."""
         self._refused, self.was_granted, self.trouble = 0, True, ""
 
     def worked(self) -> None:
@@ -63,16 +63,16 @@ class Patience:
         Parameters
         ----------
         said
-            Its last words.
+            Last words of its standard error.
         is_anything_at_work
-            Whether another block works, so that there is hope.
+            True if another block works, so that there is hope.
         least_wait
             Least time before the next block [s].
 
         Raises
         ------
         CampaignStopped
-            If too many have in a row.
+            If too many blocks in a row did.
         """
         self._fruitless += 1
         if self._fruitless >= MOST_FRUITLESS and not is_anything_at_work:
@@ -90,14 +90,14 @@ class Patience:
         Parameters
         ----------
         refusal
-            Its reason.
+            Exception with the scheduler's reason.
         has_blocks
-            Whether some are there; a queue may limit how many a user has at a time.
+            True if there are blocks; a queue may limit their number.
 
         Raises
         ------
         InputError
-            If it has not taken a job yet, and so may not know account or queue.
+            If it has not accepted a job yet, so account or queue may be wrong.
         CampaignStopped
             If it keeps refusing.
         """

@@ -1,4 +1,4 @@
-"""The pool of a site: a Parsl executor that starts a worker for each GCD and carries results."""
+"""Pool of a site: a Parsl executor that starts a worker for each GCD and carries results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from hydragnn_flow.execution.workers.worker import call_off, release, run_ranks
 from hydragnn_flow.files import is_there, patiently
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
-from hydragnn_flow.segment import SegmentResult, TrainingOutcome
+from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
 from hydragnn_flow.signals import leaving_in_order, undisturbed
 
 SECONDS_BETWEEN_CHECKS = 1.0
@@ -63,21 +63,20 @@ _logger = logging.getLogger(__name__)
 
 
 class Pool:
-    """A site's workers, from entering a ``with`` block to leaving it.
+    """Workers of a site, for the length of a ``with`` block.
 
     Parameters
     ----------
     site
-        The machine.
+        Site that runs the workers.
     directory
-        Where Parsl keeps its logs and certificates; `workers.json` is beside it.
+        Directory for Parsl's logs and certificates, next to `workers.json`.
 
     Raises
     ------
     InputError
-        If the directory has a name that Parsl cannot take, this host cannot be connected with that
-        many nodes, or the site's Parsl configuration lacks the executor; nothing has been started
-        then.
+        If Parsl cannot handle the name of the directory, this host cannot be connected with that
+        many nodes, or the site's Parsl configuration lacks the executor; nothing is started then.
     """
 
     def __init__(self, site: Site, directory: Path) -> None:
@@ -111,11 +110,11 @@ class Pool:
         self._at_work = set[str]()
         self._strays = set[str]()
         self._is_scheduler_silent = False
-        # Written by the threads that receive results.
+        # Filled by the threads that receive results.
         self._worked: deque[str] = deque()
         self._used: deque[tuple[str, Reading]] = deque()
         self._lost: dict[str, tuple[str, float]] = {}
-        # Worker pools that lost segments, and what says whether these have left a checkpoint.
+        # Worker pools that lost segments, with functions that look for checkpoints of these.
         self._cut_off: deque[tuple[str, Callable[[], bool]]] = deque()
         self._checked = self._next_question = self._energy_read = float("-inf")
         self._states: Future[dict[str, JobState]] | None = None
@@ -124,8 +123,8 @@ class Pool:
 
     def __enter__(self) -> Pool:
         logging.getLogger("parsl").setLevel(logging.ERROR)
-        # Parsl finds its own programs on the PATH, where an environment that was called by path
-        # rather than activated has not put them.
+        # Parsl finds its own programs on the PATH; an environment that was called by path rather
+        # than activated has not put them there.
         programs = str(Path(sys.executable).parent)
         if programs not in os.environ.get("PATH", "").split(os.pathsep):
             os.environ["PATH"] = os.pathsep.join([programs, os.environ.get("PATH", "")])
@@ -155,8 +154,8 @@ class Pool:
     def _stop(self) -> None:
         """Give everything back, whatever happens meanwhile; takes seconds, at worst minutes."""
         with undisturbed():
-            # The scheduler thread ends what it is at: a job that is being submitted has no number
-            # yet by which it could be cancelled.
+            # The scheduler thread finishes its current request: a job that is being submitted has
+            # no number yet by which it could be cancelled.
             self._scheduler_thread.shutdown(cancel_futures=True)
             blocks = self._blocks
             steps: list[Callable[[], object]] = [
@@ -171,22 +170,22 @@ class Pool:
                     step()
                 except Exception as error:
                     _logger.error("%s: %s", type(error).__name__, error)
-            self._file.write(self._blocks, self._bad_nodes, at_once=True)
+            self._file.write(self._blocks.summary(), self._bad_nodes, at_once=True)
 
     def update(self, demand: int | None = None) -> None:
-        """Have the blocks that the work needs; to be called about twice a second.
+        """Scale the blocks to the demand. Call it about twice a second.
 
         Parameters
         ----------
         demand
-            Workers that could be used now, those at work among them; as many as there are tasks if
-            not given.
+            Number of workers that could be used now, busy ones included; by default the number of
+            tasks.
 
         Raises
         ------
         InputError
-            If the scheduler refuses the first block, or node after node refuses its work: none
-            can read the store, or each has fewer devices than the site says.
+            If the scheduler refuses the first block, or several nodes refuse their work: they
+            cannot read the store, or have fewer devices than the site says.
         CampaignStopped
             If there is no hope for workers: blocks end without a result or a checkpoint, or the
             scheduler keeps refusing them.
@@ -199,29 +198,29 @@ class Pool:
         self._checked = now
         self._blocks.refresh()
         self._keep_off_bad_nodes(now)
-        before = self._at_work  # the end of what was at work may not be recorded yet
+        before = self._at_work  # results of these may not be recorded yet
         self._at_work = self._blocks.at_work
-        self.hosts()  # blocks that wait for the store are not idle
+        self.hosts()  # marks blocks that wait for the store as not idle
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
-        self._file.write(self._blocks, self._bad_nodes, at_once=news)
+        self._file.write(self._blocks.summary(), self._bad_nodes, at_once=news)
         if now - self._energy_read > SECONDS_BETWEEN_READINGS:
             self._energy_read = now
             self._read_energy()
 
     def _read_energy(self) -> None:
-        """Put down what the nodes have used; if this is killed, what they use later is lost."""
+        """Record the energy of the nodes; of a killed driver, later energy is missing."""
         told = [self._used.popleft() for _ in range(len(self._used))]
         self._energy.record([*told, *self._blocks.parsl.readings().items()])
 
     def workers(self) -> int:
-        """Workers that are connected and take tasks."""
+        """Number of connected workers that take tasks."""
         return self._blocks.workers
 
     def hosts(self) -> Sequence[Host]:
-        """The nodes that take work, known by the identifiers of their Parsl managers.
+        """Return the nodes that take work, by the identifiers of their Parsl managers.
 
-        Those to which the store is being brought get none until it is there.
+        Nodes to which the store is being copied are left out.
         """
         hosts = self._blocks.hosts()
         if self._copies is None:
@@ -230,7 +229,7 @@ class Pool:
         return [host for host in hosts if host.block not in waiting] if waiting else hosts
 
     def _hold_back(self, copies: StoreCopies, blocks: Set[str]) -> set[str]:
-        """Those blocks to whose nodes the store is being brought; they are not idle."""
+        """Blocks to whose nodes the store is being copied; they do not count as idle."""
         waiting = set[str]()
         for block in self._blocks.blocks:
             if block.job.block in blocks and not copies.are_there(block.job.number):
@@ -239,7 +238,7 @@ class Pool:
         return waiting
 
     def bring(self, store: Path) -> None:
-        """Bring a store to the nodes' own disks, before they get work, where the site has that."""
+        """Copy a store to the nodes' own disks before they get work, if the site has that."""
         scratch = self._site.node.scratch
         if self._site.sends_store and scratch is not None:
             self._copies = StoreCopies(store, scratch)
@@ -254,36 +253,36 @@ class Pool:
     ) -> Future[Any]:
         """Run ``function(*arguments)`` on a node.
 
-        It is that of the Parsl manager that is named, or the next that is free.
+        It is the node of the named Parsl manager, or of any free one.
 
         Parameters
         ----------
         function, *arguments
-            What to call.
+            Function to call on the node, and its arguments.
         manager
-            Identifier of the Parsl manager.
+            Identifier of the Parsl manager; None for any.
         may_be_held
-            Whether it also goes to one that gets no more work.
+            True to send it also to a manager that gets no further work.
 
         Raises
         ------
         CampaignStopped
-            If the process that would pass it on is gone.
+            If the process that forwards tasks has ended.
         """
         answer: Future[Any] = Future()
-        answer.set_running_or_notify_cancel()  # a task cannot be called back
+        answer.set_running_or_notify_cancel()  # a task cannot be cancelled
         call = pickle.dumps((function, arguments))
         task = self._blocks.submit(manager, run_in_block, call, may_be_held=may_be_held)
         task.add_done_callback(partial(self._answered, answer))
         return answer
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run a segment, or ranks of one, on a node; that it was lost is a result too.
+        """Run ranks of a job on a node; the results also say if it was lost.
 
         Raises
         ------
         CampaignStopped
-            As :meth:`submit`.
+            For the reason of :meth:`submit`.
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
@@ -293,11 +292,13 @@ class Pool:
             | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd or 0]]}
             for rank in ranks
             for spec in rank.specs
+            if isinstance(spec, SegmentSpec)
         ]
         answer.add_done_callback(self._file.segments.pop)
 
         def has_checkpoint() -> bool:
-            return any(is_there(spec.checkpoint) for rank in ranks for spec in rank.specs)
+            specs = (spec for rank in ranks for spec in rank.specs)
+            return any(isinstance(one, SegmentSpec) and is_there(one.checkpoint) for one in specs)
 
         def pass_on(task: Future[Any]) -> None:
             if isinstance(task.exception(), ManagerLost):
@@ -313,17 +314,17 @@ class Pool:
         Raises
         ------
         CampaignStopped
-            As :meth:`submit`.
+            For the reason of :meth:`submit`.
         """
         self.submit(call_off, attempt, reason, manager=node, may_be_held=True)
 
     def release(self, node: str, attempt: str) -> None:
-        """Have a segment end by itself, with a checkpoint, so that it can be placed anew.
+        """Stop a segment at a checkpoint, so that it can be resharded.
 
         Raises
         ------
         CampaignStopped
-            As :meth:`submit`.
+            For the reason of :meth:`submit`.
         """
         self.submit(release, attempt, manager=node, may_be_held=True)
 
@@ -336,7 +337,7 @@ class Pool:
                 self._used.append((back.manager, back.used))
             try:
                 answer.set_result(pickle.loads(back.result))
-            except Exception as unreadable:  # nobody else would ever report it
+            except Exception as unreadable:  # otherwise it would never be reported
                 answer.set_exception(unreadable)
             return
         if isinstance(error, ManagerLost):
@@ -353,16 +354,16 @@ class Pool:
         answer.set_exception(error)
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Record how work on a node ended; see :meth:`NodeHealth.record`.
+        """Record whether work on a node succeeded; see :meth:`NodeHealth.record`.
 
-        A node on which one segment after the other ends badly, and well elsewhere, gets no more.
+        A node on which several segments fail that succeed elsewhere gets no further work.
         """
         self._health.record(node, work, worked)
         if worked:
             self._bad_nodes.pop(node, None)
 
     def avoid(self, node: str, reason: str) -> None:
-        """Send nothing more to a node that refuses work."""
+        """Send no further work to a node that refused some."""
         if self._health.condemn(node, reason):
             tell(_logger, "%s gets no more work: %s", node, reason)
         self._keep_off_bad_nodes(time.monotonic())
@@ -386,7 +387,7 @@ class Pool:
         return f"{trouble}; trying again" if trouble else ""
 
     def _collect(self) -> bool:
-        """Collect what others have answered meanwhile; returns whether blocks came or went."""
+        """Collect answers of other threads; return whether blocks came or went."""
         while self._worked:
             self._blocks.worked(self._worked.popleft())
         while self._cut_off:
@@ -403,7 +404,7 @@ class Pool:
         if self._states is None and has_jobs and now >= self._next_question:
             self._next_question = now + self._seconds_between_questions
             self._states = self._scheduler_thread.submit(self._ask_states, jobs)
-        if news:  # what waits, and why, is soon known
+        if news:  # the scheduler soon knows why a block waits
             self._next_question = min(self._next_question, now + SECONDS_BEFORE_A_WORD / 2)
         return news
 
@@ -414,7 +415,7 @@ class Pool:
         return self._blocks.parsl.seconds_between_questions
 
     def _ask_states(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """States of jobs; unknown ones are left out. Run by the scheduler thread."""
+        """Query the states of jobs in the scheduler thread; unknown ones are left out."""
         if self._scheduler is None:
             return self._blocks.parsl.states(jobs)
         listed = self._cancel_strays()
@@ -426,12 +427,11 @@ class Pool:
         return {job: listed.get(number_of(job), JobState("ended")) for job in jobs}
 
     def _cancel_strays(self) -> dict[str, JobState] | None:
-        """Cancel jobs of this run that no driver waits for; returns the scheduler's list.
+        """Cancel jobs of this run that no driver waits for; return the scheduler's list.
 
-        A driver that was killed has left some. A scheduler that did not answer in time may still
-        have taken a job, or may not have cancelled one that was given up. Jobs are recognised by
-        the places of their scripts: names alone are also those of the run that this directory may
-        be a copy of.
+        A killed driver leaves some. A scheduler that did not answer in time may still have accepted
+        a job, or not cancelled one that was given up. Jobs are recognised by the paths of their
+        scripts: their names may also occur in a run of which this directory is a copy.
         """
         listed = self._scheduler.jobs() if self._scheduler is not None else None
         if listed is None or self._scheduler is None:
@@ -446,7 +446,7 @@ class Pool:
         return listed
 
     def _is_ours(self, script: str) -> bool:
-        """Whether this start or an earlier one made a script; a later one has replaced us."""
+        """True if this start or an earlier one made a script; a later one has replaced us."""
         start = Path(script).parent.parent
         return (
             start.parent == self._directory.parent
@@ -457,7 +457,7 @@ class Pool:
     def _keep_off_bad_nodes(self, now: float) -> None:
         seconds = self._blocks.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_CHECKS
         for lost, (node, when) in [*self._lost.items()]:
-            # By then, workers that were lost together have all been missed.
+            # By then, all workers that were lost together are known to be lost.
             if now - when > seconds:
                 del self._lost[lost]
                 if self._blocks.was_lost_alone(lost):
@@ -471,7 +471,7 @@ class Pool:
             self._exclude()
 
     def _exclude(self) -> None:
-        """Have Slurm start the next blocks on other nodes than bad ones."""
+        """Exclude bad nodes from the next blocks (Slurm only)."""
         if self._bad_nodes and self._site.scheduler == "slurm":
             self._blocks.exclude([*self._bad_nodes])
 
@@ -486,7 +486,7 @@ class Pool:
 
 
 def _check_name(site: Site, directory: Path) -> None:
-    """Refuse a directory that would be another one in a shell command or a batch script."""
+    """Refuse a directory whose name has a special meaning in a shell or a batch script."""
     strange = re.search(rf"[^{_PLAIN}{_ALSO_PLAIN[site.scheduler]}]", str(directory.absolute()))
     if strange is not None:
         raise InputError(
@@ -496,14 +496,14 @@ def _check_name(site: Site, directory: Path) -> None:
 
 
 def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Results of the ranks of a task that has ended; if its worker was lost, they say so."""
+    """Return the results of the ranks of a task; if its worker was lost, they say so."""
     error = task.exception()
     if error is None:
         return list(task.result())
     if isinstance(error, NeverCame):
         outcome = TrainingOutcome.cut_short("interrupted", f"{error.hostname} took it no more")
     elif isinstance(error, ManagerLost):
-        # The node went, or its whole batch job: nothing that a segment does.
+        # The node or its whole batch job failed, for which no segment is to blame.
         outcome = TrainingOutcome.cut_short("lost", f"its node {error.hostname} was lost")
     else:
         reason = f"its worker was lost ({type(error).__name__}: {error})"

@@ -1,7 +1,6 @@
-"""States of jobs, as the batch schedulers Slurm and PBS Pro report them.
+"""States of jobs, queried from the batch schedulers Slurm and PBS Pro.
 
-A scheduler that is asked may be busy, restarting or out of reach. Silence is never taken for an
-answer.
+A scheduler may be busy, restarting or out of reach. Silence is never taken for an answer.
 """
 
 from __future__ import annotations
@@ -20,31 +19,31 @@ State = Literal["pending", "running", "ended"]
 
 
 class JobState(NamedTuple):
-    """State of a job."""
+    """State of a batch job."""
 
     state: State
     reason: str = ""
-    """Why it waits, in the scheduler's own words; `suspended` if it stands still."""
+    """Reason why it waits, in the scheduler's own words; `suspended` if it is suspended."""
     script: str = ""
-    """Path of its batch script, as it was submitted."""
+    """Path of its batch script, as submitted."""
     ends: float = math.inf
-    """Time by this host's monotonic clock at which it will be ended [s], if that is known."""
+    """Monotonic time of this host at which it will end [s]; infinite if unknown."""
 
 
 _SLURM_PENDING = {
     *("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED"),
     *("REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"),
 }
-_STANDS_STILL = ("STOPPED", "SUSPENDED", "S", "U")  # the latter two of PBS
+_STANDS_STILL = ("STOPPED", "SUSPENDED", "S", "U")  # the latter two in PBS
 _SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", *_STANDS_STILL}
 
 
 class Slurm:
-    """Slurm, asked by `squeue` and `scancel`."""
+    """Slurm, through `squeue` and `scancel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """The jobs of this user that have not ended, by number; None if there is no answer."""
-        # Asked for jobs by number, squeue fails as soon as it has forgotten one of them.
+        """List the user's jobs that have not ended, by number; None without an answer."""
+        # With job numbers, squeue would fail as soon as it has forgotten one of them.
         answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%L|%o")
         if answer is None or answer.returncode != 0:
             return None
@@ -60,25 +59,24 @@ class Slurm:
         return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Cancel jobs."""
         if jobs:
             _run("scancel", *jobs)
 
 
 class Pbs:
-    """PBS Pro, asked by `qselect`, `qstat` and `qdel`."""
+    """PBS Pro, through `qselect`, `qstat` and `qdel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """The jobs of this user that have not ended, by number; None if there is no answer."""
+        """List the user's jobs that have not ended, by number; None without an answer."""
         mine = _run("qselect", "-u", getpass.getuser())
         if mine is None or mine.returncode != 0:
             return None
         listed: dict[str, JobState] = {}
         if mine.stdout.split():
-            # Its exit code says only that one of them has ended since.
+            # Its exit code only says that one of them has ended since.
             answer = _run("qstat", "-f", "-F", "json", *mine.stdout.split())
             try:
-                # Not strict: qstat leaves tabs and line breaks in texts as they are.
+                # Not strict: qstat does not escape tabs and line breaks in texts.
                 found = (
                     json.loads(answer.stdout, strict=False)["Jobs"] if answer is not None else None
                 )
@@ -106,29 +104,28 @@ class Pbs:
         return listed
 
     def cancel(self, jobs: Sequence[str]) -> None:
-        """Delete jobs."""
         if jobs:
             _run("qdel", *jobs)
 
 
 def scheduler_named(name: Literal["slurm", "pbs"] | None) -> Slurm | Pbs | None:
-    """The scheduler of a site; None if processes are started directly."""
+    """Return the scheduler of a site; None if processes are started directly."""
     if name is None:
         return None
     return Slurm() if name == "slurm" else Pbs()
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """Run a command; None if it cannot be run or takes too long."""
+    """Run a command; return None if it cannot be run or takes too long."""
     try:
         return subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
-            errors="replace",  # jobs may bear any name
+            errors="replace",  # jobs may have any name
             timeout=SECONDS_TO_ANSWER,
-            # Ctrl-C is for the campaign, which cancels its jobs with such commands.
+            # Only the campaign gets Ctrl-C; it cancels its jobs with such commands.
             start_new_session=True,
         )
     except (OSError, subprocess.TimeoutExpired):
@@ -136,7 +133,7 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def seconds_of(clock: str) -> float | None:
-    """Seconds of a time like `1-02:03:04`, `03:04` or `7`, in minutes and seconds; None of others.
+    """Convert a time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds; None for others.
 
     A scheduler may also say that there is no limit, or that it does not know.
     """
@@ -151,10 +148,10 @@ def seconds_of(clock: str) -> float | None:
 
 
 def _end(left: float | None) -> float:
-    """End by the monotonic clock [s] of what has a time left [s]; infinite if not known."""
+    """Monotonic time of an end from the time left [s]; infinite if that is unknown."""
     return math.inf if left is None else time.monotonic() + left
 
 
 def number_of(job: str) -> str:
-    """`123` of `123.polaris-pbs-01.hsn.alcf.anl.gov`, which PBS itself abbreviates in places."""
+    """Shorten `123.polaris-pbs-01.hsn.alcf.anl.gov` to `123`, as PBS itself does in places."""
     return job.partition(".")[0]

@@ -1,7 +1,7 @@
-"""Copies of the store on the nodes' own disks, which Slurm brings to all nodes of a job at once.
+"""Copies of the store on the nodes' own disks, which Slurm sends to all nodes of a job at once.
 
 Without them every node of a machine reads the store from the shared file system when its first
-segment begins. `sbcast` hands each file on from node to node.
+segment starts. `sbcast` passes each file on from node to node.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from hydragnn_flow.data.reading.local_shards import files_to_send
 from hydragnn_flow.execution.pools.scheduler import number_of
 from hydragnn_flow.log import tell
 
-# Jobs whose nodes are served at a time.
+# Number of jobs whose nodes are served at a time.
 _JOBS = 4
 _logger = logging.getLogger(__name__)
 
 
 class StoreCopies:
-    """Brings a store to the nodes of jobs.
+    """Copies a store to the nodes of jobs.
 
     Parameters
     ----------
     store
-        The store, on the shared file system.
+        Path of the store on the shared file system.
     scratch
-        Directory of each node.
+        Scratch directory of each node.
     """
 
     def __init__(self, store: Path, scratch: str) -> None:
@@ -38,13 +38,13 @@ class StoreCopies:
         self._sent: dict[str, Future[None]] = {}
 
     def are_there(self, job: str) -> bool:
-        """Whether the nodes of a job, which runs, have theirs, or will have to read the store."""
+        """True if the nodes of a running job have copies, or will have to read the store."""
         if job not in self._sent:
             self._sent[job] = self._threads.submit(self._send, number_of(job))
         return self._sent[job].done()
 
     def close(self) -> None:
-        """Send nothing more; what is being sent ends with its job."""
+        """Start no further copies; a copy in progress ends with its job."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, job: str) -> None:

@@ -8,23 +8,19 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
 
-if TYPE_CHECKING:  # reading the file needs no Parsl
-    from hydragnn_flow.execution.pools.blocks import Blocks
-
 WORKERS_FILE = "workers.json"
 SECONDS_BETWEEN_WRITES = 2.0
-MOST_ENDED = 10
 SECONDS_TO_REMEMBER = 86_400.0
 
 
 def read_workers(run_directory: Path) -> dict[str, Any]:
-    """The file's content; empty if there is no file."""
+    """Read the file; empty if there is none."""
     try:
         content: dict[str, Any] = read_json(run_directory / WORKERS_FILE)
         return content
@@ -33,30 +29,30 @@ def read_workers(run_directory: Path) -> dict[str, Any]:
 
 
 def remembered_nodes(run_directory: Path) -> dict[str, float]:
-    """Nodes that an earlier driver took out of use, and when, as Unix time [s].
+    """Nodes that an earlier driver took out of use, with the Unix time [s].
 
-    Old ones are left out, as they have probably been repaired.
+    Old entries are left out, since the nodes have probably been repaired.
     """
     found = read_workers(run_directory).get("bad_nodes")
     if not isinstance(found, dict):
         return {}
-    now = time.time()  # one far in the future is of a clock that was wrong
+    now = time.time()  # a time far in the future is from a wrong clock
     return {node: when for node, when in found.items() if abs(now - when) < SECONDS_TO_REMEMBER}
 
 
 def in_queue(blocks: int, since: float, reason: str) -> str:
-    """Waiting blocks in words: `2 blocks in the queue since 12 min (Priority)`."""
+    """Describe waiting blocks: `2 blocks in the queue since 12 min (Priority)`."""
     why = f" ({reason})" if reason else ""
     return f"{count(blocks)} in the queue since {elapsed(since)}{why}"
 
 
 def count(blocks: int) -> str:
-    """A number of blocks in words."""
+    """Format a number of blocks in words."""
     return "1 block" if blocks == 1 else f"{blocks} blocks"
 
 
 def elapsed(since: float) -> str:
-    """The time since a Unix time in words."""
+    """Format the time since a Unix time in words."""
     seconds = max(0.0, time.time() - since)
     if seconds < 100:
         return f"{seconds:.0f} s"
@@ -65,7 +61,7 @@ def elapsed(since: float) -> str:
 
 
 class WorkersFile:
-    """Keeps the file up to date.
+    """Keeps `workers.json` up to date.
 
     Parameters
     ----------
@@ -78,19 +74,21 @@ class WorkersFile:
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
         self.segments: dict[Any, list[dict[str, Any]]] = {}
-        """Segments at work, by their futures: lines of the ledger without an end."""
+        """Running segments by their futures: lines of the ledger without an end."""
 
-    def write(self, pool: Blocks, bad_nodes: Mapping[str, float], at_once: bool) -> None:
-        """Write what has changed.
+    def write(
+        self, blocks: Mapping[str, Any], bad_nodes: Mapping[str, float], at_once: bool
+    ) -> None:
+        """Write the file if it has changed.
 
         Parameters
         ----------
-        pool
-            The blocks, and who works on them.
+        blocks
+            Batch jobs with their workers, as `Blocks.summary` describes them.
         bad_nodes
-            Nodes that get no more work, and since when.
+            Nodes that get no further work, with the Unix time [s].
         at_once
-            Whether not to wait until the last time is a while ago.
+            True to write even if the last write was moments ago.
         """
         began = time.monotonic()
         if not at_once and began < self._next:
@@ -98,7 +96,7 @@ class WorkersFile:
         content = {
             "driver_pid": os.getpid(),
             "host": socket.gethostname(),
-            **_about(pool),
+            **blocks,
             "bad_nodes": dict(bad_nodes),
             "segments": [line for lines in [*self.segments.values()] for line in lines],
         }
@@ -106,27 +104,5 @@ class WorkersFile:
             self._written = content
             with suppress(OSError):  # `status` shows an older state
                 write_json(self._path, {"written": time.time(), **content})
-        # Thousands of segments take a while to write: at most a fiftieth of the driver's time.
+        # Writing thousands of segments takes a while: at most a fiftieth of the driver's time.
         self._next = began + max(SECONDS_BETWEEN_WRITES, 50 * (time.monotonic() - began))
-
-
-def _about(pool: Blocks) -> dict[str, Any]:
-    blocks = [*pool.ended[-MOST_ENDED:], *pool.blocks]
-    return {
-        "events": [list(event) for event in pool.events],
-        "trouble": pool.patience.trouble,
-        "workers": pool.workers,
-        "tasks": pool.parsl.outstanding,
-        "blocks": [
-            {
-                "block": block.job.block,
-                "job": block.job.number,
-                "name": block.job.name,
-                "state": block.state,
-                "reason": block.reason,
-                "since": block.since,
-                "workers": sum(manager.workers for manager in block.managers),
-            }
-            for block in blocks
-        ],
-    }

@@ -1,1 +1,4 @@
-"""Site check: one block is started, and every GCD reports what it is."""
+"""Site check: starts one block, and lets every GCD describe itself.
+
+A wrong binding or a slow network would otherwise be noticed only by a campaign, after its wait.
+"""

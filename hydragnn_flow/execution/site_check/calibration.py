@@ -1,4 +1,4 @@
-"""Calibration of a GCD: segments of a few networks, small and large, on generated alloys."""
+"""Calibration of a GCD by segments of a few networks, small and large, on generated alloys."""
 
 from __future__ import annotations
 
@@ -14,56 +14,29 @@ from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
-from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.worker import ask_trainer
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.placement import Taken, Work
-from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.runner import run_segment
 
 SECONDS = 60.0
-"""Time after which no other network is begun [s]."""
+"""Time after which no further network is started [s]."""
 TYPES = ("SchNet", "EGNN", "PAINN", "PNAEq", "MACE")
-# Features of small and of large networks.
+# Number of features of small and of large networks.
 _SIZES_ON_CORES, _SIZES_ON_ACCELERATORS = (16, 64, 192), (64, 256, 512)
 _STRUCTURES, _CUTOFF, _BATCH, _EPOCHS = 160, 4.0, 16, 3
 
 
-def run_calibration(node: Node, request: dict[str, Any]) -> dict[str, Any]:
-    """Have a trainer process of this node's first GCD train networks; a task of a worker.
-
-    Parameters
-    ----------
-    node
-        What the site's nodes have.
-    request
-        As :func:`calibrate` takes it.
-
-    Returns
-    -------
-    dict
-        Its answer, or a ``fault``.
-    """
-    try:
-        answer = ask_trainer(node, f"{__name__}:calibrate", request, 0)
-    except (ProcessDied, OSError, InputError) as error:
-        return {"fault": str(error)}
-    fault = answer.get("reason") or answer.get("error")
-    return {"fault": str(fault)} if fault else answer
-
-
 def calibrate(request: dict[str, Any]) -> dict[str, Any]:
-    """Train networks for about a minute; what a trainer process answers.
+    """Train networks for about a minute, in a trainer process.
 
-    Each is trained as a segment is. The small ones of all types come first, so that a slow machine
-    has measured each type.
+    Each is trained like a segment. The small ones of all types come first, so that even a slow
+    machine measures each type.
 
     Parameters
     ----------
     request
-        ``device`` for torch; ``threads`` of a GCD; ``seconds`` after which no other is begun.
+        ``device`` for torch; ``threads`` of a GCD; ``seconds`` after which no further one starts.
 
     Returns
     -------
@@ -104,7 +77,7 @@ def calibrate(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def network(kind: str, hidden: int) -> NetworkConfig:
-    """A potential of a message-passing type."""
+    """Make a potential of a message-passing type."""
     values = {
         "Architecture": {
             "mpnn_type": kind,
@@ -129,7 +102,7 @@ def network(kind: str, hidden: int) -> NetworkConfig:
 
 
 def _trained(spec: SegmentSpec, store: GraphStore, device: str) -> dict[str, Any]:
-    """What a segment took, or why it took nothing."""
+    """Measure the cost of a segment, or return why it failed."""
     outcome = run_segment(spec, device=device)
     if outcome.status != "ok":
         return {"reason": f"{outcome.status}: {outcome.reason}"}
@@ -147,7 +120,7 @@ def _trained(spec: SegmentSpec, store: GraphStore, device: str) -> dict[str, Any
 
 
 def _work(config: NetworkConfig, store: GraphStore, steps: int) -> Work:
-    """One training step on a batch of mean size, as a campaign counts it."""
+    """Count a training step on a batch of mean size, as a campaign does."""
     train = store.manifest.splits[TRAIN]
     atoms, edges, graphs = (-(-n // steps) for n in (train.atoms, train.edges, train.graphs))
     with torch.device("meta"):

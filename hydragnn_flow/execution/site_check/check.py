@@ -1,27 +1,25 @@
-"""Try a site: start one block, report what each of its GCDs is, and have two exchange data."""
+"""Check of a site: starts one block, describes its GCDs, and lets pairs of them exchange data."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
-from uuid import uuid4
 
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Jobs, Task
 from hydragnn_flow.execution.options import cores_in
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.site import Site
-from hydragnn_flow.execution.site_check.calibration import SECONDS, run_calibration
-from hydragnn_flow.execution.site_check.exchange import run_exchange
-from hydragnn_flow.execution.site_check.probe import run_probe
+from hydragnn_flow.execution.site_check.calibration import SECONDS
+from hydragnn_flow.placement import Spot
+from hydragnn_flow.segment import Call, SegmentResult
 
-SECONDS_BETWEEN_CHECKS = 0.5
-# Time for all nodes to answer: a GPU that hangs must not hang the check.
+# Time for all nodes to answer [s]: a GPU that hangs must not hang the check.
 SECONDS_TO_ANSWER = 600.0
-# Time to wait for the other nodes of a block after its first has started.
+# Time to wait for the other nodes of a block after its first has started [s].
 SECONDS_FOR_THE_OTHERS = 120.0
 
 
@@ -33,20 +31,20 @@ def check_site(
     *,
     calibrates: bool = False,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
-    """Start one block of a site, ask every GCD what it is, and give the block back.
+    """Start one block of a site, let every GCD describe itself, and give the block back.
 
     Parameters
     ----------
     site
-        The machine.
+        Site to check.
     directory
-        For Parsl's files, on a file system that the nodes see.
+        Directory for Parsl's files, visible to the nodes.
     store
-        A store that every GCD is to read; none if not given.
+        Path of a store that every GCD reads; None for no store.
     tell
-        Called with a sentence about the progress.
+        Function called with a sentence about the progress.
     calibrates
-        Whether the first GCD is to train networks for a minute.
+        True to train networks on the first GCD for a minute.
 
     Returns
     -------
@@ -54,12 +52,12 @@ def check_site(
         Answer of :func:`~hydragnn_flow.execution.site_check.probe.probe` for each GCD, with its
         ``host`` and ``gcd``; a GCD that could not answer has a ``fault`` instead.
     exchanges : list of dict
-        ``between`` which GCDs, with the answer of
-        :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two of the
-        first node, where it has two, and two of different nodes, where two answered.
+        GCDs in ``between``, with the answer of
+        :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two GCDs of
+        the first node, and two on different nodes, where there are any.
     calibration : dict
         Answer of :func:`~hydragnn_flow.execution.site_check.calibration.calibrate` or a ``fault``;
-        empty if not asked for.
+        empty if not requested.
 
     Raises
     ------
@@ -83,80 +81,81 @@ def check_site(
             pool.update(site.gcds_of_a_block)
             tell(pool.waiting() or f"{here} of {nodes} nodes have started")
             time.sleep(SECONDS_BETWEEN_CHECKS)
-        asked = {pool.submit(run_probe, node, request, manager=host.name) for host in pool.hosts()}
-        waiting, give_up = asked, time.monotonic() + SECONDS_TO_ANSWER
-        while waiting and time.monotonic() < give_up:
-            waiting = wait(waiting, SECONDS_BETWEEN_CHECKS).not_done
-            pool.update()
-            tell(f"{len(waiting)} of {here} nodes are being tried")
-        reports = [report for task in asked for report in _answers(task)]
-        exchanges = _exchanges(pool, site, directory, device, tell)
-        calibration = _calibration(pool, site, device, tell) if calibrates else {}
+        hosts = [host.name for host in pool.hosts()]
+        jobs = Jobs[Task](pool, site)
+
+        def answers(
+            function: str, request: Mapping[str, Any], places: Sequence[Sequence[Spot]], words: str
+        ) -> list[SegmentResult | None]:
+            asked = [
+                jobs.send_to(_call(number, directory, function, request, len(spots)), spots)
+                for number, spots in enumerate(places)
+            ]
+            left, give_up = {*asked}, time.monotonic() + SECONDS_TO_ANSWER
+            while left and time.monotonic() < give_up:
+                left -= {*jobs.finished(SECONDS_BETWEEN_CHECKS)}
+                jobs.request_workers(0)
+                tell(words.format(len(left)))
+            return [None if sending in left else sending.results[0] for sending in asked]
+
+        spots = [Spot(host, gcd) for host in hosts for gcd in range(len(node.gcds))]
+        words = f"{{}} of {len(spots)} GCDs are being tried"
+        found = answers("probe:probe", request, [[spot] for spot in spots], words)
+        reports = [
+            _known(end, node.gcds[spot.gcd]) | _answer(end)
+            for end, spot in zip(found, spots, strict=True)
+        ]
+        exchanges = []
+        for between, pair in _pairs(hosts, len(node.gcds)):
+            interface = node.interface if pair[0].node != pair[1].node else None
+            exchanged, words = (
+                {"device": device, "interface": interface},
+                f"{between} exchange data",
+            )
+            (end,) = answers("exchange:exchange", exchanged, [pair], words)
+            exchanges.append({"between": between} | _answer(end))
+        calibration: dict[str, Any] = {}
+        if calibrates and hosts:
+            task = {"device": device, "threads": node.cores_per_gcd, "seconds": SECONDS}
+            words = f"a GCD trains networks, for about {SECONDS:.0f} s"
+            (end,) = answers("calibration:calibrate", task, [spots[:1]], words)
+            calibration = _answer(end)
+        elif calibrates:
+            calibration = {"fault": "no node is there any more"}
     return sorted(reports, key=lambda report: report["host"]), exchanges, calibration
 
 
-def _calibration(
-    pool: Pool, site: Site, device: str, tell: Callable[[str], None]
-) -> dict[str, Any]:
-    """Train networks on the first GCD of a node, the others idle."""
-    node, hosts = site.node, pool.hosts()
-    if not hosts:
-        return {"fault": "no node is there any more"}
-    request = {"device": device, "threads": node.cores_per_gcd, "seconds": SECONDS}
-    task = pool.submit(run_calibration, node, request, manager=hosts[0].name)
-    give_up = time.monotonic() + SECONDS + SECONDS_TO_ANSWER
-    while not task.done() and time.monotonic() < give_up:
-        wait([task], SECONDS_BETWEEN_CHECKS)
-        pool.update()
-        tell(f"a GCD trains networks, for about {SECONDS:.0f} s")
-    return _answer(task)
+def _call(
+    number: int, directory: Path, function: str, request: Mapping[str, Any], width: int
+) -> Task:
+    spec = Call(
+        kind="check",
+        number=number,
+        directory=str(directory.absolute()),
+        function=f"hydragnn_flow.execution.site_check.{function}",
+        argument=request,
+    )
+    return Task(spec=spec, width=width)
 
 
-def _exchanges(
-    pool: Pool, site: Site, directory: Path, device: str, tell: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Sum an array over two GCDs of a node, and over two nodes."""
-    node, hosts = site.node, [host.name for host in pool.hosts()]
-    pairs: list[tuple[str, list[tuple[str, int]], str | None]] = []
-    if hosts and len(node.gcds) > 1:
-        pairs.append(("two GCDs of a node", [(hosts[0], 0), (hosts[0], 1)], None))
+def _pairs(hosts: Sequence[str], gcds: int) -> Iterator[tuple[str, list[Spot]]]:
+    """Yield a pair of GCDs on a node, and a pair on two nodes."""
+    if hosts and gcds > 1:
+        yield "two GCDs of a node", [Spot(hosts[0], 0), Spot(hosts[0], 1)]
     if len(hosts) > 1:
-        pairs.append(("two nodes", [(hosts[0], 0), (hosts[1], 0)], node.interface))
-    found = []
-    for between, places, interface in pairs:
-        folder = directory.absolute() / uuid4().hex
-        folder.mkdir()
-        request = {"device": device, "folder": str(folder), "key": "", "interface": interface}
-        asked = {
-            pool.submit(*(run_exchange, node, position, request | {"rank": rank}), manager=host)
-            for rank, (host, position) in enumerate(places)
-        }
-        waiting, give_up = asked, time.monotonic() + SECONDS_TO_ANSWER
-        while waiting and time.monotonic() < give_up:
-            waiting = wait(waiting, SECONDS_BETWEEN_CHECKS).not_done
-            pool.update()
-            tell(f"{between} exchange data")
-        answers = [_answer(task) for task in asked]
-        faults = [answer for answer in answers if "fault" in answer]
-        found.append({"between": between} | (faults or answers)[0])
-    return found
+        yield "two nodes", [Spot(hosts[0], 0), Spot(hosts[1], 0)]
 
 
-def _answer(task: Future[Any]) -> dict[str, Any]:
-    if not task.done():
-        return {"fault": f"did not end within {SECONDS_TO_ANSWER:.0f} s"}
-    error = task.exception()
-    return {"fault": f"{type(error).__name__}: {error}"} if error else dict(task.result())
+def _known(end: SegmentResult | None, gcd: str) -> dict[str, Any]:
+    if end is None or not end.node:
+        return {"host": "a node", "gcd": ""}
+    return {"host": end.node, "gcd": gcd}
 
 
-def _answers(task: Future[Any]) -> list[dict[str, Any]]:
-    if not task.done():
-        told = f"did not answer within {SECONDS_TO_ANSWER:.0f} s"
-        return [{"host": "a node", "gcd": "", "fault": told}]
-    error = task.exception()
-    if error is None:
-        return list(task.result())
-    return [{"host": "a node", "gcd": "", "fault": f"{type(error).__name__}: {error}"}]
+def _answer(end: SegmentResult | None) -> dict[str, Any]:
+    if end is None:
+        return {"fault": f"did not answer within {SECONDS_TO_ANSWER:.0f} s"}
+    return end.answer if end.status == "ok" else {"fault": end.reason}
 
 
 def faults(
@@ -165,14 +164,14 @@ def faults(
     exchanges: list[dict[str, Any]],
     calibration: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
-    """Differences between a site and its GCDs' reports, a sentence each.
+    """List differences between a site and its GCDs' reports, a sentence each.
 
     Parameters
     ----------
     site
-        The machine.
+        Site that was checked.
     reports, exchanges, calibration
-        As :func:`check_site` returns them.
+        Results of :func:`check_site` for the site.
     """
     node, nodes = site.node, site.nodes // site.blocks
     found = []

@@ -1,11 +1,10 @@
-"""Probe of a GCD, from the process that would train on it."""
+"""Probe of a GCD, from a process that would train on it."""
 
 from __future__ import annotations
 
 import os
 import platform
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -15,49 +14,17 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.energy_counters import NodeMeter
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
-from hydragnn_flow.execution.site import Node
-from hydragnn_flow.execution.workers.worker import ask_trainer
-from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.training.energy import EnergyMeter
 
-# Enough arithmetic to see that a device computes, and computes right.
+# Size of a product that shows whether a device computes, and correctly.
 _SIDE = 256
-# One device has all of these in common; what a runtime calls unique may not be, for the two GCDs of
-# a card or for the tiles of a GPU.
+# Properties that together identify a device. A runtime's own identifier may be shared by the two
+# GCDs of a card or by the tiles of a GPU.
 _IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
 
 
-def run_probe(node: Node, request: dict[str, Any]) -> list[dict[str, Any]]:
-    """Ask a trainer process on each GCD of this node what it finds; a task of one of its workers.
-
-    Parameters
-    ----------
-    node
-        What the site's nodes have.
-    request
-        As :func:`probe` takes it, with the device for torch.
-
-    Returns
-    -------
-    list of dict
-        What each GCD answered, in their order: as :func:`probe` says, or a ``fault``.
-    """
-
-    def ask(position: int) -> dict[str, Any]:
-        known = {"host": platform.node(), "gcd": node.gcds[position]}
-        try:
-            answer = ask_trainer(node, f"{__name__}:probe", request, position)
-        except (ProcessDied, OSError, InputError) as error:
-            return known | {"fault": str(error)}
-        fault = answer.get("reason") or answer.get("error")
-        return known | ({"fault": fault} if fault else answer)
-
-    with ThreadPoolExecutor(len(node.gcds)) as pool:
-        return list(pool.map(ask, range(len(node.gcds))))
-
-
 def probe(request: dict[str, Any]) -> dict[str, Any]:
-    """Describe the device, cores and interface of this process; what a trainer process answers.
+    """Describe the device, cores and interface of this process, a trainer process.
 
     Parameters
     ----------
@@ -68,11 +35,11 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``device`` and ``identity`` (its name, and what tells it from the others; None on CPUs),
+        ``device`` and ``identity`` (its name, and its distinctive properties; None on CPUs),
         ``memory_gib``, ``cores`` (those this process may use), ``threads``, ``torch``,
-        ``start_seconds`` (from the start of the process, torch and all imported), ``graphs``
-        of the store and ``address`` on the interface (None if not asked for), ``energy`` and
-        ``node_energy`` (what counts those of the GCD and of the node; empty if nothing does).
+        ``start_seconds`` (from the start of the process, all imports included), ``graphs`` of the
+        store and ``address`` on the interface (None if not requested), ``energy`` and
+        ``node_energy`` (counters of the GCD and of the node; empty if there are none).
 
     Raises
     ------
@@ -96,7 +63,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _device(device: str) -> dict[str, Any]:
-    """Name, identity and memory of the one device this process sees."""
+    """Name, identity and memory of the only device that this process sees."""
     if device == "cpu":
         memory = psutil.virtual_memory().total
         return {
@@ -123,7 +90,7 @@ def _device(device: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> int:
-    """Open a store and read a graph of each split; returns how many graphs there are."""
+    """Open a store and read a graph of each split; return the total number of graphs."""
     with GraphStore.open(path, "random") as store:
         for name in store.splits:
             if len(store[name]):

@@ -1,4 +1,7 @@
-"""Sites: what a site file is made of, and the Parsl configuration of a machine."""
+"""Building blocks of site files, and the Parsl configuration of a machine.
+
+A site file then describes one machine in a page, and all share what Parsl's defaults get wrong.
+"""
 
 from hydragnn_flow.execution.options import NodeOptions, Options
 from hydragnn_flow.execution.site import Node, Site, described_node, guessed_gcd

@@ -1,11 +1,10 @@
-"""The Parsl executor of a site, and the batch jobs that start its workers.
+"""Parsl executor of a site, and the batch jobs that start its workers.
 
-A site file says how its scheduler is asked, as a function that makes a Parsl provider; everything
-that is the same on every machine, and that Parsl's own defaults get wrong for training on GPUs, is
-here once.
+A site file gives a function that makes a Parsl provider for its scheduler. Everything that is the
+same on all machines, and that Parsl's defaults get wrong for training on GPUs, is here once.
 
-Parsl is imported where its objects are made. It takes more than a second, and a mistake in an
-option is reported without it.
+Parsl is imported only where its objects are made: that takes more than a second, and a mistake in
+an option is reported without it.
 """
 
 from __future__ import annotations
@@ -44,19 +43,19 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 HEARTBEAT, _NODES_PER_SECOND = 15, 2_000
-"""Seconds between heartbeats of a few nodes, and nodes for which it is a second more: of a whole
-machine some hundred heartbeats a second, and still a lost node is missed within 90 s."""
+"""Seconds between heartbeats of a few nodes, and number of nodes that add a second: a whole machine
+sends some hundred heartbeats a second, and a lost node is still missed within 90 s."""
 MISSED_HEARTBEATS = 4
 """Number of missed heartbeats after which a node counts as lost."""
 _SECONDS_TO_PROBE, _MORE_FOR_A_NODE = 30.0, 0.02
-"""Time for which a node tries to reach the driver: a part for each node that may try at once."""
+"""Time for which a node tries to reach the driver, and the addition for each node [s]."""
 _MANY = 64
-"""Nodes from which on what each reads or writes of the shared file system is much together: Parsl's
-logs are not kept, and what Slurm can bring to the nodes' own disks is brought there."""
+"""Number of nodes from which the shared file system needs protection: Parsl's logs are not kept,
+and what Slurm can send to the nodes' own disks is sent there."""
 
 
 def seconds_between_heartbeats(nodes: int) -> int:
-    """Default time between two heartbeats of a node [s], at a site with a number of nodes."""
+    """Default time between two heartbeats of a node [s], at a site with ``nodes`` nodes."""
     return HEARTBEAT + nodes // _NODES_PER_SECOND
 
 
@@ -68,20 +67,20 @@ def slurm_jobs(
     directives: Sequence[str] = (),
     **arguments: Any,
 ) -> Callable[..., Sbatch]:
-    """Parsl provider of blocks on a Slurm machine.
+    """Make the Parsl provider of blocks on a Slurm machine.
 
     Parameters
     ----------
     options
-        The run.
+        Options of the run.
     gpus_per_node
-        What `sbatch --gpus-per-node` takes; 0 asks for none.
+        Value of `sbatch --gpus-per-node`; 0 for none.
     cores_per_node
-        CPUs, as Slurm counts them, that workers have on a node; by default all of the job's.
+        Number of CPUs, as Slurm counts them, for workers on a node; by default all of the job's.
     directives
-        `#SBATCH` lines the machine asks for.
+        Lines `#SBATCH` that the machine needs.
     **arguments
-        More arguments of Parsl's `SlurmProvider`, or other values for those set here.
+        Further arguments of Parsl's `SlurmProvider`, or other values for those set here.
     """
 
     def provider(**block: Any) -> Sbatch:
@@ -98,7 +97,7 @@ def slurm_jobs(
                 "gpus_per_node": gpus_per_node or None,
                 "exclusive": True,
                 "cmd_timeout": 60,
-                # When a node fails the others work on, and the job is not started a second time.
+                # When a node fails the others continue, and the job is not restarted.
                 "scheduler_options": "\n".join(
                     [*directives, "#SBATCH --no-kill", "#SBATCH --no-requeue"]
                 ),
@@ -114,18 +113,18 @@ def slurm_jobs(
 def pbs_jobs(
     options: Options, *, cpus_per_node: int, directives: Sequence[str], **arguments: Any
 ) -> Callable[..., PBSProProvider]:
-    """Parsl provider of blocks on a PBS Pro machine.
+    """Make the Parsl provider of blocks on a PBS Pro machine.
 
     Parameters
     ----------
     options
-        The run.
+        Options of the run.
     cpus_per_node
-        Hardware threads of a node.
+        Number of hardware threads of a node.
     directives
-        `#PBS` lines the machine asks for.
+        Lines `#PBS` that the machine needs.
     **arguments
-        More arguments of Parsl's `PBSProProvider`, or other values for those set here.
+        Further arguments of Parsl's `PBSProProvider`, or other values for those set here.
     """
 
     def provider(**block: Any) -> PBSProProvider:
@@ -138,9 +137,9 @@ def pbs_jobs(
                 "queue": options.partition,
                 "cpus_per_node": cpus_per_node,
                 "cmd_timeout": 60,
-                # The job is not started a second time.
+                # The job is not restarted.
                 "scheduler_options": "\n".join([*directives, "#PBS -r n"]),
-                # Bound by the trainer processes, each to the cores of its own GCD.
+                # Trainer processes bind themselves, each to the cores of its own GCD.
                 "launcher": MpiExecLauncher(bind_cmd="--cpu-bind", overrides="--ppn 1"),
             }
             | arguments
@@ -151,7 +150,7 @@ def pbs_jobs(
 
 
 def local_processes(**block: Any) -> LocalProvider:
-    """Blocks that are processes of this host: what :class:`Executors` takes as `provider`."""
+    """Make blocks that are processes of this host: a `provider` for :class:`Executors`."""
     from parsl.providers import LocalProvider
 
     return LocalProvider(**block)
@@ -170,39 +169,38 @@ def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
 
 @dataclass(frozen=True)
 class Executors:
-    """Makes the Parsl configuration of a site, which has one executor.
+    """Maker of the Parsl configuration of a site, which has one executor.
 
-    Called with the directory for Parsl's files, it is what :class:`Site` takes as `parsl_config`.
+    Called with the directory for Parsl's files, it serves as `parsl_config` of a :class:`Site`.
     """
 
     node: Node
     options: Options
-    """Options as resolved by the site."""
+    """Options of the run, as resolved by the site."""
     provider: Callable[..., Any]
-    """Makes a Parsl provider of the arguments every batch provider takes: `nodes_per_block`,
+    """Function that makes a Parsl provider from the arguments common to all: `nodes_per_block`,
     `init_blocks`, `min_blocks`, `max_blocks`, `worker_init`, and `walltime` if there is one."""
     address: Callable[[], str]
-    """Finds the address of this host at which workers reach the driver."""
+    """Function that finds the address of this host at which workers reach the driver."""
     first_lines: tuple[str, ...] = ()
     """Shell lines that this machine needs at the start of every batch job."""
     staged: Path | None = None
-    """Directory of each node for its copy of the Python environment; none if it stays where
-    it is."""
+    """Directory of each node for its copy of the Python environment; None if that is not copied."""
     broadcast: bool = False
-    """Whether a batch job sends the environment to its nodes by Slurm's sbcast."""
+    """True if a batch job sends the environment to its nodes by Slurm's sbcast."""
     has_to_stage: bool = True
-    """Whether an environment that cannot be packed is an error."""
+    """True if an environment that cannot be packed is an error."""
     sends_store: bool = False
-    """Whether nodes need a directory for the store that is sent to them."""
+    """True if nodes need a directory for the store that is sent to them."""
 
     def __call__(self, directory: Path) -> Config:
-        """The configuration.
+        """Make the configuration.
 
         Raises
         ------
         InputError
-            If this host has no address that workers could reach, or the environment cannot be
-            packed and has to be.
+            If this host has no address that workers could reach, or the environment must be packed
+            and cannot be.
         """
         address = self.address()
         if self.staged is None:
@@ -217,15 +215,15 @@ class Executors:
         return self.config(directory, address)
 
     def config(self, directory: Path, address: str) -> Config:
-        """The configuration, with workers that meet the driver at ``address``."""
+        """Make the configuration with workers that connect to the driver at ``address``."""
         from parsl import Config
 
         return Config(
             executors=[self._executor(address, directory)],
             run_dir=str(directory),
-            # Blocks follow the campaign's need (pools/blocks.py), not the tasks it has sent.
+            # Blocks follow the demand of the campaign (pools/blocks.py), not the tasks it has sent.
             strategy="none",
-            # The campaign sends lost segments again itself: it knows their checkpoints.
+            # The campaign repeats lost segments itself, since it knows their checkpoints.
             retries=0,
         )
 
@@ -245,30 +243,29 @@ class Executors:
                 "process_worker_pool.py", self._worker_pool(directory)
             ),
             max_workers_per_node=len(self.node.gcds),
-            cores_per_worker=1e-6,  # the number of workers above is what counts
+            cores_per_worker=1e-6,  # so that the number of workers above counts
             # Trainer processes bind themselves: Parsl sets the variables of all vendors at once,
             # which hides every AMD GCD but the first (parsl issue 3858).
             available_accelerators=(),
             cpu_affinity="none",
             prefetch_capacity=0,
-            # For tasks that are sent to no node of the driver's choice: blocks are filled one after
-            # another.
+            # For tasks without a node of the driver's choice: blocks are filled one after another.
             manager_selector=BlockIdManagerSelector(),
-            # From a whole machine that would be 100,000 new files in one directory at every start.
+            # A whole machine would make 100,000 new files in one directory at every start.
             worker_logdir_root=f"/tmp/hydragnn_flow-{uuid4().hex}" if nodes > _MANY else None,
             address_probe_timeout=round(_SECONDS_TO_PROBE + _MORE_FOR_A_NODE * nodes),
             heartbeat_period=heartbeat,
             heartbeat_threshold=MISSED_HEARTBEATS * heartbeat,
-            # Segments end by themselves before their job does. Shortly before that, workers stop
+            # Segments end on their own before their job does. Shortly before that, workers stop
             # accepting tasks.
             drain_period=walltime - int(drain_seconds(walltime)) if walltime else None,
-            # Parsl would give a pool up for good when its first job fails.
+            # Otherwise Parsl gives up a pool for good when its first job fails.
             block_error_handler=False,
             provider=self.provider(**self._block(directory)),
         )
 
     def _worker_pool(self, directory: Path) -> str:
-        # By module rather than by script: it works in an environment that has been moved.
+        # By module rather than by script, which works in an environment that was moved.
         command = f"{Path(sys.executable).name} -m {AGENT}"
         if self.staged is None:
             return command
@@ -291,14 +288,14 @@ class Executors:
         """Shell lines at the start of a batch job."""
         options = self.options
         lines = [*self.first_lines, options.worker_init or ""]
-        # After the user's lines: a module must not bring another Python than the driver's.
+        # After the user's lines, as a module must not bring another Python than the driver's.
         lines.append(f"export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
         if path := os.environ.get("PYTHONPATH"):
-            # Modules of the user's; PBS hands jobs no variables.
+            # Modules of the user; PBS passes no variables to jobs.
             folders = os.pathsep.join(str(Path(f).absolute()) for f in path.split(os.pathsep) if f)
             lines.append(f"export PYTHONPATH={shlex.quote(folders)}${{PYTHONPATH:+:$PYTHONPATH}}")
         if options.walltime:
-            # Unix time the job ends; segments write their last checkpoint before it.
+            # Unix time at which the job ends; segments write their last checkpoint before it.
             lines.append(
                 "export HYDRAGNN_FLOW_JOB_END=${SLURM_JOB_END_TIME:-"
                 f"$(( $(date +%s) + {options.walltime_seconds} ))}}"
@@ -321,20 +318,21 @@ def batch_site(
     scheduler: Scheduler | None,
     first_lines: tuple[str, ...] = (),
 ) -> Site:
-    """A site whose workers are started by batch jobs.
+    """Make a site whose workers are started by batch jobs.
 
     Parameters
     ----------
     name
-        Its name.
+        Name of the site.
     node
-        What each node has.
+        Description of each node.
     run
-        The user's options, as resolved by the site.
+        Options of the user, as resolved by the site.
     provider
-        Makes a Parsl provider: :func:`slurm_jobs`, :func:`pbs_jobs`, or see :class:`Executors`.
+        Function that makes a Parsl provider: :func:`slurm_jobs`, :func:`pbs_jobs`, or as in
+        :class:`Executors`.
     scheduler
-        Batch system that knows the jobs; none if they are processes of this host.
+        Batch system of the jobs; None if they are processes of this host.
     first_lines
         Shell lines that this machine needs at the start of every batch job.
     """
@@ -362,7 +360,7 @@ def batch_site(
         scheduler=scheduler,
         sends_store=sends,
         walltime=run.walltime_seconds or math.inf,
-        # A scheduler says it of each job.
+        # A scheduler tells the end of each job.
         ends=time.monotonic() + run.walltime_seconds
         if scheduler is None and run.walltime_seconds
         else math.inf,
@@ -370,14 +368,14 @@ def batch_site(
 
 
 def address_on(interface: str | None, site: str) -> Callable[[], str]:
-    """A function that finds where on this host workers reach the driver.
+    """Make a function that finds the address of this host at which workers reach the driver.
 
     Parameters
     ----------
     interface
-        Network interface; None takes the address to which the host's name resolves.
+        Network interface; None for the address to which the host's name resolves.
     site
-        Its name, for messages.
+        Name of the site, for messages.
     """
 
     def address() -> str:

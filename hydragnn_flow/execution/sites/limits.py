@@ -24,13 +24,13 @@ def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -
     Parameters
     ----------
     site
-        Its name, for messages.
+        Name of the site, for messages.
     run
-        As resolved by the site.
+        Options as resolved by the site.
     queue
-        Whose limits these are.
+        Name of the queue with these limits.
     limits
-        In the order of their nodes, without gaps.
+        Limits in the order of their nodes, without gaps.
 
     Raises
     ------

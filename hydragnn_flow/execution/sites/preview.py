@@ -1,4 +1,4 @@
-"""Preview of the batch scripts of a site, word by word, with nothing submitted."""
+"""Preview of the batch scripts of a site, word by word, without submitting anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from hydragnn_flow.execution.sites.batch import Executors
 
 _ADDRESS = "ADDRESS"
 _RUN_DIR = "RUN_DIR/parsl"
-_PORT = 54000  # the first that Parsl tries
+_PORT = 54000  # the first port that Parsl tries
 
 
 class Block(NamedTuple):
@@ -40,7 +40,7 @@ class Preview:
     config: Config
     """Parsl's configuration."""
     block: Block
-    """How a block is started."""
+    """Command and script that start a block."""
     note: str
     """Sentence about values that this host cannot know; empty if it knows all."""
 
@@ -51,7 +51,7 @@ def preview(site: Site) -> Preview:
     Parameters
     ----------
     site
-        The machine; this host need not belong to it.
+        Site to preview; this host need not belong to it.
     """
     directory, note = Path(_RUN_DIR), ""
     make: Callable[[], Config] = partial(site.parsl_config, directory)
@@ -64,7 +64,7 @@ def preview(site: Site) -> Preview:
             note = f"{_ADDRESS} is the address of the host the campaign is started on"
         make = partial(executors.config, directory, address)  # packs no environment
     config = make()
-    # From a fresh configuration: writing the script changes the executor.
+    # A fresh configuration is used, since writing the script changes the executor.
     executor = next(executor for executor in make().executors if executor.label == LABEL)
     return Preview(config, _block(executor), note)
 
@@ -91,7 +91,7 @@ def _block(executor: Any) -> Block:
 
 
 def _submitted(provider: Any, command: str, name: str, scripts: str) -> str:
-    """Have Parsl write the script of a block; returns the command it would give."""
+    """Let Parsl write the script of a block; return the command that it would run."""
     given: list[str] = []
 
     def refuse(line: str, *_: Any) -> tuple[int, str, str]:

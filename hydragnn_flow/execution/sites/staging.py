@@ -1,7 +1,7 @@
-"""The Python environment on the nodes' own disks.
+"""Staging of the Python environment to the nodes' own disks.
 
 Thousands of processes that import torch from a shared file system slow it down for themselves and
-all other users. The driver packs its environment once, into one archive; when a block starts, each
+all other users. The driver packs its environment once, into one archive. When a block starts, each
 node unpacks it into its scratch and starts its workers from there. A node that cannot do so says
 why, and starts them from the shared file system.
 """
@@ -22,8 +22,8 @@ from hydragnn_flow.errors import InputError
 ARCHIVE = "environment.tar"
 SCRIPT = "environment.sh"
 _RECORD = "environment.json"
-# Sourced by the shell that starts the workers of a node; when a Slurm job starts, it is run with
-# `broadcast`. POSIX: PBS starts workers with sh.
+# Sourced by the shell that starts the workers of a node. When a Slurm job starts, it runs with
+# `broadcast`. It is POSIX, since PBS starts workers with sh.
 _SH = """\
 # Puts this node's copy of the Python environment first on the PATH.
 hf_archive={archive}
@@ -62,16 +62,16 @@ fi
 
 
 def place_of(environment: str | None, scratch: str | None, site: str) -> Path | None:
-    """Directory of the copy on a node; None if there is to be none.
+    """Choose the directory of the copy on a node; None for no copy.
 
     Parameters
     ----------
     environment
-        The option: `stage`, `shared`, or a directory of each node.
+        Value of the option: `stage`, `shared`, or a directory of each node.
     scratch
         Scratch directory of the site's nodes.
     site
-        Its name, for messages.
+        Name of the site, for messages.
 
     Raises
     ------
@@ -91,14 +91,14 @@ def place_of(environment: str | None, scratch: str | None, site: str) -> Path | 
 
 
 def pack_environment(directory: Path, place: Path) -> None:
-    """Pack the environment this runs in, and write the script that unpacks it on a node.
+    """Pack this Python environment, and write the script that unpacks it on a node.
 
-    An archive that is there already, of the same packages, is kept.
+    An existing archive of the same packages is kept.
 
     Parameters
     ----------
     directory
-        Where archive and script go; nodes must see it.
+        Directory for archive and script; visible to the nodes.
     place
         Directory of each node for the copy.
 
@@ -130,14 +130,14 @@ def pack_environment(directory: Path, place: Path) -> None:
 
 
 def _packages() -> str:
-    """Fingerprint of this environment: its place, its packages and when they were installed."""
+    """Fingerprint of this environment: its path, its packages and when they were installed."""
     installed = Path(sysconfig.get_path("purelib")).glob("*.dist-info")
     since = sorted((package.name, package.stat().st_mtime_ns) for package in installed)
     return hashlib.sha256(repr((sys.prefix, since)).encode()).hexdigest()
 
 
 def _pack(prefix: Path, archive: Path) -> str:
-    """Write the archive; returns its SHA-256."""
+    """Write the archive; return its SHA-256."""
     temporary = archive.with_suffix(".tmp")
     try:
         _run("tar", "-cf", str(temporary), "-C", str(prefix), ".")

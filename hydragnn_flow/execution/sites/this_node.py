@@ -1,4 +1,4 @@
-"""Description of the machine this runs on, for sites that describe no other."""
+"""Description of this machine, for sites that describe no other."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import psutil
 from hydragnn_flow.execution.options import Device
 from hydragnn_flow.execution.site import Node, guessed_gcd
 
-# Fraction of the memory of a GCD (or of the machine, per slot) for segments; the rest is the
-# system's.
+# Fraction of the memory of a GCD (or of the machine, per slot) for segments; the rest is left to
+# the system.
 _USABLE = 0.9
 # Least memory of a CPU slot [GiB]: a process takes 0.6 before it has a model.
 _LEAST_GIB = 1.0
 
 
 def this_node(interface: str | None = None) -> Node:
-    """Every GPU is a GCD, or every CPU core if there is no GPU, as far as the memory allows.
+    """Describe this node: one GCD per GPU or, without any, per CPU core if memory allows.
 
     Parameters
     ----------

@@ -11,19 +11,18 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from typing import Any
 
 from setproctitle import setproctitle
 
 from hydragnn_flow.data.reading.node_cache import release_all
-from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.errors import InputError, JobLost, StoreError
 from hydragnn_flow.execution.workers.rendezvous import RanksMissing, rendezvous
 from hydragnn_flow.execution.workers.trainer_process import (
     ALIVE,
-    ARGUMENT,
-    CALL,
     FUSED,
     LAST,
     RELEASE,
@@ -33,8 +32,7 @@ from hydragnn_flow.execution.workers.trainer_process import (
 )
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.processes import keep_stdout, kill_below
-from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
-from hydragnn_flow.tasks import TaskLost
+from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, read_job
 from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
@@ -44,27 +42,27 @@ from hydragnn_flow.training.profile_segment import profile_segment
 from hydragnn_flow.training.runner import run_segment
 
 IDLE = "hydragnn_flow: trainer"
-"""Title of a process that has nothing to do."""
+"""Title of an idle process."""
 _leaving = threading.Lock()
 
 
 class _Asked:
-    """What the agent asks of this process, as a thread of it reads."""
+    """Messages of the agent, read by a thread of the process."""
 
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self.stop = threading.Event()
-        """Whether the segment at work is to end."""
+        """Set when the running segment has to end."""
         self.is_idle = threading.Event()
-        """Whether all that was done is in a checkpoint."""
+        """Set while all finished work is in a checkpoint."""
         self.is_idle.set()
         self.released = ""
-        """Attempt of the segment that was last asked to end by itself."""
+        """Attempt of the segment that was last asked to stop."""
         self.share = 1.0
-        """Fraction of its GCD's energy counters that this process is to count."""
+        """Fraction of its GCD's energy counters that this process counts."""
 
     def read(self) -> None:
-        """Take messages until the agent closes the pipe or is gone; then this process ends."""
+        """Read messages until the agent closes the pipe or dies; then end this process."""
         for line in sys.stdin:
             message = json.loads(line)
             if SHARE in message:
@@ -78,7 +76,7 @@ class _Asked:
         _leave()
 
     def terminate(self, *_: object) -> None:
-        """End when the segment at work has; for a signal."""
+        """Handle a signal: end after the running segment has stopped."""
         self.stop.set()
         self.requests.put({})  # wakes an idle process
 
@@ -96,14 +94,14 @@ def serve() -> None:
             send(answer)
             if LAST in answer:
                 break
-            # Now, while no request waits: other segments may run on the GCD of an idle process.
+            # Done before the next request comes: an idle process shares its GCD with others.
             give_back_memory()
     _leave()
 
 
 def _leave() -> None:
-    """End this process at once, but for the node's copy of the store, which would be left there."""
-    with _leaving:  # for good: two threads may come here
+    """End this process at once, after deleting the node's copy of the store."""
+    with _leaving:  # never released: two threads may come here
         try:
             release_all()
             kill_below(os.getpid())
@@ -114,17 +112,24 @@ def _leave() -> None:
 def _answer(
     request: dict[str, Any], asked: _Asked, send: Callable[[Mapping[str, Any]], None]
 ) -> dict[str, Any]:
-    if CALL in request:
-        return _outcome(request[CALL], request[ARGUMENT])
-    asked.is_idle.clear()
     try:
-        return _train(request, asked, _signs(send))
+        job = read_job(request["spec"])
+        fused = [SegmentSpec.from_dict(values) for values in request.get(FUSED, ())]
+    except InputError as error:  # the node lacks a user's module
+        return vars(TrainingOutcome.cut_short("refused", str(error)))
+    if not isinstance(job, Call):  # a call has no checkpoint to wait for
+        asked.is_idle.clear()
+    setproctitle(f"hydragnn_flow: {job.kind} {job.number} of {job.run_directory}")
+    try:
+        return _done(job, fused, request, asked, _signs(send))
     finally:
+        setproctitle(IDLE)
+        sys.stdout.flush()  # into the file of standard error
         asked.is_idle.set()
 
 
 def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]:
-    """Tells the agent, at most about every second, that this process does not hang."""
+    """Make a function that sends a heartbeat to the agent, at most about every second."""
     sent = 0.0
 
     def sign(longest_step: float) -> None:
@@ -132,49 +137,53 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
         now = time.monotonic()
         if now - sent >= SECONDS_BETWEEN_SIGNS:
             sent = now
-            with suppress(OSError):  # the agent is gone, which is seen to elsewhere
+            with suppress(OSError):  # the agent has died, which the reading thread notices
                 send({ALIVE: longest_step})
 
     return sign
 
 
-def _outcome(name: str, argument: dict[str, Any]) -> dict[str, Any]:
-    """Answer of the function `module:function`, or the reason why there is no answer."""
-    module, _, function = name.partition(":")
+def _called(job: Call) -> TrainingOutcome:
+    """Call a function; repeat the call for a while if the disk fails."""
+    module, _, function = job.function.partition(":")
+    began, started, cpu = time.perf_counter(), time.time(), time.process_time()
 
     def call() -> dict[str, Any]:
-        return getattr(importlib.import_module(module), function)(argument) or {}
+        return getattr(importlib.import_module(module), function)(job.argument) or {}
 
     try:
-        return patiently(call, print, SECONDS_TO_RECOVER)
-    except Exception as error:
-        is_lost = isinstance(error, TaskLost) or passing(error) is not None
-        if isinstance(error, InputError) and not is_lost:
-            return {"refused": type(error).__name__, "reason": str(error)}
-        traceback.print_exc()
-        # On an accelerator some errors last as long as the process.
-        return {"error": _one_line(error), "lost": is_lost, LAST: True}
+        answer = patiently(call, print, SECONDS_TO_RECOVER)
+    except InputError as error:
+        if passing(error) is not None:
+            raise JobLost(_one_line(error)) from error
+        outcome = TrainingOutcome.cut_short("wrong_input", str(error), began)
+        return replace(outcome, answer={"is_store": isinstance(error, StoreError)})
+    return TrainingOutcome(
+        status="ok",
+        answer=answer,
+        started=started,
+        ended=time.time(),
+        seconds=time.perf_counter() - began,
+        cpu_seconds=time.process_time() - cpu,
+    )
 
 
-def _train(
-    request: dict[str, Any],
+def _done(
+    job: Call | SegmentSpec,
+    fused: Sequence[SegmentSpec],
+    request: Mapping[str, Any],
     asked: _Asked,
-    alive: Callable[[float], None] = lambda longest_step: None,
+    alive: Callable[[float], None],
 ) -> dict[str, Any]:
-    try:
-        spec = SegmentSpec.from_dict(request["spec"])
-        fused = [SegmentSpec.from_dict(values) for values in request.get(FUSED, ())]
-    except InputError as error:  # this node lacks a module of the user's
-        return vars(TrainingOutcome.cut_short("refused", str(error)))
+    """Run a job and describe its outcome."""
     rank, size, device = request["rank"], request["world"], request["device"]
-    setproctitle(f"hydragnn_flow: {spec.kind} {spec.number} of {spec.run_directory}")
     began = time.perf_counter()
 
-    # Other ranks do not come to know by themselves, as they do when all agree to stop.
+    # Other ranks do not notice on their own, unlike when all agree to stop.
     cut_short: Status = "interrupted" if size == 1 else "lost"
 
     def should_stop() -> bool:
-        return asked.stop.is_set() or asked.released == spec.attempt != ""
+        return asked.stop.is_set() or asked.released == job.attempt != ""
 
     def ended(status: Status, reason: str) -> dict[str, Any]:
         return vars(TrainingOutcome.cut_short(status, reason, began))
@@ -197,15 +206,18 @@ def _train(
             else rendezvous(**place, rank=rank, size=size, should_stop=should_stop) as store
         ):
             world = join(rank, size, store, device)
-            run = profile_segment if spec.profile_seconds else run_segment
-            outcome = run(
-                spec,
-                device=device,
-                world=world,
-                should_stop=should_stop,
-                energy_fraction=lambda: asked.share,
-                alive=alive,
-            )
+            if isinstance(job, Call):
+                outcome = _called(job)
+            else:
+                run = profile_segment if job.profile_seconds else run_segment
+                outcome = run(
+                    job,
+                    device=device,
+                    world=world,
+                    should_stop=should_stop,
+                    energy_fraction=lambda: asked.share,
+                    alive=alive,
+                )
         return vars(outcome) | ({LAST: True} if world.is_joined else {})
     except (RanksMissing, Stopped) as error:
         return ended(cut_short, str(error))
@@ -213,22 +225,24 @@ def _train(
         return ended("refused", str(error)) | ({LAST: True} if size > 1 else {})
     except Exception as error:
         traceback.print_exc()
-        if (cause := passing(error)) is not None:
+        cause = passing(error)
+        if isinstance(error, JobLost):
+            answer = ended("lost", str(error))
+        elif cause is not None and isinstance(job, Call):
+            answer = ended("lost", _one_line(error))
+        elif cause is not None:
             answer = ended(cut_short, f"the disk failed ({_one_line(cause)})")
         elif size > 1 and lost_a_rank(error):
             answer = ended("lost", f"the connection to another rank broke ({_one_line(error)})")
         else:
             answer = ended("error", _one_line(error))
-        if size == 1 and device == "cpu":
+        if size == 1 and device == "cpu" and not isinstance(job, Call):
             return answer
-        # On an accelerator some errors last as long as the process; and other ranks are still
-        # joined to it, with what the error refers to.
+        # Some errors of an accelerator persist until the process ends. Other ranks are still joined
+        # to this process, with objects that the error refers to.
         if size > 1:
             keep_forever(error)
         return answer | {LAST: True}
-    finally:
-        setproctitle(IDLE)
-        sys.stdout.flush()  # which goes where errors go
 
 
 def _one_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""A gang: the ranks of one segment on several GCDs, which end as one."""
+"""Gang: the ranks of one segment on several GCDs, with one result."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ def merged(results: Sequence[SegmentResult]) -> SegmentResult:
     Parameters
     ----------
     results
-        Results in the order of their ranks. One whose worker was lost has no `node`.
+        Results in the order of their ranks. If its worker was lost, a result has no `node`.
 
     Returns
     -------
     SegmentResult
-        That of the first, or if any ended badly that of the cause and not of those that
-        followed. CPU seconds and joules are those of all, memory that of the largest; GCDs on
-        another node than the first's are written `node/gcd`. Joules are known where every rank
-        that ended well knows its own.
+        Result of rank 0, or the root cause if any rank failed. CPU seconds and joules are summed,
+        memory is the largest. GCDs on another node than the first's are written `node/gcd`. Joules
+        are known only if every rank that ended well has counted its own.
     """
     bad = [result for result in results if result.status != "ok"]
     home = results[0].node
@@ -54,9 +53,9 @@ def _energy(results: Sequence[SegmentResult], name: str) -> float | None:
 def _rank_of_blame(result: SegmentResult) -> int:
     """Sort key, root cause first: a dead rank breaks the connections of all others."""
     if result.status in ("diverged", "out_of_memory"):
-        return 0  # the network's, whichever rank shows it
+        return 0  # caused by the network, whichever rank reports it
     if not result.node:
-        return 1  # the worker itself was lost
+        return 1  # its worker was lost
     if result.reason.startswith(ANOTHER_RANK):
         return 6
     return {"killed": 2, "refused": 2, "error": 3, "lost": 4}.get(result.status, 5)

@@ -1,9 +1,11 @@
-"""Rank of a segment: all of the segment, or one of a gang's, in a trainer process."""
+"""Rank of a job in a trainer process: the whole job, or one of a gang."""
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -20,47 +22,61 @@ from hydragnn_flow.execution.workers.trainer_process import (
     TrainerProcess,
 )
 from hydragnn_flow.processes import ProcessDied
-from hydragnn_flow.segment import Place, SegmentResult, SegmentSpec, Status, TrainingOutcome
+from hydragnn_flow.segment import (
+    Call,
+    JobSpec,
+    Place,
+    SegmentResult,
+    SegmentSpec,
+    Status,
+    TrainingOutcome,
+)
 
-# Longest time that ranks wait for each other before they begin [s].
+# Longest time that ranks wait for each other before they start [s].
 SECONDS_TO_MEET = 300.0
-# Time for a result to reach the driver before the batch job ends [s]. Only a process that still
-# imports torch, or a step longer than any before, is cut off by it; other segments have stopped.
+# Time for a result to reach the driver before the batch job ends [s]. It cuts off only a process
+# that still imports torch, or an unusually long step; other segments have stopped by then.
 SECONDS_TO_ANSWER = 3.0
 _TIME_UP = "its time was up before it began, or before it could stop"
 
 
 @dataclass(frozen=True)
 class Rank:
-    """A rank of a segment."""
+    """Rank of a job."""
 
-    spec: SegmentSpec
+    spec: JobSpec
     number: int = 0
     world: int = 1
-    """Ranks of the segment."""
+    """Number of ranks of the job."""
     gcd: int | None = None
-    """Position of its GCD on the node; one with little to do if not given."""
+    """Position of its GCD on the node; None for the one with the fewest ranks."""
     nodes: int = 1
-    """Nodes that the segment's ranks are on."""
+    """Number of nodes of the job."""
     memory_gib: float = 0.0
-    """Memory that it is expected to take there, its process included [GiB]."""
+    """Expected memory there, its process included [GiB]."""
     seconds: float | None = None
-    """Time after which the node is gone, from when the rank is sent [s]; none if not known."""
+    """Time from sending the rank to the end of the node [s]; None if unknown."""
     fused: tuple[SegmentSpec, ...] = ()
-    """Segments that are trained fused with it, in the same process."""
+    """Segments that are fused with it in the same process."""
 
     def __post_init__(self) -> None:
         if self.world > 1 and not self.spec.attempt:
             raise ValueError("ranks of a gang need an attempt, by which they know each other")
 
     @property
-    def specs(self) -> list[SegmentSpec]:
-        """Its segment, and those fused with it."""
+    def segment(self) -> SegmentSpec:
+        """Specification of its job, which must be a segment."""
+        assert isinstance(self.spec, SegmentSpec)
+        return self.spec
+
+    @property
+    def specs(self) -> list[JobSpec]:
+        """Specifications of its job and of the segments fused with it."""
         return [self.spec, *self.fused]
 
     @property
     def in_gang(self) -> bool:
-        """Whether it has others."""
+        """True if the job has several ranks."""
         return self.world > 1
 
 
@@ -70,11 +86,11 @@ class RankRun:
     Parameters
     ----------
     node
-        What the site's nodes have.
+        Description of the site's nodes.
     rank
-        Rank to run.
+        Rank of a job to run.
     meeting
-        Where the rank meets the others, as :func:`.rendezvous` takes it; none without others.
+        Arguments for :func:`.rendezvous` with the other ranks; None for a single rank.
     """
 
     def __init__(self, node: Node, rank: Rank, meeting: Mapping[str, Any] | None = None) -> None:
@@ -85,19 +101,20 @@ class RankRun:
         self.spec = self._specs[0]
         self._end_by = float("inf") if deadline is None else deadline - SECONDS_TO_ANSWER
         self._called_off = ""
+        self._status_of_call_off: Status = "interrupted"
         self._is_released = False
         self._lock = threading.Lock()
         self._trainer: TrainerProcess | None = None
 
     def run(self, trainer: TrainerProcess, gcd: int) -> list[SegmentResult]:
-        """Run the rank to its end; the result of its segment, and of those fused with it.
+        """Run the rank to its end; return the results of its segment and of those fused with it.
 
         Parameters
         ----------
         trainer
-            Process to run it.
+            Process that runs the rank.
         gcd
-            Its GCD, by its position on the node.
+            Position of its GCD on the node.
         """
         with self._lock:
             self._trainer = trainer
@@ -107,14 +124,14 @@ class RankRun:
         with self._lock:
             self._trainer = None
         if self._called_off:
-            # It saw the connection break before it was told why.
+            # It noticed the broken connection before it got the reason.
             outcomes = [
                 replace(outcome, status="interrupted", reason=self._called_off)
                 if outcome.status == "lost"
                 else outcome
                 for outcome in outcomes
             ]
-        with suppress(OSError):  # a full disk costs the log its end, not the segment its result
+        with suppress(OSError):  # a full disk truncates the log, but keeps the segment's result
             self._log(trainer.said())
         place = Place(node=socket.gethostname(), gcds=[self._node.gcds[gcd]])
         return [
@@ -123,27 +140,32 @@ class RankRun:
         ]
 
     def stop(self) -> None:
-        """Have the rank end by itself, with a checkpoint."""
+        """Stop the rank of a segment at a checkpoint; end a function's rank."""
+        if isinstance(self.spec, Call):
+            self.call_off("its node ended")
+            return
         with self._lock:
             if self._trainer is not None:
                 self._trainer.stop()
 
     def release(self) -> None:
-        """Have the segment end by itself, with a checkpoint; its process goes on with others."""
+        """Stop the segment at a checkpoint; its process continues with others."""
         with self._lock:
             self._is_released = True
             if self._trainer is not None:
                 self._trainer.release(self.spec.attempt)
 
-    def call_off(self, reason: str) -> None:
-        """End the rank, which would wait for others in vain."""
-        self._called_off = self._called_off or f"{ANOTHER_RANK}: {reason}"
-        with self._lock:  # or the process might be another segment's by then
+    def call_off(self, reason: str, status: Status = "interrupted") -> None:
+        """End the rank, since it hangs or would wait for dead ranks of its gang."""
+        if not self._called_off:
+            self._called_off = f"{ANOTHER_RANK}: {reason}" if self._rank.in_gang else reason
+            self._status_of_call_off = status
+        with self._lock:  # otherwise the process might already run another segment
             if self._trainer is not None:
                 self._trainer.kill()
 
     def _ask(self, trainer: TrainerProcess) -> list[TrainingOutcome]:
-        """The outcome of each segment of the rank, whose process may die of it."""
+        """Outcome of each segment of the rank; its process may die of it."""
         began = time.perf_counter()
 
         def cut_short(status: Status, reason: str) -> list[TrainingOutcome]:
@@ -153,13 +175,15 @@ class RankRun:
 
         if self._called_off:
             return cut_short("interrupted", self._called_off)
+        # A function sends no heartbeats.
+        patience = math.inf if isinstance(self.spec, Call) else SECONDS_TO_BEGIN
         try:
-            answer = trainer.call(self._request(), SECONDS_TO_BEGIN, self._is_over)
+            answer = trainer.call(self._request(), patience, self._is_over)
         except ProcessDied as death:
             if time.monotonic() >= self._end_by and trainer.was_killed:
                 return cut_short("interrupted", _TIME_UP)
             if self._called_off and trainer.was_killed and not isinstance(death, Hung):
-                return cut_short("interrupted", self._called_off)
+                return cut_short(self._status_of_call_off, self._called_off)
             return cut_short("killed", str(death))
         if FUSED in answer:
             return [TrainingOutcome(**outcome) for outcome in answer[FUSED]]
@@ -183,15 +207,18 @@ class RankRun:
         }
 
     def _log(self, words: str) -> None:
-        """Append what the process has printed to the log of each trial or member, if anything."""
+        """Append what the process printed to the log of each job."""
         for spec in self._specs if words else ():
+            if not spec.directory:
+                print(words, file=sys.stderr, end="")
+                continue
             spec.folder.mkdir(parents=True, exist_ok=True)
             with (spec.folder / "log").open("a", encoding="utf-8") as log:
                 log.write(words)
 
 
 def _seconds_left(rank: Rank) -> float | None:
-    """Time until the node's batch job ends, as the driver knows it or else the job itself."""
+    """Time until the node's batch job ends [s], from the driver or the job's own variables."""
     if rank.seconds is not None:
         return rank.seconds
     for variable in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):

@@ -1,8 +1,8 @@
-"""Rendezvous of the ranks of a segment before they begin.
+"""Rendezvous of the ranks of a segment before they start.
 
-The first rank opens a key-value store on one address of one network interface and says in a file
-where; the others wait for that file. Nobody depends on host names, on ports agreed beforehand, or
-on having begun at the same time. On each node, one rank looks at the file on the shared file
+The first rank opens a key-value store on one address of one network interface and writes the
+address to a file; the others wait for that file. Neither host names nor agreed ports are needed,
+and ranks need not start together. On each node, one rank looks at the file on the shared file
 system, and copies it for the others.
 """
 
@@ -28,14 +28,14 @@ from hydragnn_flow.training.monitor import Stopped
 
 FILE = "rendezvous.json"
 _SECONDS_BETWEEN_CHECKS = 0.2
-# At the file system that all nodes share.
+# Interval at the file system that all nodes share [s].
 _SECONDS_BETWEEN_LOOKS = 1.0
 _NODE = socket.gethostname()
 _SLINGSHOT = Path("/sys/class/cxi")  # its network cards
 
 
 class RanksMissing(RuntimeError):
-    """The ranks did not come together in time."""
+    """Failure of the ranks to meet in time."""
 
 
 @contextmanager
@@ -51,36 +51,35 @@ def rendezvous(
     size: int,
     should_stop: Callable[[], bool],
 ) -> Iterator[Store]:
-    """Wait until all ranks are there; their store is open for the length of a ``with`` block.
+    """Wait until all ranks are there; their store is open during a ``with`` block.
 
     Parameters
     ----------
     folder
-        Directory that all ranks see; none if they are all on this node.
+        Directory visible to all ranks; None if they are all on this node.
     here
-        Directory that the ranks on this node see, made for them.
+        Existing directory visible to the ranks on this node.
     key
-        Identifies this rendezvous among those there have been in the folder.
+        Key that distinguishes this rendezvous from earlier ones in the folder.
     interface
-        Network interface on which the ranks reach each other; loopback if not given.
+        Network interface between the ranks; None for loopback.
     patience
-        Longest time that each waits [s].
+        Longest time that each rank waits [s].
     leads
-        Whether this is the rank that looks at the folder for all on its node.
+        True for the rank that looks at the folder for all ranks on its node.
     rank, size
-        This process's number, and how many there are.
+        Number of this rank, and number of ranks.
     should_stop
-        Asked while waiting.
+        Function called while waiting; True ends the wait.
 
     Raises
     ------
     RanksMissing
-        If a rank is missing when patience ends; the message says which.
+        If a rank is missing in the end; the message says which.
     Stopped
-        If ``should_stop`` said yes.
+        If ``should_stop`` returned True.
     InputError
-        If this machine does not have the interface, or none is given and the ranks are not all on
-        one node.
+        If this machine lacks the interface, or none is given and the ranks are on several nodes.
     """
     address = address_of(interface or LOOPBACK)
     os.environ["GLOO_SOCKET_IFNAME"] = interface or LOOPBACK
@@ -134,21 +133,21 @@ def rendezvous(
             )
         pause()
     if len(steps := set(store.multi_get(names))) > 1 and _SLINGSHOT.exists():
-        # Slingshot connects only processes of one step, which share its VNI; RCCL's plugin for it
-        # does not know that and would wait for ever.
+        # Slingshot connects only processes of one job step, which share its VNI. RCCL's plugin does
+        # not know that and would wait for ever.
         os.environ["NCCL_NET"] = "Socket"
         print(f"rank {rank}: the ranks are in {len(steps)} job steps, so that NCCL uses sockets")
     yield store
 
 
 def _step() -> str:
-    """Job step that this process belongs to."""
+    """Name of the job step that this process belongs to."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID", "")
     return f"step {job}.{os.environ.get('SLURM_STEP_ID', '')}"
 
 
 def _open(address: str) -> TCPStore:
-    """A store that listens on this address only; left to itself, torch listens on all of them."""
+    """Open a store that listens on this address only; by default torch listens on all."""
     with socket.create_server((address, 0)) as listener:
         port = listener.getsockname()[1]
         return TCPStore(

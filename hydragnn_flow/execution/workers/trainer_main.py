@@ -1,8 +1,8 @@
-"""Main module of a trainer process: it imports what answers need, then `answers` serves."""
+"""Main module of a trainer process: imports what answers need, then serves requests."""
 
 from hydragnn_flow.garbage import no_collection
 
 if __name__ == "__main__":
-    with no_collection():  # which would take a quarter of the seconds that the imports last
+    with no_collection():  # collecting would take a quarter of the time of the imports
         from hydragnn_flow.execution.workers.answers import serve
     serve()

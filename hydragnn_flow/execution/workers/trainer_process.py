@@ -1,12 +1,12 @@
 """Trainer process: one warm process that trains segment after segment on one GCD.
 
-The node's agent that owns it imports neither torch nor the store, so that the agent survives
-whatever happens to the process. Several may run on one GCD. Requests and replies are single lines
-of JSON through pipes; the process ends when the agent does. What it prints goes to a file of the
-node's own, from which the agent takes it when a segment has ended.
+The node's agent imports neither torch nor the store, so it survives whatever happens to the
+process. Several may run on one GCD. Requests and replies are single lines of JSON through pipes;
+the process ends when the agent does. Its output goes to a file on the node, from which the agent
+takes it when a segment has ended.
 
-While it trains it sends a sign of life about every second. A process that hangs, in a GPU's queue
-or in reading a file system, sends none and is killed; nothing else would notice.
+While it trains it sends a heartbeat about every second. A process that hangs, in a GPU's queue or
+in reading a file system, sends none and is killed; nothing else would notice.
 """
 
 from __future__ import annotations
@@ -22,52 +22,50 @@ from typing import Any
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
-CALL, ARGUMENT = "call", "argument"
-"""Keys of a request to call a function, `module:function`, with a dict."""
 FUSED = "segments"
 """Key of a request with the segments to train fused, and of the answer with their outcomes."""
 LAST = "last"
 """Key of an answer after which the process ends."""
 SHARE = "share"
-"""Key of a message with the fraction of its GCD's energy counters that the process is to count."""
+"""Key of a message with the fraction of its GCD's energy counters that the process counts."""
 RELEASE = "release"
-"""Key of a message with the attempt of a segment that is to end by itself, with a checkpoint."""
+"""Key of a message with the attempt of a segment that has to stop at a checkpoint."""
 ALIVE = "alive"
-"""Key of a sign of life, with the longest training step so far [s]; 0 before the first."""
+"""Key of a heartbeat, with the longest training step so far [s]; 0 before the first."""
 SECONDS_BETWEEN_SIGNS = 1.0
-# Time from a request to the end of its first step [s]: torch is imported, a store is read or copied
-# to the node, kernels are compiled.
+# Time from a request to the end of its first step [s]: importing torch, reading a store or copying
+# it to the node, compiling kernels.
 SECONDS_TO_BEGIN = 3600.0
-# From then on, longest time between two signs of life [s], or number of the longest steps.
+# Afterwards, longest time between two heartbeats [s], or in units of the longest step.
 SECONDS_BETWEEN_STEPS = 600.0
 STEPS_TO_WAIT = 20.0
 SECONDS_TO_SAVE = 20.0
-"""Time in which a process ends, with a checkpoint, once its agent is gone or has asked for it [s];
+"""Time for a process to write a checkpoint and end, once its agent has died or asked for it [s];
 schedulers kill 30 s after their warning."""
-# Of what a process prints during a segment, the last that is kept [bytes].
+# Amount of a process's output during a segment that is kept, from its end [bytes].
 _MOST_WORDS = 1_000_000
 
 
 class Hung(ProcessDied):
-    """The process was killed because it gave no sign of life."""
+    """End of a process that was killed because its heartbeats stopped."""
 
 
 class TrainerProcess(JsonProcess):
-    """The agent's handle of a trainer process.
+    """Agent's handle of a trainer process.
 
     Parameters
     ----------
     environment
-        Variables to set for the process, among them the GCD it sees; None removes one.
+        Environment variables of the process, with the GCD it sees; None removes one.
     cores
-        CPU cores it runs on; all that this process may use if none are given.
+        CPU cores it runs on; if empty, all that this process may use.
     """
 
     def __init__(
         self, environment: Mapping[str, str | None], cores: Set[int] = frozenset()
     ) -> None:
         self._words = tempfile.TemporaryFile()  # noqa: SIM115  # as long as this object lives
-        # At its end, wherever that is after it was emptied.
+        # Written at its end, wherever that is after truncation.
         fcntl.fcntl(self._words, fcntl.F_SETFL, os.O_APPEND)
         with bound_to(cores):
             super().__init__(
@@ -77,7 +75,7 @@ class TrainerProcess(JsonProcess):
             )
 
     def said(self) -> str:
-        """What the process has printed since this was asked before."""
+        """Return the output of the process since the last call."""
         number = self._words.fileno()
         size = os.fstat(number).st_size
         words = os.pread(number, _MOST_WORDS, max(0, size - _MOST_WORDS))
@@ -85,20 +83,20 @@ class TrainerProcess(JsonProcess):
         return words.decode(errors="replace")
 
     def stop(self) -> None:
-        """Have the process end, with a checkpoint of the segment at work."""
+        """End the process, with a checkpoint of the running segment."""
         self._process.terminate()
 
     def release(self, attempt: str) -> None:
-        """Have a segment end by itself, with a checkpoint; the process goes on with others.
+        """Stop a segment at a checkpoint; the process continues with others.
 
-        Nothing happens if the process is at work on another by now.
+        Nothing happens if the process runs another segment by now.
         """
-        with suppress(ProcessDied):  # which whoever waits for its answer comes to know
+        with suppress(ProcessDied):  # noticed by the thread that waits for its answer
             self.send({RELEASE: attempt})
 
     def share(self, fraction: float) -> None:
-        """Have the process count a fraction of what its GCD's energy counters see."""
-        with suppress(ProcessDied):  # which whoever waits for its answer comes to know
+        """Set the fraction of its GCD's energy counters that the process counts."""
+        with suppress(ProcessDied):  # noticed by the thread that waits for its answer
             self.send({SHARE: fraction})
 
     def call(
@@ -107,16 +105,16 @@ class TrainerProcess(JsonProcess):
         seconds: float = math.inf,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
-        """Send a request, for a function or to train, and wait for the answer.
+        """Send a request and wait for the answer.
 
         Parameters
         ----------
         request
-            What to do.
+            Request in the form of JSON values.
         seconds
-            How long to wait for the first training step that is done; then less.
+            Time to wait for the first finished training step [s]; later the limit is shorter.
         is_over
-            Asked about every second; the process is killed where it says yes.
+            Function called about every second; the process is killed when it returns True.
 
         Raises
         ------
@@ -130,7 +128,7 @@ class TrainerProcess(JsonProcess):
             if is_over() and (message is None or ALIVE in message):
                 self.kill()
             if message is None:
-                # Not by the clock: a batch job that was suspended had no time to give signs.
+                # Not measured by the clock: a suspended batch job had no time to send any.
                 silent += SECONDS_BETWEEN_SIGNS
                 if silent > seconds:
                     self.kill()
@@ -144,5 +142,5 @@ class TrainerProcess(JsonProcess):
                     seconds = max(SECONDS_BETWEEN_STEPS, STEPS_TO_WAIT * longest)
             else:
                 if message.pop(LAST, False):
-                    self.wait()  # the next request is for another process
+                    self.wait()  # the next request goes to another process
                 return message

@@ -1,4 +1,4 @@
-"""The trainer processes of a node: warm ones on each GCD, lent to one segment at a time."""
+"""Trainer processes of a node: warm ones on each GCD, lent to one segment at a time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Trainers:
     Parameters
     ----------
     node
-        What the site's nodes have.
+        Description of the site's nodes.
     """
 
     def __init__(self, node: Node) -> None:
@@ -40,20 +40,20 @@ class Trainers:
     def lend(
         self, gcd: int | None = None, memory_gib: float = 0.0
     ) -> Iterator[tuple[TrainerProcess, int]]:
-        """A trainer process, and the position of its GCD, for the length of a ``with`` block.
+        """Lend a trainer process, with the position of its GCD, for a ``with`` block.
 
         Parameters
         ----------
         gcd
-            Position of its GCD; the one with the fewest at work if not given.
+            Position of its GCD; by default the one with the fewest running segments.
         memory_gib
-            What is expected to be taken there, the process included; idle processes that leave too
-            little of the GCD's memory end.
+            Expected memory there, the process included [GiB]; idle processes that leave too little
+            memory on the GCD are ended.
 
         Raises
         ------
         InputError
-            If the batch job was given fewer devices than the site's nodes have.
+            If the batch job got fewer devices than the site's nodes have.
         """
         lent, where = self._take(gcd, memory_gib)
         try:
@@ -62,7 +62,7 @@ class Trainers:
             self._give_back(lent, where)
 
     def idle(self, gcd: int) -> list[TrainerProcess]:
-        """Those that wait for a segment."""
+        """List the idle processes of a GCD."""
         with self._lock:
             return [*self._idle[gcd]]
 
@@ -85,8 +85,8 @@ class Trainers:
             self._lent[gcd].remove(lent)
             trainer = lent.trainer
             if not trainer.alive:
-                # It starts again while the driver decides what comes next. An error in that is told
-                # by the next segment that needs the process, and takes nothing from this one.
+                # It restarts while the driver decides what comes next. If that fails, the next
+                # segment that needs the process reports it, and this one is not affected.
                 with suppress(OSError, InputError):
                     trainer = self._start(gcd)
             self._idle[gcd].append(trainer)
@@ -99,7 +99,7 @@ class Trainers:
         return TrainerProcess(environment(self._node, gcd), cores_of(self._node, gcd))
 
     def _surplus(self, gcd: int) -> list[TrainerProcess]:
-        """Idle processes for which there is no memory beside what is expected of the others."""
+        """Remove idle processes that do not fit next to the expected memory of the others."""
         each, idle = self._node.gcd, self._idle[gcd]
         left = each.memory_gib - sum(lent.memory_gib for lent in self._lent[gcd])
         most = max(0, int(left / each.process_gib)) if self._lent[gcd] else len(idle)
@@ -107,9 +107,9 @@ class Trainers:
         return surplus
 
     def _share(self, gcd: int) -> None:
-        """Tell those at work which fraction of their GCD's energy counters is theirs.
+        """Send each running process its fraction of the GCD's energy counters.
 
-        The sockets' counters see all CPU slots. Each slot is charged with the same fraction
+        The counters of sockets see all CPU slots. Each slot is charged with the same fraction
         whatever runs on the others, so that a trial's energy does not depend on its neighbours.
         """
         slots = len(self._node.gcds) if self._node.device == "cpu" else 1

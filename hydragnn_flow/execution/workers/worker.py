@@ -1,40 +1,39 @@
-"""Tasks of a node's agent: ranks of segments, functions, and ranks that are called off."""
+"""Tasks of a node's agent: run ranks of jobs, end them or stop them."""
 
 from __future__ import annotations
 
 import socket
-import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from functools import cache, partial
+from functools import cache
 from itertools import chain, repeat
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
-from hydragnn_flow.errors import InputError, StoreError
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.fence import DriverFile
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.rank import Rank, RankRun
-from hydragnn_flow.execution.workers.trainer_process import ARGUMENT, CALL, SECONDS_TO_SAVE
+from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_SAVE
 from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.files import passing
-from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.segment import (
     AGREED,
+    Call,
+    JobSpec,
     Place,
     SegmentResult,
-    SegmentSpec,
     TrainingOutcome,
 )
 
-# Attempts that were called off, or are to stop, before they came; of the last only.
+# Number of attempts to remember that were ended or stopped before they came.
 _MOST_REMEMBERED = 1000
-# Times between two looks for another driver [s], and most looks of all nodes in a second: they have
-# one file system. A node that hears nothing of its driver ends in any case.
+# Time between two looks for another driver [s], and most looks of all nodes per second: they share
+# a file system. A node that loses contact with its driver ends in any case.
 _SECONDS_BETWEEN_LOOKS, _LOOKS_PER_SECOND = 5.0, 20.0
 # Time for trainer processes to write their checkpoints when the agent ends [s].
 _SECONDS_TO_LEAVE = SECONDS_TO_SAVE + 5.0
@@ -45,37 +44,28 @@ _released: dict[str, str] = {}
 _watch: list[threading.Thread] = []
 
 
-class TaskEnd(NamedTuple):
-    """How a function's call ended."""
-
-    node: str
-    status: Literal["ok", "failed", "lost", "refused"]
-    """Lost where the disk failed for minutes, refused where the node cannot do any work."""
-    reason: str = ""
-
-
 @cache
 def trainers_of(node: Node) -> Trainers:
-    """The trainer processes of this node, which live as long as this process."""
+    """Trainer processes of this node, which live as long as this process."""
     return Trainers(node)
 
 
 def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Run a segment, or those ranks of a gang that are on this node.
+    """Run a job, or the ranks of a gang on this node.
 
     Parameters
     ----------
     node
-        What the site's nodes have.
+        Description of the site's nodes.
     ranks
-        Of one segment.
+        Ranks of one job on this node.
 
     Returns
     -------
     list of SegmentResult
-        In the order of ``ranks``, of each segment that is fused with others behind them its own; a
-        rank whose process dies has a result that says so, and one that
-        the node could not begin: without the store, a device, or room for processes.
+        Results in the order of ``ranks``, each followed by those of the segments fused with it. A
+        rank whose process dies has a result that says so; so has one that the node could not start
+        for lack of a store, a device, or room for processes.
     """
     spec = ranks[0].spec
     _watch_driver(spec, len(node.gcds))
@@ -105,38 +95,38 @@ def _forget(attempt: str) -> None:
 
 
 def call_off(attempt: str, reason: str) -> None:
-    """End a function, or the ranks of a gang, on this node, begun or still to come.
+    """End the ranks of a job on this node, now or when they come.
 
-    A rank that ends badly leaves the others waiting in a collective operation. The driver learns of
-    it, and tells the nodes of the others.
+    A failed rank leaves the others waiting in a collective operation. The driver learns of it, and
+    informs the nodes of the others. A function that hangs is killed.
 
     Parameters
     ----------
     attempt
-        Identifier of the function's call, or of the gang's segment, as it was sent.
+        Identifier of the attempt at the job.
     reason
-        Why, in a few words.
+        Reason in a few words.
     """
     for run in _remembered(_called_off, attempt, reason):
-        run.call_off(reason)
+        run.call_off(reason, "killed" if isinstance(run.spec, Call) else "interrupted")
 
 
 def release(attempt: str) -> None:
-    """Have a segment of this node end by itself, with a checkpoint; at once if it is still to come.
+    """Stop a segment on this node at a checkpoint, now or when it comes.
 
-    The ranks of a gang agree to stop, so it is enough to ask those of one node.
+    The ranks of a gang agree to stop, so it is enough to ask those on one node.
 
     Parameters
     ----------
     attempt
-        Of the segment, as it was sent.
+        Identifier of the attempt at the segment.
     """
     for run in _remembered(_released, attempt):
         run.release()
 
 
 def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> list[RankRun]:
-    """Remember an attempt that may be still to come; returns its ranks at work here."""
+    """Remember an attempt that may still come; return its ranks that run here."""
     with _lock:
         of_these[attempt] = reason
         while len(of_these) > _MOST_REMEMBERED:
@@ -144,75 +134,8 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
         return _running.get(attempt, [])
 
 
-def run_function(
-    node: Node, function: str, argument: dict[str, Any], gcd: int | None = None
-) -> TaskEnd:
-    """Call a function in a trainer process.
-
-    Parameters
-    ----------
-    node
-        What the site's nodes have.
-    function
-        Its name, `module:function`.
-    argument
-        What it is called with, as JSON; by its `attempt`, if any, it can be called off.
-
-    Raises
-    ------
-    InputError, StoreError
-        If the input, or the place that is written to, is at fault.
-    """
-    here, attempt = socket.gethostname(), argument.get("attempt")
-    try:
-        is_over = partial(_called_off.__contains__, attempt)
-        answer = ask_trainer(node, function, argument, gcd, is_over)
-    except (ProcessDied, InputError, OSError) as error:
-        reason = _called_off.get(attempt or "", str(error))
-        return TaskEnd(here, "refused" if _is_nodes(error) else "failed", reason)
-    if "refused" in answer:
-        refusal = StoreError if answer["refused"] == StoreError.__name__ else InputError
-        raise refusal(answer["reason"])
-    if "error" in answer:
-        return TaskEnd(here, "lost" if answer["lost"] else "failed", str(answer["error"]))
-    return TaskEnd(here, "ok")
-
-
-def ask_trainer(
-    node: Node,
-    function: str,
-    argument: Mapping[str, Any],
-    gcd: int | None = None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> dict[str, Any]:
-    """The answer of a trainer process that calls a function.
-
-    Parameters
-    ----------
-    node, function, argument
-        As of :func:`run_function`.
-    gcd
-        Position of its GCD; one with little to do if not given.
-    is_over
-        Asked about every second; the process is killed where it says yes.
-
-    Raises
-    ------
-    InputError
-        If the batch job was given fewer devices than the site's nodes have.
-    ProcessDied
-        If the process ends instead.
-    """
-    with trainers_of(node).lend(gcd) as (trainer, _):
-        try:
-            return trainer.call({CALL: function, ARGUMENT: argument}, is_over=is_over)
-        finally:
-            with suppress(OSError):  # the log may be on the disk that is full
-                print(trainer.said(), file=sys.stderr, end="")
-
-
 def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
-    """Run a rank; where it ends badly, those of its gang on this node do too."""
+    """Run a rank; if it fails, end the other ranks of its gang on this node."""
     try:
         with trainers_of(node).lend(rank.gcd, rank.memory_gib) as (trainer, gcd):
             results = run.run(trainer, gcd)
@@ -224,7 +147,7 @@ def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
 
 
 def leave() -> None:
-    """End what runs here, each segment with a checkpoint; for an agent that ends."""
+    """Stop everything that runs here, segments with a checkpoint, as the agent ends."""
     with _lock:
         runs = [run for ranks in _running.values() for run in ranks]
     for run in runs:
@@ -236,8 +159,8 @@ def leave() -> None:
         run.call_off("its node ended")
 
 
-def _watch_driver(spec: SegmentSpec, gcds: int) -> None:
-    """From now on, end segments of a driver that another has replaced, each with a checkpoint."""
+def _watch_driver(spec: JobSpec, gcds: int) -> None:
+    """Start to watch for a newer driver, and stop segments of a replaced one at a checkpoint."""
     nodes = spec.site_gcds / gcds
     seconds = max(_SECONDS_BETWEEN_LOOKS, nodes / _LOOKS_PER_SECOND)
 
@@ -245,7 +168,7 @@ def _watch_driver(spec: SegmentSpec, gcds: int) -> None:
         watched, token = DriverFile(Path(spec.run_directory)), None
         while True:
             time.sleep(seconds)
-            with suppress(OSError):  # a disk that does not answer says nothing
+            with suppress(OSError):  # if the disk does not answer, the last token counts
                 token = watched.token()
             with _lock:
                 runs = [run for ranks in _running.values() for run in ranks]
@@ -261,9 +184,9 @@ def _watch_driver(spec: SegmentSpec, gcds: int) -> None:
 
 
 def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[str, Any] | None:
-    """Where a rank of a gang meets the others, as :func:`.rendezvous` takes it.
+    """Arguments for :func:`.rendezvous` of a rank with the others of its gang.
 
-    ``ranks`` are those on this node, ``here`` is a directory of it.
+    ``ranks`` are those on this node, and ``here`` is a directory on it.
     """
     if not rank.in_gang:
         return None
@@ -282,9 +205,9 @@ def _is_nodes(error: Exception) -> bool:
 
 
 def _not_begun(rank: Rank, error: Exception) -> list[SegmentResult]:
-    """Results of a rank for which a node has no device, or no room for files or processes.
+    """Results of a rank on a node without a device, or without room for files or processes.
 
-    The node spoils whatever it is sent, and must be known.
+    Such a node spoils everything it gets, so its name must be in the result.
     """
     reason = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
     outcome = TrainingOutcome.cut_short("refused" if _is_nodes(error) else "error", reason)

@@ -1,8 +1,8 @@
-"""Sums over edges of products of atoms' and edges' features, for messages with vectors in them.
+"""Sums over edges of products of node and edge features, for messages that contain vectors.
 
-Written with torch's gathers, products and sums, such a message exists as a tensor of
-[n_edges, 3, width], like every derivative of it. Here it exists for some thousand edges at a
-time, which a CPU keeps in its cache: a potential's training step takes two thirds of the time.
+Written with torch's gathers, products and sums, such a message is a tensor of [n_edges, 3, width],
+and so is each of its derivatives. Here it exists for some thousand edges at a time, which fit into
+a CPU's cache: a potential's training step takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -18,45 +18,44 @@ from hydragnn_flow.models.kernels.multilinear import derivative, edge_slices
 
 
 def filtered_sum(nodes: Tensor, filters: Tensor, geometry: Geometry) -> Tensor:
-    """Σ_j nodes_j * filters_ij at each receiver, [n_atoms, k, width], in single precision at least.
+    """Compute Σ_j nodes_j * filters_ij at each receiver, [n_atoms, k, width], at least in float32.
 
     Parameters
     ----------
     nodes
-        Of the senders [n_atoms, k, width].
+        Node features, read at the senders [n_atoms, k, width].
     filters
-        Of the edges [n_edges, width], the same for all k.
+        Filters of the edges [n_edges, width], the same for all k.
     geometry
-        The edges.
+        Geometry with the edges.
     """
     dtype = _precise(nodes, filters)
     return derivative(partial(_filtered, geometry), 0, nodes.to(dtype), filters.to(dtype))
 
 
 def outer_sum(vectors: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
-    """Σ_j vectors_ij ⊗ features_ij at each receiver, [n_atoms, 3, width], in single precision at
-    least.
+    """Compute Σ_j vectors_ij ⊗ features_ij at receivers [n_atoms, 3, width], at least in float32.
 
     Parameters
     ----------
     vectors
-        [n_edges, 3].
+        Vectors of the edges [n_edges, 3].
     features
-        [n_edges, width].
+        Features of the edges [n_edges, width].
     geometry
-        The edges.
+        Geometry with the edges.
     """
     dtype = _precise(vectors, features)
     return derivative(partial(_outer, geometry), 0, vectors.to(dtype), features.to(dtype))
 
 
 def _precise(one: Tensor, other: Tensor) -> torch.dtype:
-    """Precision of sums of products, as of :func:`~hydragnn_flow.models.geometry.sum_by`."""
+    """Return the precision of sums of products: at least float32, against lost summands."""
     return torch.promote_types(torch.promote_types(one.dtype, other.dtype), torch.float32)
 
 
 def _filtered(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
-    """Derivatives of Σ_ij Σ_k receivers_ik * senders_jk * filters_ij."""
+    """Compute derivatives of Σ_ij Σ_k receivers_ik * senders_jk * filters_ij."""
     receivers, senders, filters = operands
     if of == 2:
         values: Tensor = receivers.new_empty((geometry.sender.shape[0], receivers.shape[2]))
@@ -78,7 +77,7 @@ def _filtered(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
 
 
 def _outer(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
-    """Derivatives of Σ_ij Σ_c receivers_ic · vectors_ijc features_ij."""
+    """Compute derivatives of Σ_ij Σ_c receivers_ic · vectors_ijc features_ij."""
     receivers, vectors, features = operands
     if of == 0:
         sums: Tensor = features.new_zeros((geometry.n_atoms, 3, features.shape[1]))

@@ -1,4 +1,4 @@
-"""The smallest and the largest message at each atom, with derivatives that cost little."""
+"""Smallest and largest message at each atom, with cheap derivatives."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ EXTREMES: tuple[Literal["amin"], Literal["amax"]] = ("amin", "amax")
 def extreme(
     messages: Tensor, geometry: Geometry, which: Literal["amin", "amax"], *, own_zero: bool
 ) -> Tensor:
-    """Smallest or largest of the incoming messages [n_atoms, width]; zero if there are none.
+    """Compute the smallest or largest incoming message [n_atoms, width]; zero if there are none.
 
-    Messages that tie share the gradient. torch's ``scatter_reduce`` computes the same, but its
+    Tied messages share the gradient. torch's ``scatter_reduce`` gives the same result, but its
     backward pass is several times slower and can be differentiated only at great cost.
 
     Parameters
     ----------
     messages
-        [n_edges, width].
+        Messages of the edges [n_edges, width].
     geometry
-        Says who receives them.
+        Geometry with the receivers of the edges.
     which
-        torch's name of the reduction.
+        Name of the reduction in torch.
     own_zero
-        Whether a zero message of the atom itself takes part.
+        If true, each atom also gets a zero message from itself.
     """
     apply: Any = _Extreme.apply
     value: Tensor = apply(messages, geometry, which, own_zero)
@@ -51,7 +51,7 @@ class _Extreme(Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
-        # Linear in the gradient, and the marks are constants: torch differentiates it further.
+        # Linear in the gradient, with constant marks, so torch can differentiate it further.
         messages, peak = ctx.saved_tensors
         marks, ties = ctx.marks or _marks(messages, peak, ctx.receiver)
         if torch.is_grad_enabled():
@@ -60,7 +60,7 @@ class _Extreme(Function):
 
 
 def _marks(messages: Tensor, peak: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor]:
-    """One where a message is the extreme and zero elsewhere, and their number at each atom."""
-    # In place, because torch compares to booleans eight times as slowly.
+    """Return a mask of the messages that are extreme, and their number at each atom."""
+    # In place, because comparing to booleans is eight times slower in torch.
     marks = peak.detach().index_select(0, receiver).eq_(messages.detach())
     return marks, sum_by(marks, receiver, peak.shape[0]).clamp(min=1.0)

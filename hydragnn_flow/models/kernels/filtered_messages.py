@@ -1,9 +1,9 @@
-"""Sums of filtered messages, computed slice by slice and again in each backward pass.
+"""Sums of filtered messages, computed in slices of edges and recomputed in backward passes.
 
-Forces are trained through the second derivative of the messages. Written with torch's operations,
-each of a few dozen steps writes a tensor over all edges, which is kept. They are larger than a
-processor's cache, and moving them takes longer than computing them. Here nothing is kept but what
-goes in, and on a processor the edges are taken some at a time.
+Training on forces takes the second derivative of the messages. Written with torch's operations,
+each of a few dozen operations writes and keeps a tensor over all edges. These exceed a processor's
+cache, and moving them takes longer than computing them. Here only the inputs are kept, and a
+processor works on a slice of the edges at a time.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from hydragnn_flow.models.kernels.spline import Interpolation, KnotRows
 
 
 class EdgeSlice(NamedTuple):
-    """Some edges.
+    """Slice of the edges, with the indices that they read.
 
     Attributes
     ----------
     span
-        Which they are.
+        Slice of the edges in the batch.
     sender, receiver
-        Atoms they lead from and to, int64 [n].
+        Atoms that the edges lead from and to, int64 [n].
     rows
-        What they read of splines.
+        Spline coefficients that the edges read.
     summands
-        What an edge adds up, of receivers, senders and a spline in one table: six rows [6 * n].
+        Six rows per edge, of receiver, sender and a spline in one table, int64 [6 * n].
     first
-        Where an edge begins in ``summands`` [n].
+        Index in ``summands`` where each edge begins, int64 [n].
     """
 
     span: slice
@@ -51,7 +51,7 @@ class EdgeSlice(NamedTuple):
     first: Tensor
 
     def argument(self, table: Tensor, weights: Tensor) -> Tensor:
-        """receiver_i + sender_j + spline(d_ij), [n, width], of the three in one table."""
+        """Compute receiver_i + sender_j + spline(d_ij), [n, width], from one table of the three."""
         weights = torch.cat([weights.new_ones((weights.shape[0], 2)), weights], dim=1)
         return functional.embedding_bag(
             self.summands, table, self.first, mode="sum", per_sample_weights=weights.view(-1)
@@ -59,7 +59,7 @@ class EdgeSlice(NamedTuple):
 
 
 def slices_of(geometry: Geometry, interpolation: Interpolation) -> list[EdgeSlice]:
-    """All edges, in slices where that is faster."""
+    """Return all edges, on a CPU in slices."""
     n_atoms, all_rows = geometry.n_atoms, interpolation.rows
     slices = []
     for span in edge_slices(geometry.sender):
@@ -80,18 +80,18 @@ def filtered_message_sum(
     weights: Tensor,
     slices: list[EdgeSlice],
 ) -> Tensor:
-    """Σ_j silu(receiver_i + sender_j + shift(d_ij)) · filter(d_ij) at each atom [n_atoms, width].
+    """Compute Σ_j silu(receiver_i + sender_j + shift(d_ij)) · filter(d_ij), [n_atoms, width].
 
     Parameters
     ----------
     receiver, sender
-        Contributions of the atoms at the two ends of an edge [n_atoms, width].
+        Contributions of the two atoms of an edge [n_atoms, width].
     shift, filters
-        Functions of the length by their values at knots [n_knots, width].
+        Values at the knots of two functions of the length [n_knots, width].
     weights
-        Of the interpolation between the knots [n_edges, 4].
+        Interpolation weights of the edges [n_edges, 4].
     slices
-        The edges.
+        Edges from :func:`slices_of`.
     """
     precise = shift.dtype
     total: Tensor = apply_function(
@@ -123,7 +123,7 @@ class _Sum(Function):
 
 
 class _Slopes(Function):
-    """Gradients of the operands of :class:`_Sum`, those that are needed."""
+    """Gradients of the operands of :class:`_Sum`, where needed."""
 
     @staticmethod
     def forward(ctx: Any, *operands: Any) -> Any:
@@ -148,8 +148,8 @@ class _Slopes(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *directions: Tensor | None) -> Any:
-        # Along the directions in the space of the operands the sum grows by
-        # Σ b silu'(x) dx + silu(x) db. What follows are the gradients of that.
+        # Along the directions in operand space the sum changes by Σ b silu'(x) dx + silu(x) db. The
+        # code below computes the gradients of this.
         tensors = ctx.saved_tensors
         gradient, receiver, sender, shift, filters, weights = _detached(tensors)
         *by_ends, by_shift, by_filters, by_weights = directions
@@ -173,7 +173,7 @@ class _Slopes(Function):
             s = torch.sigmoid(x)
             value = x * s
             slope = torch.addcmul(value, value, s, value=-1.0).add_(s)
-            # silu'' = s (1 - s) (2 + x - 2 silu), in the place of x.
+            # silu'' = s (1 - s) (2 + x - 2 silu), stored in x.
             curvature = x.add_(value, alpha=-2.0).add_(2.0).mul_(s.addcmul_(s, s, value=-1.0))
             growth = torch.mul(slope, b, out=s).mul_(dx).addcmul_(value, db)
             to_gradient.index_add_(0, some.receiver, growth)
@@ -195,7 +195,7 @@ class _Slopes(Function):
 
 
 class _Gradients:
-    """Adds up gradients of the operands of :class:`_Sum`; None for those that are not needed."""
+    """Accumulators of gradients of the operands of :class:`_Sum`; None for unneeded ones."""
 
     def __init__(self, operands: Sequence[Tensor], needed: Sequence[bool]) -> None:
         self.receiver, self.sender, self.shift, self.filters, self.weights = (
@@ -220,7 +220,7 @@ class _Gradients:
                 some.rows.add_spread(spline, values, weights)
 
     def all(self) -> tuple[Tensor | None, ...]:
-        """In the order of the operands."""
+        """Return the gradients in the order of the operands."""
         return self.receiver, self.sender, self.shift, self.filters, self.weights
 
 

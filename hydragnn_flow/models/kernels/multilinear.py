@@ -1,8 +1,8 @@
 """Derivatives of forms that are linear in each of their operands.
 
-The derivative of such a form with respect to one operand is a sum over the others, and the
-derivative of that sum is another of the same family. So one function is closed under
-differentiation, and a kernel has to compute nothing but the family.
+The derivative of such a form by one operand is a sum over the others, and the derivative of that
+sum belongs to the same family. So one function is closed under differentiation, and a kernel only
+has to compute the family.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from torch import Tensor
 from torch.autograd import Function
 
 EDGES_AT_A_TIME = 2048
-"""Edges that a CPU takes at a time, so that what it computes of them stays in its cache."""
+"""Number of edges that a CPU processes at a time, so that intermediate results fit its cache."""
 
 Form = Callable[[int, list[Any]], Tensor]
-"""Derivative of a form with respect to the operand of a number, whose place holds None."""
+"""Function that computes the derivative by the operand of an index, whose entry is None."""
 
-# Not a public function of torch; without it some gradients are computed for nothing.
+# A private function of torch; without it some unneeded gradients are computed.
 _CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
 
 
 def derivative(form: Form, of: int, *others: Tensor) -> Tensor:
-    """Derivative of a form with respect to one operand, itself differentiable any number of times.
+    """Compute the derivative by one operand; the result can be differentiated any number of times.
 
     Parameters
     ----------
     form
-        Computes the derivatives.
+        Function that computes all first derivatives.
     of
-        Number of the operand.
+        Index of the operand.
     *others
         The other operands, in their order.
     """
@@ -64,13 +64,12 @@ class _Derivative(Function):
 
 
 def needed_gradients(ctx: Any) -> list[bool]:
-    """Which gradients of an autograd function's tensors are needed, in its backward pass.
+    """Return which gradients of an autograd function's tensors its backward pass needs.
 
     The tensors must be its first operands.
 
-    Of operands that require a gradient, torch's ``needs_input_grad`` counts those too whose
-    gradient leads to nothing that was asked for: that of a spline's coefficients, in the pass that
-    computes the forces.
+    torch's ``needs_input_grad`` is also true for gradients that lead to nothing that was asked for,
+    such as those of a spline's coefficients in the pass that computes the forces.
     """
     nodes = [node for node, _ in ctx.next_functions]
     needs = list(ctx.needs_input_grad[: len(nodes)])
@@ -78,14 +77,14 @@ def needed_gradients(ctx: Any) -> list[bool]:
         return needs
     return [
         needed
-        # torch cannot say it of a leaf, which is rarely an operand.
+        # torch cannot tell for a leaf, which is rarely an operand.
         and (node.name().endswith("AccumulateGrad") or torch._C._will_engine_execute_node(node))
         for needed, node in zip(needs, nodes, strict=True)
     ]
 
 
 def edge_slices(edges: Tensor) -> Iterator[slice]:
-    """Slices of the rows of a tensor by edge: a CPU takes some at a time, an accelerator all."""
+    """Yield slices of a tensor's rows by edge: short ones on a CPU, one on an accelerator."""
     n = edges.shape[0]
     step = EDGES_AT_A_TIME if edges.device.type == "cpu" else max(n, 1)
     for start in range(0, n, step):
@@ -93,5 +92,5 @@ def edge_slices(edges: Tensor) -> Iterator[slice]:
 
 
 def apply_function(function: Any, *operands: Any) -> Any:
-    """``function.apply``, which torch has left without types."""
+    """Call ``function.apply``, which has no types in torch."""
     return function.apply(*operands)

@@ -1,8 +1,8 @@
-"""Sums over the neighbours of atoms, for messages that are the senders' own features.
+"""Sums over the neighbours of atoms, for messages that are the senders' features.
 
-They are taken with ``embedding_bag``, which adds the rows as it reads them. A gather followed by a
-sum first writes a tensor as long as the edges, and the backward pass another: for 20 neighbours
-that is ten times slower on a CPU.
+They use ``embedding_bag``, which adds rows while it reads them. A gather followed by a sum writes a
+tensor with a row per edge, and its backward pass another. For 20 neighbours that is ten times
+slower on a CPU.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hydragnn_flow.models.kernels.multilinear import derivative
 
 
 class Bags(NamedTuple):
-    """Which rows of a table are summed: the entries of a bag follow one another.
+    """Sets of a table's rows that are summed; the entries of a bag are consecutive.
 
     Attributes
     ----------
@@ -29,7 +29,7 @@ class Bags(NamedTuple):
     owners
         Bag that each entry belongs to, ascending, int64 [n_entries].
     starts
-        Where each bag begins, and the number of entries, int64 [n_bags + 1].
+        First entry of each bag, and the number of entries, int64 [n_bags + 1].
     """
 
     rows: Tensor
@@ -39,21 +39,21 @@ class Bags(NamedTuple):
 
 @dataclass(frozen=True)
 class NeighbourSums:
-    """For each head and atom a bag of the senders, and the opposite: a bag of the receivers.
+    """Bags of senders for each head and atom, and the transposed bags of receivers.
 
-    Rows and bags are numbered head by head, and by atom within a head. Tensors that only gradients
-    read are computed when they first do.
+    Rows and bags are numbered by head, and by atom within a head. Tensors that only gradients need
+    are computed on first use.
 
     Attributes
     ----------
     edges
-        The edges in the order of their receivers, int64 [n_edges].
+        Edges sorted by receiver, int64 [n_edges].
     senders, receivers
-        Of the edges in that order, int64 [n_edges].
+        Atoms of the edges in that order, int64 [n_edges].
     n_atoms
-        Atoms of the batch.
+        Number of atoms in the batch.
     heads
-        Copies of the bags.
+        Number of heads, each with a copy of the bags.
     """
 
     edges: Tensor
@@ -64,12 +64,12 @@ class NeighbourSums:
 
     @cached_property
     def incoming(self) -> Bags:
-        """Bags of the senders."""
+        """Bags of the senders of each receiver."""
         return self._bags(self.senders, self.receivers)
 
     @cached_property
     def outgoing(self) -> Bags:
-        """Bags of the receivers."""
+        """Bags of the receivers of each sender."""
         senders, order = self._by_sender
         return self._bags(self.receivers.index_select(0, order), senders)
 
@@ -79,18 +79,18 @@ class NeighbourSums:
         return self.incoming.starts.diff()
 
     def sum(self, nodes: Tensor) -> Tensor:
-        """Sum of the senders' rows at each receiver, for one head: [n_atoms, d] to [n_atoms, d]."""
+        """Sum the senders' rows at each receiver, for one head: [n_atoms, d] to [n_atoms, d]."""
         return derivative(self._plain, 0, nodes)
 
     def weighted_sum(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Sums of the senders' values at each receiver [n_atoms, heads, d].
+        """Sum the senders' weighted values at each receiver, [n_atoms, heads, d].
 
         Parameters
         ----------
         values
-            [n_atoms, heads, d].
+            Values of the atoms by head [n_atoms, heads, d].
         weights
-            Of each edge [n_edges, heads].
+            Weights of the edges by head [n_edges, heads].
         """
         by_head = values.transpose(0, 1).to(weights.dtype)
         entries = weights.index_select(0, self.edges).t().reshape(-1)
@@ -99,18 +99,18 @@ class NeighbourSums:
 
     @cached_property
     def to_outgoing(self) -> Tensor:
-        """Which incoming entry each outgoing one is, int64 [n_entries]."""
+        """Index of the incoming entry that equals each outgoing one, int64 [n_entries]."""
         return self._numbered(self._by_sender[1], len(self.edges))
 
     def _plain(self, of: int, operands: list[Any]) -> Tensor:
-        """Derivatives of Σ_ij receivers_i · senders_j."""
+        """Compute derivatives of Σ_ij receivers_i · senders_j."""
         receivers, senders = operands
         if of == 0:
             return _sums(self.incoming, senders, None)
         return _sums(self.outgoing, receivers, None)
 
     def _weighted(self, of: int, operands: list[Any]) -> Tensor:
-        """Derivatives of Σ_ij weights_ij receivers_i · senders_j."""
+        """Compute derivatives of Σ_ij weights_ij receivers_i · senders_j."""
         receivers, senders, weights = operands
         if of == 0:
             return _sums(self.incoming, senders, weights)
@@ -120,7 +120,7 @@ class NeighbourSums:
 
     @cached_property
     def _by_sender(self) -> tuple[Tensor, Tensor]:
-        """The senders, ascending, and which edge each belongs to."""
+        """Senders in ascending order, and the edge of each."""
         return torch.sort(self.senders, stable=True)
 
     def _bags(self, rows: Tensor, owners: Tensor) -> Bags:
@@ -129,7 +129,7 @@ class NeighbourSums:
         return Bags(self._numbered(rows, self.n_atoms), owners, torch.searchsorted(owners, bags))
 
     def _numbered(self, numbers: Tensor, each: int) -> Tensor:
-        """Numbers repeated for every head, which has ``each`` of them."""
+        """Repeat numbers for every head, offset by ``each`` per head."""
         if self.heads == 1:
             return numbers
         head = torch.arange(self.heads, device=numbers.device)[:, None]
@@ -137,9 +137,9 @@ class NeighbourSums:
 
 
 def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
-    """The bags of a batch; they are found faster where the edges are sorted by receiver."""
+    """Return the bags of a batch; this is faster if edges are sorted by receiver."""
     receivers, edges = geometry.receiver, None
-    # Looking costs a CPU much less than sorting; an accelerator's host would have to wait.
+    # Checking costs a CPU much less than sorting, but makes an accelerator's host wait.
     if receivers.device.type != "cpu" or bool((receivers[1:] < receivers[:-1]).any()):
         receivers, edges = torch.sort(receivers, stable=True)
     senders = geometry.sender if edges is None else geometry.sender.index_select(0, edges)
@@ -149,7 +149,7 @@ def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
 
 
 def _sums(bags: Bags, table: Tensor, weights: Tensor | None) -> Tensor:
-    """Σ weight * row over each bag; without weights they are one."""
+    """Compute Σ weight * row over each bag, with weights of one if there are none."""
     return functional.embedding_bag(
         bags.rows,
         table.contiguous(),
@@ -161,8 +161,8 @@ def _sums(bags: Bags, table: Tensor, weights: Tensor | None) -> Tensor:
 
 
 def _dots(bags: Bags, ours: Tensor, table: Tensor) -> Tensor:
-    """Product of the bag's row of one table with the entry's row of another [n_entries]."""
-    # The gradient of embedding_bag with respect to its weights; mode 0 is the sum.
+    """Compute products of the bag's row of one table and the entry's row of another [n_entries]."""
+    # This is the gradient of embedding_bag by its weights; mode 0 is the sum.
     dots: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
         ours.contiguous(), table.contiguous(), bags.rows, bags.starts[:-1], bags.owners, 0
     )

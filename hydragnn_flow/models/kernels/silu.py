@@ -1,4 +1,4 @@
-"""SiLU whose second derivative is cheap: forces are trained through it at every edge."""
+"""SiLU with a cheap second derivative, which training on forces takes at every edge."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hydragnn_flow.models.kernels.multilinear import apply_function
 
 
 def smooth_silu(x: Tensor) -> Tensor:
-    """x sigmoid(x), element by element.
+    """Compute x sigmoid(x), element by element.
 
-    torch's own backward pass is one kernel only if nothing will be differentiated again;
-    otherwise it is half a dozen, each of which keeps a tensor and has a derivative of its own.
+    torch's own backward pass is one kernel only if it is not differentiated again. Otherwise it is
+    half a dozen kernels, each of which keeps a tensor and has a derivative of its own.
     """
     value: Tensor = apply_function(_Value, x)
     return value
@@ -35,7 +35,7 @@ class _Value(Function):
 
 
 class _Slope(Function):
-    """The slope times a gradient."""
+    """Slope of SiLU times a gradient."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, x: Tensor) -> Tensor:
@@ -48,7 +48,7 @@ class _Slope(Function):
     def backward(ctx: Any, outer: Tensor) -> Any:
         gradient, x = ctx.saved_tensors
         s = torch.sigmoid(x)
-        # silu'' = s (1 - s) (2 + x (1 - 2 s)), in place: the time goes into memory traffic.
+        # silu'' = s (1 - s) (2 + x (1 - 2 s)), in place because memory traffic dominates.
         curvature = torch.addcmul(x, x, s, value=-2.0).add_(2.0)
         curvature.mul_(torch.addcmul(s, s, s, value=-1.0)).mul_(gradient).mul_(outer)
         return torch.ops.aten.silu_backward(outer, x), curvature

@@ -1,13 +1,12 @@
-"""Functions of the edge length alone: evaluated at knots, and interpolated by cubic B-splines.
+"""Functions of the edge length alone: evaluated at knots, interpolated by cubic B-splines.
 
-A network that reads nothing but the length need not run on each of a batch's many thousand edges.
-It runs on a few hundred knots, and its values there are the coefficients of a spline in the
-length. The spline has two continuous derivatives, so forces are smooth, and they are exactly the
-gradient of the energy: the spline is the model, not an approximation made afterwards.
+A network that reads only the length need not run on each of a batch's many thousand edges. It runs
+on a few hundred knots, and its values there are the coefficients of a spline in the length. The
+spline has two continuous derivatives, so forces are smooth. They are the exact gradient of the
+energy, because the spline is the model and not a later approximation.
 
-An edge reads four coefficients. Written with torch's gathers and sums that takes longer than the
-network's products; here it is one kernel, ``embedding_bag``, which torch cannot differentiate
-twice.
+An edge reads four coefficients. Written with torch's gathers and sums, this takes longer than the
+network itself. Here it is one kernel, ``embedding_bag``, which torch cannot differentiate twice.
 """
 
 from __future__ import annotations
@@ -22,23 +21,23 @@ from torch.nn import functional
 from hydragnn_flow.models.kernels.multilinear import derivative
 
 _PER_EDGE = 4
-"""Coefficients that a cubic spline reads."""
+"""Number of coefficients that a cubic spline reads at one length."""
 
 
 class Knots(nn.Module):
-    """Equidistant knots from zero to the cutoff, and the one more on each side that splines need.
+    """Equidistant knots from zero to the cutoff, and the additional one beyond each end.
 
     Parameters
     ----------
     intervals
-        Between zero and the cutoff.
+        Number of intervals between zero and the cutoff.
     cutoff
         Last length at which the spline may be read [Å]; it is constant beyond.
 
     Attributes
     ----------
     lengths
-        Where functions are to be evaluated [intervals + 3, 1] in Å, slightly beyond both ends.
+        Lengths of the knots [intervals + 3, 1] in Å, slightly beyond both ends.
     """
 
     lengths: Tensor
@@ -56,16 +55,16 @@ class Knots(nn.Module):
         Parameters
         ----------
         lengths
-            Of the edges [n_edges, 1] in Å.
+            Lengths of the edges [n_edges, 1] in Å.
         factor
-            What to multiply the values of each edge by [n_edges, 1].
+            Factor of the values at each edge [n_edges, 1].
         """
         steps = lengths.clamp(max=self.intervals * self.spacing) / self.spacing
-        # NaN, of weights that diverged, stays in u; as an index it would end the process.
+        # A NaN of diverged weights stays in u; as an index it would crash the process.
         start = steps.detach().nan_to_num(nan=0.0).floor().clamp(max=self.intervals - 1)
         u = steps - start
         v = 1.0 - u
-        # The basis in its uniform form, de Boor, A Practical Guide to Splines, chapter IX.
+        # Uniform cubic B-splines: de Boor, A Practical Guide to Splines, chapter IX.
         basis = [v * v * v, 4.0 + u * u * (3.0 * u - 6.0), 4.0 + v * v * (3.0 * v - 6.0), u * u * u]
         weights = torch.cat(basis, dim=1)
         weights = weights * (1.0 / 6.0 if factor is None else factor / 6.0)
@@ -73,14 +72,14 @@ class Knots(nn.Module):
 
 
 class Interpolation:
-    """Reads functions at the lengths of the edges. Made by :class:`Knots`.
+    """Reads functions at the lengths of edges. Made by :class:`Knots`.
 
     Attributes
     ----------
     rows
-        Which coefficients each edge reads.
+        Coefficients that each edge reads.
     weights
-        What it multiplies them by [n_edges, 4].
+        Weights of these coefficients [n_edges, 4].
     """
 
     def __init__(self, rows: KnotRows, weights: Tensor) -> None:
@@ -88,21 +87,21 @@ class Interpolation:
         self.weights = weights
 
     def __call__(self, coefficients: Tensor) -> Tensor:
-        """Values [n_edges, width] of functions from their values at the knots [n_knots, width]."""
+        """Compute functions at edges [n_edges, width] from values at the knots [n_knots, width]."""
         return derivative(self.rows, 0, coefficients, self.weights)
 
 
 class KnotBags(NamedTuple):
-    """Edges that are added up, four times: for each of the coefficients that an edge reads.
+    """Bags of edges that are summed, once for each of the four coefficients that an edge reads.
 
     Attributes
     ----------
     edges
-        Those of a bag follow one another, int64 [4 * n_edges].
+        Edges of all bags, consecutive within a bag, int64 [4 * n_edges].
     begins
-        Where a bag begins in ``edges``, int64 [n_bags].
+        Index in ``edges`` where each bag begins, int64 [n_bags].
     coefficients
-        The coefficient that reads a bag's sum, int64 [n_bags].
+        Coefficient that each bag's sum is added to, int64 [n_bags].
     """
 
     edges: Tensor
@@ -111,19 +110,19 @@ class KnotBags(NamedTuple):
 
 
 def longest_bag(device: torch.device) -> int | None:
-    """Most edges of a bag, where bags of any length are not as good.
+    """Return the largest number of edges in a bag; None for no limit.
 
-    One thread of an accelerator adds up a bag, one edge after the other. In an ideal crystal half
-    of all edges may be in one interval.
+    One thread of an accelerator sums a bag, edge by edge. In an ideal crystal half of all edges may
+    lie in one interval.
     """
     return None if device.type == "cpu" else 64
 
 
 class KnotRows:
-    """Which coefficients each edge reads: ``start``, int64 [n_edges], and the three after it.
+    """Coefficients that each edge reads: ``start``, int64 [n_edges], and the three after it.
 
-    Called, it computes the derivatives of Σ_em values_e · weights_em coefficients_[start_e + m].
-    torch does not differentiate the methods: they are for autograd functions.
+    A call computes derivatives of Σ_em values_e · weights_em coefficients_[start_e + m]. The
+    methods are for autograd functions and are not differentiable themselves.
     """
 
     def __init__(self, start: Tensor, intervals: int) -> None:
@@ -139,24 +138,24 @@ class KnotRows:
 
     @cached_property
     def of_edge(self) -> Tensor:
-        """All four [n_edges, 4]."""
+        """Indices of all four coefficients [n_edges, 4]."""
         return self.start[:, None] + torch.arange(_PER_EDGE, device=self.start.device)
 
     @cached_property
     def first(self) -> Tensor:
-        """Start of each edge in the flattened :attr:`of_edge` [n_edges]."""
+        """Index of each edge's first entry in the flattened :attr:`of_edge` [n_edges]."""
         n = self.start.shape[0]
         return torch.arange(0, n * _PER_EDGE, _PER_EDGE, device=self.start.device)
 
     @cached_property
     def reader(self) -> Tensor:
-        """Index of the reading edge, four times each [4 * n_edges]."""
+        """Index of the edge of each entry, four times each [4 * n_edges]."""
         edges = torch.arange(self.start.shape[0], device=self.start.device)
         return edges.repeat_interleave(_PER_EDGE)
 
     @cached_property
     def by_interval(self) -> tuple[Tensor, Tensor]:
-        """The intervals in order, and the edge that each is of [n_edges]."""
+        """Intervals in ascending order, and the edge of each [n_edges]."""
         in_order, edges = torch.sort(self.start)
         return in_order, edges
 
@@ -171,8 +170,8 @@ class KnotRows:
             counts = begins.diff(append=begins.new_full((1,), n))
             n_bags = torch.div(counts + (longest - 1), longest, rounding_mode="floor")
             ends = n_bags.cumsum(0)
-            # As many as there may be, so that the host need not wait for their number. Those left
-            # over are empty.
+            # The largest possible number of bags, so that the host need not wait for the real one.
+            # Surplus bags are empty.
             number = torch.arange(n // longest + self.intervals, device=device)
             owners = torch.searchsorted(ends, number, right=True).clamp(max=self.intervals - 1)
             nth = number - (ends - n_bags).index_select(0, owners)
@@ -184,7 +183,7 @@ class KnotRows:
         )
 
     def read(self, coefficients: Tensor, weights: Tensor) -> Tensor:
-        """Σ_m weights[e, m] · coefficients[start[e] + m], [n_edges, width]."""
+        """Compute Σ_m weights[e, m] · coefficients[start[e] + m], [n_edges, width]."""
         return functional.embedding_bag(
             self.of_edge.view(-1),
             coefficients.detach(),
@@ -194,17 +193,17 @@ class KnotRows:
         )
 
     def sort(self, weights: Tensor) -> Tensor:
-        """Weights [n_edges, 4] in the order in which :meth:`add_spread` takes them."""
+        """Return weights [n_edges, 4] in the order that :meth:`add_spread` expects."""
         return weights.detach().t().index_select(1, self.by_interval[1]).reshape(-1)
 
     def spread(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Gradient of the coefficients [n_knots, width] from that of the values."""
+        """Compute the gradient of the coefficients [n_knots, width] from that of the values."""
         coefficients = values.new_zeros((self.intervals + _PER_EDGE - 1, values.shape[1]))
         self.add_spread(coefficients, values, self.sort(weights))
         return coefficients
 
     def add_spread(self, coefficients: Tensor, values: Tensor, sorted_weights: Tensor) -> None:
-        """Add the gradient of :meth:`spread` to ``coefficients`` in place."""
+        """Add the result of :meth:`spread` to ``coefficients`` in place."""
         sums = functional.embedding_bag(
             self.bags.edges,
             values.detach().contiguous(),
@@ -215,7 +214,7 @@ class KnotRows:
         coefficients.index_add_(0, self.bags.coefficients, sums)
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
-        """Gradient of the weights [n_edges, 4]: of values with the coefficients they read."""
+        """Compute the gradient of the weights [n_edges, 4] from that of the values."""
         weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             values.contiguous(),
             coefficients.contiguous(),

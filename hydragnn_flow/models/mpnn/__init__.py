@@ -1,7 +1,7 @@
-"""Message-passing types: one file each, one protocol (:class:`MessagePassing`).
+"""Message-passing types: one file and one protocol (:class:`MessagePassing`) for each.
 
-A new type is a file beside these and an entry of
-:data:`~hydragnn_flow.config.network.mpnn_types.MPNN_TYPES`; a type of a user's own needs neither.
+A new type is a file in this folder and an entry of
+:data:`~hydragnn_flow.config.network.mpnn_types.MPNN_TYPES`. A user's own type needs neither.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 def make_stack(
     architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
 ) -> MessagePassing:
-    """Layers of the type that an architecture names; parameters as of :class:`MessagePassing`.
+    """Return layers of the type that an architecture names; see :class:`MessagePassing`.
 
     Raises
     ------
     InputError
-        If the type is a user's own that is not derived from :class:`MessagePassing`, or whose
-        constructor fails or fills no layers.
+        If a user's own type is not derived from :class:`MessagePassing`, or its constructor fails
+        or creates no layers.
     """
     name = architecture.mpnn_type
     kind = class_of(name)
@@ -41,8 +41,8 @@ def make_stack(
     try:
         stack = kind(architecture, statistics, width, depth)
     except (InputError, MemoryError, OSError, RuntimeError):
-        raise  # lack of memory, which torch reports in several ways, and a disk that fails
-    except Exception as error:  # whatever a user's constructor does
+        raise  # lack of memory, which torch reports in several ways, or a failing disk
+    except Exception as error:  # any error of a user's constructor
         raise InputError(
             f"network: Architecture.mpnn_type = {name!r} cannot be constructed "
             f"({type(error).__name__}: {one_line(error)}); correct its __init__"

@@ -21,15 +21,15 @@ class DatasetStatistics:
     Attributes
     ----------
     cutoff
-        Of the neighbour list [Å]; envelopes end here.
+        Cutoff of the neighbour list [Å], where envelopes end.
     average_neighbours
         Mean number of incoming edges of an atom.
     degree_histogram
-        Atoms by number of incoming edges.
+        Number of atoms by number of incoming edges.
     elements
         Atomic numbers in the data, ascending; empty if atoms are not elements.
     n_attributes
-        Edge features other than lengths.
+        Number of edge features other than lengths.
     """
 
     cutoff: float
@@ -47,8 +47,7 @@ class NodeState(NamedTuple):
     scalars
         Invariant features [n_atoms, width].
     tensors
-        Features that turn with the frame [n_atoms, …], laid out as the type likes; None if it
-        has none.
+        Equivariant features [n_atoms, …], with a layout that the type chooses; None if it has none.
     """
 
     scalars: Tensor
@@ -56,68 +55,68 @@ class NodeState(NamedTuple):
 
 
 Layer = Callable[[NodeState, Any, Geometry], NodeState]
-"""A message-passing layer, or something wrapped around one."""
+"""Type of a message-passing layer, or of a wrapper of one."""
 
 
 class MessagePassing(nn.Module):
-    """A stack of message-passing layers of one type.
+    """Stack of message-passing layers of one type.
 
-    A type subclasses this, fills :attr:`layers` and computes in :meth:`edge_features` what they all
-    read of the edges. Node features must not depend on the order of atoms and edges, nor on the
+    A type subclasses this, fills :attr:`layers`, and computes in :meth:`edge_features` the edge
+    features that they share. Node features must not depend on the order of atoms and edges, nor on
     other graphs of the batch. Geometry may be read only from :class:`Geometry`, whose vectors
     respect periodic images. ``hydragnn_flow.testing`` has tests of all this.
 
     Parameters
     ----------
     architecture
-        Parameters of the type.
+        Section with the parameters of the type.
     statistics
-        Of the training split.
+        Statistics of the training split.
     width
-        Of the node features that go in and come out.
+        Width of the input and output node features.
     depth
-        Number of layers.
+        Number of layers in the stack.
     """
 
     properties: ClassVar[Properties]
     """Properties of a user's own type; `config/network/mpnn_types.py` has those of ours."""
     first_energies: ClassVar[float] = 1.0
-    """What the last weights of a potential's head are multiplied by before training. A potential
-    that begins almost flat is not led astray by the slopes of its random weights."""
+    """Factor of the initial weights in a potential's last layer. With small weights the potential
+    begins almost flat, and is not led astray by the slopes of random weights."""
     layers: nn.ModuleList
-    """Each is a :data:`Layer`."""
+    """Layers of the stack, each a :data:`Layer`."""
 
     def __init__(
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
         super().__init__()
         self.checkpointing = False
-        """Whether the backward pass computes layers again instead of keeping their activations
-        (Chen et al., arXiv:1604.06174)."""
+        """True if the backward pass recomputes layers instead of keeping their activations (Chen et
+        al., arXiv:1604.06174)."""
 
     def edge_features(self, geometry: Geometry) -> Any:
-        """Edge features that all layers read, computed once per batch."""
+        """Compute the edge features that all layers read, once per batch."""
         raise NotImplementedError
 
     def begin(self, nodes: Tensor, geometry: Geometry) -> NodeState:
-        """The state before the first layer, from node features [n_atoms, width]."""
+        """Return the state before the first layer, from node features [n_atoms, width]."""
         return NodeState(nodes)
 
     @property
     def degrees(self) -> list[int]:
-        """Highest degree of the features before each layer, and of those after the last.
+        """Highest degree of the features before each layer, and after the last one.
 
-        With vectors it is 1. ``tensors`` are then [n_atoms, components, width], where the
-        components are those of all degrees from 1 on, in e3nn's order.
+        With vectors it is 1. ``tensors`` are then [n_atoms, components, width], with the components
+        of all degrees from 1 on, in e3nn's order.
         """
         return [0] * (len(self.layers) + 1)
 
     def wrap(self, wrapper: Callable[[nn.Module], nn.Module]) -> None:
-        """Put something around each layer that is called like it."""
+        """Wrap each layer in a module with the same call signature."""
         self.layers = nn.ModuleList(wrapper(layer) for layer in self.layers)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """Node features [n_atoms, width] after all layers."""
+        """Compute node features [n_atoms, width] after all layers."""
         features = self.edge_features(geometry)
         state = self.begin(nodes, geometry)
         for layer in self.layers:
@@ -129,5 +128,5 @@ class MessagePassing(nn.Module):
 
 
 def _afresh(layer: Layer, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-    # A geometry's memory would be there the second time, and the two passes would differ.
+    # The second pass would find properties of the same geometry cached, and the two would differ.
     return layer(state, features, replace(geometry))

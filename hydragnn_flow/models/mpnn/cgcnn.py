@@ -14,26 +14,26 @@ from hydragnn_flow.models.mpnn.layers import convolutions
 
 
 class CGConvolution(nn.Module):
-    """The atom's features plus a sum of gated messages, as in PyG's ``CGConv``.
+    """Sum of gated messages, added to the atom's features, as in PyG's ``CGConv``.
 
-    Where edges have lengths a message fades with them.
+    If edges have lengths, messages fade with them.
 
     Parameters
     ----------
     width
-        Of the node features.
+        Width of the node features.
     features
-        Width of the edge features; 0 for a layer that sees connections only.
+        Width of the edge features; 0 for a layer that reads connections only.
     average_neighbours
-        Its root divides the sums.
+        Average number of neighbours, whose root divides the sums.
     fades
-        Whether messages fade with the length.
+        If true, messages fade with the length.
     """
 
     def __init__(self, width: int, features: int, average_neighbours: float, fades: bool) -> None:
         super().__init__()
-        # A map of [receiver, sender, edge] for the gate and one for what passes it, both split by
-        # what they act on: the parts for nodes are multiplied once per atom.
+        # Maps of [receiver, sender, edge] to the gate and to the gated value, split by operand, so
+        # that products for nodes run once per atom and not once per edge.
         self.receiver = nn.Linear(width, 2 * width)
         self.sender = nn.Linear(width, 2 * width, bias=False)
         self.edge = nn.Linear(features, 2 * width, bias=False) if features else None
@@ -41,7 +41,7 @@ class CGConvolution(nn.Module):
         self.fades = fades
 
     def forward(self, nodes: Tensor, features: EdgeFunctions | None, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+        """Compute new node features [n_atoms, width]."""
         values = geometry.of_receiver(self.receiver(nodes))
         values = values + geometry.of_sender(self.sender(nodes))
         if self.edge is not None and features is not None:
@@ -55,9 +55,9 @@ class CGConvolution(nn.Module):
 
 
 class CGCNN(MessagePassing):
-    """CGCNN over connections; over lengths too if asked for, and always as a potential.
+    """CGCNN over connections; over lengths too if requested, and always as a potential.
 
-    As wide as `hidden_dim` says; HydraGNN makes it as wide as its input.
+    Its width is `hidden_dim`; in HydraGNN it is the width of the input.
     """
 
     def __init__(
@@ -74,5 +74,5 @@ class CGCNN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:
-        """Gaussians of the lengths and the attributes, if there are any."""
+        """Compute Gaussians of the lengths, and attributes; None if there are none."""
         return self.reader(geometry) if self.reader.size else None

@@ -20,7 +20,7 @@ from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, Table
 from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
 
 _KNOTS_PER_FUNCTION = 8
-"""A spline then follows the fastest oscillation of the radial functions to about a hundredth."""
+"""Number of knots per function, for errors of about a hundredth in the fastest oscillation."""
 
 
 class AngularEdges(NamedTuple):
@@ -31,17 +31,17 @@ class AngularEdges(NamedTuple):
     radial
         Radial functions at the knots [n_knots, num_radial].
     at_edges
-        Reads functions at the length of each edge, times the envelope.
+        Interpolation at the length of each edge, times the envelope.
     by_degree
         Radial functions of each degree at the knots [num_spherical, n_knots, num_radial].
     at_places
-        Reads functions at the places of ``incoming``; zero if there is no edge.
+        Interpolation at the places of ``incoming``; zero where a place has no edge.
     incoming, outgoing
-        Edges by their receiver and by their sender.
+        Tables of the edges by receiver and by sender.
     harmonics_in
         Spherical harmonics of the incoming edges, by degree [n_rows, n_places, 2 l + 1].
     harmonics_out
-        Those of the outgoing edges, of all degrees [n_rows, n_places, (l_max + 1)²].
+        Spherical harmonics of the outgoing edges, all degrees [n_rows, n_places, (l_max + 1)²].
     attributes
         Other edge features [n_edges, k]; None if there are none.
     """
@@ -57,26 +57,26 @@ class AngularEdges(NamedTuple):
     attributes: Tensor | None
 
     def of_length(self, network: nn.Module) -> Tensor:
-        """Values of a network of the radial functions at each edge, times the envelope."""
+        """Compute a network of the radial functions at each edge, times the envelope."""
         # Under autocast a product is less precise than its operands.
         return self.at_edges(network(self.radial).to(self.radial.dtype))
 
 
 class AngularMessages(nn.Module):
-    """Σ_k x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α) over the edges k → j, at each edge j → i.
+    """Sum Σ_k x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α) over edges k → j, at each edge j → i.
 
-    By the addition theorem P_l is a sum of products of the two edges' harmonics. The sum over k is
-    therefore taken once per atom j, not once per pair of edges, and no triplets are listed. It
-    includes k = i, which the paper leaves out: that term is a function of the edge alone.
+    By the addition theorem P_l is a sum of products of the two edges' harmonics. So the sum over k
+    is computed once per atom j, not once per pair of edges, and no triplets are listed. It includes
+    k = i, which the paper omits; that term is a function of the edge alone.
 
     Parameters
     ----------
     width
-        Of the messages.
+        Width of the messages.
     degrees, radial
         Numbers of angular and of radial functions.
     bottleneck
-        Width of the basis in between.
+        Width of the intermediate basis.
     """
 
     def __init__(self, width: int, degrees: int, radial: int, bottleneck: int) -> None:
@@ -86,7 +86,7 @@ class AngularMessages(nn.Module):
         self.wide = nn.Linear(bottleneck, width, bias=False)
 
     def forward(self, messages: Tensor, edges: AngularEdges) -> Tensor:
-        """From messages along k → j to those along j → i, [n_edges, width] each."""
+        """Compute messages along j → i from those along k → j, [n_edges, width] each."""
         weight = (self.wide.weight @ self.narrow.weight).view(self.width, self.degrees, -1)
         at_knots = torch.bmm(edges.by_degree, weight.permute(1, 2, 0)).to(edges.radial.dtype)
         filled = edges.incoming.fill(messages)
@@ -99,7 +99,7 @@ class AngularMessages(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two layers around which the input is added."""
+    """Two layers with a residual connection."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -107,27 +107,27 @@ class Residual(nn.Module):
         self.second = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features [n, width] with the residual added."""
+        """Compute features [n, width] with the residual added."""
         return x + functional.silu(self.second(functional.silu(self.first(x))))
 
 
 class DimeNetLayer(nn.Module):
     """Embedding, interaction and output block: from atoms to edges, among them, and back.
 
-    As HydraGNN stacks them, with a residual around all three. Layers are smooth (SiLU, as in the
-    paper) whatever the activation of the heads.
+    Layers are stacked as in HydraGNN, with a residual around all three blocks. They are smooth
+    (SiLU, as in the paper) whatever the activation of the heads.
 
     Parameters
     ----------
     architecture
-        `num_radial`, `num_spherical`, `basis_emb_size`, `int_emb_size`, `out_emb_size`,
-        `num_before_skip` and `num_after_skip`.
+        Section with `num_radial`, `num_spherical`, `basis_emb_size`, `int_emb_size`,
+        `out_emb_size`, `num_before_skip` and `num_after_skip`.
     width
-        Of the node features.
+        Width of the node features.
     attributes
         Number of edge features other than lengths.
     scale
-        What to multiply sums of messages by.
+        Factor of the sums of messages.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class DimeNetLayer(nn.Module):
         super().__init__()
         radial, inner = architecture.num_radial, architecture.int_emb_size
         self.scale = scale
-        # The map of [x_i | x_j | lengths | attributes], split by what it acts on. What follows
-        # from the length alone is computed at the knots.
+        # Map of [x_i | x_j | lengths | attributes], split by operand. Functions of the length alone
+        # are computed at the knots.
         self.receiver = nn.Linear(width, width)
         self.sender = nn.Linear(width, width, bias=False)
         self.length = nn.Sequential(
@@ -169,7 +169,7 @@ class DimeNetLayer(nn.Module):
         )
 
     def forward(self, state: NodeState, features: AngularEdges, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         x = self._embed(state.scalars, features, geometry)
         filters = features.of_length(self.filter)
         messages = functional.silu(self.down(functional.silu(self.other(x)) * filters))
@@ -196,11 +196,11 @@ class DimeNet(MessagePassing):
     ) -> None:
         super().__init__(architecture, statistics, width, depth)
         radial, degrees = architecture.num_radial, architecture.num_spherical
-        # The paper's exponent is that of the envelope's polynomial, less one.
+        # The exponent in the paper is one less than that of the envelope's polynomial.
         self.cutoff, self.exponent = statistics.cutoff, architecture.envelope_exponent + 1
         self.knots = Knots(_KNOTS_PER_FUNCTION * (radial + degrees), statistics.cutoff)
         self.basis = BesselBasis(radial, statistics.cutoff)
-        # As PaiNN's: mean square one where neighbours are equally dense everywhere.
+        # Like PaiNN's gain: mean square one for neighbours of uniform density.
         self.gain = (statistics.cutoff**3 / 3.0) ** 0.5
         intervals = self.knots.intervals
         lengths = [step * statistics.cutoff / intervals for step in range(-1, intervals + 2)]
@@ -215,7 +215,7 @@ class DimeNet(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> AngularEdges:
-        """Radial functions, harmonics, and where the edges of each atom are."""
+        """Compute radial functions and harmonics, and tables of the edges of each atom."""
         lengths = geometry.lengths
         envelope = polynomial_envelope(lengths, self.cutoff, self.exponent)
         countable = lengths.device.type == "cpu"

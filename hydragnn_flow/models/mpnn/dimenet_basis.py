@@ -18,34 +18,34 @@ from torch import Tensor
 from hydragnn_flow.models.geometry import sum_by
 
 _ROW = 12
-"""Edges in a row of :class:`EdgeTable`: more leave more places empty, fewer make more rows."""
+"""Number of edges in a row of :class:`EdgeTable`: more waste places, fewer make more rows."""
 _WASTE = 1.25
-"""Places that one long row for each atom may take, of those that rows of twelve take."""
+"""Largest ratio of places with one long row per atom to places in rows of twelve."""
 
 
 def spherical_bessel(
     lengths: Sequence[float], cutoff: float, degrees: int, size: int
 ) -> NDArray[np.float64]:
-    """Spherical Bessel functions j_l(z_ln d / c) that are zero at the cutoff c.
+    """Compute spherical Bessel functions j_l(z_ln d / c) that are zero at the cutoff c.
 
-    Of mean square one in a sphere of that radius. Gasteiger et al., DimeNet, arXiv:2003.03123,
+    Their mean square is one in the sphere of radius c. Gasteiger et al., DimeNet, arXiv:2003.03123,
     equation 6.
 
     Parameters
     ----------
     lengths
-        [n] in Å; a negative one continues the function.
+        Lengths d [n] in Å; negative ones continue the function.
     cutoff
-        c [Å].
+        Cutoff c of the neighbour list [Å].
     degrees
-        l = 0 … degrees - 1.
+        Number of degrees: l = 0 … degrees - 1.
     size
-        Functions of each degree.
+        Number of functions of each degree.
 
     Returns
     -------
     NDArray[np.float64]
-        [degrees, n, size].
+        Values [degrees, n, size].
     """
     zeros = _zeros(degrees, size)
     values = np.empty((degrees, len(lengths), size))
@@ -58,7 +58,7 @@ def spherical_bessel(
 
 
 def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
-    """First zeros [degrees, size]: between two of one degree there is one of the next."""
+    """Return the first zeros [degrees, size]; those of successive degrees interlace."""
     found = np.arange(1, size + degrees) * math.pi
     zeros = [found[:size]]
     for degree in range(1, degrees):
@@ -69,20 +69,20 @@ def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
 
 
 class EdgeTable(NamedTuple):
-    """The edges of each atom in one or more rows of places, the last filled up with zeros.
+    """Edges of each atom in one or more rows of equal length, padded with zeros.
 
-    Products of matrices then run over the edges of an atom.
+    Matrix products can then run over the edges of an atom.
 
     Attributes
     ----------
     places
-        Place of each edge, int64 [n_edges].
+        Flat index of each edge in the table, int64 [n_edges].
     owners
         Atom of each row, int64 [n_rows]; None if each atom has one row.
     shape
         Number of rows, and of places in each.
     n_atoms
-        Number of atoms.
+        Number of atoms in the batch.
     """
 
     places: Tensor
@@ -91,38 +91,38 @@ class EdgeTable(NamedTuple):
     n_atoms: int
 
     def fill(self, edges: Tensor) -> Tensor:
-        """From [n_edges, d] to [n_rows, n_places, d]."""
+        """Arrange [n_edges, d] as [n_rows, n_places, d]."""
         n_rows, n_places = self.shape
         places = edges.new_zeros((n_rows * n_places, edges.shape[1]))
         return places.index_copy(0, self.places, edges).view(n_rows, n_places, edges.shape[1])
 
     def read(self, rows: Tensor) -> Tensor:
-        """From [n_rows, n_places, d] to [n_edges, d]."""
+        """Read [n_edges, d] from [n_rows, n_places, d]."""
         return rows.flatten(0, 1).index_select(0, self.places)
 
     def of_owner(self, atoms: Tensor) -> Tensor:
-        """From [n_atoms, …] to [n_rows, …]."""
+        """Return each row's atom: [n_atoms, …] to [n_rows, …]."""
         return atoms if self.owners is None else atoms.index_select(0, self.owners)
 
     def sum(self, rows: Tensor) -> Tensor:
-        """From [n_rows, …] to [n_atoms, …]."""
+        """Sum the rows of each atom: [n_rows, …] to [n_atoms, …]."""
         return rows if self.owners is None else sum_by(rows, self.owners, self.n_atoms)
 
 
 def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
-    """Find the places of edges that belong to atoms [n_edges].
+    """Return a table of edges by the atom that they belong to.
 
     Parameters
     ----------
     atoms
         Atom of each edge, int64 [n_edges].
     n_atoms
-        Number of atoms.
+        Number of atoms in the batch.
     countable
-        Whether the numbers may be read. If so, each atom has one row as long as the longest where
-        that wastes little. If not, rows have twelve places, and how many there are follows from
-        the numbers of atoms and edges alone: some are left over, but the host need not wait for
-        a device to tell.
+        If true, numbers may be read from the device, and each atom gets one row of the longest
+        length if that wastes little. Otherwise rows have twelve places, and their number follows
+        from the numbers of atoms and edges: some are left over, but the host does not wait for the
+        device.
     """
     n_edges, device = atoms.shape[0], atoms.device
     degrees = sum_by(torch.ones_like(atoms), atoms, n_atoms)
@@ -143,5 +143,5 @@ def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
     if single:
         return EdgeTable(places, None, (n_rows, n_places), n_atoms)
     owners = torch.searchsorted(ends, torch.arange(n_rows, device=device), right=True)
-    # Rows left over have nothing but zeros in them, whoever owns them.
+    # Surplus rows contain only zeros, so their owner does not matter.
     return EdgeTable(places, owners.clamp(max=max(n_atoms - 1, 0)), (n_rows, n_places), n_atoms)

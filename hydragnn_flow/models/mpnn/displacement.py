@@ -15,24 +15,24 @@ from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import NodeState
 
 _REACH = 0.2
-"""How far a layer can move an atom with the average number of neighbours, all at one side [Å]."""
+"""Largest displacement by a layer [Å], with the average number of neighbours, all on one side."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges as a layer sees them.
+    """Edges with the current positions of the atoms.
 
     Attributes
     ----------
     geometry
-        With the atoms where the layers before have put them.
+        Geometry with the displacements of earlier layers.
     envelope
-        What messages fade with [n_edges, 1]. Which edges there are depends on where the atoms were
-        at first, so it must be zero wherever that distance or the present one is the cutoff.
+        Factor of messages [n_edges, 1]. The neighbour list depends on the original positions, so
+        the factor must be zero at the cutoff of the original length and of the current one.
     functions
-        Of the present lengths.
+        Functions of the current lengths.
     reader
-        Prepares functions of a geometry's edges, multiplied by a factor.
+        Function that prepares functions of a geometry's edges, multiplied by a factor.
     """
 
     geometry: Geometry
@@ -41,7 +41,7 @@ class Edges:
     reader: Callable[[Geometry, Tensor], EdgeFunctions]
 
     def at(self, state: NodeState) -> Edges:
-        """The same edges after the displacements in a state."""
+        """Return the edges after the displacements in a state."""
         if state.tensors is None:
             return self
         geometry = self.geometry.moved(state.tensors)
@@ -50,32 +50,32 @@ class Edges:
 
 
 class Displacement(nn.Module):
-    """How far a layer moves the atoms.
+    """Displacement of the atoms by a layer.
 
-    An atom is pushed along each edge by a bounded function of the message, which fades out at the
-    cutoff; the sum is divided by the average number of neighbours.
+    An atom is pushed along each edge by a bounded function of the message that fades out at the
+    cutoff. The sum is divided by the average number of neighbours.
 
     Parameters
     ----------
     width
-        Of the messages.
+        Width of the messages.
     average_neighbours
         Mean number of incoming edges of an atom.
     """
 
     def __init__(self, width: int, average_neighbours: float) -> None:
         super().__init__()
-        # Smooth whatever the activation of the other layers, like the messages.
+        # Smooth like the messages, whatever the activation of the other layers.
         self.size = nn.Sequential(
             nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1, bias=False), nn.Tanh()
         )
         self.reach = _REACH / average_neighbours
 
     def forward(self, state: NodeState, messages: Tensor, edges: Edges) -> Tensor:
-        """All displacements so far [n_atoms, 3] in Å, from messages [n_edges, width]."""
+        """Compute all displacements so far [n_atoms, 3] in Å, from messages [n_edges, width]."""
         geometry = edges.geometry
         sizes = self.size(messages) * (edges.envelope * self.reach)
-        # Shorter than one, so that nothing jumps where two atoms coincide.
+        # Shorter than unit vectors, so that the push is continuous where two atoms coincide.
         pushes = geometry.vectors / (geometry.lengths + 1.0) * sizes
         step = geometry.sum_at_receiver(pushes)
         return step if state.tensors is None else state.tensors + step

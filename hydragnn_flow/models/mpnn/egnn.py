@@ -23,12 +23,12 @@ from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
 
 @dataclass(frozen=True)
 class EGNNEdges(Edges):
-    """Edges that may be taken in slices.
+    """Edges that may be processed in slices.
 
     Attributes
     ----------
     slices
-        None where messages are needed edge by edge, or edges have more than a length.
+        Slices of the edges; None if messages are needed edge by edge or edges have attributes.
     """
 
     slices: list[EdgeSlice] | None = None
@@ -37,21 +37,21 @@ class EGNNEdges(Edges):
 class EGNNLayer(nn.Module):
     """Messages φ_e(h_i, h_j, d), node update φ_h(h_i, Σ messages), with the residual of the paper.
 
-    The second layer of φ_e is not a map of the first's output but a filter, a function of the
-    length that multiplies it. Errors of the forces after equally many steps are half as large,
-    and no product is left that runs over the edges.
+    Unlike in the paper, the second layer of φ_e is not a map of the first but a filter, a function
+    of the length that multiplies it. Force errors after equally many steps are half as large, and
+    no matrix product runs over the edges.
 
-    φ_e is smooth (SiLU, as in the paper) whatever the activation of the other layers: forces are
-    trained through its second derivative, which a ReLU does not have. Messages fade out at the
-    cutoff, and their sum is divided by the root of the average number of neighbours.
+    φ_e is smooth (SiLU, as in the paper) whatever the activation of the other layers: training on
+    forces takes its second derivative, which a ReLU lacks. Messages fade out at the cutoff, and
+    their sum is divided by the root of the average number of neighbours.
     """
 
     def __init__(
         self, width: int, features: int, name: str, average_neighbours: float, moves: bool
     ) -> None:
         super().__init__()
-        # φ_e's first layer on [h_i | h_j | features], split so that the two node parts are
-        # multiplied once per atom, not once per edge.
+        # First layer of φ_e on [h_i | h_j | features], split so that products for nodes run once
+        # per atom, not once per edge.
         self.receiver = nn.Linear(width, width)
         self.sender = nn.Linear(width, width, bias=False)
         self.edge = nn.Linear(features, width, bias=False)
@@ -63,7 +63,7 @@ class EGNNLayer(nn.Module):
         self.displacement = Displacement(width, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: EGNNEdges, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         nodes, tensors = state.scalars, state.tensors
         edges = features.at(state)
         to_receivers, to_senders = self.receiver(nodes), self.sender(nodes)
@@ -74,7 +74,7 @@ class EGNNLayer(nn.Module):
                 to_receivers, to_senders, shift, filters, weights, features.slices
             )
         else:
-            # In place: none of the three is needed for a gradient.
+            # In place, because no gradient needs these three.
             hidden = geometry.of_receiver(to_receivers).add_(geometry.of_sender(to_senders))
             hidden = smooth_silu(hidden.add_(edges.functions.of(self.edge)))
             messages = hidden * edges.functions.of(self.filter)
@@ -87,11 +87,11 @@ class EGNNLayer(nn.Module):
 
 
 class EGNN(MessagePassing):
-    """EGNN on Gaussians of the length, where the paper has its square.
+    """EGNN on Gaussians of the length, instead of the paper's squared length.
 
     The square resolves bond lengths poorly; the Gaussians make forces learnable. With
-    `equivariance` all layers but the last, after which nothing reads where the atoms are, move
-    them too.
+    `equivariance` all layers but the last one also move the atoms; nothing reads positions after
+    the last.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class EGNN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EGNNEdges:
-        """Gaussians of the lengths, and the attributes, for functions that fade at the cutoff."""
+        """Compute Gaussians of the lengths, and attributes; their functions fade at the cutoff."""
         envelope = geometry.envelope
         functions = self.reader(geometry, envelope)
         slices = None

@@ -1,4 +1,4 @@
-"""GAT: graph attention, in its second version. Brody et al., arXiv:2105.14491."""
+"""GAT: graph attention, version 2. Brody et al., arXiv:2105.14491."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ from hydragnn_flow.models.mpnn.layers import convolutions
 HEADS = 6
 """Number of heads, each as wide as the node features."""
 NEGATIVE_SLOPE = 0.05
-"""Slope of the leaky rectifier in the attention. Both values are HydraGNN's."""
+"""Slope of the leaky ReLU in the attention. Both values are HydraGNN's."""
 
 
 class GATEdges(NamedTuple):
-    """Functions of the edges, if they have features, and the sums over neighbours."""
+    """Functions of the edges, if they have features, and sums over neighbours."""
 
     functions: EdgeFunctions | None
     neighbours: NeighbourSums
 
 
 class GATConvolution(nn.Module):
-    """Each head averages its map of the neighbours and of the atom itself, by attention.
+    """Average of mapped features of the neighbours and the atom itself, by attention of each head.
 
-    As PyG's ``GATv2Conv`` with self loops; one more linear map joins the heads, as HydraGNN has it
-    where global attention is on.
+    Like PyG's ``GATv2Conv`` with self loops. A linear map joins the heads, as in HydraGNN with
+    global attention.
 
-    Where edges have lengths, the exponential of an attention is multiplied by the envelope, above
-    and below the line: a neighbour at the cutoff has no weight, and nothing jumps when it leaves.
-    The attention itself is multiplied too, or a strong one would bring its weight in a step that is
-    steep, though not a jump.
+    If edges have lengths, the exponential of an attention is multiplied by the envelope, in
+    numerator and denominator. So a neighbour at the cutoff has no weight, and nothing jumps when it
+    leaves. The attention itself is multiplied too, because the weight of a strong one would
+    otherwise rise continuously but very steeply.
 
     Parameters
     ----------
     width
-        Of the node features and of each head.
+        Width of the node features and of each head.
     features
-        Width of the edge features; 0 for a layer that sees connections only.
+        Width of the edge features; 0 for a layer that reads connections only.
     dropout
         Fraction of attention weights left out in training.
     fades
-        Whether attention fades with the length.
+        If true, attention fades with the length.
     """
 
     def __init__(self, width: int, features: int, dropout: float, fades: bool) -> None:
@@ -63,9 +63,9 @@ class GATConvolution(nn.Module):
         self.fades = fades
 
     def forward(self, nodes: Tensor, edges: GATEdges, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+        """Compute new node features [n_atoms, width]."""
         values, asking = self.sender(nodes), self.receiver(nodes)
-        # Added in place: as wide as all heads, these are the largest tensors by far.
+        # Added in place, because these are by far the largest tensors.
         hidden = geometry.of_receiver(asking).add_(geometry.of_sender(values))
         if self.edge is not None and edges.functions is not None:
             hidden = hidden.add_(edges.functions.of(self.edge))
@@ -86,20 +86,20 @@ class GATConvolution(nn.Module):
         return new
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        """Attention before the softmax [n, heads]; overwrites ``hidden`` [n, heads * width]."""
+        """Compute logits of attention [n, heads]; overwrites ``hidden`` [n, heads * width]."""
         bent = functional.leaky_relu(hidden, NEGATIVE_SLOPE, inplace=True)
         return (bent.view(-1, *self.attention.shape) * self.attention).sum(dim=2)
 
     def _peak(self, logits: Tensor, own: Tensor, geometry: Geometry) -> Tensor:
-        """Largest at each atom [n_atoms, heads]; taken away so that no exponential overflows."""
+        """Return the largest logits at each atom [n_atoms, heads], subtracted against overflow."""
         index = geometry.receiver[:, None].expand_as(logits)
         return own.scatter_reduce(0, index, logits, "amax")
 
 
 class GAT(MessagePassing):
-    """GAT over connections; over lengths too if asked for, and always as a potential.
+    """GAT over connections; over lengths too if requested, and always as a potential.
 
-    The leaky rectifier has a kink, so the forces of a potential have small jumps.
+    The leaky ReLU has a kink, so the forces of a potential have small jumps.
     """
 
     def __init__(
@@ -116,6 +116,6 @@ class GAT(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
-        """Gaussians of the lengths and attributes, if there are any, and sums over neighbours."""
+        """Compute Gaussians of the lengths and attributes, if any, and sums over neighbours."""
         functions = self.reader(geometry) if self.reader.size else None
         return GATEdges(functions, neighbour_sums(geometry, HEADS))

@@ -14,10 +14,10 @@ from hydragnn_flow.models.mpnn.layers import convolutions
 
 
 class GINConvolution(nn.Module):
-    """A perceptron of (1 + ε) times the atom's features plus the sum of its neighbours'.
+    """Perceptron of (1 + ε) times the atom's features plus the sum of its neighbours'.
 
-    ε is learnt. It starts from the paper's 0; HydraGNN starts from 100, beside which twenty
-    neighbours hardly count and which no usual learning rate moves.
+    ε is learnt. It starts from the paper's 0. HydraGNN starts from 100, compared with which twenty
+    neighbours hardly count, and which usual learning rates hardly change.
     """
 
     def __init__(self, width: int, name: str, average_neighbours: float) -> None:
@@ -29,13 +29,13 @@ class GINConvolution(nn.Module):
         self.scale = average_neighbours**-0.5
 
     def forward(self, nodes: Tensor, features: NeighbourSums, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+        """Compute new node features [n_atoms, width]."""
         total = self.own(nodes) + self.scale * features.sum(nodes)
         new: Tensor = self.perceptron(total)
         return new
 
     def own(self, nodes: Tensor) -> Tensor:
-        """(1 + ε) times the atom's features [n_atoms, width]."""
+        """Compute (1 + ε) times the atom's features [n_atoms, width]."""
         return (1.0 + self.epsilon) * nodes
 
 
@@ -55,5 +55,5 @@ class GIN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> NeighbourSums:
-        """Sums over the neighbours."""
+        """Return the sums over neighbours."""
         return neighbour_sums(geometry)

@@ -1,4 +1,4 @@
-"""Wrappers of a type's layers, called as these are."""
+"""Wrappers of a type's layers, with the same call signature."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from hydragnn_flow.models.normalization import Normalization
 
 
 class Convolution(nn.Module):
-    """A convolution of invariant features, then normalisation, activation and a residual.
+    """Convolution of invariant features, with normalisation, activation and residual connection.
 
     Parameters
     ----------
     convolution
-        Called as ``convolution(nodes, features, geometry)``; gives new nodes [n_atoms, width].
+        Module called as ``convolution(nodes, features, geometry)``; returns [n_atoms, width].
     width
-        Of the node features.
+        Width of the node features.
     architecture
-        Of its activation and normalisation.
+        Section with activation and normalisation.
     default
-        Normalisation where the architecture names none.
+        Normalisation if the section names none.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Convolution(nn.Module):
         self.activation = activation(architecture.activation_function)
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         new: Tensor = self.convolution(state.scalars, features, geometry)
         return NodeState(state.scalars + self.activation(self.norm(new, geometry)))
 
@@ -50,29 +50,29 @@ def convolutions(
     make: Callable[[], nn.Module],
     default: str = "layer",
 ) -> nn.ModuleList:
-    """The layers of a type that is nothing but convolutions.
+    """Return the layers of a type that only consists of convolutions.
 
     Parameters
     ----------
     architecture, width, depth
-        As a type gets them.
+        Arguments of the type.
     make
-        Makes the convolution of a layer.
+        Function that makes the convolution of a layer.
     default
-        Normalisation where the architecture names none.
+        Normalisation if the architecture names none.
     """
     return nn.ModuleList(Convolution(make(), width, architecture, default) for _ in range(depth))
 
 
 class Followed(nn.Module):
-    """A layer whose invariant features then pass through a normalisation or conditioning.
+    """Layer with a normalisation or conditioning of its invariant features.
 
     Parameters
     ----------
     layer
-        Message passing.
+        Message-passing layer, perhaps wrapped already.
     after
-        Called as ``after(nodes, geometry)``; gives new nodes [n_atoms, width].
+        Module called as ``after(nodes, geometry)``; returns new nodes [n_atoms, width].
     """
 
     def __init__(self, layer: nn.Module, after: nn.Module) -> None:
@@ -81,6 +81,6 @@ class Followed(nn.Module):
         self.after = after
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         new: NodeState = self.layer(state, features, geometry)
         return new._replace(scalars=self.after(new.scalars, geometry))

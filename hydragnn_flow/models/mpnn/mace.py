@@ -1,4 +1,4 @@
-"""MACE: messages between many atoms at once. Batatia et al., arXiv:2206.07697."""
+"""MACE: messages of many-body order. Batatia et al., arXiv:2206.07697."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
 from hydragnn_flow.models.radial import polynomial_envelope
 
 SILU_GAIN = 1.6765
-"""SiLU of a normal variable of variance one has a mean square of 0.3558; this makes it one."""
+"""Factor that makes the mean square of SiLU one: it is 0.3558 for a standard normal variable."""
 
 
 class EdgeFeatures(NamedTuple):
@@ -35,12 +35,12 @@ class EdgeFeatures(NamedTuple):
     Attributes
     ----------
     radial
-        [n_edges, size].
+        Radial features [n_edges, size].
     harmonics
-        Spherical harmonics of the directions, times the envelope and the scale of a sum
-        [n_edges, (max_ell + 1)²].
+        Spherical harmonics of the directions, times the envelope and the scale of a sum [n_edges,
+        (max_ell + 1)²].
     elements
-        Row of each atom in the tables by element [n_atoms].
+        Row of each atom's element in tables by element [n_atoms].
     """
 
     radial: Tensor
@@ -49,20 +49,20 @@ class EdgeFeatures(NamedTuple):
 
 
 class Degrees(NamedTuple):
-    """The highest degrees in a layer.
+    """Highest degrees of the features in a layer.
 
     Attributes
     ----------
     nodes
-        Of the node features that go in.
+        Highest degree of the input node features.
     edges
-        Of the spherical harmonics.
+        Highest degree of the spherical harmonics.
     sums
-        Of the sums over neighbours.
+        Highest degree of the sums over neighbours.
     products
-        Of the products of these sums.
+        Highest degree of the products of these sums.
     outputs
-        Of the node features that come out.
+        Highest degree of the output node features.
     """
 
     nodes: int
@@ -73,12 +73,12 @@ class Degrees(NamedTuple):
 
 
 def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
-    """The highest degrees in each layer: what can arise there and matters for the last scalars.
+    """Return the highest degrees in each layer that can arise and influence the last scalars.
 
     Parameters
     ----------
     max_ell, node_max_ell
-        As in the configuration.
+        Keys `max_ell` and `node_max_ell` of the configuration.
     orders
         Correlation order of each layer.
     """
@@ -89,8 +89,8 @@ def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
     outputs = 0
     for order, possible in zip(reversed(orders), reversed(reached[:-1]), strict=True):
         products = min(outputs, order * max_ell)
-        # The square of any sum has a scalar part; a sum that stays alone must be of a degree that
-        # is needed itself.
+        # The square of any sum has a scalar part. Without products, only sums of the needed degrees
+        # matter.
         sums = max_ell if order > 1 else products
         nodes = min(possible, max(sums + max_ell, outputs))
         layers.insert(0, Degrees(nodes, max_ell, sums, products, outputs))
@@ -99,10 +99,10 @@ def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
 
 
 class RadialWeights(nn.Module):
-    """A weight for each path and channel of an edge, from its radial features.
+    """Weights of each path and channel of an edge, from its radial features.
 
-    As in the paper. HydraGNN feeds the scalars of both atoms as well, which makes the messages
-    quadratic in them, and what comes out of a few layers grows beyond all bounds with the weights.
+    This follows the paper. HydraGNN also uses the scalars of both atoms, which makes messages
+    quadratic in them, so that the output of a few layers grows without bound with the weights.
     """
 
     def __init__(self, features: int, width: int, paths: int) -> None:
@@ -113,7 +113,7 @@ class RadialWeights(nn.Module):
         self.shape = (paths, width)
 
     def forward(self, radial: Tensor) -> Tensor:
-        """Weights [n_edges, n_paths, width]."""
+        """Compute weights [n_edges, n_paths, width]."""
         hidden = functional.silu(self.first(radial)) * SILU_GAIN
         hidden = functional.silu(self.second(hidden)) * SILU_GAIN
         weights: Tensor = self.last(hidden)
@@ -121,7 +121,7 @@ class RadialWeights(nn.Module):
 
 
 class LinearByDegree(nn.Module):
-    """Mixes channels, each degree by itself; scalars get a bias."""
+    """Linear map of channels, separate for each degree; scalars get a bias."""
 
     def __init__(self, highest: int, width: int) -> None:
         super().__init__()
@@ -130,19 +130,19 @@ class LinearByDegree(nn.Module):
         )
 
     def forward(self, degrees: list[Tensor]) -> list[Tensor]:
-        """[n, 2 degree + 1, width] of each degree."""
+        """Map features [n, 2 degree + 1, width] of each degree."""
         return [linear(one) for linear, one in zip(self.maps, degrees, strict=True)]
 
 
 class TensorProduct(nn.Module):
-    """Messages: the sender's features times the harmonics of the edge, weighted by path.
+    """Messages: products of the sender's features and the edge's harmonics, weighted by path.
 
     Batatia et al., arXiv:2206.07697, equation 8, without the sum. Channels do not mix.
 
     Parameters
     ----------
     degrees
-        Of the layer.
+        Highest degrees in the layer.
     """
 
     def __init__(self, degrees: Degrees) -> None:
@@ -155,7 +155,7 @@ class TensorProduct(nn.Module):
             if couple_to(node, edge, result)
         ]
         counts = Counter(result for _, _, result in self.paths)
-        # So that sums over paths are of variance one: [2 edge + 1, 2 result + 1, 2 node + 1].
+        # Scaled for sums over paths of variance one: [2 edge + 1, 2 result + 1, 2 node + 1].
         tables = [
             clebsch_gordan(*path).transpose(1, 2, 0) * counts[path[2]] ** -0.5
             for path in self.paths
@@ -167,16 +167,16 @@ class TensorProduct(nn.Module):
         self.edge_sizes = [2 * edge + 1 for edge in range(degrees.edges + 1)]
 
     def forward(self, senders: list[Tensor], weights: Tensor, harmonics: Tensor) -> list[Tensor]:
-        """Messages of each degree [n_edges, 2 degree + 1, width].
+        """Compute messages of each degree [n_edges, 2 degree + 1, width].
 
         Parameters
         ----------
         senders
-            Of each degree [n_edges, 2 degree + 1, width].
+            Features of the senders by degree [n_edges, 2 degree + 1, width].
         weights
-            [n_edges, n_paths, width].
+            Weights of the paths [n_edges, n_paths, width].
         harmonics
-            [n_edges, (edges + 1)²].
+            Spherical harmonics of the edges [n_edges, (edges + 1)²].
         """
         by_degree = torch.split(harmonics, self.edge_sizes, dim=1)
         tables = iter(self.tables)
@@ -187,8 +187,8 @@ class TensorProduct(nn.Module):
             node, edge, result = path
             sender = senders[node]
             if 0 in path:
-                # The table is a number times the unit matrix. Products of many small matrices are
-                # slow, and here there need not be any.
+                # The table is a multiple of the unit matrix, so slow products of many small
+                # matrices can be avoided.
                 numbers = (by_degree[edge] * number)[:, :, None]
                 if edge == 0:
                     message = sender * (weight * numbers)
@@ -222,7 +222,7 @@ class MACELayer(nn.Module):
         self.after = LinearByDegree(degrees.products, width)
 
     def forward(self, state: NodeState, features: EdgeFeatures, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         old = [state.scalars[:, None]]
         if state.tensors is not None:
             for degree in range(1, self.degrees.nodes + 1):
@@ -235,9 +235,9 @@ class MACELayer(nn.Module):
         factors = torch.cat(sums, dim=1).transpose(0, 1)
         products = self.contraction(factors, features.elements)
         new = self.after([product.transpose(0, 1) for product in products])
-        # Under autocast these come in bfloat16, and the layers' sums would stay so.
+        # Under autocast the result is bfloat16, and sums over layers would stay so.
         new = [one.to(state.scalars.dtype) for one in new]
-        # A degree that is only in one of them stays as it is.
+        # A degree that only one of the two has is unchanged.
         both = zip_longest(old[: self.degrees.outputs + 1], new)
         scalars, *tensors = [_sum(first, second) for first, second in both]
         return NodeState(scalars[:, 0], torch.cat(tensors, dim=1) if tensors else None)
@@ -252,7 +252,7 @@ def _sum(first: Tensor | None, second: Tensor | None) -> Tensor:
 class MACE(MessagePassing):
     """MACE's interactions and product bases, each added to the features before it.
 
-    The last layer makes scalars only, as in the paper.
+    The last layer outputs scalars only, as in the paper.
     """
 
     first_energies = 0.1
@@ -267,7 +267,7 @@ class MACE(MessagePassing):
         self.scale = statistics.average_neighbours**-0.5
         self.radial = RadialFeatures(architecture, statistics)
         self.harmonics = SphericalHarmonics(architecture.max_ell)
-        # An element the training split lacks gets the mean of the others' weights, row n_elements.
+        # Elements outside the training split get the mean of the others' weights, row n_elements.
         n_elements = max(len(statistics.elements), 1)
         rows = [n_elements] * N_ELEMENTS
         for row, element in enumerate(statistics.elements):
@@ -283,11 +283,11 @@ class MACE(MessagePassing):
 
     @property
     def degrees(self) -> list[int]:
-        """As many as can matter for the last scalars."""
+        """Highest degrees between layers that can influence the last scalars."""
         return self._degrees
 
     def edge_features(self, geometry: Geometry) -> EdgeFeatures:
-        """Radial features and harmonics, and each atom's row in the tables by element."""
+        """Compute radial features and harmonics, and each atom's row in tables by element."""
         strength = polynomial_envelope(geometry.lengths, self.cutoff, self.exponent) * self.scale
         elements = geometry.elements
         return EdgeFeatures(
@@ -300,7 +300,7 @@ class MACE(MessagePassing):
 
 
 def _orders(architecture: Architecture, depth: int) -> list[int]:
-    """Correlation order of each of ``depth`` layers."""
+    """Return the correlation order of each of ``depth`` layers."""
     given = architecture.correlation
-    # Layers of a head are like the last of the network's.
+    # Layers of a head are like the last ones of the network.
     return [given] * depth if isinstance(given, int) else list(given[-depth:])

@@ -1,7 +1,7 @@
-"""Products of features that rotate with the frame, by Clebsch-Gordan coefficients.
+"""Products of equivariant features by Clebsch-Gordan coefficients.
 
 A feature of degree l has 2l + 1 components in e3nn's order and sign, and the parity (-1)^l of a
-spherical harmonic. Everything here is a table of numbers in float64, made once.
+spherical harmonic. All tables are float64 and computed once.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from hydragnn_flow.models.exact import pack_exact, unpack_exact
 Array = NDArray[np.float64]
 
 Monomial = tuple[int, ...]
-"""A product of components, ascending; component m of degree l has the number l² + m."""
+"""Product of components, in ascending order; component m of degree l has the number l² + m."""
 
 
 class Table(nn.Module):
-    """Constants in the precision of whatever they are multiplied with, float64 included.
+    """Constants in the precision of whatever they are multiplied with, up to float64.
 
     Parameters
     ----------
     values
-        Any shape.
+        Array of the constants, of any shape.
     """
 
     bits: Tensor
@@ -42,24 +42,24 @@ class Table(nn.Module):
         self.register_buffer("bits", pack_exact(values.ravel().tolist()), persistent=False)
 
     def forward(self, like: Tensor) -> Tensor:
-        """The values in the precision of ``like``."""
+        """Return the values in the precision of ``like``."""
         return unpack_exact(self.bits).to(like.dtype).view(self.shape)
 
 
 def components(degree: int) -> slice:
-    """Slice of the components of a degree among those of all degrees."""
+    """Return the slice of a degree's components among those of all degrees."""
     return slice(degree**2, (degree + 1) ** 2)
 
 
 @cache
 def clebsch_gordan(first: int, second: int, degree: int) -> Array:
-    """Coefficients [2 first + 1, 2 second + 1, 2 degree + 1].
+    """Return coefficients [2 first + 1, 2 second + 1, 2 degree + 1].
 
-    Components of variance one in two independent factors give components of variance one.
+    Independent factors with components of variance one give components of variance one.
     """
     from e3nn import o3  # takes seconds to import
 
-    # e3nn computes with torch and remembers the result: not on whatever device is the default.
+    # e3nn computes with torch and caches the result, so not on the current default device.
     with torch.device("cpu"):
         symbols = o3.wigner_3j(first, second, degree, dtype=torch.float64).numpy()
     scaled: Array = symbols * math.sqrt(2 * degree + 1)
@@ -67,7 +67,7 @@ def clebsch_gordan(first: int, second: int, degree: int) -> Array:
 
 
 def couple_to(first: int, second: int, degree: int) -> bool:
-    """Whether a product of two degrees has one of the third, with the parity of harmonics."""
+    """Return whether two degrees couple to the third, with the parity of harmonics."""
     return abs(first - second) <= degree <= first + second and _even(first, second, degree)
 
 
@@ -78,13 +78,13 @@ def _even(*degrees: int) -> bool:
 class SphericalHarmonics(nn.Module):
     """Real spherical harmonics of all degrees up to the highest, of mean square one on the sphere.
 
-    Each degree is the product of the one below with the direction. For a zero vector only that of
-    degree zero is not zero.
+    Each degree is the product of the one below with the direction. For a zero vector all but degree
+    zero vanish.
 
     Parameters
     ----------
     highest
-        Highest degree.
+        Highest degree of the harmonics.
     """
 
     def __init__(self, highest: int) -> None:
@@ -93,16 +93,16 @@ class SphericalHarmonics(nn.Module):
 
     @staticmethod
     def _step(degree: int) -> Array:
-        """From degree - 1 times the direction, [(2 degree - 1) * 3, 2 degree + 1]."""
+        """Return the map from degree - 1 times direction, [(2 degree - 1) * 3, 2 degree + 1]."""
         table = clebsch_gordan(degree - 1, 1, degree)
-        # Along y, e3nn's polar axis, only the middle component is not zero, and it is the root of
-        # 2 degree + 1.
+        # Along y, e3nn's polar axis, only the middle component is nonzero; it is the root of 2
+        # degree + 1.
         pole = table[degree - 1, 1, degree] * math.sqrt((2 * degree - 1) * 3)
         scaled: Array = table * (math.sqrt(2 * degree + 1) / pole)
         return scaled.reshape(-1, 2 * degree + 1)
 
     def forward(self, directions: Tensor) -> Tensor:
-        """Harmonics [n, (highest + 1)²] of directions [n, 3]."""
+        """Compute harmonics [n, (highest + 1)²] of directions [n, 3]."""
         first = directions * math.sqrt(3.0)
         degrees = [torch.ones_like(directions[:, :1]), first]
         for step in self.steps:
@@ -113,26 +113,26 @@ class SphericalHarmonics(nn.Module):
 
 @cache
 def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomial], Array]:
-    """All independent features of one degree that are products of ``order`` factors of one feature.
+    """Return all independent products of ``order`` factors of one feature, of a given degree.
 
-    The features of Batatia et al., arXiv:2206.07697, equation 10, less those that are sums of
-    others because factors commute.
+    These are the features of Batatia et al., arXiv:2206.07697, equation 10, without those that are
+    sums of others because factors commute.
 
     Parameters
     ----------
     highest
         Highest degree of the factors.
     order
-        Number of factors.
+        Number of factors in each product.
     degree
-        Of the products.
+        Degree of the products.
 
     Returns
     -------
     monomials
         Products of components that are needed, sorted.
     coefficients
-        [n_features, 2 degree + 1, n_monomials]; of variance about one where components have it.
+        Coefficients [n_features, 2 degree + 1, n_monomials]; variance one stays about one.
     """
     features = [
         feature
@@ -156,7 +156,7 @@ Polynomial = dict[tuple[int, Monomial], float]
 
 
 def _trees(factors: Sequence[int], degree: int) -> list[Array]:
-    """Every way to couple the factors from left to right, [2 l₁ + 1, …, 2 degree + 1] each."""
+    """Return all couplings of the factors from left to right, [2 l₁ + 1, …, 2 degree + 1] each."""
     # Intermediate products may have either parity.
     trees = {factors[0]: [np.eye(2 * factors[0] + 1)]}
     for factor in factors[1:]:
@@ -171,7 +171,7 @@ def _trees(factors: Sequence[int], degree: int) -> list[Array]:
 
 
 def _polynomial(factors: Sequence[int], tree: Array) -> Polynomial:
-    """Polynomial that a tree computes from factors that are all the same feature."""
+    """Return the polynomial that a coupling gives if all factors are the same feature."""
     found: Polynomial = {}
     for *indices, component in np.argwhere(np.abs(tree) > 1e-12).tolist():
         places = zip(factors, indices, strict=True)
@@ -182,18 +182,18 @@ def _polynomial(factors: Sequence[int], tree: Array) -> Polynomial:
 
 
 def _independent(polynomials: list[Polynomial]) -> list[Polynomial]:
-    """Orthonormal polynomials that span the given ones.
+    """Return orthonormal polynomials that span the given ones.
 
-    By Gram and Schmidt's method, whose result, unlike a decomposition's, is the same on every
-    machine: the weights of a network refer to it.
+    Gram and Schmidt's method, unlike a matrix decomposition, gives the same result on every
+    machine; the weights of a network refer to it.
     """
     keys = sorted({key for polynomial in polynomials for key in polynomial})
-    # As if each monomial were written in all its orders, in a tensor of equal numbers.
+    # Norms are those of the symmetric tensor that has each monomial in all orders of its factors.
     scales = np.array([_orders(monomial) ** -0.5 for _, monomial in keys])
     basis: list[Array] = []
     for polynomial in polynomials:
         vector = np.array([polynomial.get(key, 0.0) for key in keys]) * scales
-        for _ in range(2):  # once more against rounding
+        for _ in range(2):  # twice against rounding
             for other in basis:
                 vector = vector - other * (other @ vector)
         rest = float(np.linalg.norm(vector))
@@ -210,6 +210,6 @@ def _independent(polynomials: list[Polynomial]) -> list[Polynomial]:
 
 
 def _orders(monomial: Monomial) -> int:
-    """Number of orders its factors can be written in."""
+    """Return the number of distinct orders of a monomial's factors."""
     repeats = math.prod(math.factorial(count) for count in Counter(monomial).values())
     return math.factorial(len(monomial)) // repeats

@@ -1,4 +1,4 @@
-"""MACE's radial features: a basis of the length, which may be transformed by element before."""
+"""MACE's radial features: a basis of the length, which may first be transformed by element."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class ChebyshevBasis(nn.Module):
     Parameters
     ----------
     size
-        Number of polynomials.
+        Number of polynomials in the basis.
     cutoff
-        Where their argument is 1 [Å].
+        Length at which their argument is 1 [Å].
     """
 
     def __init__(self, size: int, cutoff: float) -> None:
@@ -30,9 +30,9 @@ class ChebyshevBasis(nn.Module):
         self.cutoff = cutoff
 
     def forward(self, lengths: Tensor) -> Tensor:
-        """Features [n_edges, size] of lengths [n_edges, 1] in Å."""
-        # Beyond ±1 they grow without bound, so the lengths are mapped to that interval; HydraGNN
-        # feeds them in Å.
+        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å."""
+        # Outside ±1 they grow without bound, so lengths are mapped to that interval. HydraGNN uses
+        # lengths in Å as they are.
         x = lengths * (2.0 / self.cutoff) - 1.0
         polynomials = [torch.ones_like(x), x]
         while len(polynomials) <= self.size:
@@ -41,15 +41,15 @@ class ChebyshevBasis(nn.Module):
 
 
 class AgnesiTransform(nn.Module):
-    """From the cutoff at zero length towards 0, steepest about where the elements bond.
+    """Transform that falls from the cutoff at zero length to 0, steepest about at bond lengths.
 
-    Witt et al., doi:10.1063/5.0158783, with the constants of MACE; there it goes from 1 to 0, a
-    range in which a basis made for lengths up to the cutoff hardly changes.
+    Witt et al., doi:10.1063/5.0158783, with the constants of MACE. There it falls from 1 to 0, but
+    a basis for lengths up to the cutoff hardly changes in this range.
 
     Parameters
     ----------
     cutoff
-        Of the basis [Å].
+        Cutoff of the basis [Å].
     """
 
     q, p, a = 0.9183, 4.5791, 1.0805
@@ -59,19 +59,19 @@ class AgnesiTransform(nn.Module):
         self.cutoff = cutoff
 
     def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
-        """[n_edges, 1] in Å, from lengths and sums of covalent radii [n_edges, 1] in Å."""
+        """Transform lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
         x = lengths / (0.5 * radii)
         # x^q / (1 + x^(q - p)) without negative powers, which overflow at short lengths.
         return self.cutoff / (1.0 + self.a * x.pow(self.p) / (1.0 + x.pow(self.p - self.q)))
 
 
 class SoftTransform(nn.Module):
-    """The length, but changing less below where the elements bond; as in MACE.
+    """Transform that changes the length less below bond lengths; as in MACE.
 
     Parameters
     ----------
     cutoff
-        Where the length no longer changes [Å].
+        Cutoff of the basis [Å]; not used.
     """
 
     a, b = 0.2, 3.0
@@ -80,20 +80,20 @@ class SoftTransform(nn.Module):
         super().__init__()
 
     def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
-        """[n_edges, 1] in Å, from lengths and sums of covalent radii [n_edges, 1] in Å."""
+        """Transform lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
         x = lengths / (0.25 * radii)
         return lengths + 0.5 * torch.tanh(-x - self.a * x.pow(self.b)) + 0.5
 
 
 class RadialFeatures(nn.Module):
-    """Features of the edges beside their directions.
+    """Features of the edges other than their directions.
 
     Parameters
     ----------
     architecture
-        `radial_type`, `num_radial` and `distance_transform`.
+        Section with `radial_type`, `num_radial` and `distance_transform`.
     statistics
-        Of the training split.
+        Statistics of the training split.
     """
 
     radii: Tensor
@@ -119,15 +119,15 @@ class RadialFeatures(nn.Module):
             self.transform = transforms[architecture.distance_transform](statistics.cutoff)
         bases = {"bessel": BesselBasis, "gaussian": GaussianBasis, "chebyshev": ChebyshevBasis}
         self.basis = bases[kind](size, statistics.cutoff)
-        # Bessel functions are small; with this their mean square within the cutoff is one.
+        # Scale of Bessel functions that makes their mean square within the cutoff one.
         self.factor = (statistics.cutoff**3 / 3) ** 0.5 if kind == "bessel" else 1.0
         self.size = size + statistics.n_attributes
 
     def forward(self, geometry: Geometry) -> Tensor:
-        """Features [n_edges, size]: the basis, then the attributes of the edges."""
+        """Compute features [n_edges, size]: the basis, then the attributes of the edges."""
         lengths = geometry.lengths
         if self.transform is not None:
-            assert geometry.elements is not None  # the constructor has seen to it
+            assert geometry.elements is not None  # the constructor has checked the store
             radii = self.radii.index_select(0, geometry.elements)
             radii = geometry.of_sender(radii) + geometry.of_receiver(radii)
             lengths = self.transform(lengths, radii)

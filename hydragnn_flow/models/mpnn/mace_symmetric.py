@@ -1,4 +1,4 @@
-"""MACE's product basis: features of several neighbours from powers of those of one."""
+"""MACE's product basis: many-body features from powers of the sum over neighbours."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hydragnn_flow.models.mpnn.mace_couplings import Array, Monomial, Table, sym
 class SymmetricContraction(nn.Module):
     """Independent products of up to ``order`` factors, summed with weights of the atom's element.
 
-    Batatia et al., arXiv:2206.07697, equations 10 and 11. All monomials of the components are made
-    first; one matrix turns them into the products. Components come first, so that this is a single
-    product of two matrices for all atoms and channels.
+    Batatia et al., arXiv:2206.07697, equations 10 and 11. All monomials of the components are
+    computed first; one matrix turns them into the products. Components are the first dimension, so
+    this is a single matrix product for all atoms and channels.
 
     Parameters
     ----------
@@ -26,9 +26,9 @@ class SymmetricContraction(nn.Module):
     outputs
         Degrees of the products.
     order
-        Highest number of factors.
+        Largest number of factors.
     elements
-        Number of elements.
+        Number of elements with weights of their own.
     width
         Number of channels; they do not mix.
     """
@@ -60,15 +60,15 @@ class SymmetricContraction(nn.Module):
         self.products = Table(np.concatenate(rows))
 
     def forward(self, factors: Tensor, elements: Tensor) -> list[Tensor]:
-        """Sums of products of each degree asked for, [2 degree + 1, n_atoms, width].
+        """Compute weighted sums of products of each output degree, [2 degree + 1, n_atoms, width].
 
         Parameters
         ----------
         factors
-            Their components [(highest + 1)², n_atoms, width].
+            Components of the factors [(highest + 1)², n_atoms, width].
         elements
-            Which weights each atom has, int64 [n_atoms]; the number of elements means the mean of
-            all.
+            Index of each atom's weights, int64 [n_atoms]; the number of elements stands for the
+            mean of all.
         """
         monomials = [factors]
         for power in self.powers:
@@ -89,7 +89,7 @@ class SymmetricContraction(nn.Module):
 
 
 class _Power(nn.Module):
-    """Monomials of one factor more: ``lower`` and ``monomials`` are the lists before and after."""
+    """Product that extends ``lower`` monomials by one factor to ``monomials``."""
 
     rest: Tensor
     last: Tensor
@@ -103,12 +103,12 @@ class _Power(nn.Module):
         self.register_buffer("last", last, persistent=False)
 
     def forward(self, lower: Tensor, factors: Tensor) -> Tensor:
-        """[n_monomials, n_atoms, width]."""
+        """Compute the monomials [n_monomials, n_atoms, width]."""
         return lower.index_select(0, self.rest) * factors.index_select(0, self.last)
 
 
 def _computable(needed: set[Monomial], n_components: int, order: int) -> list[list[Monomial]]:
-    """Monomials needed, and those they are computed from, sorted by their number of factors."""
+    """Return needed monomials and those they are computed from, by number of factors."""
     by_power = [sorted(m for m in needed if len(m) == power) for power in range(1, order + 1)]
     for power in range(order - 1, 0, -1):
         smaller = {monomial[:-1] for monomial in by_power[power]}

@@ -1,6 +1,4 @@
-"""MFC: neural fingerprints, weights by the number of neighbours. Duvenaud et al.,
-arXiv:1509.09292.
-"""
+"""MFC: neural fingerprints, weights by degree. Duvenaud et al., arXiv:1509.09292."""
 
 from __future__ import annotations
 
@@ -16,14 +14,14 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
 from hydragnn_flow.models.mpnn.layers import convolutions
 
 BLOCK = 32
-"""Atoms that are multiplied with a class's weights at once."""
+"""Number of atoms that are multiplied with a class's weights at once."""
 
 
 class DegreeClasses(NamedTuple):
-    """Rows of the atoms, so that those of a class fill whole blocks of :data:`BLOCK` rows.
+    """Rows of the atoms, arranged so that those of a class fill whole blocks of :data:`BLOCK` rows.
 
-    There are as many blocks as any batch of this many atoms can need, so that no shape depends on
-    the degrees and an accelerator need not wait for them.
+    There are as many blocks as any batch with this many atoms can need. So no shape depends on the
+    degrees, and the host need not wait for an accelerator.
 
     Attributes
     ----------
@@ -41,14 +39,14 @@ class DegreeClasses(NamedTuple):
 
 
 def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasses:
-    """Sort atoms by degree.
+    """Sort atoms by degree into classes.
 
     Parameters
     ----------
     degrees
-        Of each atom, int64 [n_atoms].
+        Degree of each atom, int64 [n_atoms].
     smallest, largest
-        Degrees below and above share the class of these.
+        Smallest and largest degree with a class of its own; other degrees share the nearest class.
     """
     n_atoms, n_classes = degrees.shape[0], largest - smallest + 1
     of_atom = degrees.clamp(smallest, largest) - smallest
@@ -57,7 +55,7 @@ def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasse
     blocks = (counts + (BLOCK - 1)) // BLOCK
     ends = blocks.cumsum(0)
     in_order, order = torch.sort(of_atom, stable=True)
-    # In each class, rows follow one another from its first block on.
+    # The rows of a class are consecutive, starting with its first block.
     shift = (ends - blocks) * BLOCK - (counts.cumsum(0) - counts)
     places = torch.empty_like(atoms).index_copy(0, order, atoms + shift.index_select(0, in_order))
     numbers = torch.arange(n_atoms // BLOCK + n_classes, device=degrees.device)
@@ -66,23 +64,23 @@ def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasse
 
 
 class MFCEdges(NamedTuple):
-    """Sums over the neighbours, and the classes of the atoms."""
+    """Sums over neighbours, and the classes of the atoms."""
 
     neighbours: NeighbourSums
     classes: DegreeClasses
 
 
 class MFConvolution(nn.Module):
-    """A linear map of an atom's features and of the sum of its neighbours', by degree.
+    """Linear map of an atom's features and the sum of its neighbours', chosen by degree.
 
     Parameters
     ----------
     width
-        Of the node features.
+        Width of the node features.
     classes
-        Number of maps.
+        Number of classes, each with a map.
     average_neighbours
-        Its root divides the sums.
+        Average number of neighbours, whose root divides the sums.
     """
 
     def __init__(self, width: int, classes: int, average_neighbours: float) -> None:
@@ -93,7 +91,7 @@ class MFConvolution(nn.Module):
         self.scale = average_neighbours**-0.5
 
     def forward(self, nodes: Tensor, features: MFCEdges, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+        """Compute new node features [n_atoms, width]."""
         places, of_block, of_atom = features.classes
         inputs = torch.cat([features.neighbours.sum(nodes) * self.scale, nodes], dim=1)
         rows = inputs.new_zeros((of_block.shape[0] * BLOCK, inputs.shape[1]))
@@ -107,9 +105,9 @@ class MFConvolution(nn.Module):
 class MFC(MessagePassing):
     """MFC over connections.
 
-    There is a class for each degree between the smallest and the largest of the training split and
-    up to `max_neighbours`; HydraGNN counts from 0 to `max_neighbours` whatever the data hold, and
-    leaves the weights of degrees that never occur untrained.
+    Classes are the degrees between the smallest and the largest of the training split, up to
+    `max_neighbours`. HydraGNN has classes from 0 to `max_neighbours` for any data, and does not
+    train those of degrees that never occur.
     """
 
     def __init__(
@@ -130,6 +128,6 @@ class MFC(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> MFCEdges:
-        """Sums over the neighbours, and the classes of the atoms."""
+        """Return sums over neighbours, and the classes of the atoms."""
         edges = neighbour_sums(geometry)
         return MFCEdges(edges, degree_classes(edges.degrees, self.smallest, self.largest))

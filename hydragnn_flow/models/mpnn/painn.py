@@ -1,4 +1,4 @@
-"""PaiNN: scalars and vectors that turn with the frame. Schütt et al., arXiv:2102.03150."""
+"""PaiNN: scalars and equivariant vectors. Schütt et al., arXiv:2102.03150."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 from hydragnn_flow.models.quiet import QuietLinear
 from hydragnn_flow.models.radial import BesselBasis
 
-# A network that begins with messages and updates smaller than what they are added to is smoother,
-# and learns forces in fewer steps.
+# Networks are smoother, and learn forces in fewer steps, if messages and updates begin smaller than
+# what they are added to.
 _MESSAGES_BEGIN, _GATES_BEGIN = 0.4, 0.5
 
 
@@ -28,7 +28,7 @@ class VectorEdges(NamedTuple):
     radial
         Functions of the length, a constant and the attributes, times the envelope [n_edges, d].
     directions
-        Unit vectors [n_edges, 3].
+        Unit vectors of the edges [n_edges, 3].
     """
 
     radial: Tensor
@@ -36,23 +36,23 @@ class VectorEdges(NamedTuple):
 
 
 class VectorEdgeReader(nn.Module):
-    """Bessel functions of the length, the attributes, and the directions.
+    """Reader of Bessel functions of the length, attributes, and directions.
 
     Parameters
     ----------
     size
         Number of Bessel functions.
     statistics
-        Of the training split.
+        Statistics of the training split.
     scale
-        What to multiply all but the directions by.
+        Factor of everything but the directions.
     """
 
     def __init__(self, size: int, statistics: DatasetStatistics, scale: float) -> None:
         super().__init__()
         self.basis = BesselBasis(size, statistics.cutoff)
-        # Makes the mean square of each one where neighbours are as dense everywhere in the sphere:
-        # the functions are normalised over it to one, and its volume is 4π c³ / 3.
+        # Gives each function a mean square of one for neighbours of uniform density: the functions
+        # are normalised to one over the sphere, whose volume is 4π c³ / 3.
         self.gain = (statistics.cutoff**3 / 3.0) ** 0.5
         self.scale = scale
         self.size = size + 1 + statistics.n_attributes
@@ -69,10 +69,10 @@ class VectorEdgeReader(nn.Module):
 
 
 class Filter(nn.Module):
-    """A linear map of edge features.
+    """Linear map of edge features.
 
-    Its weight is stored as [inputs, width], the other way round than in ``nn.Linear``: for a long
-    and narrow input the gradients are then products that run at several times the speed.
+    Its weight is [inputs, width], transposed relative to ``nn.Linear``: for a long and narrow input
+    the matrix products of the gradients are then several times faster.
     """
 
     def __init__(self, inputs: int, width: int) -> None:
@@ -80,19 +80,19 @@ class Filter(nn.Module):
         self.weight = nn.Parameter(torch.randn(inputs, width) * inputs**-0.5)
 
     def forward(self, features: Tensor) -> Tensor:
-        """From [n_edges, inputs] to [n_edges, width]."""
+        """Map [n_edges, inputs] to [n_edges, width]."""
         return features @ self.weight
 
 
 class VectorUpdate(nn.Module):
-    """The paper's update block: an atom's scalars and vectors exchange what they know.
+    """Update block of the paper, in which an atom's scalars and vectors are combined.
 
     Parameters
     ----------
     width
-        Of scalars and vectors.
+        Width of scalars and vectors.
     last
-        The vectors are read, but not changed.
+        If true, vectors are read but not changed.
     """
 
     def __init__(self, width: int, *, last: bool) -> None:
@@ -103,10 +103,10 @@ class VectorUpdate(nn.Module):
         self.gates = QuietLinear(width, (2 if last else 3) * width, _GATES_BEGIN)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> NodeState:
-        """The state from scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
+        """Return the state from scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
         left, right = self.mix(vectors).split(self.width, dim=2)
-        # On an ideal lattice the vectors are zero, where the root alone has no slope. A smaller
-        # number would give a force that turns within a tiny displacement.
+        # On an ideal lattice vectors are zero, where the root alone has no derivative. A smaller
+        # constant would give a force that turns within a tiny displacement.
         norms = (right.square().sum(dim=1) + 1e-2).sqrt()
         hidden = functional.silu(self.scalars(torch.cat([scalars, norms], dim=1)))
         gates = self.gates(hidden).split(self.width, dim=1)
@@ -117,20 +117,20 @@ class VectorUpdate(nn.Module):
 
 
 class PAINNLayer(nn.Module):
-    """A message block and an update block.
+    """Message block and update block.
 
-    The filters are smooth (SiLU, as in the paper) whatever the activation of the heads.
+    Filters are smooth (SiLU, as in the paper) whatever the activation of the heads.
 
     Parameters
     ----------
     width
-        Of scalars and vectors.
+        Width of scalars and vectors.
     features
-        Of the edges.
+        Width of the edge features.
     first
-        There are no vectors yet.
+        True for the first layer, which has no vectors yet.
     last
-        Nothing reads the vectors afterwards.
+        True for the last layer, whose vectors nothing reads.
     """
 
     def __init__(self, width: int, features: int, *, first: bool, last: bool) -> None:
@@ -144,7 +144,7 @@ class PAINNLayer(nn.Module):
         self.update = VectorUpdate(width, last=last)
 
     def forward(self, state: NodeState, features: VectorEdges, geometry: Geometry) -> NodeState:
-        """The state after this layer; its tensors are [n_atoms, 3, width]."""
+        """Return the state after this layer; its tensors are [n_atoms, 3, width]."""
         radial = features.radial
         sent = self.sent(functional.silu(self.hidden(state.scalars))).split(self.width, dim=1)
         scalars = filtered_sum(sent[0][:, None], self.scalar_filter(radial), geometry)[:, 0]
@@ -161,7 +161,7 @@ class PAINNLayer(nn.Module):
 
 
 class PAINN(MessagePassing):
-    """PaiNN's blocks over Bessel functions of the edge length, with a cosine cutoff.
+    """PaiNN's blocks with Bessel functions of the edge length and a cosine cutoff.
 
     Sums of messages are divided by the root of the average number of neighbours.
     """
@@ -181,10 +181,10 @@ class PAINN(MessagePassing):
 
     @property
     def degrees(self) -> list[int]:
-        """Vectors between the layers."""
+        """Highest degrees: 1 between layers, for vectors, and 0 at both ends."""
         return [0, *[1] * (len(self.layers) - 1), 0]
 
     def edge_features(self, geometry: Geometry) -> VectorEdges:
-        """Radial features and directions."""
+        """Compute radial features and directions."""
         edges: VectorEdges = self.reader(geometry)
         return edges

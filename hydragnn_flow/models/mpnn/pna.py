@@ -20,16 +20,16 @@ N_SCALERS = 3
 
 
 class WeightedEdges(NamedTuple):
-    """Edges that have features.
+    """Edges with features.
 
     Attributes
     ----------
     functions
-        Of the features.
+        Functions of the edge features.
     envelope
         Weight of an edge [n_edges, 1]: zero at the cutoff if edges have lengths, otherwise one.
     degree
-        Sum of these weights at an atom, and one for the atom itself [n_atoms, 1].
+        Sum of these weights at an atom, plus one for the atom itself [n_atoms, 1].
     """
 
     functions: EdgeFunctions
@@ -38,12 +38,12 @@ class WeightedEdges(NamedTuple):
 
 
 class Combination(nn.Module):
-    """The end of a layer: aggregates scaled by the degree three ways, and a linear map.
+    """Last step of a layer: aggregates scaled by the degree in three ways, and a linear map.
 
     Parameters
     ----------
     width
-        Hidden width.
+        Width of the node features.
     mean_log_degree
         Mean of ln(degree + 1) over the training split.
     """
@@ -51,13 +51,13 @@ class Combination(nn.Module):
     def __init__(self, width: int, mean_log_degree: float) -> None:
         super().__init__()
         self.own = nn.Linear(width, width)
-        # The scalers are applied after the product, whose input then is a third as wide.
+        # Scalers are applied after the product, whose input is then a third as wide.
         self.aggregate = nn.Linear(N_AGGREGATORS * width, N_SCALERS * width, bias=False)
         self.mix = nn.Linear(width, width)
         self.mean_log_degree = mean_log_degree
 
     def forward(self, nodes: Tensor, aggregates: list[Tensor], degree: Tensor) -> Tensor:
-        """New node features [n_atoms, width] from the old and four aggregates like them."""
+        """Compute new node features from old ones and four aggregates, [n_atoms, width] each."""
         amplification = torch.log(degree + 1.0) / self.mean_log_degree
         products = self.aggregate(torch.cat(aggregates, dim=1))
         plain, amplified, attenuated = products.chunk(N_SCALERS, dim=1)
@@ -69,9 +69,9 @@ class Combination(nn.Module):
 class PNAConvolution(nn.Module):
     """Mean, minimum, maximum and deviation over the neighbours; edges have no features.
 
-    One tower, one linear map before and after aggregation, as in PyG's ``PNAConv``. Of that map of
-    [h_i | h_j] the part of the atom itself is the same for all its messages: it is added to the
-    aggregates, and the deviation does not depend on it.
+    It has one tower, and one linear map before and after aggregation, as PyG's ``PNAConv``. In the
+    map of [h_i | h_j] the term of the atom itself is the same in all its messages. So it is added
+    to the aggregates, except to the deviation, which does not depend on it.
     """
 
     def __init__(self, width: int, mean_log_degree: float) -> None:
@@ -81,10 +81,10 @@ class PNAConvolution(nn.Module):
         self.combine = Combination(width, mean_log_degree)
 
     def forward(self, nodes: Tensor, features: None, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+        """Compute new node features [n_atoms, width]."""
         own, values = self.receiver(nodes), self.sender(nodes)
         degree = geometry.degree.clamp(min=1.0)
-        # Squared before they are gathered: once per atom.
+        # Squared before gathering, so once per atom.
         powers = geometry.of_sender(torch.cat([values, values.square()], dim=1))
         mean, squares = (geometry.sum_at_receiver(powers) / degree).chunk(2, dim=1)
         messages = geometry.of_sender(values)
@@ -95,30 +95,30 @@ class PNAConvolution(nn.Module):
 
 
 class WeightedPNAConvolution(nn.Module):
-    """The same over edges with features; where these have lengths, each counts by its envelope.
+    """PNA convolution over edges with features; if these have lengths, weighted by the envelope.
 
-    An atom itself counts as one neighbour with a zero message. With lengths nothing jumps when an
-    atom crosses the cutoff. As a potential it has continuous energies; its forces jump where
+    An atom counts as a neighbour of its own with a zero message. With lengths nothing jumps when an
+    atom crosses the cutoff. As a potential its energies are continuous; its forces jump where
     another message becomes the extreme.
 
     Parameters
     ----------
     width
-        Hidden width.
+        Width of the node features.
     features
         Width of the edge features.
     mean_log_degree
         Mean of ln(degree + 1) over the training split.
     gated
-        Messages are multiplied, feature by feature, by a second linear map of the edge features.
+        If true, messages are multiplied by a second linear map of the edge features.
     """
 
     def __init__(
         self, width: int, features: int, mean_log_degree: float, *, gated: bool = False
     ) -> None:
         super().__init__()
-        # The map before aggregation is split by what it acts on: the parts for nodes are
-        # multiplied once per atom.
+        # The map before aggregation is split by operand, so that products for nodes run once per
+        # atom.
         self.receiver = nn.Linear(width, width)
         self.sender = nn.Linear(width, width, bias=False)
         self.edge = nn.Linear(features, width, bias=False)
@@ -126,8 +126,8 @@ class WeightedPNAConvolution(nn.Module):
         self.combine = Combination(width, mean_log_degree)
 
     def forward(self, nodes: Tensor, features: WeightedEdges, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
-        # In place: none of the three is needed for a gradient.
+        """Compute new node features [n_atoms, width]."""
+        # In place, because no gradient needs these three.
         values = geometry.of_receiver(self.receiver(nodes))
         values = values.add_(geometry.of_sender(self.sender(nodes)))
         values = values.add_(features.functions.of(self.edge))
@@ -143,19 +143,19 @@ class WeightedPNAConvolution(nn.Module):
 
 
 def _deviation(mean: Tensor, squares: Tensor) -> Tensor:
-    """Standard deviation from a mean and a mean square; its slope is finite where it is zero."""
+    """Return the standard deviation from mean and mean square, with a finite derivative at zero."""
     return ((squares - mean * mean).relu() + 1e-5).sqrt()
 
 
 def mean_log_degree(statistics: DatasetStatistics) -> float:
-    """Mean of ln(degree + 1) over the atoms of the training split."""
+    """Return the mean of ln(degree + 1) over the atoms of the training split."""
     logs = sum(n * math.log(degree + 1) for degree, n in enumerate(statistics.degree_histogram))
-    # Below ln 2, where hardly an atom has a neighbour, the scalers would explode.
+    # Below ln 2, if few atoms have neighbours, the scalers would become huge.
     return max(logs / max(sum(statistics.degree_histogram), 1), math.log(2.0))
 
 
 class PNA(MessagePassing):
-    """PNA over connections; over lengths too if asked for, and always as a potential."""
+    """PNA over connections; over lengths too if requested, and always as a potential."""
 
     def __init__(
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
@@ -177,7 +177,7 @@ class PNA(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:
-        """Gaussians of the lengths and the attributes, if there are any."""
+        """Compute Gaussians of the lengths, and attributes; None if there are none."""
         if self.reader is None:
             return None
         if self.fades:

@@ -30,7 +30,7 @@ class CountedEdges(NamedTuple):
     edges
         Radial features and directions.
     degree
-        Sum of the envelopes at an atom, and one for the atom itself [n_atoms, 1].
+        Sum of the envelopes at an atom, plus one for the atom itself [n_atoms, 1].
     """
 
     edges: VectorEdges
@@ -38,32 +38,32 @@ class CountedEdges(NamedTuple):
 
 
 class Aggregation(nn.Module):
-    """Mean, minimum, maximum and deviation of the messages, scaled by the degree five ways.
+    """Mean, minimum, maximum and deviation of the messages, scaled by the degree in five ways.
 
-    Messages fade out at the cutoff, and the atom itself counts as one neighbour with a zero
-    message. Nothing then jumps when an atom crosses the cutoff; forces jump where another message
+    Messages fade out at the cutoff, and the atom counts as a neighbour of its own with a zero
+    message. So nothing jumps when an atom crosses the cutoff; forces jump where another message
     becomes the extreme.
 
     Parameters
     ----------
     width
-        Of the messages.
+        Width of the messages.
     logarithm, degree
-        Mean over the training split of ln(degree + 1) and of the degree.
+        Means over the training split of ln(degree + 1) and of the degree.
     """
 
     def __init__(self, width: int, logarithm: float, degree: float) -> None:
         super().__init__()
-        # The scalers are applied after the product, whose input then is a fifth as wide.
+        # Scalers are applied after the product, whose input is then a fifth as wide.
         self.aggregate = nn.Linear(N_AGGREGATORS * width, N_SCALERS * width, bias=False)
         self.logarithm, self.degree = logarithm, degree
 
     def forward(self, messages: Tensor, degree: Tensor, geometry: Geometry) -> Tensor:
-        """From messages [n_edges, width] to the update of the scalars [n_atoms, width]."""
+        """Compute the update of scalars [n_atoms, width] from messages [n_edges, width]."""
         mean = geometry.sum_at_receiver(messages) / degree
         squares = geometry.sum_at_receiver(messages.square()) / degree
         lowest, highest = (extreme(messages, geometry, which, own_zero=True) for which in EXTREMES)
-        # With much less under the root its slope is so steep that training on forces diverges.
+        # A smaller constant makes the root so steep that training on forces diverges.
         deviation = ((squares - mean.square()).relu() + 1e-2).sqrt()
         aggregates = [mean, lowest, highest, deviation]
         scaled = self.aggregate(torch.cat(aggregates, dim=1)).chunk(N_SCALERS, dim=1)
@@ -75,24 +75,24 @@ class Aggregation(nn.Module):
 
 
 class PNAEqLayer(nn.Module):
-    """A message block whose messages see both atoms, and PaiNN's update block.
+    """Message block whose messages depend on both atoms, and PaiNN's update block.
 
     Messages are smooth (SiLU) whatever the activation of the heads.
 
     Parameters
     ----------
     width
-        Of scalars and vectors.
+        Width of scalars and vectors.
     features
-        Of the edges.
+        Width of the edge features.
     aggregation
-        Of the scalar messages.
+        Aggregation of the scalar messages.
     scale
-        What to multiply sums of vector messages by.
+        Factor of the sums of vector messages.
     first
-        There are no vectors yet.
+        True for the first layer, which has no vectors yet.
     last
-        Nothing reads the vectors afterwards.
+        True for the last layer, whose vectors nothing reads.
     """
 
     def __init__(
@@ -106,8 +106,7 @@ class PNAEqLayer(nn.Module):
         last: bool,
     ) -> None:
         super().__init__()
-        # The first layer on [x_i | x_j | features], split so that the two node parts are
-        # multiplied once per atom.
+        # First layer on [x_i | x_j | features], split so that products for nodes run once per atom.
         self.receiver = nn.Linear(width, width)
         self.sender = nn.Linear(width, width, bias=False)
         self.edge = Filter(features, width)
@@ -119,7 +118,7 @@ class PNAEqLayer(nn.Module):
         self.update = VectorUpdate(width, last=last)
 
     def forward(self, state: NodeState, features: CountedEdges, geometry: Geometry) -> NodeState:
-        """The state after this layer; its tensors are [n_atoms, 3, width]."""
+        """Return the state after this layer; its tensors are [n_atoms, 3, width]."""
         edges, nodes = features.edges, state.scalars
         hidden = functional.silu(
             geometry.of_receiver(self.receiver(nodes))
@@ -140,7 +139,7 @@ class PNAEqLayer(nn.Module):
 
 
 class PNAEq(MessagePassing):
-    """PNAEq over Bessel functions of the edge length, with a cosine cutoff."""
+    """PNAEq with Bessel functions of the edge length and a cosine cutoff."""
 
     def __init__(
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
@@ -162,9 +161,9 @@ class PNAEq(MessagePassing):
 
     @property
     def degrees(self) -> list[int]:
-        """Vectors between the layers."""
+        """Highest degrees: 1 between layers, for vectors, and 0 at both ends."""
         return [0, *[1] * (len(self.layers) - 1), 0]
 
     def edge_features(self, geometry: Geometry) -> CountedEdges:
-        """Radial features, directions and degrees."""
+        """Compute radial features, directions and degrees."""
         return CountedEdges(self.reader(geometry), geometry.coordination + 1.0)

@@ -14,15 +14,15 @@ from hydragnn_flow.models.mpnn.pna import (
 )
 from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
 
-# A wave of the highest Bessel function is two cutoffs divided by their number.
+# The highest Bessel function has a wavelength of two cutoffs divided by the number of functions.
 _KNOTS_PER_FUNCTION = 16
 
 
 class PNAPlus(MessagePassing):
-    """PNA on Bessel functions of the length, which also gate the messages.
+    """PNA with Bessel functions of the length, which also gate the messages.
 
-    HydraGNN's has the messages fade with the functions; here each edge also counts by the same
-    envelope in the mean, the deviation and the degree.
+    In HydraGNN messages fade with these functions. Here the same envelope also weights each edge in
+    the mean, the deviation and the degree.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class PNAPlus(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges:
-        """Bessel functions of the lengths, the attributes, and the polynomial envelope."""
+        """Compute Bessel functions of the lengths, attributes, and the polynomial envelope."""
         envelope = polynomial_envelope(geometry.lengths, geometry.cutoff, self.exponent)
         degree = geometry.sum_at_receiver(envelope) + 1.0
         return WeightedEdges(self.reader(geometry), envelope, degree)

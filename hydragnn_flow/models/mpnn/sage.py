@@ -15,21 +15,21 @@ from hydragnn_flow.models.mpnn.layers import convolutions
 
 
 class SAGEEdges(NamedTuple):
-    """Sums over the neighbours, and a neighbour's weight in the mean [n_atoms, 1]."""
+    """Sums over neighbours, and the weight of a neighbour in the mean [n_atoms, 1]."""
 
     neighbours: NeighbourSums
     weight: Tensor
 
 
 class SAGEConvolution(nn.Module):
-    """A linear map of the atom's features and of the mean of its neighbours'."""
+    """Linear map of the atom's features and the mean of its neighbours'."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.mix = nn.Linear(2 * width, width)
 
     def forward(self, nodes: Tensor, features: SAGEEdges, geometry: Geometry) -> Tensor:
-        """New node features [n_atoms, width]."""
+        """Compute new node features [n_atoms, width]."""
         mean = features.neighbours.sum(nodes) * features.weight.to(nodes.dtype)
         new: Tensor = self.mix(torch.cat([mean, nodes], dim=1))
         return new
@@ -38,8 +38,8 @@ class SAGEConvolution(nn.Module):
 class SAGE(MessagePassing):
     """SAGE's means over connections.
 
-    Without normalisation if none is asked for: means do not grow with the number of neighbours,
-    and on HydraGNN's synthetic task the error is half of that with layer normalisation.
+    By default there is no normalisation: means do not grow with the number of neighbours, and the
+    error on HydraGNN's synthetic task is half of that with layer normalisation.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SAGE(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> SAGEEdges:
-        """Sums over the neighbours, and the weights of means."""
+        """Return sums over neighbours, and the weights of means."""
         edges = neighbour_sums(geometry)
         degrees = edges.degrees.clamp(min=1)[:, None].to(geometry.vectors.dtype)
         return SAGEEdges(edges, degrees.reciprocal())

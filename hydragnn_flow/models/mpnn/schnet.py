@@ -16,18 +16,18 @@ from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
 
 
 class ShiftedSoftplus(nn.Module):
-    """ln(½ eˣ + ½): smooth, and zero at zero."""
+    """Activation ln(½ eˣ + ½): smooth, and zero at zero."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
+        """Apply the activation element by element."""
         return functional.softplus(x) - math.log(2.0)
 
 
 class SchNetLayer(nn.Module):
-    """One interaction block, with the paper's residual connection.
+    """Interaction block with the paper's residual connection.
 
-    Sums of messages are divided by the root of the average number of neighbours; the paper leaves
-    that scale to the weights.
+    Sums of messages are divided by the root of the average number of neighbours; in the paper the
+    weights have to learn that scale.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SchNetLayer(nn.Module):
         self.displacement = Displacement(filters, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
-        """The state after this layer."""
+        """Return the state after this layer."""
         edges = features.at(state)
         nodes = self.before(state.scalars) * self.scale
         messages = geometry.of_sender(nodes) * edges.functions.of(self.filter)
@@ -63,10 +63,10 @@ class SchNetLayer(nn.Module):
 
 
 class SchNet(MessagePassing):
-    """SchNet's interaction blocks over Gaussians of the edge length.
+    """SchNet's interaction blocks with Gaussians of the edge length.
 
-    With `equivariance` all layers but the last, after which nothing reads where the atoms are,
-    move them too.
+    With `equivariance` all layers but the last one also move the atoms; nothing reads positions
+    after the last.
     """
 
     def __init__(
@@ -87,6 +87,6 @@ class SchNet(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> Edges:
-        """Gaussians of the lengths, and the attributes, for filters that fade at the cutoff."""
+        """Compute Gaussians of the lengths, and attributes, for filters that fade at the cutoff."""
         envelope = geometry.envelope
         return Edges(geometry, envelope, self.reader(geometry, envelope), self.reader)

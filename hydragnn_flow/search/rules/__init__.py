@@ -1,4 +1,7 @@
-"""Verdicts on trials at the rungs."""
+"""Verdicts on trials at the rungs.
+
+Most of a search would be spent on poor trials if they were not stopped early.
+"""
 
 from hydragnn_flow.search.rules.rungs import Rungs, Verdict
 

@@ -7,29 +7,29 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import logsumexp, stdtr
 
-# Shapes of decay, as finely as a curve without scatter can tell them apart. The logarithm is the
-# limit of slow power laws; times of exponential decay are in units of the epochs seen, the longest
-# is nearly a straight line.
+# Shapes of decay, as finely as a curve without scatter can distinguish them. The logarithm is the
+# limit of slow power laws. Times of exponential decay are in units of the observed epochs; the
+# longest is nearly a straight line.
 _POWERS = np.linspace(0.2, 3.0, 15)[:, None]
 _TIMES = np.geomspace(0.1, 20.0, 18)[:, None]
 _DOUBT = 0.25
-"""Standard deviation of the predicted further fall as a part of it, on top of the posterior's: no
-curve follows any of the shapes for ever. Without it exponential curves are often stopped early."""
+"""Standard deviation of the predicted further fall, as a fraction of it, on top of the posterior's:
+no curve follows a shape for ever. Without it exponential curves are often stopped early."""
 _FEWEST = 5
-"""Epochs: level, height and shape, and two more to judge the scatter by."""
+"""Least number of epochs: for level, height and shape, and two more to estimate the scatter."""
 
 
 def has_stalled(curve: Sequence[Sequence[float]], epochs: int, min_delta: float) -> bool:
-    """Whether the smallest value has not fallen for a number of epochs.
+    """Early-stopping criterion: True if the smallest value has not fallen for some epochs.
 
     Parameters
     ----------
     curve
-        ``[(epoch, value), ...]``
+        Validation curve ``[(epoch, value), ...]``.
     epochs
-        Epochs that may pass without a fall.
+        Number of epochs that may pass without a fall.
     min_delta
-        A value has fallen when it is smaller by more than this.
+        Least difference that counts as a fall.
     """
     if not curve:
         return False
@@ -43,22 +43,22 @@ def has_stalled(curve: Sequence[Sequence[float]], epochs: int, min_delta: float)
 def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: float) -> float:
     """Probability that a validation curve falls below a target by the end of the training.
 
-    The curve is level + height * shape(epoch) with independent Gaussian scatter. For each of some
-    thirty shapes, power laws, their limit the logarithm, and exponentials, level and height have
-    a Student posterior; the shapes count by their evidence. This is Domhan et al.'s rule (IJCAI
-    2015, pages 3460-3468) with the two families that describe learning curves best (Viering and
-    Loog, arXiv:2103.10948), in closed form instead of by Monte Carlo sampling (Gelman et al.,
-    Bayesian Data Analysis, 3rd edition, section 14.2). A trial is judged by its smallest value,
-    so the prediction is lowered by the expected smallest scatter of the m epochs to come, at
-    most sqrt(2 ln m) standard deviations (Boucheron et al., Concentration Inequalities, theorem
-    2.5).
+    The curve is level + height * shape(epoch) with independent Gaussian scatter. There are some
+    thirty shapes: power laws, their limit the logarithm, and exponentials. For each of them level
+    and height have a Student posterior; the shapes are weighted by their evidence. This is the rule
+    of Domhan et al. (IJCAI 2015, pages 3460-3468) with the two families that describe learning
+    curves best (Viering and Loog, arXiv:2103.10948), in closed form instead of by Monte Carlo
+    sampling (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2). A trial is judged
+    by its smallest value, so the prediction is lowered by the expected smallest scatter of the m
+    epochs to come, at most sqrt(2 ln m) standard deviations (Boucheron et al., Concentration
+    Inequalities, theorem 2.5).
 
-    A sudden fall, as after a cut of the learning rate, is not foreseen.
+    A sudden fall, as after a drop of the learning rate, is not predicted.
 
     Parameters
     ----------
     curve
-        ``[(epoch, value), ...]`` so far.
+        Validation curve ``[(epoch, value), ...]`` so far.
     num_epoch
         Last epoch of the training.
     target
@@ -67,7 +67,7 @@ def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: flo
     Returns
     -------
     float
-        From 0 to 1; 1 if the value has been below the target, or the curve is too short to tell.
+        Probability, 0 to 1; 1 if the value was below the target, or the curve is too short.
     """
     points = np.array([(epoch, value) for epoch, value in curve if np.isfinite(value)])
     if len(points) < _FEWEST or points[:, 1].min() < target or points[-1, 0] >= num_epoch:
@@ -98,10 +98,10 @@ def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: flo
 
 
 def _shapes(epochs: np.ndarray) -> np.ndarray:
-    """Shapes at the epochs, 1 at the first and 0 at the last seen, which is the last but one.
+    """Shapes at the epochs, scaled to 1 at the first and 0 at the last observed, the last but one.
 
-    So level and height are losses that were measured, and a flat prior of them means the same
-    for every shape.
+    Level and height are then measured losses, and a flat prior of them means the same for every
+    shape.
     """
     seen = epochs[-2]
     shapes = np.vstack([-np.log(epochs), epochs**-_POWERS, np.exp(-epochs / (_TIMES * seen))])

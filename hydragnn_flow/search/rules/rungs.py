@@ -1,6 +1,6 @@
 """Verdicts on trials at the rungs: a trial continues, waits, stops or is complete.
 
-Everything is in memory and costs a binary search per report, whatever the number of trials.
+State is in memory, and a report costs a binary search, whatever the number of trials.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 class Ranking:
-    """The values reported at one rung, and the trials that wait there."""
+    """Values reported at one rung, and the trials that wait there."""
 
     def __init__(self) -> None:
         self._ranked: list[tuple[float, int]] = []
         self._value: dict[int, float] = {}
         self.waiting: list[tuple[float, int]] = []
-        """Values and numbers of the trials that wait, the best first."""
+        """(value, number) of the waiting trials, best first."""
         self.continued: set[int] = set()
-        """Trials that went on from here and have not failed since."""
+        """Numbers of trials that continued from here and have not failed since."""
 
     def enter(self, number: int, value: float) -> None:
-        """Rank a trial; its first value counts."""
+        """Rank a trial; only its first value counts."""
         if number not in self._value:
             self._value[number] = value
             bisect.insort(self._ranked, (value, number))
 
     def among_best(self, number: int, reduction_factor: int) -> bool:
-        """Whether a trial is as good as the last of the best ``1 / reduction_factor``."""
+        """True if a trial is as good as the last of the best ``1 / reduction_factor``."""
         last = max(1, len(self._ranked) // reduction_factor) - 1
         return self._value[number] <= self._ranked[last][0]
 
     def wait(self, number: int) -> None:
-        """Let a ranked trial wait for promotion."""
+        """Add a ranked trial to the waiting list."""
         place = self._value[number], number
         at = bisect.bisect_left(self.waiting, place)
         if self.waiting[at : at + 1] != [place]:
             self.waiting.insert(at, place)
 
     def forget(self, number: int) -> None:
-        """Let a trial wait no longer; its value stays in the ranking."""
+        """Remove a trial from the waiting list; keep its value for ranking."""
         if number in self._value:
             place = self._value[number], number
             at = bisect.bisect_left(self.waiting, place)
@@ -62,9 +62,9 @@ class Ranking:
         return len(self._ranked)
 
     def promotable(self, reduction_factor: int) -> int | None:
-        """The best waiting trial, if it is in the best ``1 / reduction_factor`` of all here.
+        """Return the best waiting trial if it is in the best ``1 / reduction_factor`` of all here.
 
-        Equal values rank by trial number, so the promoted are never more than that share.
+        Equal values rank by trial number, so at most that fraction is promoted.
         """
         if not self.waiting:
             return None
@@ -73,26 +73,26 @@ class Ranking:
 
 
 class Rungs:
-    """The rules at the rungs of a search.
+    """Rules at the rungs of a search.
 
-    A trial is judged by asynchronous successive halving, so no trial waits for a rung to fill.
+    Trials are judged by asynchronous successive halving, so none waits for a rung to fill.
 
     * **stopping**: a trial continues if it is in the best ``1 / reduction_factor`` of those
       reported at the rung so far, its own value included, and stops otherwise. The first to arrive
       continues.
-    * **promotion**: every trial waits, and `promote` hands out the waiting ones that have come to
-      be in the best ``1 / reduction_factor``. So a poor early arrival goes no further, and a good
-      one that came among better ones is taken up later; in between it has to wait.
-    * **hyperband**: the stopping rule in several brackets that rank apart; bracket s skips the
-      first s rungs, for configurations that begin slowly.
+    * **promotion**: every trial waits, and `promote` continues waiting ones that have come to be
+      in the best ``1 / reduction_factor``. So a poor early arrival stops here, while a good one
+      that arrived among better ones continues later; in between it has to wait.
+    * **hyperband**: the stopping rule in several brackets with separate rankings; bracket s skips
+      the first s rungs, for configurations that start slowly.
 
-    An ensemble needs trials to choose from, also where the search is too small for its rungs: 24
-    trials, of which a third goes on from each of two rungs, leave three. So the first
-    ``ensemble_size`` trials at a rung go on; with promotion, when no trial is left to ask for, the
-    best that wait, until as many have gone on. Hyperband's last bracket ends no trial.
+    An ensemble needs trials to choose from, even if the search is too small for its rungs: 24
+    trials, of which a third continues from each of two rungs, leave three. So the first
+    ``ensemble_size`` trials at a rung continue. With promotion, the best waiting ones continue when
+    no trial is left to ask for, until there are as many. Hyperband's last bracket stops no trial.
 
-    A stalled or hopeless trial stops first, if the configuration says so. Its value stays in the
-    ranking, as a failed trial's does: the others were as good or bad beside it.
+    A stalled or hopeless trial stops first, if configured so. Its value stays in the ranking, like
+    that of a failed trial: it does not change how good the others are.
 
     Sources: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020,
     arXiv:1810.05934, algorithm 2 (promotion); Klein et al., Model-based Asynchronous
@@ -102,16 +102,16 @@ class Rungs:
     Parameters
     ----------
     config
-        Of the search.
+        Configuration of the search.
     num_epoch
-        Epochs of a trial that no rung ends, `Training.num_epoch`.
+        Number of epochs of a trial that is never stopped early, `Training.num_epoch`.
     study
-        Judged by the Optuna pruner that a configuration names: trials with the value of each rung
-        as the intermediate value of its epoch. Attributes that the pruner gives a trial
+        Study for the Optuna pruner of the configuration, if any: its trials have the value of each
+        rung as the intermediate value of its epoch. Attributes that the pruner gives a trial
         (successive halving and Hyperband do) are as durable as the trial.
     ensemble_size
-        Trials that the search is to find: as many go on from each rung at least, and the
-        learning-curve rule stops a trial that will hardly be one of them.
+        Number of good trials that the search has to find: at least as many continue from each
+        rung, and the learning-curve rule stops trials that will hardly be among them.
 
     Raises
     ------
@@ -142,7 +142,7 @@ class Rungs:
         self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
         self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
         self._passed: dict[int, int] = {}
-        # One more than the ensemble needs: a trial is not compared with itself.
+        # One more than the ensemble needs, since a trial is not compared with itself.
         self._leaders: list[tuple[float, int]] = []
 
     def epochs(self, number: int) -> tuple[int, ...]:
@@ -150,10 +150,10 @@ class Rungs:
         return self._epochs[self.bracket(number)]
 
     def bracket(self, number: int) -> int:
-        """Bracket of a trial, from its number alone.
+        """Bracket of a trial, computed from its number alone.
 
-        Multiples of the golden ratio fill the unit interval evenly, so that any run of
-        consecutive trials has the brackets in proportion.
+        Multiples of the golden ratio fill the unit interval evenly, so any series of consecutive
+        trials is divided among the brackets in proportion.
         """
         point = number * _GOLDEN % 1 * sum(self._shares)
         for bracket, share in enumerate(self._shares[:-1]):
@@ -170,16 +170,16 @@ class Rungs:
         Parameters
         ----------
         number, rung
-            Trial, and position of the rung in its `epochs`.
+            Number of the trial, and position of the rung in its `epochs`.
         value
-            Of the first objective so far, as the trial's best weights have it; never NaN.
+            First objective of the trial's best weights so far; never NaN.
         curve
-            ``[(epoch, value), ...]`` so far, for the rules that ask how the value has fallen.
+            Validation curve ``[(epoch, value), ...]`` so far, for the rules that need it.
 
         Returns
         -------
         Verdict
-            At the last rung always ``complete``. A trial that has continued already still does.
+            Always ``complete`` at the last rung. A trial that has continued before still does.
         """
         ranking = self._enter(number, rung, value)
         epochs = self.epochs(number)
@@ -204,16 +204,16 @@ class Rungs:
         Parameters
         ----------
         closing
-            No report will come any more, for nothing runs and no trial is left to ask for. Then the
-            best waiting trial continues from a rung that fewer trials have left than the ensemble
-            needs, so that a search too small for its rungs, or whose best trials failed, still
-            ends with as many complete trials.
+            True if no report will come any more, since nothing runs and no trial is left to ask
+            for. The best waiting trial then continues from a rung that fewer trials have left than
+            the ensemble needs, so that a search too small for its rungs, or whose best trials
+            failed, still ends with that many complete trials.
 
         Returns
         -------
         tuple or None
-            ``(number, rung)``, the rung where it waited; None while no waiting trial is good
-            enough, which the first ``reduction_factor - 1`` at a rung never are.
+            ``(number, rung)`` with the rung where it waited; None while no waiting trial is good
+            enough. The first ``reduction_factor - 1`` at a rung never are.
         """
         rankings = self._rankings[0]
         for rung in range(len(rankings) - 2, -1, -1):
@@ -226,19 +226,19 @@ class Rungs:
         return None
 
     def waiting(self) -> list[int]:
-        """Trials that wait for promotion, by number."""
+        """Numbers of the trials that wait for promotion."""
         return sorted(number for ranking in self._rankings[0] for _, number in ranking.waiting)
 
     def restore(self, number: int, rung: int, value: float, went_on: bool | None) -> None:
-        """Take in a report of a study that is opened again, without judging it.
+        """Restore a report of a reopened study without judging it.
 
         Parameters
         ----------
         number, rung, value
-            As they were reported. A rung's reports may come in any order, a trial's rungs ascend.
+            Values as reported. Reports at one rung may come in any order; a trial's rungs ascend.
         went_on
-            Whether the trial was sent on, or ended there. None if neither has happened: then it
-            waits, in the promotion variant, and `report` may be asked for its verdict in any.
+            True if the trial continued, False if it ended there. None if neither happened: in the
+            promotion variant it then waits, and in any variant `report` gives its verdict.
         """
         ranking = self._enter(number, rung, value)
         if went_on:
@@ -248,7 +248,7 @@ class Rungs:
             ranking.wait(number)
 
     def forget(self, number: int) -> None:
-        """Let a trial wait no longer, as it has failed; its values stay in the rankings."""
+        """Remove a failed trial from the waiting lists; its values stay in the rankings."""
         self._wait_no_longer(number)
         for ranking in self._rankings[self.bracket(number)]:
             ranking.continued.discard(number)
@@ -270,7 +270,7 @@ class Rungs:
         return ranking
 
     def _cost(self, value: float) -> float:
-        """A value as it is ranked, smaller being better."""
+        """Sign a value so that smaller is better."""
         return -value if self._maximises else value
 
     def _lead(self, number: int, value: float) -> None:
@@ -297,7 +297,7 @@ class Rungs:
         return ranking.among_best(number, self._config.reduction_factor)
 
     def _gives_up(self, number: int, value: float, curve: Sequence[Sequence[float]]) -> bool:
-        """Whether the trial has stalled, or has too small a chance to be of use."""
+        """True if the trial has stalled, or has too small a chance to be useful."""
         patience, extrapolated = self._config.patience, self._config.learning_curve
         if patience is not None and has_stalled(curve, patience.epochs, patience.min_delta):
             return True
@@ -313,10 +313,10 @@ class Rungs:
 def bracket_shares(rungs: int, brackets: int, reduction_factor: int) -> list[int]:
     """Relative number of trials in each of Hyperband's brackets.
 
-    Every bracket gets about the same budget, so the first, which stops most trials early, has
-    most of them: ``ceil(rungs / (s + 1) * eta**s)``, where s is how often trials of the bracket are
-    stopped, ``rungs - 1 - bracket`` (Li et al., JMLR 18 (2018) 185, algorithm 1, the number n of
-    configurations; Falkner et al., arXiv:1807.01774, algorithm 1).
+    Every bracket gets about the same number of epochs, so the first, which stops most trials early,
+    has most of them: ``ceil(rungs / (s + 1) * eta**s)``. Here s is the number of rungs where trials
+    of the bracket may stop, ``rungs - 1 - bracket`` (Li et al., JMLR 18 (2018) 185, algorithm 1,
+    the number n of configurations; Falkner et al., arXiv:1807.01774, algorithm 1).
     """
     halvings = [rungs - 1 - bracket for bracket in range(brackets)]
     return [math.ceil(rungs * reduction_factor**s / (s + 1)) for s in halvings]

@@ -1,4 +1,4 @@
-"""The default sampler: a Gaussian process while it can keep up, then batched TPE."""
+"""Default sampler: a Gaussian process while it can keep up, then batched TPE."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from hydragnn_flow.search.samplers.proposer import Proposer
 from hydragnn_flow.search.samplers.supply import Supply
 
 MOST_TRIALS = 2000
-"""Trials of a study beyond which batched TPE proposes: it gains on the Gaussian process the more is
-known, and costs next to nothing."""
+"""Number of trials beyond which batched TPE proposes: with more data it catches up with the
+Gaussian process, at hardly any cost."""
 N_START = 8
-"""Quasi-random trials before the first proposal, whatever the number of parameters: with two for
-each, a search of sixty trials is half over before it begins to learn."""
+"""Number of quasi-random trials before the first proposal, for any number of parameters: with two
+per parameter, a search of sixty trials is half over before it learns."""
 
 _WITH_VALUE = (TrialState.COMPLETE, TrialState.PRUNED)
 
@@ -37,24 +37,24 @@ _logger = logging.getLogger(__name__)
 class AutoSampler(BatchedTPESampler):
     """Quasi-random points, then a Gaussian process over the whole space, then batched TPE.
 
-    The Gaussian process works in a process beside the driver, which waits for a proposal only if
-    trials last long enough for that not to matter, and otherwise takes one that was made ahead
-    (`Supply`). If there is none, batched TPE proposes. Beyond `MOST_TRIALS`, and in a study of
-    several objectives or with constraints, all proposals are batched TPE's.
+    The Gaussian process runs in a separate process. The driver waits for a proposal only if trials
+    last so long that the wait does not matter; otherwise it takes one that was made ahead
+    (`Supply`). If there is none, batched TPE proposes. Beyond `MOST_TRIALS`, with several
+    objectives, and with constraints, batched TPE makes all proposals.
 
     Parameters
     ----------
     space
-        Dotted path -> domain, conditions after the parameters they name.
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     wait
-        Make every proposal of the Gaussian process when it is asked for, however long it takes. The
-        suggestions depend on the seed and the history alone.
+        True to compute every proposal of the Gaussian process on request, however long it takes.
+        Suggestions then depend only on the seed and the history.
     background
-        Makes the process that proposes beside the driver.
+        Function that starts the process of the Gaussian process.
     clock
-        Tells the time [s], by which trials are found to be long or short.
+        Clock that measures how long trials take [s].
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class AutoSampler(BatchedTPESampler):
         self._supply = Supply(self._space, background, clock)
 
     def close(self) -> None:
-        """End the process beside the driver; batched TPE makes what is asked for after this."""
+        """End the separate process; from then on batched TPE proposes."""
         self._handed_over = True
         self._proposer = None
         self._supply.close()
@@ -88,17 +88,17 @@ class AutoSampler(BatchedTPESampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Count the trials that end, and the time they took."""
+        """Count ended trials, and the time they took."""
         self._supply.ended(trial.number)
         super().after_trial(study, trial, state, values)
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """The whole space, or what batched TPE proposes together."""
+        """Return the whole space, or the parameters that batched TPE proposes together."""
         if not self._handed_over and _is_beyond(study, trial):
             self.close()
-        # If some values of a trial are given, only batched TPE can propose the others.
+        # If some values of a trial are fixed, only batched TPE can propose the others.
         if self._handed_over or FIXED in trial.system_attrs:
             return super().infer_relative_search_space(study, trial)
         return self._cube.domains
@@ -106,9 +106,9 @@ class AutoSampler(BatchedTPESampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """The next proposal, of whichever model has one."""
+        """Return the next proposal, of whichever model has one."""
         proposal = self._proposal(study, trial, search_space)
-        # The trial begins when the driver has it.
+        # The trial starts when the driver has it.
         self._supply.begun(trial.number)
         return proposal
 
@@ -138,7 +138,7 @@ class AutoSampler(BatchedTPESampler):
     def _take(
         self, trial: FrozenTrial, trials: Sequence[FrozenTrial], finished: Finished
     ) -> Values | None:
-        """A proposal of the Gaussian process if one is ready; ask for more where few are left."""
+        """Take a proposal of the Gaussian process if one is ready; request more if few are left."""
         running = [
             other.params
             for other in trials
@@ -158,7 +158,7 @@ class AutoSampler(BatchedTPESampler):
 
 
 def _is_beyond(study: Study, trial: FrozenTrial) -> bool:
-    """Whether a study is not, or no longer, one for the Gaussian process."""
+    """True if a study is not, or no longer, suited to the Gaussian process."""
     if trial.number >= MOST_TRIALS or len(study.directions) > 1:
         return True
     return any(other.constraints for other in study.get_trials(deepcopy=False))
@@ -167,11 +167,11 @@ def _is_beyond(study: Study, trial: FrozenTrial) -> bool:
 def _finished(
     trials: Sequence[FrozenTrial], direction: StudyDirection
 ) -> list[tuple[Values, float]]:
-    """Parameters and loss of the trials that have ended; none before the first is complete.
+    """Parameters and loss of the ended trials; empty before the first is complete.
 
-    A pruned trial counts with its last value, but as no better than the median: it was worse than
-    others at its rung. A failed one counts as the worst, which keeps proposals away from where
-    networks diverge.
+    A pruned trial counts with its last value, but as no better than the median, since it was worse
+    than others at its rung. A failed one counts as the worst, which keeps proposals away from
+    regions where networks diverge.
     """
     sign = 1.0 if direction == StudyDirection.MINIMIZE else -1.0
     losses = {

@@ -1,4 +1,4 @@
-"""The driver's end of a process that proposes trials."""
+"""Driver's side of the process that proposes trials."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ class Proposals(NamedTuple):
 
     values: list[Values]
     seconds: float
-    """Wall time of them all."""
+    """Wall time of all proposals together [s]."""
 
 
 class Background(Protocol):
-    """The process that proposes beside the driver."""
+    """Process that proposes trials next to the driver."""
 
     def propose(
         self, finished: Finished, running: Running, count: int, seed: int
     ) -> Future[Proposals]:
-        """As `Proposer.propose`, at some later time; `ProcessDied` if there is no answer."""
+        """Run `Proposer.propose` later; the future raises `ProcessDied` if no answer comes."""
 
     def close(self) -> None:
-        """End it; nothing is left when this returns."""
+        """End the process; it is gone when this returns."""
 
 
 class BackgroundProposer:
-    """A `Proposer` in a process of its own, of low priority and with one thread.
+    """`Proposer` in a separate process, with low priority and one thread.
 
     Parameters
     ----------
     space
-        Dotted path -> domain, conditions after the parameters they name.
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
     """
 
     def __init__(self, space: Space) -> None:
@@ -46,25 +46,23 @@ class BackgroundProposer:
             str(os.getpid()),
             environment={"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
         )
-        # It writes and waits, so that a full pipe cannot hold up the driver.
+        # This thread writes and waits, so a full pipe cannot block the driver.
         self._thread = ThreadPoolExecutor(max_workers=1)
         domains = {name: domain.model_dump(mode="json") for name, domain in space.items()}
         self._thread.submit(self._process.send, domains)
 
     @property
     def pid(self) -> int:
-        """Number of the process."""
+        """Process id of the child."""
         return self._process.pid
 
     def propose(
         self, finished: Finished, running: Running, count: int, seed: int
     ) -> Future[Proposals]:
-        """As `Proposer.propose`, at some later time; `ProcessDied` if there is no answer."""
         request = {"finished": finished, "running": running, "count": count, "seed": seed}
         return self._thread.submit(self._call, request)
 
     def close(self) -> None:
-        """End the process; it is gone when this returns."""
         self._process.kill()
         self._thread.shutdown()
         self._process.close()
@@ -72,5 +70,5 @@ class BackgroundProposer:
     def _call(self, request: Mapping[str, Any]) -> Proposals:
         self._process.send(request)
         answer = self._process.receive()
-        assert answer is not None  # it was waited for
+        assert answer is not None  # without a time limit
         return Proposals(**answer)

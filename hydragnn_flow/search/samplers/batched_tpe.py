@@ -19,35 +19,35 @@ from hydragnn_flow.search.samplers.parzen import LiarKernels, Parzen
 Array = NDArray[np.float64]
 
 IN_FLIGHT_PER_BATCH = 32
-"""Trials in flight for each suggestion of a batch. Larger batches search worse; batches as large as
-the number in flight, clearly so."""
+"""Number of trials in flight for each suggestion of a batch. Larger batches search worse, clearly
+so if they are as large as the number in flight."""
 MOST_KERNELS = 8192
-"""Largest number of trials in the density of those that are not good; of more, some are drawn."""
+"""Largest number of trials in the density of those that are not good; more are sampled."""
 _OF_A_STUDY = ("_lock", "_history", "_batch", "_names", "_queue", "_ended", "_seen_for")
-"""Attributes that a copy of the sampler begins without."""
+"""Attributes that a copy of the sampler does not take over."""
 
 
 class BatchedTPESampler(BaseSampler):
     """Optuna's TPE with one fit for a batch of suggestions.
 
-    Multivariate, by groups where the space is conditional, with running trials as constant liars,
-    as ``TPESampler(multivariate=True, group=True, constant_liar=True)``. Pruned trials, constraints
-    and several objectives count as they do for Optuna. The history is kept in columns, a fit serves
-    a batch, each suggestion of which counts as a running trial for those after it, and the density
-    is evaluated by matrix products; of more than 8,192 trials that are not good, it is made of as
-    many, drawn from them. Kernels have a larger least width than Optuna's; with Optuna's,
-    a batch of one suggests the same.
+    It is multivariate, grouped where the space is conditional, with running trials as constant
+    liars, like ``TPESampler(multivariate=True, group=True, constant_liar=True)``. Pruned trials,
+    constraints and several objectives are treated as in Optuna. The history is kept in columns. One
+    fit serves a batch, each suggestion of which counts as a running trial for the next. The density
+    is evaluated by matrix products; that of trials which are not good uses a sample of 8,192 if
+    there are more. Kernels have a larger least width than Optuna's; with Optuna's, a batch of one
+    suggests the same.
 
     Parameters
     ----------
     n_startup_trials
         Number of ended trials before which suggestions are random.
     n_ei_candidates
-        Candidates drawn for a suggestion.
+        Number of candidates drawn for a suggestion.
     batch_size
-        Suggestions of one fit; unless given, one for every 32 trials in flight, at least one.
+        Number of suggestions per fit; by default one for every 32 trials in flight, at least one.
     seed
-        Of the random numbers.
+        Seed of the random numbers.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class BatchedTPESampler(BaseSampler):
         self._reset()
 
     def reseed_rng(self) -> None:
-        """Take new random numbers, for a thread of its own."""
+        """Draw a new seed, for use in another thread."""
         with self._lock:
             self._rng.seed()
             self._random.reseed_rng()
             self._queue.clear()
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> Space:
-        """All parameters seen so far that have more than one value."""
+        """Return all parameters seen so far that have more than one value."""
         with self._lock:
             return {
                 name: distribution
@@ -100,13 +100,13 @@ class BatchedTPESampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: Space
     ) -> dict[str, Any]:
-        """Take the next suggestion of the batch; fit a new one if there is none."""
+        """Take the next suggestion of the batch; fit a new batch if there is none."""
         with self._lock:
             history = self._refreshed(study, trial.number)
             if not self._queue or self._names != list(search_space):
                 self._fill(history, search_space)
             chosen = dict(zip(self._names, self._queue.pop(), strict=False))
-            self._seen_for = trial.number  # what it lacks is asked for next
+            self._seen_for = trial.number  # Optuna asks for missing parameters next
             history.suggested(trial.number, chosen)
             return {name: search_space[name].to_external_repr(x) for name, x in chosen.items()}
 
@@ -137,7 +137,7 @@ class BatchedTPESampler(BaseSampler):
             self._ended += 1
 
     def _refreshed(self, study: Study, number: int) -> History:
-        """The history, brought up to date once for a batch, by the trial that is asked for."""
+        """Return the history, updated once per batch, by the trial that is asked for."""
         if self._history is None or not self._history.is_of(study):
             self._history = History(study)
             self._queue.clear()
@@ -154,7 +154,7 @@ class BatchedTPESampler(BaseSampler):
         self._names = list(search_space)
         missing = self._n_startup_trials - history.finished
         if missing > 0 or not search_space:
-            # Among thousands in flight, ten more at random are nothing.
+            # With thousands in flight, ten more random ones do not matter.
             enough = max(1, missing, history.in_flight // IN_FLIGHT_PER_BATCH)
             self._queue = [[] for _ in range(min(self._batch, enough))]
             return
@@ -167,7 +167,7 @@ class BatchedTPESampler(BaseSampler):
         self._queue = chosen[::-1].tolist()
 
     def _suggest(self, history: History, space: Space, size: int) -> Array:
-        """Suggestions `[size, n_parameters]` of one fit; each counts as running for the next."""
+        """Draw suggestions `[size, n_parameters]` of one fit; each runs while the next is drawn."""
         names = list(space)
         below, above = (history.having(part, names) for part in history.split())
         good = Parzen(

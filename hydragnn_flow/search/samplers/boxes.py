@@ -1,4 +1,4 @@
-"""Points in small boxes, so that what is nowhere near can be passed over box by box."""
+"""Points grouped in small boxes, so that distant ones can be skipped box by box."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Index = NDArray[np.intp]
 
 
 class Boxes:
-    """Indices in groups, with the smallest and the largest value in each group."""
+    """Groups of indices, with the smallest and the largest value in each group."""
 
     def __init__(self, groups: list[Index]) -> None:
         self.groups = groups
@@ -19,7 +19,7 @@ class Boxes:
         self._starts = np.cumsum(self.sizes) - self.sizes
 
     def in_order(self) -> Boxes:
-        """The same boxes of things that have been brought into their order."""
+        """Same boxes for an array that was sorted by ``order``."""
         return Boxes(np.split(np.arange(len(self.order)), np.cumsum(self.sizes)[:-1]))
 
     def lowest(self, values: Array) -> Array:
@@ -30,7 +30,7 @@ class Boxes:
 
 
 def cut(placed: Array, size: int) -> Boxes:
-    """Boxes of at most ``size`` points, or no wider than a kernel, whose width is the unit."""
+    """Divide points into boxes of at most ``size`` points, or no wider than a kernel (width 1)."""
     whole, waiting = [], [np.arange(len(placed))]
     while waiting:
         box = waiting.pop()

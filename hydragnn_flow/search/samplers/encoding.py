@@ -1,4 +1,4 @@
-"""A search space as a unit cube: what a quasi-random start and a Gaussian process see."""
+"""Encoding of a search space as a unit cube, for quasi-random points and Gaussian processes."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ Running = Sequence[Mapping[str, Any]]
 Finished = Sequence[tuple[Mapping[str, Any], float]]
 """Parameters and loss of trials."""
 _FROM_ABSENT = math.sqrt(0.5)
-"""Distance of a value from its absence, where those at both ends of a range, and any two of a
-choice, are at distance 1 of each other."""
+"""Distance of a value from its absence; values at both ends of a range, and any two choices, are at
+distance 1 from each other."""
 
 
 class Branch(NamedTuple):
-    """A part of the space: where the parameter of a column has one of its choices."""
+    """Subspace in which the parameter of a column has one of its choices."""
 
     column: int
     unit: float
 
 
 class UnitCube:
-    """The space as points [n, n_parameters] of the unit cube.
+    """Space as points [n, n_parameters] of the unit cube.
 
-    Each value of an integer or a choice owns an interval, and is at its middle. A parameter
-    that does not exist in a trial is NaN there.
+    Each value of an integer or a choice owns an interval, and lies at its middle. A parameter that
+    does not exist in a trial is NaN.
 
     Parameters
     ----------
     space
-        Dotted path -> domain, conditions after the parameters they name.
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
     """
 
     def __init__(self, space: Space) -> None:
@@ -58,13 +58,13 @@ class UnitCube:
         self._column = {name: column for column, name in enumerate(space)}
         self._when = {name: parameter.when for name, parameter in space.items() if parameter.when}
         self.parameters = np.repeat(np.arange(len(space)), [self._width(name) for name in space])
-        """Parameter of each feature [n_features]."""
+        """Index of the parameter of each feature [n_features]."""
 
     def __len__(self) -> int:
         return len(self.domains)
 
     def branches(self) -> list[Branch]:
-        """Branches: one with each value of every choice that conditions ask for."""
+        """List the branches: one for each value of every choice that a condition depends on."""
         asked = {other for when in self._when.values() for other in when}
         return [
             Branch(self._column[name], (value + 0.5) / count)
@@ -74,7 +74,7 @@ class UnitCube:
         ]
 
     def encode(self, trials: Sequence[Mapping[str, Any]]) -> Floats:
-        """Points of trials' values; parameters that are absent are NaN."""
+        """Encode trials as points [n, n_parameters]; absent parameters are NaN."""
         points = np.full((len(trials), len(self)), np.nan)
         for column, (name, domain) in enumerate(self.domains.items()):
             rows = [row for row, values in enumerate(trials) if name in values]
@@ -83,7 +83,7 @@ class UnitCube:
         return points
 
     def decode(self, point: Floats) -> Values:
-        """Values at a point [n_parameters], of the parameters that exist there."""
+        """Decode a point [n_parameters] into the values of the parameters that exist there."""
         return {
             name: self._value(name, unit)
             for name, unit in zip(self.domains, point, strict=True)
@@ -91,11 +91,11 @@ class UnitCube:
         }
 
     def features(self, points: Floats) -> Floats:
-        """Features of points for a Gaussian process, [n, n_features].
+        """Features of points for a Gaussian process [n, n_features].
 
-        A number is a column, a choice one for each of its values. A number that need not exist is
-        a point on a quarter of a circle, with its absence in the centre: all values are as far
-        from it (Hutter and Osborne, 2013, arXiv:1310.5738).
+        A number has one column, a choice one column for each value. A conditional number is a
+        point on a quarter of a circle, and its absence is the centre: all values have the same
+        distance from it (Hutter and Osborne, 2013, arXiv:1310.5738).
         """
         columns = []
         for name, units, count in zip(self.domains, points.T, self.choices.tolist(), strict=True):
@@ -114,12 +114,12 @@ class UnitCube:
         return int(self.choices[self._column[name]]) or (2 if name in self._when else 1)
 
     def snap(self, points: Floats) -> Floats:
-        """Move points to values that a trial can have; what does not exist there becomes NaN.
+        """Move points to the nearest possible values; absent parameters become NaN.
 
         Parameters
         ----------
         points
-            Anywhere in the unit cube; a parameter that may exist must not be NaN.
+            Points [n, n_parameters] of the unit cube; parameters that may exist must not be NaN.
         """
         snapped = np.empty_like(points)
         for column, (name, axis) in enumerate(self._axes.items()):
@@ -140,21 +140,21 @@ class UnitCube:
 
 
 class _Axis:
-    """One coordinate: numbers between two edges, evenly or logarithmically spread."""
+    """Coordinate of numbers between two edges, evenly or logarithmically spaced."""
 
     def __init__(self, low: float, high: float, step: float, log: bool) -> None:
         self._low, self._high, self._step, self._log = low, high, step, log
         edges = np.array([low - step / 2, high + step / 2])
         self._start, end = np.log(edges) if log else edges
-        self._width = (end - self._start) or 1.0  # a range of one value
+        self._width = (end - self._start) or 1.0  # for a range of one value
 
     def unit(self, numbers: Floats) -> Floats:
-        """Positions of numbers [n] in their range, in 0..1."""
+        """Relative positions of numbers [n] in their range, 0 to 1."""
         placed: Floats = ((np.log(numbers) if self._log else numbers) - self._start) / self._width
         return placed
 
     def number(self, units: Floats) -> Floats:
-        """The number at each place [n]."""
+        """Numbers at relative positions [n] in their range."""
         placed = self._start + self._width * units
         numbers = np.exp(placed) if self._log else placed
         if self._step:

@@ -1,4 +1,4 @@
-"""A Gaussian process with a length scale per parameter."""
+"""Gaussian process with a length scale for each parameter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from scipy.optimize import minimize
 
 from hydragnn_flow.search.samplers.encoding import Floats
 
-# Logarithms, each the smallest, the expected and the largest: of a length, of the variance of the
-# values, which are standardised, and of that of their noise.
+# Smallest, expected and largest logarithm of a length, of the variance of the standardised values,
+# and of the variance of their noise.
 _LENGTH = (-4.0, 0.0, 6.0)
 _VARIANCE = (-3.0, 0.0, 3.0)
 _NOISE = (-13.8, -4.0, 1.0)
@@ -19,16 +19,16 @@ _SMALLEST_VARIANCE = 1e-10
 
 
 class GaussianProcess:
-    """A Gaussian process with a Matérn 5/2 kernel and the most probable hyper-parameters.
+    """Gaussian process with a Matérn 5/2 kernel and the most probable hyper-parameters.
 
-    Prior of a length is lognormal(0, 1), of the variance lognormal(0, 0.5), of the noise
-    lognormal(-4, 1). Lengths that grow with the number of dimensions (Hvarfner et al., ICML 2024,
-    arXiv:2402.02229) made it too sure of choices hardly tried.
+    The prior of a length is lognormal(0, 1), that of the variance lognormal(0, 0.5), that of the
+    noise lognormal(-4, 1). Lengths that grow with the number of dimensions (Hvarfner et al., ICML
+    2024, arXiv:2402.02229) made it too sure of choices that were hardly tried.
 
     Parameters
     ----------
     lengths
-        Which length each feature uses [n_features]: those of one parameter share one.
+        Index of the length of each feature [n_features]; features of one parameter share one.
     """
 
     def __init__(self, lengths: NDArray[np.intp]) -> None:
@@ -43,16 +43,16 @@ class GaussianProcess:
         self._weights = np.empty(0)
 
     def fit(self, points: Floats, values: Floats) -> None:
-        """Find the hyper-parameters.
+        """Fit the hyper-parameters.
 
         Parameters
         ----------
         points
-            Features [n, n_features], numbers in 0..1.
+            Features [n, n_features], each in 0..1.
         values
-            Standardised, [n].
+            Standardised values to fit, [n].
         """
-        # Begun from the last ones too, for the posterior has several maxima.
+        # Started from the last fit as well, since the posterior has several maxima.
         found = [
             minimize(
                 self._loss,
@@ -68,17 +68,17 @@ class GaussianProcess:
         self._logs = min(found, key=lambda result: float(result.fun)).x
 
     def condition(self, points: Floats, values: Floats, pending: Floats) -> None:
-        """Take in values, and points where they are not known yet.
+        """Condition the process on values, and on points whose values are not known yet.
 
-        Those are believed to give what is expected there (the Kriging believer of Ginsbourger et
-        al., 2010): it leaves the mean as it is and takes away the variance around them.
+        The latter are assumed to have their expected values (the Kriging believer of Ginsbourger et
+        al., 2010), which keeps the mean and removes the variance around them.
 
         Parameters
         ----------
         points, values
-            [n, n_features] and [n], standardised.
+            Features [n, n_features], and standardised values [n].
         pending
-            [n_pending, n_features].
+            Features of points without a value [n_pending, n_features].
         """
         self._points = np.concatenate([points, pending])
         covariance = self._kernel(self._points, self._points)
@@ -89,7 +89,7 @@ class GaussianProcess:
         self._weights = known.T @ (known @ values)
 
     def believe(self, point: Floats) -> None:
-        """Take in one more point [n_features] whose value is not known yet."""
+        """Add one more point [n_features] whose value is not known yet."""
         variance, noise = np.exp(self._logs[-2:])
         row = self._root @ self._kernel(self._points, point[None])[:, 0]
         rest = np.sqrt(max(variance + noise - row @ row, _SMALLEST_VARIANCE))
@@ -116,7 +116,7 @@ class GaussianProcess:
         return kernel
 
     def _loss(self, logs: Floats, points: Floats, values: Floats) -> tuple[float, Floats]:
-        """Minus the logarithm of the posterior density, and its gradient."""
+        """Negative logarithm of the posterior density, and its gradient."""
         scaled = points * np.exp(-logs[self._lengths])
         noise = np.exp(logs[-1])
         r = np.sqrt(5 * _squares(scaled, scaled))
@@ -128,8 +128,8 @@ class GaussianProcess:
         weights = inverse @ values
         off = (logs - self._expected) / self._spread
         loss = 0.5 * (values @ weights + off @ off) + np.log(np.diag(lower)).sum()
-        # Of the likelihood by the covariance; the kernel's derivative by the square of a scaled
-        # distance is -5/6 decay (1 + r).
+        # Derivative of the likelihood by the covariance. That of the kernel by the square of a
+        # scaled distance is -5/6 decay (1 + r).
         slope = 0.5 * (np.outer(weights, weights) - inverse)
         pull = slope * decay * (1 + r) * (5 / 3)
         by_feature = 2 * ((scaled**2).T @ pull.sum(1) - (scaled * (pull @ scaled)).sum(0))
@@ -141,7 +141,7 @@ class GaussianProcess:
 
 
 def _squares(first: Floats, second: Floats) -> Floats:
-    """Squared distances [n_first, n_second] of points."""
+    """Squared distances [n_first, n_second] between points."""
     squares = (first**2).sum(1)[:, None] + (second**2).sum(1) - 2 * (first @ second.T)
     distances: Floats = np.maximum(squares, 0.0)
     return distances

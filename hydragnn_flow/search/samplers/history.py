@@ -1,4 +1,4 @@
-"""The trials of a study as columns, kept up to date trial by trial."""
+"""Trials of a study as columns, updated trial by trial."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ BELOW_AT_MOST = 25
 
 
 class Groups:
-    """The largest sets of parameters that trials have all or nothing of.
+    """Largest sets of parameters of which each trial has all or none.
 
-    The same partition as Optuna's TPE with ``group=True``: a conditional space is divided into the
-    parameters that all trials share and those that each branch adds.
+    The partition is that of Optuna's TPE with ``group=True``: a conditional space is divided into
+    the parameters that all trials share and those that each branch adds.
     """
 
     def __init__(self) -> None:
@@ -51,15 +51,15 @@ class Groups:
 
 
 class History:
-    """Trials of a study in arrays whose row is the number of the trial.
+    """Trials of a study in arrays with one row per trial number.
 
-    Values and parameters are looked at once, when a trial has ended; of a running trial, whenever
-    it has got more parameters. One that waits to be promoted counts as pruned where it waits.
+    An ended trial is read once; a running one whenever it has further parameters. One that waits
+    for promotion counts as pruned where it waits.
 
     Parameters
     ----------
     study
-        Study to follow. Others may write to it.
+        Study to follow; others may write to it.
     """
 
     def __init__(self, study: Study) -> None:
@@ -81,12 +81,12 @@ class History:
         self._parts: tuple[Index, Index] | None = None
 
     def is_of(self, study: Study) -> bool:
-        """Whether this is the history of that study."""
+        """True if this is the history of that study."""
         return self._storage is study._storage and self._study_id == study._study_id
 
     @property
     def n_objectives(self) -> int:
-        """Number of values of a complete trial."""
+        """Number of objectives of a complete trial."""
         return len(self._signs)
 
     @property
@@ -96,13 +96,13 @@ class History:
 
     @property
     def in_flight(self) -> int:
-        """Number of trials that run."""
+        """Number of running trials."""
         return int(np.count_nonzero(self._state[: self._size] == RUNNING))
 
     def suggested(self, number: int, parameters: Mapping[str, float]) -> None:
-        """Record the parameters suggested to a trial, which may not have stored them yet."""
+        """Record the parameters suggested to a trial, which may not be in the study yet."""
         self._suggested[number] = dict(parameters)
-        self._stored[number] = (False, -1)  # to be read again
+        self._stored[number] = (False, -1)  # forces another read
 
     def synchronise(self) -> None:
         """Read the trials that are new in the study or have changed."""
@@ -122,7 +122,7 @@ class History:
         self._parts = None
 
     def having(self, rows: Index, names: Iterable[str]) -> Index:
-        """Rows of the trials that have all the parameters."""
+        """Filter rows of trials that have all the parameters."""
         for name in names:
             if name not in self._columns:
                 return rows[:0]
@@ -136,11 +136,11 @@ class History:
         return np.stack([self._columns[name][rows] for name in names], axis=1)
 
     def split(self) -> tuple[Index, Index]:
-        """Part the trials into good ones and the rest, both by number.
+        """Split the trials into good ones and the rest, both ordered by number.
 
-        As Optuna's TPE: complete trials by their value, then pruned ones by how far they came and
-        then by value, then infeasible ones by how much they violate; running ones are not good,
-        failed ones are in neither part.
+        As in Optuna's TPE, complete trials come first, by their value; then pruned ones, by how far
+        they came and then by value; then infeasible ones, by their violation. Running trials are
+        not good; failed ones are in neither group.
         """
         if self._parts is None:
             self._parts = self._split(np.flatnonzero(self._state[: self._size] != NONE))
@@ -198,7 +198,7 @@ class History:
             self._last[number] = self._reached(trial)
 
     def _reached(self, trial: FrozenTrial) -> tuple[float, float]:
-        """Rank of a pruned trial: further is better, then smaller."""
+        """Rank of a pruned trial: more epochs are better, then a smaller value."""
         if not trial.intermediate_values:
             return 1.0, 0.0
         step, value = max(trial.intermediate_values.items())
@@ -240,7 +240,7 @@ class History:
 
 
 def _internal(trial: FrozenTrial) -> dict[str, float]:
-    # A thread may be adding to the trial: to its distributions first, then to its parameters.
+    # Another thread may be adding to the trial: first a distribution, then its parameter.
     return {
         name: trial.distributions[name].to_internal_repr(value)
         for name, value in tuple(trial.params.items())

@@ -1,8 +1,8 @@
-"""Kernels of TPE's densities, one class for each kind of parameter.
+"""Kernels of TPE's densities, with one class for each kind of parameter.
 
-The logarithm of a product kernel is a sum over parameters of terms that are bilinear in features of
-the point and in weights of the kernel: a truncated normal gives `u^2`, `u` and 1, a category or a
-coarse step gives a one-hot.
+The logarithm of a product kernel is a sum over parameters. Its terms are bilinear in features of
+the point and weights of the kernel: the features of a truncated normal are `u^2`, `u` and 1, those
+of a category or a coarse step are one-hot.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ from hydragnn_flow.search.samplers.boxes import Array, Boxes, Index
 Single = NDArray[np.float32]
 
 NARROWEST = 30.0
-"""Kernels are no narrower than the range divided by this.
+"""Largest ratio of a parameter's range to the width of a kernel.
 
-Optuna divides by 100. On smooth mixed functions with 64 trials in flight 30 finds better points,
-and arXiv:2304.11127 finds a least width of 3 % effective.
+Optuna's is 100. On smooth mixed functions with 64 trials in flight 30 finds better points, and
+arXiv:2304.11127 finds a least width of 3 % effective.
 """
 COARSE = 0.25
-"""A bin wider than this share of the narrowest kernel is integrated, not sampled."""
+"""Fraction of the narrowest kernel above which a bin is integrated rather than sampled."""
 LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
 
 
 class Categories:
-    """Kernels that favour the category they saw; the last one is the prior.
+    """Kernels that favour the observed category; the last one is the prior.
 
     Attributes
     ----------
     width
-        A difference on the axis that matters, for cutting points into boxes.
+        Significant difference on the axis, for cutting points into boxes.
     weights
-        Factors of the features of a point in each kernel, `[n_kernels, n_features]`.
+        Weight of each feature of a point in each kernel, `[n_kernels, n_features]`.
     highest
-        Largest logarithm of any kernel anywhere.
+        Largest logarithm of any kernel at any point.
     """
 
     def __init__(self, observed: Array, count: int, distribution: CategoricalDistribution) -> None:
         self._choices = choices = len(distribution.choices)
         self.width = 1.0 / math.sqrt(2 * math.log(count + 2))
-        # One column for each category that a kernel may have seen, one for the prior.
+        # One column for each category that a kernel may have observed, and one for the prior.
         shares = np.full((choices, choices + 1), 1.0 / (count + 1))
         shares[np.arange(choices), np.arange(choices)] += 1.0
         self._shares = shares / shares.sum(axis=0)
@@ -61,20 +61,20 @@ class Categories:
         self.weights = self._table.T[self._kind]
 
     def arrange(self, order: Index) -> None:
-        """Bring the kernels into another order; the prior stays last."""
+        """Reorder the kernels; the prior stays last."""
         self._kind, self.weights = self._kind[order], self.weights[order]
 
     def place(self, values: Array) -> Array:
-        """Where values lie on the axis on which kernels have a width."""
+        """Coordinates of values on the axis on which kernels have a width."""
         return values
 
     def features(self, values: Array) -> tuple[Single, Array]:
-        """Features of points `[n_points, n_features]`, and terms beside them `[n_points]`."""
+        """Features of points `[n_points, n_features]`, and further terms `[n_points]`."""
         hot = np.eye(self._choices, dtype=np.float32)[values.astype(np.intp)]
         return hot, np.zeros(len(values))
 
     def bound_of_boxes(self, values: Array, points: Boxes, kernels: Boxes) -> Array:
-        """Largest logarithm of any kernel of a box at any point of a box, `[points, kernels]`."""
+        """Upper bound of kernels of a box at points of a box, logarithms `[points, kernels]`."""
         there = np.eye(self._choices)
         wanted = points.highest(there[values.astype(np.intp)])
         seen = kernels.highest(there[self._kind[:-1]])
@@ -83,7 +83,7 @@ class Categories:
         )
 
     def bound(self, values: Array, kernels: Index) -> Single:
-        """Largest logarithm of each of some kernels at any of the points, `[n_kernels]`."""
+        """Upper bound of the logarithm of each kernel at any of the points, `[n_kernels]`."""
         wanted = np.flatnonzero(np.bincount(values.astype(np.intp)))
         return np.asarray(self._table[wanted].max(axis=0)[self._kind[kernels]])
 
@@ -95,9 +95,9 @@ class Categories:
 
 
 class Numbers:
-    """Truncated normal kernels, integrated over the bins of a parameter that has steps.
+    """Truncated normal kernels, integrated over the bins of a parameter with steps.
 
-    Attributes and methods as those of `Categories`.
+    Attributes and methods are those of `Categories`.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Numbers:
         m, s = (self._mu - self._centre) / self._scale, self._sigma / self._scale
         constant = -np.log(self._sigma) - LOG_ROOT_2PI - self._mass - 0.5 * (m / s) ** 2
         weights = [np.stack([-0.5 / s**2, m / s**2, constant], axis=1)]
-        # Bounds for a density, and for a bin: its width times the density at its near edge, or one.
+        # Upper bounds: of a density; of a bin, its width times the density at its near edge, or 1.
         top = -np.log(self._sigma) - LOG_ROOT_2PI
         if self._step:
             weights.append(self._integrate_coarse_bins())
@@ -139,11 +139,11 @@ class Numbers:
         self.weights, self._shape = self.weights[order], self._shape[order]
 
     def _widths(self, seen: Array, low: float, high: float) -> Array:
-        """Distance to the further neighbour, within bounds."""
+        """Distance from each observation to its farther neighbour, within bounds."""
         order = np.argsort(seen)
         gaps = np.diff(seen[order], prepend=low, append=high)
         widths = np.maximum(gaps[:-1], gaps[1:])
-        if len(seen) > 1:  # the ends of the range are no neighbours
+        if len(seen) > 1:  # the ends of the range are not neighbours
             widths[0], widths[-1] = gaps[1], gaps[-2]
         sigma = np.empty(len(seen))
         sigma[order] = np.clip(widths, self.width, high - low)
@@ -157,7 +157,7 @@ class Numbers:
         self._widest_bin = float(np.log((right - left).max()))
         is_coarse = right - left > COARSE * self.width
         self._row = np.where(is_coarse, np.cumsum(is_coarse) - 1, -1)
-        # Many trials share a value, and so a kernel.
+        # Many trials share a value, and thus a kernel.
         kinds, kind = np.unique(self._mu + 1j * self._sigma, return_inverse=True)
         mu, sigma = kinds.real[:, None], kinds.imag[:, None]
         inside = _log_mass(left[is_coarse], right[is_coarse], mu, sigma)
@@ -170,7 +170,7 @@ class Numbers:
         return self.place(values - 0.5 * self._step), self.place(values + 0.5 * self._step)
 
     def _number(self, values: Array) -> Index:
-        """Number of the bin of each value."""
+        """Index of the bin of each value."""
         return np.asarray(np.rint((values - self._low) / self._step), dtype=np.intp)
 
     def features(self, values: Array) -> tuple[Single, Array]:
@@ -197,7 +197,7 @@ class Numbers:
     def bound(self, values: Array, kernels: Index) -> Single:
         left, right = (self._scaled(edge) for edge in self._edges(values))
         middle, sharpness, top = self._shape.take(kernels, axis=0).T
-        # In single precision to the end: kernels are many.
+        # Single precision throughout, since there are many kernels.
         first, last = np.float32(left.min()), np.float32(right.max())
         away = np.maximum(first - middle, middle - last)
         np.maximum(away, 0, out=away)
@@ -211,7 +211,6 @@ class Numbers:
         return np.asarray((placed - self._centre) / self._scale)
 
     def draw(self, kernels: Index, quantiles: Array) -> Array:
-        """Values at quantiles of the given kernels."""
         mu, sigma = self._mu[kernels], self._sigma[kernels]
         a, b = (ndtr((end - mu) / sigma) for end in self._ends)
         line = np.clip(mu + sigma * ndtri(a + quantiles * (b - a)), *self._ends)
@@ -227,18 +226,18 @@ Axis = Categories | Numbers
 def axes_of(
     observed: Array, count: int, space: Mapping[str, BaseDistribution], *, narrow: bool = False
 ) -> list[Axis]:
-    """Kernels of each parameter, and its prior.
+    """Make the kernels of each parameter, with its prior.
 
     Parameters
     ----------
     observed
-        Where the kernels are, `[n_observed, n_parameters]`.
+        Observed values at the centres of the kernels, `[n_observed, n_parameters]`.
     count
-        Observations of the density, which decide how narrow kernels are.
+        Number of observations in the density, which decides how narrow the kernels are.
     space
         Distribution of each parameter.
     narrow
-        Make all kernels as narrow as they come.
+        True to give all kernels the least width.
     """
     axes: list[Axis] = []
     for column, distribution in zip(observed.T, space.values(), strict=True):
@@ -251,7 +250,7 @@ def axes_of(
 
 
 def _log_mass(low: Array | float, high: Array | float, mu: Array, sigma: Array) -> Array:
-    """Logarithm of what normal distributions hold between two bounds."""
+    """Logarithm of the mass of normal distributions between two bounds."""
     a, b = (low - mu) / sigma, (high - mu) / sigma
     is_right = a > 0  # the left tail is the accurate one
     mass = np.abs(ndtr(np.where(is_right, -a, b)) - ndtr(np.where(is_right, -b, a)))

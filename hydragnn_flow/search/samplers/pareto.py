@@ -1,12 +1,12 @@
-"""The better trials of a study with several objectives."""
+"""Selection of the better trials of a study with several objectives."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Optuna's own, so that a front means the same here and in stock TPE; they are private, and this is
-# the one place that would feel a change.
+# Optuna's own functions, so that a front means the same here and in its TPE. They are private; only
+# this module would break if they changed.
 from optuna._hypervolume.hssp import _solve_hssp
 from optuna.study._multi_objective import _fast_non_domination_rank
 
@@ -14,20 +14,20 @@ from optuna.study._multi_objective import _fast_non_domination_rank
 def best_of(values: NDArray[np.float64], count: int) -> NDArray[np.intp]:
     """Choose the trials nearest to the Pareto front, as Optuna's TPE does.
 
-    Whole fronts are taken while they fit; of the next one, the subset that covers most hypervolume
+    Whole fronts are taken while they fit; of the next one, the subset with the largest hypervolume
     (Ozaki et al., GECCO 2020, doi:10.1145/3377930.3389817).
 
     Parameters
     ----------
     values
-        `[n_trials, n_objectives]`, smaller is better.
+        Objectives of the trials `[n_trials, n_objectives]`; smaller is better.
     count
-        Trials to choose, at most `n_trials`.
+        Number of trials to choose, at most `n_trials`.
 
     Returns
     -------
     ndarray
-        Their positions, ascending.
+        Positions of the chosen trials, ascending.
     """
     if count in (0, len(values)):
         return np.arange(count)

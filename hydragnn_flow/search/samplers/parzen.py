@@ -1,12 +1,12 @@
-"""Parzen estimator of TPE whose density at thousands of points is matrix products.
+"""Parzen estimator of TPE, evaluated at thousands of points by matrix products.
 
-The density is that of Optuna's multivariate TPE, but for the least width of a kernel: a mixture of
+Except for the least kernel width, the density is that of Optuna's multivariate TPE: a mixture of
 one product kernel per observation and a broad prior (Falkner et al., ICML 2018, arXiv:1807.01774;
 Watanabe, arXiv:2304.11127). The terms of many points and kernels are one product in float32.
 
-Kernels of a long history are narrow, and most of them are nowhere near a given point. Points are
-therefore taken in small boxes, and kernels are left out that even at the nearest corner of the box
-add nothing to speak of to the prior alone: first boxes of kernels, then single ones.
+Kernels of a long history are narrow, and most are far from a given point. So points are grouped in
+small boxes, and kernels are skipped that even at the nearest corner of the box are negligible
+against the prior alone: first boxes of kernels, then single ones.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from hydragnn_flow.search.samplers.boxes import Array, Boxes, Index, cut
 from hydragnn_flow.search.samplers.kernels import Axis, Categories, Single, axes_of
 
 FLAT = 25
-"""The newest observations, which all weigh 1."""
+"""Number of newest observations, which all have weight 1."""
 POINTS, KERNELS = 256, 128
-"""Points evaluated together, and kernels looked at together: as many or fewer."""
+"""Largest numbers of points evaluated together, and of kernels tested together."""
 NEGLIGIBLE = 4.0
-"""Kernels whose sum is this far below the prior, in ln, are left out: 2 % of a small part."""
+"""Distance below the prior, in ln, at which the sum of skipped kernels is negligible (2 %)."""
 _LARGEST = 80.0
-"""Largest exponent, in ln: float32 ends at 88."""
+"""Largest exponent, in ln; float32 ends at 88."""
 
 
 def ramp(count: int) -> Array:
-    """Weights of observations from the oldest to the newest, as Optuna's `default_weights`."""
+    """Weights of observations from the oldest to the newest, as in Optuna's `default_weights`."""
     if count < FLAT:
         return np.ones(count)
     return np.concatenate([np.linspace(1.0 / count, 1.0, count - FLAT), np.ones(FLAT)])
@@ -43,12 +43,12 @@ class Parzen:
     Parameters
     ----------
     observations
-        `[n_observations, n_parameters]` in Optuna's internal representation, the oldest first, in
-        the order of the space.
+        Values `[n_observations, n_parameters]` in Optuna's internal representation, the oldest
+        first, in the order of the space.
     space
         Distribution of each parameter.
     weights
-        `[n_observations]`; :func:`ramp` unless given. The prior weighs 1.
+        Weights `[n_observations]`; by default those of :func:`ramp`. The prior has weight 1.
     """
 
     def __init__(
@@ -62,9 +62,9 @@ class Parzen:
         self._weights /= self._weights.sum()
         self._axes = axes_of(observations, count, space)
         self._boxes: Boxes | None = None
-        if count >= 2 * KERNELS:  # fewer are not worth a search
+        if count >= 2 * KERNELS:  # with fewer, boxes cost more than they save
             boxes = cut(_placed(observations, self._axes), KERNELS)
-            # Kernels of a box have to be side by side.
+            # Kernels of a box must be contiguous.
             order = np.append(boxes.order, count)
             self._weights = self._weights[order]
             for axis in self._axes:
@@ -76,7 +76,7 @@ class Parzen:
         self._highest = sum(axis.highest for axis in self._axes)
 
     def sample(self, rng: np.random.RandomState, size: int) -> Array:
-        """Draw `[size, n_parameters]`, with the random numbers that Optuna would use."""
+        """Draw `[size, n_parameters]` with the same random numbers as Optuna."""
         kernels = rng.choice(len(self._weights), p=self._weights, size=size)
         drawn = np.empty((size, len(self._axes)))
         numbers = []
@@ -96,7 +96,7 @@ class Parzen:
         features = np.hstack([features, np.ones((len(points), 1), dtype=np.float32)])
         prior = len(self._weights) - 1
         alone = features @ self._terms[prior]
-        # Sums are of multiples of the prior, or of what keeps them finite in many dimensions.
+        # Sums are in units of the prior, or of what keeps them finite in many dimensions.
         shift = np.maximum(alone, self._highest - _LARGEST)
         if self._boxes is None:
             return np.asarray(self._sum(features, shift, self._terms) + added)
@@ -115,8 +115,8 @@ class Parzen:
         return np.asarray(found + added)
 
     def _near(self, points: Array, kernels: Index, least: float) -> Index:
-        """Kernels whose logarithm may exceed ``least`` at any of the points."""
-        # Largest sum of the other parameters' terms, to drop kernels early.
+        """Filter kernels whose logarithm may exceed ``least`` at any of the points."""
+        # Upper bound of the terms of the remaining parameters, to drop kernels early.
         to_come = self._highest
         reached = self._log_weights[kernels]
         for j, axis in enumerate(self._axes):
@@ -127,7 +127,7 @@ class Parzen:
         return kernels
 
     def _sum(self, features: Single, shift: Array, terms: Single) -> Array:
-        """Logarithms of sums of kernels, `[n_points]`."""
+        """Logarithms of the sums of kernels, `[n_points]`."""
         logs = features @ terms.T
         logs -= shift[:, None].astype(np.float32)
         np.exp(logs, out=logs)
@@ -135,16 +135,16 @@ class Parzen:
 
 
 class LiarKernels:
-    """Kernels that points add to the density once they are running trials (constant liar).
+    """Kernels that suggested points add to the density as running trials (constant liar).
 
     Parameters
     ----------
     points
-        `[n_points, n_parameters]`, candidates of one batch.
+        Candidates of one batch `[n_points, n_parameters]`.
     space
         Distribution of each parameter.
     count
-        Observations in the density, which decide how narrow a kernel is.
+        Number of observations in the density, which decides how narrow a kernel is.
     """
 
     def __init__(self, points: Array, space: Mapping[str, BaseDistribution], count: int) -> None:
@@ -154,7 +154,7 @@ class LiarKernels:
         self._log_weight = -math.log(ramp(count).sum() + 1.0)
 
     def log_pdf(self, first: int, point: int) -> Array:
-        """Logarithm of a point's kernel at the points from the first on, `[n_points - first]`."""
+        """Logarithm of one point's kernel at the points from ``first`` on, `[n_points - first]`."""
         terms = self._features[first:] @ self._terms[point]
         return np.asarray(terms + self._added[first:] + self._log_weight, dtype=np.float64)
 

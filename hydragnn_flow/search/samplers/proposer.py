@@ -1,6 +1,6 @@
-"""Proposals of a Gaussian process: the trials with the largest expected improvement.
+"""Proposals of a Gaussian process: trials with the largest expected improvement.
 
-As `python -m hydragnn_flow.search.samplers.proposer DRIVER_PID` it is a process that proposes them.
+`python -m hydragnn_flow.search.samplers.proposer DRIVER_PID` runs it as a separate process.
 Requests and answers are single lines of JSON through pipes; it ends when the driver does.
 """
 
@@ -31,41 +31,41 @@ from hydragnn_flow.search.samplers.encoding import (
 from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 
 _SPREAD, _BRANCH_SPREAD = 2048, 64
-"""Quasi-random points among which a proposal is sought, and those for a branch hardly tried."""
+"""Number of quasi-random points among which a proposal is sought, and of those for a new branch."""
 _BEST, _AROUND = 10, 32
-"""Number of best trials that are perturbed, and perturbations of each."""
+"""Number of best trials that are perturbed, and of perturbations of each."""
 _PARENTS, _CHILDREN = 8, 32
-"""Number of best points that are improved, and perturbations of each in a step."""
+"""Number of best points that are improved, and of perturbations of each in a step."""
 _STEPS = np.geomspace(0.1, 0.003, 8)
 """Sizes of the perturbations in the steps of the improvement."""
 _REFIT = 0.05
-"""Growth of the number of results, as a share, after which hyper-parameters are fitted again."""
+"""Fractional growth of the number of results after which hyper-parameters are fitted again."""
 MOST_FITTED, MOST_KNOWN = 250, 1000
-"""Trials that decide the hyper-parameters, and trials that the process knows, at most."""
+"""Largest numbers of trials for the fit of the hyper-parameters, and in the process."""
 _FEWEST_TO_WARP = 8
 _BRANCH_EVERY = 4
-"""Period, in proposals, of the turns that branches of the space take: a branch that is hard to do
-well in looks poor until it has been tried for long."""
+"""Number of proposals after which a branch of the space gets a turn: a branch in which good trials
+are rare looks poor until it has been tried often."""
 _BRANCH_START = 8
-"""With fewer trials a branch is given quasi-random ones in its turns: the process is most uncertain
-of corners, and a branch tried there alone looks poor."""
+"""Number of trials up to which a branch gets quasi-random ones in its turns: the process is most
+uncertain in corners, and a branch tried only there looks poor."""
 
 
 class Proposer:
-    """Proposes trials from those that are finished and those that run.
+    """Proposes trials from finished and running ones.
 
-    It takes the largest expected improvement on the smallest loss that is expected of a known
-    trial, so that a branch with nothing left to gain is left. Trials that run are known, with the
-    loss that is expected of them (the Kriging believer of Ginsbourger et al., 2010).
+    A proposal has the largest expected improvement over the smallest expected loss of a known
+    trial, so a branch with nothing left to gain is abandoned. Running trials count with their
+    expected loss (the Kriging believer of Ginsbourger et al., 2010).
 
-    Every parameter is part of the model, whether or not it exists in a trial: where it does not,
-    it is as far from all values that it can have. A branch that has hardly been tried is then
-    judged by its own trials, and is as unknown in its middle as in its corners.
+    The model contains every parameter, whether or not it exists in a trial: an absent parameter has
+    the same distance from all its values. A branch that has hardly been tried thus depends on its
+    own trials, and is as uncertain in its middle as in its corners.
 
     Parameters
     ----------
     space
-        Dotted path -> domain, conditions after the parameters they name.
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
     """
 
     def __init__(self, space: Space) -> None:
@@ -74,10 +74,10 @@ class Proposer:
         self._branches = self._cube.branches()
         self._fitted = self._proposed = 0
         self.fits = 0
-        """How often the hyper-parameters have been sought."""
+        """Number of fits of the hyper-parameters."""
 
     def propose(self, finished: Finished, running: Running, count: int, seed: int) -> list[Values]:
-        """The trials to begin next, each chosen as if those before it were running.
+        """Propose the next trials, each as if the previous ones were running.
 
         Parameters
         ----------
@@ -86,9 +86,9 @@ class Proposer:
         running
             Parameters of trials whose loss is not known yet.
         count
-            Number of proposals.
+            Number of trials to propose.
         seed
-            Of the points at which the search for them begins.
+            Seed of the points at which the search for proposals starts.
         """
         random = np.random.default_rng(seed)
         points = self._cube.encode([values for values, _ in finished])
@@ -113,9 +113,9 @@ class Proposer:
         return [self._cube.decode(point) for point in taken[len(taken) - count :]]
 
     def _branch(self) -> Branch | None:
-        """Branch of the next trial; None if it may be any.
+        """Choose the branch of the next trial; None for any.
 
-        Counted by proposals: by trials, those that end together would always have the same turns.
+        It counts proposals, not trials: trials that end together would always get the same turns.
         """
         turn, rest = divmod(self._proposed, _BRANCH_EVERY)
         self._proposed += 1
@@ -126,7 +126,7 @@ class Proposer:
     def _start(
         self, taken: Floats, branch: Branch | None, random: np.random.Generator
     ) -> Floats | None:
-        """A quasi-random point of a branch that has been tried too little; None for any other."""
+        """Quasi-random point of a branch with too few trials; None for any other branch."""
         if branch is None or np.count_nonzero(_inside(taken, branch)) >= _BRANCH_START:
             return None
         spread = qmc.Sobol(len(self._cube), seed=random).random(_BRANCH_SPREAD)
@@ -136,9 +136,9 @@ class Proposer:
     def _choose(
         self, known: Floats, taken: Floats, branch: Branch | None, random: np.random.Generator
     ) -> Floats:
-        """The point [n_parameters] with the largest expected improvement that is not taken.
+        """Find the point [n_parameters] with the largest expected improvement that is not taken.
 
-        Known points have a loss, the best first; so have the first of those that are taken.
+        ``known`` points have a loss, and are sorted by it; they are also the first in ``taken``.
         """
         expected = np.concatenate([known[:_BEST], taken[len(known) :]])
         least = self._process.predict(self._cube.features(expected))[0].min()
@@ -157,7 +157,7 @@ class Proposer:
             better = scored[rows, first] > reached
             reached = np.where(better, scored[rows, first], reached)
             parents = np.where(better[:, None], children[rows * _CHILDREN + first], parents)
-        # A small space has few points: the same one again only if there is no other.
+        # In a small space all points may be taken; only then one is repeated.
         ordered = np.concatenate([parents[np.argsort(-reached)], points[np.argsort(-scores)]])
         chosen = _first_new(ordered, taken)
         return ordered[0] if chosen is None else chosen
@@ -169,11 +169,11 @@ class Proposer:
         random: np.random.Generator,
         branch: Branch | None,
     ) -> Floats:
-        """A point near each parent: some parameters moved by about ``step``, some chosen anew."""
+        """Make a point near each parent: some numbers moved by ``step``, some choices redrawn."""
         shape = parents.shape
         existing = np.where(np.isnan(parents), random.random(shape), parents)
         moved = existing + step * random.standard_normal(shape)
-        moved = np.clip(1 - np.abs(1 - np.abs(moved)), 0, 1)  # mirrored at both ends
+        moved = np.clip(1 - np.abs(1 - np.abs(moved)), 0, 1)  # reflected at both ends
         changed = random.random(shape) < max(0.3, 1.5 / shape[1])
         changed[np.arange(shape[0]), random.integers(shape[1], size=shape[0])] = True
         chosen = self._cube.choices > 0
@@ -187,16 +187,16 @@ class Proposer:
         return self._cube.snap(points)
 
     def _score(self, points: Floats, least: float, branch: Branch | None) -> Floats:
-        """Logarithm of the expected improvement on the least loss."""
+        """Logarithm of the expected improvement over the smallest loss."""
         mean, deviation = self._process.predict(self._cube.features(points))
         gain = np.log(deviation) + log_gain((least - mean) / deviation)
         return np.where(_inside(points, branch), gain, -np.inf)
 
 
 def log_gain(z: Floats) -> Floats:
-    """Logarithm of the mean of max(z - x, 0), of standard normal numbers x.
+    """Logarithm of the mean of max(z - x, 0) for standard normal x.
 
-    It is as exact where the mean itself would be too small for a number.
+    It stays exact where the mean itself would underflow.
     """
     near, far = np.maximum(z, -1), np.minimum(z, -1)
     direct = np.log(np.exp(_log_density(near)) + near * ndtr(near))
@@ -226,7 +226,7 @@ def _inside(points: Floats, branch: Branch | None) -> Bools:
 
 
 def _subset(losses: Floats, most: int) -> NDArray[np.intp]:
-    """Rows of at most ``most`` trials: the best, and as many drawn at random from the rest."""
+    """Rows of at most ``most`` trials: half of them the best, half drawn from the rest."""
     order = np.argsort(losses, kind="stable")
     if len(losses) <= most:
         return np.arange(len(losses))
@@ -235,9 +235,9 @@ def _subset(losses: Floats, most: int) -> NDArray[np.intp]:
 
 
 def _standardised(losses: Floats) -> Floats:
-    """Losses made as normal as a power can, with mean 0 and deviation 1.
+    """Transform losses to be nearly normal, with mean 0 and standard deviation 1.
 
-    Most losses have a long tail of poor ones, which would otherwise decide the model.
+    Most losses have a long tail of poor ones, which would otherwise dominate the model.
     """
     for warp in (False, True):
         if warp and len(losses) >= _FEWEST_TO_WARP:
@@ -250,7 +250,7 @@ def _standardised(losses: Floats) -> Floats:
 def _serve() -> None:
     """Read the space, then answer requests until the driver closes the pipe."""
     end_with_parent(int(sys.argv[1]))
-    os.nice(10)  # the driver and what it starts on its own node come first
+    os.nice(10)  # the driver and its other children have precedence
     send = keep_stdout()
     space = json.loads(sys.stdin.readline())
     proposer = Proposer({name: Parameter.model_validate(domain) for name, domain in space.items()})

@@ -1,4 +1,4 @@
-"""Proposals of a process beside the driver, when the driver asks for them."""
+"""Supply of proposals from a separate process to the driver."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from hydragnn_flow.search.samplers.background import Background, Proposals
 from hydragnn_flow.search.samplers.encoding import Finished, Running, Space, Values
 
 MOST_IDLE = 0.01
-"""Share of a trial's time that may be spent on waiting for a proposal that knows all results."""
+"""Largest fraction of a trial's time to wait for a proposal that knows all results."""
 MOST_BUSY = 0.25
-"""Share of its time that the driver may wait."""
+"""Largest fraction of its time that the driver may wait."""
 MOST_SECONDS = 2.0
-"""Longest wait of the driver at a time: it has results to record and segments to send."""
+"""Longest single wait of the driver [s]: it has results to record and segments to send."""
 IN_FLIGHT_PER_PROPOSAL = 16
-"""Trials in flight for each proposal that is made ahead: more proposals would soon be stale."""
+"""Number of trials in flight for each proposal made ahead: more would soon be outdated."""
 FEWEST_AHEAD = 2
-"""Minimum proposals kept ready, so that two trials can start together."""
+"""Least number of proposals kept ready, so that two trials can start together."""
 
 
 class Supply:
-    """Proposals on demand where trials are long, made ahead where they are short.
+    """Proposals on request for long trials, made ahead for short ones.
 
-    A proposal on demand knows every result. It takes a tenth of a second to one, for which the
-    driver waits if that idles neither the machine nor the driver for much of the time. Otherwise
-    it takes what was proposed ahead, a few results ago, and never waits.
+    A proposal on request knows every result. It takes 0.1 s to 1 s, for which the driver waits if
+    that idles neither the machine nor the driver for much of the time. Otherwise the driver takes a
+    proposal that was made ahead, a few results ago, and never waits.
 
     Parameters
     ----------
     space
-        Dotted path -> domain, conditions after the parameters they name.
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
     background
-        Makes the process that proposes beside the driver.
+        Function that starts the process that proposes.
     clock
-        Tells the time [s].
+        Clock that measures time [s].
     """
 
     def __init__(
@@ -54,25 +54,25 @@ class Supply:
         self._ended, self._trial_seconds = 0, 0.0
 
     def begun(self, number: int) -> None:
-        """A trial begins now."""
+        """Record that a trial starts now."""
         self._begun[number] = self._clock()
 
     def ended(self, number: int) -> None:
-        """A trial has ended."""
+        """Record that a trial has ended."""
         start = self._begun.pop(number, None)
         if start is not None:
             self._ended += 1
             self._trial_seconds += self._clock() - start
 
     def patience(self, in_flight: int) -> float:
-        """Seconds that the driver may wait for one proposal."""
+        """Time that the driver may wait for one proposal [s]."""
         if not self._ended:
             return 0.0
         mean = self._trial_seconds / self._ended
         return min(MOST_SECONDS, MOST_IDLE * mean, MOST_BUSY * mean / max(in_flight, 1))
 
     def take(self, finished: Finished, running: Running, seed: int) -> Values | None:
-        """A proposal; None if none is ready and the driver cannot wait for one.
+        """Return a proposal; None if none is ready and the driver cannot wait.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Supply:
         running
             Parameters of trials whose loss is not known yet.
         seed
-            Of the points at which the search for a proposal begins.
+            Seed of the points at which the search for a proposal starts.
 
         Raises
         ------
@@ -106,7 +106,7 @@ class Supply:
         return self._ready.popleft() if self._ready else None
 
     def close(self) -> None:
-        """End the process; what it has proposed is forgotten."""
+        """End the process, and drop its proposals."""
         self._coming = None
         self._ready.clear()
         if self._background is not None:

@@ -1,4 +1,4 @@
-"""Fused members: trainings of one shape in one process, with their weights behind one another."""
+"""Fused training of several networks of one shape, since steps of small ones are launch-bound."""
 
 from hydragnn_flow.training.fused.runner import run_fused
 from hydragnn_flow.training.fused.trainer import FusedTrainer

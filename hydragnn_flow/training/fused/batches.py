@@ -1,8 +1,8 @@
-"""Fused batches: the batches of several trainings one behind the other, each filled up to a size.
+"""Fused batches: the batches of several members, each padded to one size and concatenated.
 
-A member's own graphs come first. Atoms, edges and graphs that stand for nothing follow them, so
-that every member has as many rows as any other. They are of no graph that counts, and no edge leads
-from one of them to an atom that does.
+Within a member its own graphs come first, then padding atoms, edges and graphs, so that every
+member has the same number of rows. Padding graphs count in no loss, and no edge leads from a
+padding atom to a real one.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from hydragnn_flow.data.store.manifest import Key
 from hydragnn_flow.training.batching import Step
 
 Ints = NDArray[np.int64]
-# Keys that networks read, beside those of graphs, which all have as many rows.
+# Keys that networks read per atom and per edge; all others that they read have a row per graph.
 _OF_ATOMS, _OF_EDGES = ("x", "pos", "pe"), ("edge_attr", "rel_pe")
 
 
 @dataclass(frozen=True)
 class FusedBatch:
-    """A batch of several members.
+    """Padded batch of several members.
 
     Attributes
     ----------
     batch
-        All their graphs.
+        Graphs of all members, with padding.
     counts
-        Graphs and atoms of each member's step, [members] float64.
+        Number of graphs and atoms in each member's step, [members] float64.
     counted
-        One for a graph or an atom that counts and zero for others, [members, n, 1].
+        Mask by level (graph or node): 1 for real rows, 0 for padding, [members, n, 1].
     """
 
     batch: Batch
@@ -45,7 +45,7 @@ class FusedBatch:
     counted: Mapping[str, Tensor]
 
     def on(self, device: torch.device) -> FusedBatch:
-        """The same on a device; the host does not wait for that."""
+        """Return a copy on the device; the host does not wait for it."""
         if device.type == "cpu":
             return self
         return FusedBatch(
@@ -56,51 +56,51 @@ class FusedBatch:
 
 
 def sent(values: Tensor, device: torch.device) -> Tensor:
-    """Numbers of the host on a device, to which they are copied while the host goes on."""
+    """Return host values on the device, copied asynchronously."""
     if device.type == "cpu":
         return values
     return values.pin_memory().to(device, non_blocking=True)
 
 
 class _Filled:
-    """Rows of several members, ``own`` [members], each filled up to the same number ``size``."""
+    """Padding of several members, which have ``own`` [members] rows, to ``size`` rows each."""
 
     def __init__(self, own: Ints, size: int) -> None:
         self.own, self.size, self.members = own, size, len(own)
         places = np.arange(size)
         self.is_own = places < own[:, None]
-        """Which rows are a member's own, bool [members, size]."""
+        """Mask of real rows, bool [members, size]."""
         first = np.cumsum(own) - own
-        # What stands for nothing repeats the first row of all, whose values are in order.
+        # Padding repeats the very first row, whose values are valid.
         self.rows = np.where(self.is_own, first[:, None] + places, 0).reshape(-1)
-        """Row of the batch without filling that each repeats, [members * size]."""
+        """Source row in the unpadded batch of each padded row, [members * size]."""
 
     @property
     def first(self) -> Ints:
-        """Place of each member's first row, [members]."""
+        """Index of each member's first row, [members]."""
         return np.arange(self.members) * self.size
 
     def moved(self, of: Ints, owner: Ints) -> Ints:
-        """Places of rows of the batch without filling, whose members are known."""
+        """Return the padded indices of unpadded rows ``of``, given each row's member."""
         before = np.cumsum(self.own) - self.own
         places: Ints = of - before[owner] + self.first[owner]
         return places
 
 
 def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float) -> FusedBatch:
-    """Fill up the batch of several members' steps.
+    """Pad the batch of several members' steps.
 
     Parameters
     ----------
     batch
-        The graphs of the first member, then those of the second, and so on.
+        Graphs of the first member, then those of the second, and so on.
     steps
-        Of each member.
+        The step of each member.
     manifest
-        Of the store; says which keys are of atoms, edges or graphs.
+        Manifest of the store; its keys belong to atoms, edges or graphs.
     beyond
-        Length [Å] of edges that stand for nothing, so that their messages are zero where messages
-        fade: many may reach one atom.
+        Length [Å] of padding edges, at which messages that fade with length are zero: many of these
+        edges may reach one atom.
     """
     graphs = np.array([step.graphs for step in steps])
     ptr = batch.ptr.numpy()
@@ -111,13 +111,13 @@ def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float
     owner_of_edge = owner_of_atom[edge_index[0]]
     edges = np.bincount(owner_of_edge, minlength=len(steps))
 
-    # One graph at least stands for nothing, and each of those has an atom at least.
+    # Every member gets a padding graph, and every padding graph an atom at least.
     of_graphs = _Filled(graphs, int(graphs.max()) + 1)
     spare = of_graphs.size - graphs
     of_atoms = _Filled(atoms, int((atoms + spare).max()))
     of_edges = _Filled(edges, int(edges.max()))
 
-    # Each of these graphs has one atom, and a member's last has all that are left.
+    # Each padding graph has one atom, and a member's last one has all that are left.
     by_member = np.ones(of_graphs.is_own.shape, np.int64)
     by_member[of_graphs.is_own] = np.diff(ptr)
     by_member[:, -1] += of_atoms.size - by_member.sum(axis=1)
@@ -129,7 +129,7 @@ def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float
         level = _level(name, manifest)
         if level is not None and name in batch:
             filled[name] = _repeated(batch[name], key, levels[level].rows, level)
-    # From atoms that stand for nothing to themselves, as many to each, in the order of the atoms.
+    # Padding edges lead from padding atoms to themselves, spread evenly, in the order of the atoms.
     place = np.arange(of_edges.size) - edges[:, None]
     left_atoms, left_edges = of_atoms.size - atoms, np.maximum(of_edges.size - edges, 1)
     spread = place * left_atoms[:, None] // left_edges[:, None]
@@ -155,11 +155,11 @@ def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float
 
 
 def _level(name: str, manifest: Manifest) -> str | None:
-    """What a key has rows of; None for one that no network reads."""
+    """Return the level of a key's rows; None for a key that no network reads."""
     key, target = manifest.keys[name], manifest.targets.get(name)
     if target is not None:
         return target.level
-    # Where all graphs have as many edges as atoms, or one of them, numbers of rows do not tell.
+    # The number of rows cannot tell: a batch may have as many edges as atoms, or as graphs.
     if name in _OF_EDGES:
         return "edge"
     if name in _OF_ATOMS:
@@ -168,7 +168,7 @@ def _level(name: str, manifest: Manifest) -> str | None:
 
 
 def _repeated(values: Tensor, key: Key, rows: Ints, level: str) -> Tensor:
-    """Values of a key in some rows; of graphs, all rows that each has."""
+    """Return the given rows of a key; for a graph level, all rows of each graph."""
     if level == "graph" and key.rows != 1:
         each = np.arange(key.rows or 0)
         rows = (rows[:, None] * (key.rows or 0) + each).reshape(-1)

@@ -1,4 +1,4 @@
-"""A training whose steps are taken with those of others."""
+"""Member of a fused training: a trainer whose steps are taken together with those of others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hydragnn_flow.training.trainer import Trainer
 
 
 class FusedMember(Trainer):
-    """A training whose steps are taken with those of others; parameters as of :class:`.Trainer`."""
+    """Trainer whose steps are taken together with those of others; see :class:`.Trainer`."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class FusedMember(Trainer):
         spent: Callable[[], Spent] = Spent,
     ) -> None:
         self.bring_up_to_date: Callable[[], None] = lambda: None
-        """Called before anybody looks at the weights."""
+        """Function that copies weights back from the stack; called before they are read."""
         super().__init__(spec, store, device, World(), spent)
         self.most_norm = self.settings.gradient_clip or math.inf
 
@@ -40,12 +40,12 @@ class FusedMember(Trainer):
         return self.parallel.weights
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """Nothing: the batches of all members are made together."""
+        """Yield empty lists: the batches of all members are read together."""
         for _ in steps:
             yield []
 
     def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Take a step without the others; its loss and the norm of its gradient."""
+        """Take a step without the others; returns its loss and the norm of its gradient."""
         self.model.train()
         batch = moved(self.train.batch(step.of_rank(0)), self.device)
         return self._step(step, batch)

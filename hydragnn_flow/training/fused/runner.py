@@ -1,4 +1,4 @@
-"""Run several segments of one shape at once, each to its own end."""
+"""Run several segments of one shape in one process, each to its own end."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ def run_fused(
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> list[TrainingOutcome]:
-    """Train several segments of one shape at once, each as :func:`run_segment` does.
+    """Train several segments of one shape together, each as :func:`run_segment` does.
 
-    Where fused training does not pay, or cannot be, they end as interrupted ones do, with a reason
-    that begins with :data:`.APART`, and can go on separately.
+    If fused training is impossible or not faster, the segments end as interrupted, with a reason
+    that begins with :data:`.APART`, and can continue separately.
 
     Parameters
     ----------
     specs
-        What to train; see :func:`.shape_of` for what they must have in common.
+        Segments to train; :func:`.shape_of` says what they must have in common.
     device, should_stop, energy_fraction, alive
-        As of :func:`run_segment`.
+        The same as for :func:`run_segment`.
 
     Returns
     -------
     list of TrainingOutcome
-        In the order of ``specs``. A member that ends badly leaves the others alone.
+        Outcomes in the order of ``specs``. A member that fails does not affect the others.
     """
     device, n = torch.device(device), len(specs)
     torch.set_num_threads(specs[0].threads)
@@ -52,7 +52,7 @@ def run_fused(
     fused: FusedTrainer | None = None
 
     def share(place: int) -> float:
-        """A member's part of what has been taken so far."""
+        """Return a member's fraction of the time spent so far."""
         total = time.perf_counter() - wall
         known = [0.0] * n if fused is None else fused.seconds
         return (known[place] + (total - sum(known)) / n) / total

@@ -1,4 +1,4 @@
-"""Shapes of segments: which can be trained fused, and which together."""
+"""Shapes of segments: which ones can be trained fused, and which ones together."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from hydragnn_flow.config.network import fusing_refusal
 from hydragnn_flow.segment import SegmentSpec
 
-# What each member has of its own.
+# Settings that may differ among members.
 _OF_TRAINING = ("num_epoch", "gradient_clip", "ema_decay", "Scheduler", "EarlyStopping", "patience")
 _OF_OPTIMIZER = ("learning_rate", "weight_decay", "batch_scaling", "reference_batch")
 _SHARED = ("kind", "store", "mode", "frozen", "batches", "sampling", "validation", "criterion")
 
 
 def refusal_of(spec: SegmentSpec) -> str:
-    """Why a segment cannot be trained fused with any other; empty if it can."""
+    """Return why a segment cannot be trained fused with any other; empty if it can."""
     if reason := fusing_refusal(spec.network):
         return reason
     if spec.mode == "stream":
@@ -27,7 +27,7 @@ def refusal_of(spec: SegmentSpec) -> str:
 
 
 def shape_of(spec: SegmentSpec) -> str:
-    """What segments that are trained fused have in common, as JSON.
+    """Return everything that fused segments must have in common, as JSON.
 
     They may differ in seed, first weights, learning rate and its schedule, weight decay, clipping,
     averaging, and in where they begin and end.
@@ -40,7 +40,7 @@ def shape_of(spec: SegmentSpec) -> str:
 
 
 def refusal_together(specs: Sequence[SegmentSpec]) -> str:
-    """Why some segments cannot be trained fused with each other; empty if they can."""
+    """Return why some segments cannot be trained fused with each other; empty if they can."""
     if reason := refusal_of(specs[0]):
         return reason
     if any(shape_of(spec) != shape_of(specs[0]) for spec in specs):
@@ -49,7 +49,7 @@ def refusal_together(specs: Sequence[SegmentSpec]) -> str:
 
 
 def is_of_member(path: str) -> bool:
-    """Whether what a path into a network says may differ among segments that are fused."""
+    """Return whether the setting at a path into a network may differ among fused segments."""
     section, _, key = path.rpartition(".")
     return path.startswith("Training.Scheduler.") or (
         (section == "Training.Optimizer" and key in _OF_OPTIMIZER)

@@ -1,4 +1,4 @@
-"""The weights of several trainings in one matrix, and the steps that all of them take at once."""
+"""Stack of several trainings: their weights in one matrix, stepped together."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from hydragnn_flow.training.fused.batches import FusedBatch, sent
 from hydragnn_flow.training.losses import Loss
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
-# As of torch's clip_grad_norm_.
+# The constant of torch's clip_grad_norm_.
 _SMALLEST_NORM = 1e-6
 
 
 class Member(Protocol):
-    """A training: what of it the stack takes over, and gives back."""
+    """State of a training that the stack reads, and writes back."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: Average
     loss: Loss
     most_norm: float
-    """Largest norm of a step's gradient."""
+    """Largest norm of a step's gradient; longer ones are clipped."""
 
     @property
     def weights(self) -> list[nn.Parameter]:
@@ -70,7 +70,7 @@ class Stack:
             self._network.put(dict(zip(fixed, others.leaves(kept), strict=True)))
 
     def gradient(self, batch: FusedBatch) -> tuple[Tensor, Tensor]:
-        """Losses of the members [members], float64, and their gradients [members, n]."""
+        """Compute the members' losses [members] float64 and their gradients [members, n]."""
         losses = self.losses(batch)
         # Each member's loss depends on its own weights alone.
         parts = torch.autograd.grad(losses.sum(), self._leaves, allow_unused=True)
@@ -81,7 +81,7 @@ class Stack:
         return losses.detach(), torch.cat(flat, dim=1)
 
     def losses(self, batch: FusedBatch) -> Tensor:
-        """Losses of the members on the batches of each, [members] float64."""
+        """Compute the members' losses on their own batches, [members] float64."""
         outputs = self._network(batch.batch)
         means = []
         found = self._loss.term_values(outputs, batch.batch)
@@ -96,10 +96,9 @@ class Stack:
 
     @torch.no_grad()
     def step(self, batch: FusedBatch) -> tuple[Tensor, Tensor]:
-        """Take a step of every member; losses and norms of the gradients, [members] each.
+        """Take a step of every member; returns losses and gradient norms, [members] each.
 
-        A member's learning rate is that of its optimiser. Nothing has changed where there is not
-        enough memory.
+        Each member has the learning rate of its optimiser. If memory runs out, nothing has changed.
         """
         with torch.enable_grad():
             losses, gradient = self.gradient(batch)
@@ -107,7 +106,7 @@ class Stack:
         most, *settings = self._columns(self._settings())
         clipped = gradient * (most / (norms[:, None] + _SMALLEST_NORM)).clamp(max=1.0)
         new, moments = self._stepped(clipped, settings)
-        # From here on nothing asks for more memory than that of some numbers.
+        # From here on only a few numbers are allocated, so memory cannot run out halfway.
         averaged = [
             member.average.weight_of_a_step() if member.average.decay else 1.0
             for member in self.members
@@ -119,7 +118,7 @@ class Stack:
         return losses, norms
 
     def _settings(self) -> list[list[float]]:
-        """What the next step takes of each member: largest norm, then what its optimiser says."""
+        """Return the settings of the next step, a row each: clipping norm, then the optimiser's."""
         groups = [member.optimizer.param_groups[0] for member in self.members]
         rates = [group["lr"] for group in groups]
         decays = [group["weight_decay"] for group in groups]
@@ -139,7 +138,7 @@ class Stack:
         ]
 
     def _stepped(self, gradient: Tensor, settings: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Weights and moments after a step, by the formulas of torch's optimisers."""
+        """Return weights and moments after a step, by the formulas of torch's optimisers."""
         weights = self._weights.detach()
         rate, decay, *of_moments = settings
         if self._kind == "AdamW":
@@ -156,7 +155,7 @@ class Stack:
 
     @torch.no_grad()
     def give_back(self, row: int) -> None:
-        """Put what a member has become into its training."""
+        """Copy a member's weights, averages and moments from the stack into its training."""
         member, layout = self.members[row], self._layout
         weights = [weight.detach() for weight in member.weights]
         torch._foreach_copy_(weights, layout.tensors(self._weights[row]))
@@ -168,7 +167,7 @@ class Stack:
         moments = [layout.tensors(moment[row]) for moment in self._moments]
         is_fused = bool(member.optimizer.param_groups[0].get("fused"))
         for place, weight in enumerate(member.weights):
-            # Where torch's optimisers have it: a fused one on the device.
+            # Like torch's optimisers: a fused one has its step count on the device.
             where = weight.device if is_fused else torch.device("cpu")
             member.optimizer.state[weight] = {
                 "step": torch.tensor(float(self._steps[row]), device=where),
@@ -179,13 +178,13 @@ class Stack:
             }
 
     def _columns(self, rows: list[list[float]]) -> tuple[Tensor, ...]:
-        """Numbers of each member, [members, 1] each, in the precision of the weights."""
+        """Return one column [members, 1] per row of numbers, in the precision of the weights."""
         like = self._weights
         return sent(torch.tensor(rows, dtype=like.dtype), like.device).unsqueeze(2).unbind(0)
 
 
 class _Layout:
-    """Where the weights of a network, by their names, lie in a row; it wants some transposed."""
+    """Positions of a network's weights, by name, in a row; the network wants some transposed."""
 
     def __init__(self, network: StackedNetwork, weights: Mapping[str, Tensor]) -> None:
         self.names = list(weights)
@@ -197,16 +196,16 @@ class _Layout:
         self._sizes = [shape.numel() for shape in self._shapes]
 
     def rows(self, members: Sequence[Iterable[Tensor]]) -> Tensor:
-        """The weights of each member, or others of their shapes, as a row [members, n]."""
+        """Concatenate each member's weights, or tensors of their shapes, to a row [members, n]."""
         return torch.stack([torch.cat([*self._flat(tensors)]) for tensors in members])
 
     def leaves(self, rows: Tensor) -> list[Tensor]:
-        """Each weight of all members [members, …], which shares its memory with the rows."""
+        """Return each weight of all members, [members, …], as a view of the rows."""
         parts = torch.split(rows, self._sizes, dim=1)
         return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def tensors(self, row: Tensor) -> list[Tensor]:
-        """The weights in one member's row."""
+        """Return the weights in one member's row."""
         leaves = self.leaves(row[None])
         return [
             leaf[0].t() if turned else leaf[0]
@@ -228,12 +227,12 @@ def _steps_taken(optimizer: torch.optim.Optimizer) -> int:
 
 
 def _moment(member: Member, name: str) -> list[Tensor]:
-    """A moment of the gradient of each weight; zero before the first step."""
+    """Return a moment of the gradient of each weight; zero before the first step."""
     state = member.optimizer.state
     return [state[w][name] if w in state else torch.zeros_like(w) for w in member.weights]
 
 
 def _averages(member: Member, names: Sequence[str]) -> list[Tensor]:
-    """The averaged weights of these names; without an average the weights themselves."""
+    """Return the averaged weights of the given names; without an average the weights themselves."""
     weights = member.average.weights or dict(member.model.named_parameters())
     return [weights[name] for name in names]

@@ -1,8 +1,8 @@
-"""Fused trainings: several of one shape, a step of all of them at once.
+"""Fused trainings: several trainings of one shape, stepped together.
 
-Each is a :class:`.Trainer` of its own, which plans its epochs, judges them, stops and saves as it
-does alone. Only its steps are taken with those of the others, on its own batches. So a member may
-begin anywhere, end before the others or diverge, and whatever it leaves can be continued by itself.
+Each member is a :class:`.Trainer` that plans, validates, stops and saves as it does alone. Only the
+steps are shared, on the member's own batches. So a member may begin at any epoch, end before the
+others or diverge, and its checkpoint can be continued without them.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ from hydragnn_flow.training.memory import out_of_memory
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Course
 
-# Steps of every member taken alone, and then fused, before it is decided; the first of either,
-# which starts much up, is not counted.
+# Number of steps that the probe takes separately, and then fused. The first of each is not timed,
+# as it includes start-up costs.
 _PROBED = 6
-# Fused steps that take more than this fraction of the time of separate ones are not worth it.
+# Largest ratio of fused to separate step time at which fusing is worth it.
 _PAYS = 0.9
-# Largest difference of a member's loss that rounding can make, relative to its size.
+# Largest relative difference of a loss that rounding can explain.
 _SAME = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What a step of all members takes [s], and how it compares."""
+    """Result of timing steps of all members separately and fused [s]."""
 
     separate: float
     fused: float
     difference: float
-    """Largest of the members' losses, relative to the loss."""
+    """Largest relative difference of the members' losses and gradient norms between the two."""
 
     @property
     def pays(self) -> bool:
-        """Whether it is worth while to train fused."""
+        """True if fused steps are enough faster to be worth it."""
         return self.fused < _PAYS * self.separate
 
 
 class FusedTrainer:
-    """Trains several networks of one shape in one process, on batches of their own.
+    """Trains several networks of one shape in one process, each on its own batches.
 
-    Losses and weights are those of separate trainings, but for rounding.
+    Losses and weights equal those of separate trainings up to rounding.
 
     Parameters
     ----------
     specs
-        What to train; see :func:`.shape_of` for what they must have in common.
+        Segments to train; :func:`.shape_of` says what they must have in common.
     store
-        The graphs.
+        Store of the graphs.
     device
-        Where to compute.
+        Device that the training computes on.
     spent
-        As :class:`.Trainer` takes it, of a member by its place.
+        Function that returns the cost so far of a member, by its index; see :class:`.Trainer`.
 
     Raises
     ------
     InputError
-        If they cannot be fused.
+        If the segments cannot be fused.
     """
 
     def __init__(
@@ -87,9 +87,9 @@ class FusedTrainer:
             raise InputError(f"{_named(specs)}: {reason}; train them separately")
         self.device = device
         self.apart = ""
-        """Why members that are left go on separately; empty while they do not."""
+        """Reason why the remaining members continue separately; empty while they are fused."""
         self.probe: Probe | None = None
-        """What the probe has found."""
+        """Result of the probe; None before it."""
         self.members = [
             FusedMember(spec, store, device, partial(spent, place))
             for place, spec in enumerate(specs)
@@ -97,7 +97,7 @@ class FusedTrainer:
         for place, member in enumerate(self.members):
             member.bring_up_to_date = partial(self._give_back, place)
         self.ended: dict[int, Exception | None] = {}
-        """How members have ended, by their place: well, or with an exception."""
+        """Exception of each ended member by index; None for a normal end."""
         self.seconds = [0.0] * len(specs)
         """Each member's share of the time so far [s]."""
         self._check_networks(specs)
@@ -109,7 +109,7 @@ class FusedTrainer:
         self._stack: Stack | None = None
         self._rows: dict[int, int] = {}
         self._behind: set[int] = set()
-        """Members whose row of the stack has got further than they have."""
+        """Members whose weights in the stack are newer than their own."""
 
     def run(
         self,
@@ -123,10 +123,10 @@ class FusedTrainer:
         Parameters
         ----------
         should_stop, alive
-            As of :meth:`.Trainer.run`; every member asks and tells.
+            The same as for :meth:`.Trainer.run`; every member calls them.
         probe
-            Whether to take some steps separately first, and to go on so where fused ones are
-            hardly faster, or are not the same. It costs little: its steps count.
+            If true, time some steps separately and fused, and continue separately if fused ones are
+            hardly faster or give other losses. This costs little, as its steps count.
         """
         try:
             self.begin(should_stop, alive)
@@ -143,13 +143,13 @@ class FusedTrainer:
         should_stop: Callable[[], bool] = lambda: False,
         alive: Callable[[float], None] = lambda longest_step: None,
     ) -> None:
-        """Bring every member to its first step; parameters as of :meth:`run`."""
+        """Advance every member to its first step; parameters are those of :meth:`run`."""
         for place, member in enumerate(self.members):
             self._courses[place] = member.course(should_stop, alive)
             self._advance(place)
 
     def _probe(self) -> None:
-        """Take steps both ways, and decide."""
+        """Time separate and fused steps; set ``apart`` if members should continue separately."""
         separate = [self.timed_round(self.take_apart) for _ in range(_PROBED)]
         expected = self._expected()
         self.round(self.take_apart)
@@ -168,7 +168,7 @@ class FusedTrainer:
             self.apart = f"fused training does not pay: {ratio:.2f} times the speed"
 
     def round(self, take: Callable[[], None]) -> None:
-        """Have every member that is left take its next step, by :meth:`take` or otherwise."""
+        """Take the next step of all remaining members by ``take``, then advance them."""
         taking, began = [*self._next], time.perf_counter()
         take()
         share = (time.perf_counter() - began) / max(len(taking), 1)
@@ -178,7 +178,7 @@ class FusedTrainer:
                 self._advance(place)
 
     def timed_round(self, take: Callable[[], None]) -> float:
-        """The same; returns the time of the steps alone [s], for which the host waits."""
+        """Run a round; returns the time of its steps alone [s], waiting for the device."""
         times: list[float] = []
 
         def timed() -> None:
@@ -190,14 +190,14 @@ class FusedTrainer:
         return times[0]
 
     def _now(self) -> float:
-        """Time of which a step's is the difference [s]."""
+        """Return a time for differences [s]: CPU time on a CPU, else synchronized wall time."""
         if self.device.type == "cpu":
-            return time.process_time()  # whatever else this machine does
+            return time.process_time()  # unaffected by other load on this machine
         torch.get_device_module(self.device.type).synchronize(self.device)
         return time.monotonic()
 
     def take(self) -> None:
-        """Take the next step of all members at once, or separately where that is not possible."""
+        """Take the next step of all members together, or separately if that is not possible."""
         if len(self._next) > 1:
             try:
                 losses, norms = self._stacked().step(self._batch())
@@ -214,7 +214,7 @@ class FusedTrainer:
         self.take_apart()
 
     def take_apart(self) -> None:
-        """Take the next step of each member, one after the other."""
+        """Take the next step of each member separately, one after the other."""
         self._unstack()
         for place, step in [*self._next.items()]:
             member = self.members[place]
@@ -224,7 +224,7 @@ class FusedTrainer:
                 self._end(place, error)
 
     def _advance(self, place: int) -> None:
-        """Have a member do what lies between two steps."""
+        """Run what a member does between two steps, such as validation and checkpoints."""
         start = time.perf_counter()
         try:
             self._next[place], _ = next(self._courses[place])
@@ -253,7 +253,7 @@ class FusedTrainer:
         self._behind.clear()
 
     def _give_back(self, place: int) -> None:
-        """Put into a member what its row of the stack has become."""
+        """Copy newer weights from the stack to a member."""
         if self._stack is not None and place in self._behind:
             self._stack.give_back(self._rows[place])
             self._behind.discard(place)
@@ -264,7 +264,7 @@ class FusedTrainer:
         return fused(batch, steps, self._store.manifest, self._beyond).on(self.device)
 
     def _expected(self) -> dict[int, tuple[Tensor, Tensor]]:
-        """Losses and norms of the gradients of the next steps, fused, which are not taken."""
+        """Compute fused losses and gradient norms of the next steps without taking the steps."""
         if len(self._next) < 2:
             return {}
         try:
@@ -277,7 +277,7 @@ class FusedTrainer:
         return {place: (losses[row], norms[row]) for place, row in self._rows.items()}
 
     def _difference(self, expected: dict[int, tuple[Tensor, Tensor]]) -> float | None:
-        """Largest difference from the steps that were taken last; None if there are none."""
+        """Return the largest relative difference from the last steps; None if there is none."""
         differences = [
             abs(float(one) - float(other)) / max(abs(float(other)), 1e-12)
             for place, found in expected.items()
@@ -287,7 +287,7 @@ class FusedTrainer:
         return max(differences, default=None)
 
     def _check_networks(self, specs: Sequence[SegmentSpec]) -> None:
-        """Refuse networks that differ in more than their weights."""
+        """Raise an error if networks differ in more than their weights."""
         first = self.members[0].model
         try:
             StackedNetwork(first, 1)

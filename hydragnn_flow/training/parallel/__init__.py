@@ -1,4 +1,4 @@
-"""Parallel training of one network: what each rank holds of it, and what ranks exchange."""
+"""Parallel training of one network: what each rank holds, and what the ranks exchange."""
 
 from hydragnn_flow.training.parallel.alone import Parallel
 from hydragnn_flow.training.parallel.choose import parallel

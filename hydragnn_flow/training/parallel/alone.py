@@ -1,4 +1,4 @@
-"""Training by one rank, and what all ways of training have in common."""
+"""Training by one rank, and the interface of all parallel strategies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Parallel:
     """
 
     is_sharded = False
-    """Whether this rank holds a part of the network alone."""
+    """True if this rank holds only a shard of the network."""
     files = 0
-    """Parts of a checkpoint that the ranks write beside the first one's file."""
+    """Number of shard files that the ranks write in addition to the checkpoint file."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -32,59 +32,59 @@ class Parallel:
         """Parameters that are trained, as far as this rank holds them."""
 
     def outputs(self, batch: Any) -> dict[str, Tensor]:
-        """Outputs of the network for a batch to train on; all ranks call this."""
+        """Compute the outputs of the network for a batch to train on (collective)."""
         found: dict[str, Tensor] = self.model(batch)
         return found
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of this rank's loss, and exchange it with the other ranks."""
-        # Only weights are wanted: a potential's positions would get a gradient as well.
+        """Add the gradient of this rank's loss, and exchange gradients with the other ranks."""
+        # Restricted to weights: a potential's positions would get a gradient as well.
         torch.autograd.backward(loss, inputs=self.weights)
 
     def without_exchange(self) -> AbstractContextManager[None]:
-        """Gradients within this context are added up on each rank, and not exchanged yet."""
+        """Return a context in which gradients accumulate on each rank without exchange."""
         return nullcontext()
 
     def part_ways(self) -> None:
-        """Exchange nothing from here on, so that steps can be timed as if there were no other rank.
+        """Stop exchanging for good, so that steps can be timed as if there were no other rank.
 
-        What they compute is of no use.
+        The results of such steps are meaningless.
         """
 
     def clip(self, most: float) -> Tensor:
-        """Shorten the gradient to a norm; returns the norm that it had."""
+        """Clip the gradient to norm ``most``; returns the norm before clipping."""
         return nn.utils.clip_grad_norm_(self.weights, most)
 
     def settle(self) -> None:
-        """Let no rank hold more than its part, before weights are changed by hand."""
+        """Reshard gathered weights, which must happen before weights are changed by hand."""
 
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """A checkpoint's content as it is written.
+        """Split a checkpoint's content into the first rank's file and shards.
 
         Parameters
         ----------
         state
-            Model, best weights, average and optimiser, among others, as this rank has them.
+            State dicts as this rank holds them: model, best weights, average, optimiser and others.
 
         Returns
         -------
         state, parts
-            What the first rank writes, and which of the :attr:`files` this rank writes, by their
-            numbers.
+            Content of the first rank's file, and content of the shards that this rank writes, by
+            number below :attr:`files`.
         """
         return state, {}
 
     def placed(self, values: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """What this rank holds of some whole tensors.
+        """Return this rank's shards of whole tensors.
 
         Parameters
         ----------
         values
-            By name; of a checkpoint, either in memory or still in its files.
+            Tensors of a checkpoint by name, in memory or still in mapped files.
         like
-            Tensors that this rank holds parts of, for those of the values that are divided so.
+            Tensors that this rank holds, which say how values of the same name are sharded.
         """
         return {
             name: self.part(value, like[name]) if name in like else whole(value)
@@ -92,7 +92,7 @@ class Parallel:
         }
 
     def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """State of an optimiser of :attr:`weights`, of a checkpoint, as this rank holds it."""
+        """Return this rank's state of an optimiser of :attr:`weights`, from a checkpoint."""
         placed = {
             number: {
                 name: self.part(value, self.weights[number])
@@ -105,16 +105,16 @@ class Parallel:
         return {**state, "state": placed}
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """What this rank holds of a whole tensor that is divided as another is."""
+        """Return this rank's shard of a whole tensor, sharded like ``like``."""
         found: Tensor = whole(value)
         return found
 
 
 def whole(value: Any) -> Any:
-    """All rows of a tensor, wherever they are; other values as they are."""
+    """Return all rows of a sharded tensor; other values unchanged."""
     return value[:] if isinstance(value, Rows) else value
 
 
 def _copied(value: Any) -> Any:
-    """A tensor apart from the file that it may be mapped from; other values as they are."""
+    """Return a copy of a tensor, which may be mapped from a file; other values unchanged."""
     return value.clone() if isinstance(value, Tensor) else value

@@ -1,4 +1,4 @@
-"""Choice of the way in which ranks train a network."""
+"""Choice of the parallel strategy that trains a network."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def parallel(
     *,
     accumulates: bool = False,
 ) -> Parallel:
-    """The way in which the ranks of a segment train its network.
+    """Return the strategy by which the ranks of a segment train its network.
 
     Parameters
     ----------
     model
         The network, with all of its parameters.
     settings
-        Whose `sharding` and `ddp` say how.
+        Section `Training`; its `sharding` and `ddp` choose the strategy.
     world
-        This process's place among the ranks.
+        Rank of this process and number of ranks.
     device
-        Where to compute; the network is there afterwards.
+        Device that computes; the network is moved to it.
     division
-        Of the network's branches among the ranks, where their heads are divided.
+        Assignment of branches to ranks, if their heads are distributed.
     accumulates
-        Whether steps may be computed in several micro-batches.
+        True if steps may be computed in several micro-batches.
 
     Raises
     ------

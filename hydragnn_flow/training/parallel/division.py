@@ -1,4 +1,4 @@
-"""Division of branches among ranks: who holds the heads of which data sets, and computes them."""
+"""Division of branches among ranks, which hold their heads and compute their graphs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _Dealing = Callable[[Ints, int], Ints]
 
 @dataclass(frozen=True)
 class Division:
-    """Groups of ranks, each with branches of its own.
+    """Groups of ranks, each of which owns some branches.
 
     Attributes
     ----------
     ranks
-        Of each group, neighbours.
+        Ranks of each group, consecutive numbers.
     branches
-        Of each group, in their order.
+        Branches of each group, in the order of groups.
     """
 
     ranks: tuple[tuple[int, ...], ...]
@@ -37,18 +37,18 @@ class Division:
 
     @classmethod
     def of(cls, loads: Sequence[float], world: int) -> Division:
-        """The division of branches among some ranks, as evenly as it can be.
+        """Divide branches among ranks as evenly as possible.
 
-        Up to as many ranks as branches are a group each: the largest branch goes to the rank that
-        has the least so far (Graham, SIAM J. Appl. Math. 17, 416 (1969)). Of more ranks each joins
-        the group of one branch whose ranks have the most to do (Adams's method of apportionment).
+        With at most as many ranks as branches, each branch, largest first, goes to the least loaded
+        rank (Graham, SIAM J. Appl. Math. 17, 416 (1969)). With more ranks each branch has a group,
+        and further ranks join the group with the highest load per rank (Adams's apportionment).
 
         Parameters
         ----------
         loads
-            What there is to do for each branch in an epoch.
+            Work of each branch in an epoch, in any unit.
         world
-            Number of ranks.
+            Number of ranks to divide the branches among.
         """
         if world <= len(loads):
             heap: list[tuple[float, int, int]] = [(0.0, 0, rank) for rank in range(world)]
@@ -69,11 +69,11 @@ class Division:
         return cls(tuple(ranks), tuple((branch,) for branch in range(len(loads))))
 
     def group_of(self, rank: int) -> int:
-        """The group that a rank is in."""
+        """Return the index of the group that a rank is in."""
         return next(group for group, ranks in enumerate(self.ranks) if rank in ranks)
 
     def step_of(self, split: GraphSplit) -> Dealing:
-        """Deals graphs of a training step to the ranks that have their branches."""
+        """Return a function that assigns the graphs of a step to the ranks of their branches."""
 
         def dealing(graphs: Ints, costs: Ints) -> Ints:
             return self._dealt(split.branch_runs.branch_of(graphs), costs, deal)
@@ -81,11 +81,11 @@ class Division:
         return dealing
 
     def in_order(self, split: Split) -> Dealing:
-        """Deals graphs of a split to the ranks that have their branches, in ranges."""
+        """Return the same for a whole split, whose graphs are assigned in contiguous ranges."""
 
         def dealing(graphs: Ints, costs: Ints) -> Ints:
             branch = split.branch
-            assert branch is not None  # the network, which has several, has seen to it
+            assert branch is not None  # checked when a network with several branches was built
             return self._dealt(branch[graphs], costs, ranges)
 
         return dealing
@@ -101,25 +101,25 @@ class Division:
 def division_of(
     network: NetworkConfig, manifest: Manifest, train: GraphSplit, sampling: Sampling, world: int
 ) -> Division | None:
-    """The division of a network's branches that `Training.task_parallel` asks for, if it does.
+    """Return the division of branches that `Training.task_parallel` asks for, if it does.
 
-    By the atoms of each data set in an epoch. One rank has all branches.
+    Loads are the numbers of atoms per data set in an epoch. A single rank has no division.
 
     Parameters
     ----------
     network
-        What is trained.
+        Configuration of the network that is trained.
     manifest, train
-        Of the store, and its training split.
+        Manifest of the store, and its training split.
     sampling
-        As `data.sampling` has it.
+        Value of the key `data.sampling`.
     world
-        Number of ranks.
+        Number of ranks of the segment.
 
     Raises
     ------
     InputError
-        If there is one branch alone, or the split is streamed.
+        If there is only one branch, or the split is streamed.
     """
     if not network.Training.task_parallel or world == 1:
         return None

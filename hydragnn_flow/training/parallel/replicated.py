@@ -1,4 +1,4 @@
-"""Training by ranks that all hold the whole network (DDP)."""
+"""Data-parallel training: every rank holds the whole network (DDP)."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from torch.nn.parallel import DistributedDataParallel
 from hydragnn_flow.config.network import DDP
 from hydragnn_flow.training.parallel.alone import Parallel
 
-# Whether a forward pass begins with the first rank's buffers. By the first name they also are those
-# of the first rank when DDP is made, which changes nothing; newer versions of torch deprecate the
-# second.
+# Name of the option to broadcast the first rank's buffers before a forward pass. Newer versions of
+# torch deprecate the second name. The first also broadcasts them when DDP is made, which changes
+# nothing here.
 _KEYS = inspect.signature(DistributedDataParallel).parameters
 _OF_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _KEYS else "broadcast_buffers"
 
 
 class Replicated(Parallel):
-    """Training of a network of which all ranks hold all, and exchange the gradient.
+    """Training of a network that every rank holds, with an exchange of gradients.
 
     Parameters
     ----------
     model
         The network, on its device.
     settings
-        `Training.ddp`.
+        Settings of the exchange, from `Training.ddp`.
     accumulates
-        Whether steps are computed in several micro-batches.
+        True if steps are computed in several micro-batches.
     foreign
-        Whether the network may leave out weights in a step, or normalise by running means.
+        True if the network may leave weights out of a step, or normalise by running means.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Replicated(Parallel):
             find_unused_parameters=foreign,
             bucket_cap_mb=settings.bucket_cap_mb,
             gradient_as_bucket_view=settings.gradient_as_bucket_view,
-            # A step that was too large for a GCD may be computed in micro-batches after all.
+            # A step that did not fit into a GCD's memory may be computed in micro-batches later.
             static_graph=settings.static_graph and not accumulates,
         )
         if settings.comm_hook == "bf16":
@@ -67,9 +67,9 @@ class Replicated(Parallel):
 
 
 def _in_bf16(state: Any, bucket: Any) -> Any:
-    """torch's hook, which DDP refuses by its name on all but NCCL and XCCL; gloo sums bf16 too."""
+    """Call torch's hook, which DDP refuses by name except on NCCL and XCCL; gloo sums bf16 too."""
     return bf16_compress_hook(state, bucket)
 
 
-# DDP looks at them too.
+# DDP checks the annotations.
 _in_bf16.__annotations__ = bf16_compress_hook.__annotations__

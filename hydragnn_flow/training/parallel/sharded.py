@@ -1,8 +1,8 @@
-"""Training by ranks each of which holds a part of the network (FSDP2).
+"""Sharded training: each rank holds a shard of the network (FSDP2).
 
 Rajbhandari et al., arXiv:1910.02054, stages 2 and 3; Zhao et al., arXiv:2304.11277. Parameters are
-divided by rows. Each rank holds its rows of the parameters, of their gradients, of the optimiser's
-state, of the average and of the best weights so far.
+sharded by rows. Each rank holds its rows of the parameters, gradients, optimiser state, average and
+best weights.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from hydragnn_flow.training.parallel.alone import Parallel
 
 
 class Sharded(Parallel):
-    """Training of a network of which each rank holds a part.
+    """Training of a network of which each rank holds a shard.
 
-    Layers of message passing are gathered one by one. A potential is gathered as a whole: its
-    forces are a gradient within the forward pass, whose own gradient reads all layers once more.
+    Message-passing layers are gathered one by one. A potential is gathered as a whole, because its
+    forces are a gradient within the forward pass, and their own gradient reads all layers again.
 
     Parameters
     ----------
     model
-        The network; if on the CPU, its parts come to the device layer by layer.
+        The network; if it is on the CPU, its shards are moved to the device layer by layer.
     settings
-        `Training.sharding`.
+        Section `Training.sharding`.
     world
-        This process's place among the ranks.
+        Rank of this process and number of ranks.
     device
-        What the ranks compute on.
+        Device that the ranks compute on.
     """
 
     is_sharded = True
@@ -56,18 +56,18 @@ class Sharded(Parallel):
         ]
         if settings.prefetch == "none":
             for unit in self._units:
-                # In place of the layer that comes next; what is there already is not gathered.
+                # Prefetch itself, which is gathered already, instead of the next layer.
                 unit.set_modules_to_backward_prefetch([unit])
         super().__init__(model)
 
     def backward(self, loss: Tensor) -> None:
         """See :meth:`Parallel.backward`."""
-        # Not by `inputs`: what the pass differentiates by are the gathered parameters.
+        # Not with `inputs`: the pass differentiates by the gathered parameters.
         loss.backward()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def without_exchange(self) -> Iterator[None]:
-        """See :meth:`Parallel.without_exchange`; whole gradients are held until they are."""
+        """See :meth:`Parallel.without_exchange`; until the exchange, gradients are not sharded."""
         self._exchange(False)
         try:
             yield
@@ -75,7 +75,7 @@ class Sharded(Parallel):
             self._exchange(True)
 
     def part_ways(self) -> None:
-        """See :meth:`Parallel.part_ways`; each rank holds all weights from its next step on."""
+        """See :meth:`Parallel.part_ways`; from its next step on each rank holds all weights."""
         self._exchange(False)
         for unit in self._units:
             unit.set_reshard_after_forward(False, recurse=False)
@@ -94,7 +94,7 @@ class Sharded(Parallel):
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """See :meth:`Parallel.taken_apart`: the first replica's ranks write all of the network."""
+        """See :meth:`Parallel.taken_apart`; the ranks of the first replica write the shards."""
         state, rows = divided(state, _rows_here)
         return state, {self._rank: {ROWS: rows}} if self._rank < self.files else {}
 
@@ -119,11 +119,11 @@ class Sharded(Parallel):
 
 
 def _rows_here(value: Tensor) -> Tensor | None:
-    """The rows that this rank has of a tensor, on the host; None if it has all."""
+    """Return this rank's rows of a tensor, on the host; None if it is not sharded."""
     if not isinstance(value, DTensor):
         return None
     with torch.no_grad():
-        # A copy, or a file of it would hold what the rows are padded with.
+        # A copy, because the file of a view would include the padding of the rows.
         return value.to_local().cpu().clone()
 
 
@@ -132,7 +132,7 @@ def _units(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def _mesh(ranks: int, parts: int, device: torch.device) -> DeviceMesh:
-    """Ranks by replica and part; neighbours, which are on one node if may be, share a replica."""
+    """Return ranks by replica and shard; neighbours, mostly on one node, share a replica."""
     if parts == ranks:
         return init_device_mesh(device.type, (parts,), mesh_dim_names=("part",))
     names = ("replica", "part")

@@ -1,8 +1,7 @@
-"""Training by ranks that share the encoder, and have the heads of some branches each.
+"""Task-parallel training: ranks share the encoder and divide the heads of the branches.
 
-As HydraGNN's ``MultiTaskModelMP``. Each group of ranks holds the heads of its branches, with their
-gradients, their state in the optimiser, their average and the best of them so far, and computes the
-graphs of these branches.
+Like HydraGNN's ``MultiTaskModelMP``. Each group of ranks holds the heads of its branches with their
+gradients, optimiser state, average and best weights, and computes the graphs of these branches.
 """
 
 from __future__ import annotations
@@ -27,22 +26,22 @@ from hydragnn_flow.training.parallel.replicated import Replicated
 
 
 class TaskParallel(Parallel):
-    """Training of a network of which all ranks hold the encoder, and each some of the heads.
+    """Training of a network whose encoder every rank holds, and whose heads are divided.
 
     Parameters
     ----------
     model
-        The network, with all of its heads; it loses those of other ranks.
+        The network with all of its heads; those of other ranks are removed from it.
     settings
-        `Training.ddp`, for what the ranks have in common.
+        Settings of the exchange, from `Training.ddp`.
     division
-        Of the branches.
+        Assignment of branches to groups of ranks.
     world
-        This process's place among the ranks.
+        Rank of this process and number of ranks.
     device
-        Where to compute; the network is there afterwards.
+        Device that computes; the network is moved to it.
     accumulates
-        Whether steps are computed in several micro-batches.
+        True if steps are computed in several micro-batches.
 
     Raises
     ------
@@ -67,7 +66,7 @@ class TaskParallel(Parallel):
         self._branches = frozenset(division.branches[self._group])
         ranks = division.ranks[self._group]
         self._peers, self._is_first_of_group = len(ranks), world.rank == ranks[0]
-        # All ranks make all groups, in the same order.
+        # Creating groups is a collective: all ranks create all groups, in the same order.
         groups = [dist.new_group(one, timeout=PATIENCE) for one in division.ranks if len(one) > 1]
         self._exchange = next((g for g in groups if g != dist.GroupMember.NON_GROUP_MEMBER), None)
         self._compresses = settings.comm_hook == "bf16"
@@ -82,7 +81,7 @@ class TaskParallel(Parallel):
         apart = [name for name, _ in everything if self._heads.have(name)]
         ignore: Any = DistributedDataParallel._set_params_and_buffers_to_ignore_for_model
         ignore(model, apart)
-        # Where the encoder is frozen all ranks together exchange nothing.
+        # If the encoder is frozen there is nothing to exchange among all ranks.
         self._all = Parallel(model)
         if self._common:
             self._all = Replicated(model, settings, accumulates=accumulates, foreign=False)
@@ -114,10 +113,10 @@ class TaskParallel(Parallel):
         self._exchange = None
 
     def clip(self, most: float) -> Tensor:
-        """See :meth:`Parallel.clip`; heads of all ranks are a part of the norm."""
+        """See :meth:`Parallel.clip`; the norm includes the heads of all ranks."""
         device = self.weights[0].device
         common, own = (_square(weights).to(device) for weights in (self._common, self._own))
-        # Ranks of a group have the same gradient of their heads.
+        # Ranks of a group have the same gradient of their heads: count it once.
         square = common + self._world.sum(own / self._peers)
         norm = square.sqrt().to(self.weights[0].dtype)
         nn.utils.clip_grads_with_norm_(self.weights, most, norm)
@@ -126,7 +125,7 @@ class TaskParallel(Parallel):
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """See :meth:`Parallel.taken_apart`; the optimiser's parameters are numbered over all."""
+        """See :meth:`Parallel.taken_apart`; the optimiser's numbers count all heads."""
         optimizer = state["optimizer"]
         states = {self._numbers[n]: values for n, values in optimizer["state"].items()}
         (group,) = optimizer["param_groups"]
@@ -169,18 +168,18 @@ class TaskParallel(Parallel):
         return super().placed_optimizer({**state, "state": states, "param_groups": groups})
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """See :meth:`Parallel.part`; a copy, where the value is in a file that is mapped."""
+        """See :meth:`Parallel.part`; returns a copy, since the value may be mapped from a file."""
         return super().part(value, like).to(like.device, like.dtype, copy=True)
 
     def _of_heads(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {k: v for k, v in values.items() if self._heads.branch(k) is not None}
 
     def _sum_over_group(self) -> None:
-        """Add up the gradients of heads over the ranks that have them."""
+        """Sum the gradients of heads over the ranks of the group."""
         gradients = [weight.grad for weight in self._own if weight.grad is not None]
         if not gradients:
             return
-        # As DDP, which is given losses that are multiplied by the number of ranks.
+        # Like DDP: the losses are multiplied by the number of ranks.
         torch._foreach_div_(gradients, self._world.size)
         if self._exchange is None:
             return
@@ -204,7 +203,7 @@ class TaskParallel(Parallel):
 
 
 class _Heads:
-    """The heads of a network, and what of its state is theirs."""
+    """Heads of a network, and which of its parameters and buffers belong to them."""
 
     def __init__(self, model: nn.Module) -> None:
         self._modules = {
@@ -214,16 +213,16 @@ class _Heads:
         }
 
     def keep(self, branches: Collection[int]) -> None:
-        """Let go of those of all other branches."""
+        """Remove the heads of all other branches."""
         for module in self._modules.values():
             module.keep(branches)
 
     def have(self, name: str) -> bool:
-        """Whether a parameter or buffer is in their modules."""
+        """Return whether a parameter or buffer belongs to the heads."""
         return any(name.startswith(f"{path}.") for path in self._modules)
 
     def branch(self, name: str) -> int | None:
-        """The branch that a parameter or buffer is of; None if it is of all."""
+        """Return the branch that a parameter or buffer belongs to; None if shared by all."""
         for path in self._modules:
             if name.startswith(prefix := f"{path}.branches."):
                 return int(name.removeprefix(prefix).partition(".")[0])
@@ -231,6 +230,6 @@ class _Heads:
 
 
 def _square(weights: Sequence[Tensor]) -> Tensor:
-    """Sum of the squares of a gradient, float64."""
+    """Return the sum of squares of a gradient, float64."""
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     return nn.utils.get_total_norm(gradients).double().square()

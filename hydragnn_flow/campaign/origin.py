@@ -1,0 +1,263 @@
+"""The network that `start_from` takes its weights from: found in the files of a run or ensemble.
+
+A configuration that cannot begin with the weights is refused when it is read: no torch is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydragnn_flow import config as schema
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import (
+    NETWORK,
+    EngineNetwork,
+    NetworkConfig,
+    load_network,
+    network_section,
+)
+from hydragnn_flow.config.search_checks import completed
+from hydragnn_flow.config.start_from import OF_HEADS, OF_TRAINING, StartConfig
+from hydragnn_flow.config.trial_network import network_of_trial
+from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, kept_manifest, load_manifest
+from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, member_folder, read_summary
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.plain_files import read_json, sound
+from hydragnn_flow.run_directory import CONFIG, RunDirectory, recorded
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Trained weights, and the network they are of.
+
+    Attributes
+    ----------
+    path
+        The checkpoint, or a folder whose checkpoint that got furthest is meant.
+    network
+        `NeuralNetwork` section of the network.
+    statistics
+        Value of `Architecture.statistics` that makes its layers again.
+    data_sets
+        Names of the data sets that its branches have learnt, in their order; empty if unknown.
+    """
+
+    path: Path
+    network: Mapping[str, Any]
+    statistics: Mapping[str, Any]
+    data_sets: tuple[str, ...] = ()
+
+
+def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
+    """Read and check a run configuration, and the network of the weights that it starts from.
+
+    Parameters
+    ----------
+    path
+        YAML file of the configuration.
+    data
+        Directory of the source's data files; overrides the file's ``data.path``.
+
+    Raises
+    ------
+    InputError
+        If anything in the file is wrong: one sentence naming file, key and remedy.
+    """
+    return with_start(schema.load_config(path, data=data), path)
+
+
+def with_start(config: RunConfig, source: str | Path) -> RunConfig:
+    """Make the layers of a campaign's networks as those of the weights were that it starts from.
+
+    Parameters
+    ----------
+    config
+        The campaign, read from ``source``.
+
+    Raises
+    ------
+    InputError
+        If :func:`find_origin` finds no weights, or naming the first key in which a network of the
+        search differs from that of the weights.
+    """
+    start = config.start_from
+    if start is None:
+        return config
+    try:
+        if isinstance(config.network_with({}), EngineNetwork):
+            _check_file(start)
+            return config
+        origin = find_origin(start)
+        given = config.network["Architecture"]
+        architecture = {"statistics": dict(origin.statistics), **given}
+        config = config.model_copy(
+            update={"network": {**config.network, "Architecture": architecture}}
+        )
+        _check_networks(config, start, origin)
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
+    return config
+
+
+def _check_file(start: StartConfig) -> None:
+    """Refuse what is no file that an engine could read."""
+    if start.member is not None:
+        raise InputError(f"start_from.member: {start.path} is no ensemble; remove the key")
+    if not start.path.is_file():
+        raise InputError(f"start_from: there is no file {start.path}; correct the path")
+
+
+def find_origin(start: StartConfig) -> Origin:
+    """Find the weights that a campaign of our networks starts from; reads none of them.
+
+    Raises
+    ------
+    InputError
+        If the path leads to no weights, or to those of a network that cannot be built here.
+    """
+    path = start.path
+    if not path.exists():
+        raise InputError(f"start_from: {path} does not exist; correct the path")
+    ensemble = next((f for f in (path / FOLDER, path) if (f / SUMMARY).is_file()), None)
+    if ensemble is not None:
+        folder = member_folder(ensemble, _member(start, ensemble))
+        return _of_member(folder, folder)
+    if start.member is not None:
+        raise InputError(f"start_from.member: {path} is no ensemble; remove the key")
+    if (path / CONFIG).is_file():
+        raise InputError(
+            f"start_from: {path} has no finished ensemble; name the folder of one of its trials, "
+            f"{path / 'trials'}/NUMBER"
+        )
+    folder = path if path.is_dir() else path.parent
+    if path != folder and path.suffix != ".pt":
+        raise InputError(f"start_from: {path} is no checkpoint; name a .pt or a folder")
+    if (folder / NETWORK).is_file():
+        return _of_member(folder, path)
+    return _of_trial(folder, path)
+
+
+def _member(start: StartConfig, ensemble: Path) -> int:
+    """Number of the member that is asked for, or of the best one."""
+    with sound(ensemble / SUMMARY):
+        rows = read_summary(ensemble)["members"]
+        errors = {int(row["member"]): float(row["best_val_error"]) for row in rows}
+    if start.member is None:
+        return min(errors, key=errors.__getitem__)
+    if start.member not in errors:
+        raise InputError(
+            f"start_from.member: {ensemble} has no member {start.member}; its members are "
+            f"{', '.join(map(str, errors))}"
+        )
+    return start.member
+
+
+def _of_member(folder: Path, path: Path) -> Origin:
+    """The origin in a folder that says its network, which is a member's."""
+    file = folder / NETWORK
+    network = network_section(read_json(file), file)
+    return _origin(path, network, _manifest(folder))
+
+
+def _of_trial(folder: Path, path: Path) -> Origin:
+    """The origin in a trial's folder, whose network follows from the files of its run."""
+    run = RunDirectory(folder.parents[1])
+    number = int(folder.name) if folder.name.isdecimal() else -1
+    if not (run.path / CONFIG).is_file() or run.trial(number) != folder.resolve():
+        raise InputError(
+            f"start_from: {folder} has no {NETWORK} and is no trial's folder in a run; name the "
+            f"directory of a run, or the folder of a trial or member"
+        )
+    results = list(run.results(of_trials={number}))
+    # Not as a configuration, whose sources and samplers would be imported.
+    values = recorded(run.path)
+    try:
+        names = [one["name"] for one in values["data"].get("sources") or ()]
+        epochs = (values["search"].get("budget") or {}).get("epochs")
+        network = network_of_trial(values["network"], results[-1].parameters, names, epochs)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        raise InputError(
+            f"start_from: neither {folder} nor the files of its run say the network of a trial "
+            f"that has trained; name another"
+        ) from None
+    return _origin(path, network, _manifest(folder))
+
+
+def _manifest(folder: Path) -> Manifest:
+    """Manifest of the data that a trial or member was trained on."""
+    for above in folder.parents[:2]:
+        if (above / MANIFEST).is_file():
+            return kept_manifest(above / MANIFEST)
+        store = RunDirectory(above).store
+        if store.is_dir():
+            return load_manifest(store)
+    raise InputError(
+        f"start_from: {folder} is not in a run or an ensemble, whose {MANIFEST} says what its "
+        f"layers were made for; name it where it was trained, or export the ensemble"
+    )
+
+
+def _origin(path: Path, network: Mapping[str, Any], manifest: Manifest) -> Origin:
+    if "engine" in network:
+        raise InputError(
+            f"start_from: {path} is of a network that the engine {network['engine']} has built, "
+            f"which knows its weights alone; name one that is built here"
+        )
+    found = manifest.statistics
+    statistics = network["Architecture"].get("statistics") or {
+        "average_neighbours": max(found.avg_num_neighbors, 1.0),
+        "degree_histogram": list(found.degree_histogram),
+        "elements": [z for z in manifest.elements if z not in manifest.unseen],
+    }
+    return Origin(path, network, statistics, tuple(manifest.branch_names))
+
+
+def _check_networks(config: RunConfig, start: StartConfig, origin: Origin) -> None:
+    """Refuse networks of trials that cannot begin with the weights of another."""
+    data_sets = list(config.data.branch_names)
+    if start.heads == "keep" and origin.data_sets and list(origin.data_sets) != data_sets:
+        raise InputError(
+            f"data.sources: the data sets are {', '.join(data_sets) or 'not named'}, but the "
+            f"branches of {origin.path}, which start_from names, have learnt "
+            f"{', '.join(origin.data_sets)}; name the same in this order, or write heads: new"
+        )
+    space = config.search.space
+    theirs = _compared(load_network(origin.network, origin.path), start.heads)
+    tried = [completed(space, {k: value}) for k, p in space.items() for value in p.examples()]
+    for parameters in [{}, *tried]:
+        ours = _compared(config.network_with(parameters), start.heads)
+        key = next((name for name in theirs if theirs[name] != ours.get(name)), None)
+        if key is None:
+            continue
+        varied = next((name for name in space if f"{name}.".startswith(f"{key}.")), None)
+        place = f"network: {key}" if varied is None else f"search.space.{varied}: {key}"
+        remedy = "write that" if varied is None else "remove it from the space"
+        raise InputError(
+            f"{place} is {_shown(ours.get(key))}, but {origin.path}, which start_from names, was "
+            f"trained with {_shown(theirs[key])}; {remedy}"
+        )
+
+
+def _compared(network: NetworkConfig, heads: str) -> dict[str, Any]:
+    """Keys of a network by which two compute the same with the same weights."""
+    network = network.effective()
+    architecture = network.Architecture.model_dump(mode="json")
+    free = OF_TRAINING | (OF_HEADS if heads == "new" else set())
+    values = {
+        f"Architecture.{key}": value for key, value in architecture.items() if key not in free
+    }
+    asked = network.Variables_of_interest
+    values["Variables_of_interest.input_node_features"] = list(asked.input_node_features)
+    if heads == "keep":
+        values["Variables_of_interest.output_names"] = list(asked.output_names)
+        values["Variables_of_interest.type"] = list(asked.type)
+        noise = network.Training.loss_function_type == "GaussianNLLLoss"
+        values["Training.loss_function_type = 'GaussianNLLLoss'"] = noise
+    return values
+
+
+def _shown(value: object) -> str:
+    return "not given" if value is None else repr(value)

@@ -1,0 +1,390 @@
+"""Jobs on the GCDs of a site: sent rank by rank, collected, and sent again after failures.
+
+Everything that runs on the nodes goes this way: segments of trials and members, profiles, and calls
+of functions, which prepare data, predict, or are the objective of a search.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby, islice
+from queue import SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
+from hydragnn_flow.execution.machine import Clock, WallClock, Workers
+from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.workers.gang import merged
+from hydragnn_flow.execution.workers.rank import Rank
+from hydragnn_flow.placement import (
+    Estimate,
+    Fleet,
+    Gcd,
+    Placeable,
+    Placement,
+    Resident,
+    Spot,
+    place,
+)
+from hydragnn_flow.retries import Retries
+from hydragnn_flow.segment import AGREED, Call, JobSpec, Kind, SegmentResult
+
+SECONDS_BETWEEN_CHECKS = 0.5
+# Time for the other ranks of a gang to end after the first, before they are killed [s].
+SECONDS_TO_FOLLOW = 60.0
+_ANY = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
+_logger = logging.getLogger(__name__)
+
+
+_Task = TypeVar("_Task", bound="Task")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(Placeable):
+    """Job to run, with its estimated cost."""
+
+    estimate: Estimate = _ANY
+    spec: JobSpec
+    retries: Retries = field(default_factory=Retries)
+    """Failures without progress; losses are those of its node or batch job."""
+    is_released: bool = False
+    """True if it was stopped to continue on other GCDs, which is not a failure."""
+
+    @property
+    def members(self) -> tuple[Any, ...]:
+        """Jobs that the task stands for; a single one is itself."""
+        return (self,)
+
+    def sent(self: _Task) -> _Task:
+        """Return the job with a new attempt."""
+        return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
+
+    def again(self: _Task, end: SegmentResult, nodes: int = 1) -> _Task:
+        """Return the job for another attempt after a failure on a site of some nodes."""
+        retries = self.retries.after(end.status, end.node, nodes)
+        return replace(self, retries=retries, is_urgent=True)
+
+    def __str__(self) -> str:
+        spec = self.spec
+        return str(spec) if isinstance(spec, Call) else f"{spec.kind} {spec.number}"
+
+
+@dataclass(eq=False)
+class Sending(Generic[_Task]):
+    """Attempt at a job: the ranks on each of its nodes, and their results."""
+
+    task: _Task
+    resident: Resident
+    parts: list[tuple[str, list[Spot]]]
+    """Name of each node, with the job's GCDs on it, rank by rank."""
+    ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
+    """Results of the ranks on each node, by its position."""
+    together: float = 1.0
+    """Mean number of jobs on its GCD while it ran."""
+    is_released: bool = False
+    """True if it was asked to stop at a checkpoint."""
+    is_awaited: bool = False
+    """True if GCDs, its own or others, are promised until it has stopped."""
+
+    @property
+    def keeps_gcd(self) -> bool:
+        """True if it keeps its GCD to itself to be measured alone."""
+        return self.task.keeps_gcd and self.resident.alone and not self.is_gang
+
+    @property
+    def is_gang(self) -> bool:
+        """True if the job has several ranks."""
+        return len(self.resident.spots) > 1
+
+    @property
+    def ranks(self) -> list[SegmentResult]:
+        """Results of all ranks, in order."""
+        return [result for part in range(len(self.parts)) for result in self.ended[part]]
+
+    @property
+    def results(self) -> list[SegmentResult]:
+        """Result of the job, or of each fused one."""
+        return [merged(self.ranks)] if self.is_gang else self.ranks
+
+
+class Jobs(Generic[_Task]):
+    """Running jobs of a site.
+
+    Parameters
+    ----------
+    workers
+        Workers of the site.
+    site
+        Site that runs the jobs.
+    clock
+        Clock of the campaign; by default the wall clock.
+    gcd
+        Speed and memory of each GCD for jobs; by default the site's.
+    """
+
+    def __init__(
+        self, workers: Workers, site: Site, clock: Clock | None = None, gcd: Gcd | None = None
+    ) -> None:
+        self._workers, self.site, self._clock = workers, site, clock or WallClock()
+        gcds = len(site.node.gcds)
+        self._fleet = Fleet(gcd or site.node.gcd, gcds, site.gcds_of_a_block)
+        self._running: dict[Sending[_Task], None] = {}  # in the order in which they were sent
+        # Time by which the other ranks of a gang must have ended too [s].
+        self._follow_by: dict[Sending[_Task], float] = {}
+        self._done: SimpleQueue[tuple[Sending[_Task], int, Future[list[SegmentResult]]]] = (
+            SimpleQueue()
+        )
+
+    @property
+    def now(self) -> float:
+        """Current time by the jobs' clock [s]."""
+        return self._clock.monotonic()
+
+    @property
+    def waiting(self) -> str:
+        """Reason, in a sentence, why no workers have come yet; empty if there is none."""
+        return self._workers.waiting()
+
+    @property
+    def running(self) -> int:
+        """Number of busy GCDs."""
+        return self._fleet.at_work
+
+    @property
+    def fleet(self) -> Fleet:
+        """GCDs of all nodes that take work now."""
+        self._fleet.update(self._workers.hosts())
+        return self._fleet
+
+    def request_workers(self, more: int) -> None:
+        """Request GCDs from the site, ``more`` than are busy.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If none come, or none that do any work.
+        """
+        self._workers.update(self.running + more)
+
+    def send(self, placement: Placement[_Task]) -> Sending[_Task]:
+        """Send a job to GCDs on which the fleet already has it."""
+        task, resident = placement.segment.sent(), placement.resident
+        spots = resident.spots
+        parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
+        sending = Sending(task, resident, parts)
+        self._running[sending] = None
+        now, number = self._clock.monotonic(), 0
+        for part, (node, there) in enumerate(parts):
+            left = self._fleet.ends(node) - now
+            ranks = [
+                Rank(
+                    task.spec,
+                    number + place,
+                    len(spots),
+                    gcd=spot.gcd,
+                    nodes=len(parts),
+                    memory_gib=task.estimate.memory_gib,
+                    seconds=None if left == math.inf else left,
+                    fused=tuple(other.spec for other in task.members[1:]),
+                )
+                for place, spot in enumerate(there)
+            ]
+            number += len(there)
+            future = self._workers.run(ranks, node)
+            # Called by a thread of Parsl.
+            future.add_done_callback(partial(self._put, sending, part))
+        return sending
+
+    def send_to(self, task: _Task, spots: Sequence[Spot]) -> Sending[_Task]:
+        """Send a job to idle GCDs."""
+        now = self.now
+        until = now + task.seconds
+        resident = self.fleet.begin(spots, task.estimate, until, now, alone=True)
+        return self.send(Placement(task, resident))
+
+    def _put(self, sending: Sending[_Task], part: int, end: Future[list[SegmentResult]]) -> None:
+        self._done.put((sending, part, end))
+
+    def release(self, sending: Sending[_Task], *, is_awaited: bool = True) -> None:
+        """Stop a segment at a checkpoint."""
+        sending.is_released, sending.is_awaited = True, is_awaited
+        _logger.info("%s is stopped at a checkpoint", sending.task)
+        self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
+
+    def call_off(self, sending: Sending[_Task], reason: str) -> None:
+        """End the remaining ranks of a job."""
+        _logger.info("%s is called off: %s", sending.task, reason)
+        for part, (node, _) in enumerate(sending.parts):
+            if part not in sending.ended:
+                self._workers.call_off(node, sending.task.spec.attempt, reason)
+
+    def finished(self, seconds: float) -> list[Sending[_Task]]:
+        """Return jobs that have ended; none if that takes longer than ``seconds``.
+
+        If a rank of a gang fails, the other ranks are ended.
+
+        Parameters
+        ----------
+        seconds
+            Time to wait for the first one [s].
+        """
+        finished: list[Sending[_Task]] = []
+        while (end := self._clock.next(self._done, seconds)) is not None:
+            seconds = 0.0
+            sending, part, future = end
+            results = sending.ended[part] = future.result()
+            now = self._clock.monotonic()
+            sending.together = self._fleet.together(sending.resident, now)
+            self._fleet.end(sending.resident, sending.parts[part][1], now)
+            if len(sending.ended) == len(sending.parts):
+                finished.append(sending)
+                continue
+            bad = next((r for r in results if r.status not in AGREED or _never_came(r)), None)
+            if bad is not None:
+                self.call_off(sending, bad.reason)
+            elif results[0].status != "ok":
+                self._follow_by.setdefault(sending, now + SECONDS_TO_FOLLOW)
+        for sending in finished:
+            self._follow_by.pop(sending, None)
+            del self._running[sending]
+        now = self._clock.monotonic()
+        for sending in [gang for gang, until in self._follow_by.items() if now > until]:
+            del self._follow_by[sending]
+            self.call_off(sending, next(iter(sending.ended.values()))[0].reason)
+        return finished
+
+    def judge_nodes(self, finished: Sequence[Sending[_Task]]) -> None:
+        """Report the health of nodes to the pool; in a gang each rank counts for its own node.
+
+        Results are recorded first, where they must be: to hold a node takes time, in which the
+        driver may be ended. Successes are reported last: such a node is healthy, whatever else
+        failed on it.
+        """
+        results = [result for sending in finished for result in sending.ranks]
+        for result in sorted(results, key=_has_worked):
+            if result.status in ("interrupted", "lost") or not result.node:
+                continue
+            if result.status == "refused":
+                self._workers.avoid(result.node, result.reason)
+                continue
+            segment = (result.kind, result.number, result.rung)
+            self._workers.record(result.node, segment, _has_worked(result))
+
+
+def run_all(
+    jobs: Jobs[_Task],
+    tasks: Iterable[_Task],
+    work: str,
+    waits: Callable[[str], None] = lambda why: None,
+) -> Iterator[tuple[_Task, SegmentResult]]:
+    """Run jobs to their end, each on GCDs of its own; yield every result, good or bad.
+
+    A failed job is run again, until it has failed on several nodes.
+
+    Parameters
+    ----------
+    jobs
+        Jobs of the site that runs them.
+    tasks
+        Jobs to run, in the order in which they start.
+    work
+        Subject of an error message, such as "preparing the store".
+    waits
+        Function called with the reason why there are no workers, or with an empty text.
+
+    Raises
+    ------
+    InputError
+        If the input of a job is wrong.
+    NoWorkers
+        If no worker will come.
+    CampaignStopped
+        If a job repeatedly fails.
+    """
+    ready, gcds = deque(tasks), jobs.site.nodes * len(jobs.site.node.gcds)
+    while ready or jobs.running:
+        try:
+            jobs.request_workers(sum(task.width for task in islice(ready, gcds)))
+        except InputError as error:
+            raise NoWorkers(str(error)) from error
+        waits(jobs.waiting)
+        first = [ready.popleft() for _ in range(min(jobs.fleet.free, len(ready)))]
+        placed, rest = place(first, jobs.fleet, jobs.now, may_join=False)
+        ready.extendleft(reversed(rest))
+        for placement in placed:
+            jobs.send(placement)
+        finished = jobs.finished(SECONDS_BETWEEN_CHECKS)
+        jobs.judge_nodes(finished)
+        for sending in finished:
+            task, (result,) = sending.task, sending.results
+            if result.status == "wrong_input":
+                raise (StoreError if result.answer["is_store"] else InputError)(result.reason)
+            yield task, result
+            if result.status != "ok":
+                ready.append(_once_more(task, result, jobs.site.nodes, work))
+
+
+def _once_more(task: _Task, end: SegmentResult, nodes: int, work: str) -> _Task:
+    task = task.again(end, nodes)
+    if task.retries.is_hopeless:
+        on = ", ".join(sorted(task.retries.nodes - {""})) or "nodes not known"
+        raise CampaignStopped(
+            f"{work} failed {task.retries.total} times at {task}, on {on}: {end.reason}; see "
+            "whether these nodes are in order and have enough memory, then start again"
+        )
+    _logger.info("%s is sent again (%s): %s", task, task.retries, end.reason)
+    return task
+
+
+def run_calls(
+    jobs: Jobs[Task],
+    kind: Kind,
+    function: str,
+    requests: Mapping[int, Mapping[str, Any]],
+    work: str,
+    waits: Callable[[str], None] = lambda why: None,
+) -> Iterator[int]:
+    """Call a function with each request by :func:`run_all`; yield their numbers as they end.
+
+    Parameters
+    ----------
+    jobs, work, waits
+        Arguments of :func:`run_all`.
+    kind
+        Kind of the jobs, such as `preparation`.
+    function
+        Name of the function, `module:function`.
+    requests
+        Arguments by number, as JSON; ``what`` of each names its subject in messages.
+    """
+    specs = (
+        Call(
+            kind=kind,
+            number=number,
+            directory="",
+            function=function,
+            argument=request,
+            what=request["what"],
+        )
+        for number, request in requests.items()
+    )
+    for task, end in run_all(jobs, (Task(spec=spec) for spec in specs), work, waits):
+        if end.status == "ok":
+            yield task.spec.number
+
+
+def _has_worked(result: SegmentResult) -> bool:
+    """True if the result, good or bad, is due to the job and not to its node."""
+    return result.status in ("ok", "diverged", "out_of_memory", "wrong_input")
+
+
+def _never_came(result: SegmentResult) -> bool:
+    """True if a rank did not start, as its node took no further work."""
+    return result.status == "interrupted" and not result.node

@@ -1,0 +1,329 @@
+"""Accuracy on the test split: predictions target by target, their figures, the worst structures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
+from scipy.special import erf
+
+from hydragnn_flow.report import style
+from hydragnn_flow.report.errors import with_interval
+from hydragnn_flow.report.style import BLUE, FAINT, ORANGE, RED, SOFT
+from hydragnn_flow.report.tables import percent
+
+Floats = NDArray[np.float64]
+Measures = Mapping[str, Any]
+"""Estimates by name, as `measures` of `ensemble.json` has them for a target."""
+WORST = 8
+"""Structures of each target that are listed."""
+# forces_x, forces_y, forces_z; stress_xx, …, stress_xy; dipole_0, dipole_1, …
+_COMPONENT = re.compile(r"_([xyz]|xx|yy|zz|yz|xz|xy|\d+)$")
+_MOST_POINTS, _MOST_BARS = 2000, 300
+# Columns of a predictions table that say what a structure is.
+_ABOUT = ("file", "frame", "formula", "note")
+
+
+@dataclass(frozen=True)
+class TargetValues:
+    """Reference and prediction of one target, its components laid end to end.
+
+    All arrays are [n_values], in ``unit``; rows without a finite reference are left out.
+    """
+
+    name: str
+    unit: str
+    graph_id: NDArray[np.int64]
+    reference: Floats
+    mean: Floats
+    std: Floats
+    lo: Floats
+    hi: Floats
+
+    @property
+    def label(self) -> str:
+        """Name with the unit in brackets."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+    @property
+    def errors(self) -> Floats:
+        """Predicted minus reference values."""
+        return self.mean - self.reference
+
+    @property
+    def graphs(self) -> int:
+        """Number of structures the values belong to."""
+        return len(np.unique(self.graph_id))
+
+    def per_atom(self, n_atoms: pd.Series[int]) -> TargetValues:
+        """The same target divided by the atoms of its structure.
+
+        Parameters
+        ----------
+        n_atoms
+            Number of atoms by ``graph_id``.
+        """
+        is_energy = self.unit == "eV"
+        scale = (1000 if is_energy else 1) / n_atoms.reindex(self.graph_id).to_numpy(dtype=float)
+        columns = {field.name: getattr(self, field.name) * scale for field in fields(self)[3:]}
+        unit = f"{'meV' if is_energy else self.unit}/atom"
+        return replace(self, name=f"{self.name} per atom", unit=unit, **columns)
+
+
+def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetValues]:
+    """The targets of a predictions table that have reference values, in the table's order.
+
+    Parameters
+    ----------
+    table
+        Predictions as an ensemble writes them.
+    names
+        Names of targets, as far as they are known; otherwise components are recognised by their
+        endings alone.
+    """
+    columns = [str(c).removesuffix("_mean") for c in table.columns if str(c).endswith("_mean")]
+    bases = {c: c if c in names else _COMPONENT.sub("", c) for c in columns}
+    components: dict[str, list[str]] = {}
+    for column, base in bases.items():
+        has_siblings = [*bases.values()].count(base) > 1 and base not in columns
+        components.setdefault(base if has_siblings else column, []).append(column)
+    units = table.attrs.get("units", {})
+    found = []
+    for name, own in components.items():
+        if not all(component in table.columns for component in own):
+            continue
+        values = [
+            np.concatenate([table[component + suffix].to_numpy(dtype=float) for component in own])
+            for suffix in ("", "_mean", "_std", "_lo", "_hi")
+        ]
+        keep = np.isfinite(values[0]) & np.isfinite(values[1])
+        if keep.any():
+            graph_id = np.tile(table["graph_id"].to_numpy(dtype=np.int64), len(own))
+            unit = str(units.get(own[0], ""))
+            found.append(TargetValues(name, unit, graph_id[keep], *(v[keep] for v in values)))
+    return found
+
+
+def parity(target: TargetValues, measures: Measures | None = None) -> Figure:
+    """Predicted against reference values with error bars of one standard deviation.
+
+    The lower panel shows the differences, where error bars that vanish in the upper one can be
+    read. If a table is large, each panel draws the largest errors and, picked at even spacing, some
+    of the others; the printed errors are of all.
+
+    Parameters
+    ----------
+    target
+        Values of the test split.
+    measures
+        Errors of the target with intervals, printed above the figure.
+    """
+    figure = style.new_figure(5.6, 6.6)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
+    worth = np.abs(target.errors)
+    points, bars = telling(worth, _MOST_POINTS), telling(worth, _MOST_BARS)
+    low = float(min(target.reference.min(), target.mean.min()))
+    high = float(max(target.reference.max(), target.mean.max()))
+    room = 0.04 * (high - low or 1.0)
+    ends = (low - room, high + room)
+    upper.plot(ends, ends, color=SOFT, lw=1.2, zorder=1)
+    lower.axhline(0, color=SOFT, lw=1.2, zorder=1)
+    look: dict[str, Any] = {"fmt": "none", "ecolor": ORANGE, "elinewidth": 0.9, "zorder": 2}
+    for axes, values in ((upper, target.mean), (lower, target.errors)):
+        reach = np.nan_to_num(target.std[bars])
+        axes.errorbar(target.reference[bars], values[bars], yerr=reach, **look)
+        _dots(axes, target.reference[points], values[points])
+        style.tidy(axes)
+    upper.set(xlim=ends, ylim=ends, ylabel=f"predicted {target.label}")
+    most = float(worth.max()) or float(np.nan_to_num(target.std).max()) or 1.0
+    lower.set(ylim=(-1.15 * most, 1.15 * most), ylabel="difference")
+    lower.set(xlabel=f"reference {target.label}")
+    _title(figure, target, measures, mae="MAE", rmse="RMSE", r2="R²")
+    figure.align_ylabels()
+    return figure
+
+
+def deviation(target: TargetValues, measures: Measures | None = None) -> Figure:
+    """Absolute errors against predicted standard deviations, and their means in ten bins.
+
+    Parameters
+    ----------
+    target
+        Values of the test split.
+    measures
+        Rank correlation and calibration errors of the target, printed above the figure.
+    """
+    figure = style.new_figure(5.6, 5.2)
+    axes = figure.add_subplot()
+    error, std = np.abs(target.errors), target.std
+    _title(figure, target, measures, spearman="Spearman", ence="ENCE")
+    drawn = np.isfinite(std) & (std > 0)
+    positive = error[drawn & (error > 0)]
+    if not len(positive):
+        axes.text(0.5, 0.5, "no deviations to compare errors with", ha="center", color=SOFT)
+        axes.set_axis_off()
+        return figure
+    # A few errors are nearly zero by chance; they stand on the lower edge.
+    floor = max(float(positive.min()), float(positive.max()) * 1e-4)
+    shown = np.maximum(error, floor)
+    places = np.flatnonzero(drawn)
+    points = places[telling(error[drawn] / std[drawn], _MOST_POINTS)]
+    points = np.union1d(points, places[telling(error[drawn], _MOST_BARS)])
+    _dots(axes, std[points], shown[points])
+    ends = np.array([std[drawn].min() / 1.3, std[drawn].max() * 1.3])
+    axes.plot(ends, ends, color=SOFT, lw=1.2, label="error = deviation", zorder=3)
+    axes.plot(ends, 2 * ends, "--", color=SOFT, lw=1.2, label="error = 2 deviations", zorder=3)
+    x, y = binned(error[drawn], std[drawn])
+    axes.plot(x, y, "D-", color=RED, ms=6, lw=1.4, label="root mean squares, in bins", zorder=4)
+    style.value_axis(axes, "x", std[drawn])
+    style.value_axis(axes, "y", shown[drawn])
+    axes.set(xlim=ends, ylim=(floor / 1.3, shown[drawn].max() * 1.6))
+    axes.set(xlabel=f"predicted deviation of {target.label}", ylabel=f"|error| of {target.label}")
+    axes.legend(loc="lower right", fontsize=9, framealpha=0.6, edgecolor="none")
+    style.tidy(axes)
+    return figure
+
+
+def coverage(targets: Sequence[TargetValues], level: float) -> Figure:
+    """Observed coverage of Gaussian intervals against their nominal coverage.
+
+    Parameters
+    ----------
+    targets
+        Values of the test split, of at least one target.
+    level
+        Nominal coverage of the calibrated intervals; each target's is a diamond at it.
+    """
+    figure = style.new_figure(9.4, 5.0)
+    axes = figure.add_subplot()
+    nominal = np.linspace(0.01, 0.99, 99)
+    graphs = min(target.graphs for target in targets)
+    chance = 1.96 * np.sqrt(nominal * (1 - nominal) / graphs)
+    band = np.clip(nominal - chance, 0, 1), np.clip(nominal + chance, 0, 1)
+    label = f"chance in {graphs} structures (95 %)"
+    axes.fill_between(nominal, *band, color=FAINT, alpha=0.7, lw=0, label=label, zorder=1)
+    axes.plot([0, 1], [0, 1], color=SOFT, lw=1.2, zorder=2)
+    axes.axvline(level, color=SOFT, lw=1, ls="--", zorder=1)
+    for target, colour in zip(targets, cycle(style.PALETTE), strict=False):
+        observed = gaussian_coverage(target, nominal)
+        axes.plot(nominal, observed, color=colour, lw=2.2, label=f"{target.name}: mean ± z·std")
+        held = interval_coverage(target)
+        label = f"{target.name}: {level * 100:g} % interval holds {percent(held)}"
+        axes.plot([level], [held], "D", color=colour, ms=9, mec=style.INK, zorder=5, label=label)
+    axes.set(xlim=(0, 1), ylim=(0, 1.02))
+    axes.set(xlabel="nominal coverage of an interval", ylabel="test values inside it")
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
+    style.tidy(axes)
+    figure.legend(loc="outside right center", frameon=False, fontsize=10, labelspacing=0.9)
+    return figure
+
+
+def worst_structures(
+    targets: Sequence[TargetValues], graphs: pd.DataFrame | None, nodes: pd.DataFrame | None
+) -> pd.DataFrame:
+    """The structures with the largest errors of each target, the worst first.
+
+    Parameters
+    ----------
+    targets
+        Values of the test split.
+    graphs, nodes
+        Predictions tables of its graph and node targets, for what they say about structures.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``target``, ``structure`` (``graph_id``), ``atoms``, ``|error|`` (of forces the mean of the
+        structure's components), ``largest``, ``deviation`` (root mean square) and ``|error| /
+        deviation`` of root mean squares: far above 1 where an error was not expected.
+    """
+    parts = []
+    for target in targets:
+        frame = pd.DataFrame({"structure": target.graph_id, "|error|": np.abs(target.errors)})
+        frame["squared"], frame["variance"] = frame["|error|"] ** 2, target.std**2
+        mean = frame.groupby("structure").mean()
+        mean["largest"] = frame.groupby("structure")["|error|"].max()
+        mean["deviation"] = np.sqrt(mean.pop("variance"))
+        ratio = np.sqrt(mean.pop("squared")) / mean["deviation"].replace(0, np.nan)
+        worst = mean.assign(**{"|error| / deviation": ratio}).nlargest(WORST, "|error|")
+        if nodes is not None:
+            worst.insert(0, "atoms", nodes["graph_id"].value_counts())
+        parts.append(worst.reset_index().assign(target=target.label))
+    table = pd.concat(parts) if parts else pd.DataFrame()
+    if parts and graphs is not None:
+        about = graphs[["graph_id", *(name for name in _ABOUT if name in graphs)]]
+        table = table.merge(about, "left", left_on="structure", right_on="graph_id")
+        table = table.drop(columns="graph_id").replace("", np.nan).dropna(axis=1, how="all")
+    return table
+
+
+def gaussian_coverage(target: TargetValues, nominal: Floats) -> Floats:
+    """Fraction of references inside the Gaussian intervals mean ± z·std.
+
+    Parameters
+    ----------
+    target
+        Predictions with standard deviations.
+    nominal
+        Coverage each interval is made for, between 0 and 1 (exclusive), [n_intervals].
+    """
+    # A value is inside from the z on that equals |error| / std: sort once, count for every z.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.where(target.errors == 0, 0.0, np.abs(target.errors) / target.std)
+    return np.searchsorted(np.sort(erf(z / np.sqrt(2))), nominal, side="right") / len(z)
+
+
+def interval_coverage(target: TargetValues) -> float:
+    """Fraction of references inside the calibrated interval [lo, hi]."""
+    inside = (target.lo <= target.reference) & (target.reference <= target.hi)
+    return float(np.mean(inside))
+
+
+def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
+    """Root mean square of standard deviations and of errors, in bins of equally many values.
+
+    Parameters
+    ----------
+    error, std
+        Error and deviation of each value; bins, ten at most, hold at least five of similar ``std``.
+    """
+    order = np.argsort(std, kind="stable")
+    bins = np.array_split(order, max(1, min(10, len(order) // 5)))
+    roots = [[np.sqrt(np.mean(of[part] ** 2)) for part in bins] for of in (std, error)]
+    return np.array(roots[0]), np.array(roots[1])
+
+
+def telling(worth: Floats, most: int) -> NDArray[np.int64]:
+    """At most ``most`` positions: a third of them the worthiest, the others evenly spaced."""
+    if len(worth) <= most:
+        return np.arange(len(worth))
+    order = np.argsort(-worth, kind="stable")
+    others = np.sort(order[most // 3 :])
+    evenly = np.linspace(0, len(others) - 1, most - most // 3).round().astype(np.int64)
+    return np.union1d(order[: most // 3], others[evenly])
+
+
+def _dots(axes: Axes, x: Floats, y: Floats) -> None:
+    many = len(x) > 200
+    look: dict[str, Any] = {"color": BLUE, "linewidths": 0, "zorder": 2.5}
+    axes.scatter(x, y, s=9 if many else 20, alpha=0.4 if many else 0.8, **look)
+
+
+def _title(figure: Figure, target: TargetValues, measures: Measures | None, **names: str) -> None:
+    """Write measures with their intervals above a figure, where they hide no value."""
+    measures = measures or {}
+    known = {word: measures[name] for name, word in names.items() if name in measures}
+    told = [f"{word} {with_interval(estimate)}" for word, estimate in known.items()]
+    values = f"{len(target.reference):,} values in {target.graphs:,} structures"
+    lines = [", ".join(told[:2]), ", ".join([*told[2:], values])]
+    figure.suptitle("\n".join(filter(None, lines)), fontsize=10, color=style.INK, x=0.01, ha="left")

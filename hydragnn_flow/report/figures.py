@@ -1,0 +1,304 @@
+"""Figures of a run: the search as Optuna draws it, learning curves, the GCDs' time, forecasts."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import optuna
+import pandas as pd
+from matplotlib.collections import LineCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+
+from hydragnn_flow.report import style
+from hydragnn_flow.report.gcd_time import CAUSES
+from hydragnn_flow.report.importance import FEWEST, as_complete, evaluator
+from hydragnn_flow.report.style import BLUE, ORANGE, PALE, RED, SKY, SOFT, WIDE
+from hydragnn_flow.report.tables import objective_label, percent, short_names
+from hydragnn_flow.report.trials_frame import ranking, value_columns
+from hydragnn_flow.segment import SegmentResult
+
+# More marks, lines or parameters than this hide each other; the best are always drawn.
+_MOST_MARKS, _MOST_LINES, _MOST_PARAMETERS = 1000, 500, 6
+_COLOURS = (BLUE, BLUE, SKY, ORANGE, style.PURPLE, style.GREEN, RED, style.WINE, "white", "white")
+"""Colours of the causes, in their order."""
+_HATCHES = {"at work": "...", "queue": "///", "away": "\\\\\\"}
+Curve = NDArray[np.float64]
+"""Epochs and validation errors, [n_epochs, 2]."""
+
+
+def history(
+    study: optuna.Study, frame: pd.DataFrame, members: Collection[int] = ()
+) -> Figure | None:
+    """Value of every complete and pruned trial against its number, and the best so far.
+
+    The best is that of the complete trials that kept their limits; the pruned trials' values are of
+    fewer epochs.
+
+    Parameters
+    ----------
+    study, frame
+        See :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
+    members
+        Numbers of the trials chosen for the ensemble.
+
+    Returns
+    -------
+    Figure or None
+        None without a complete trial.
+    """
+    column = value_columns(frame.attrs["objectives"])[0]
+    label = objective_label(frame.attrs["objectives"][0])
+    known = frame[np.isfinite(frame[column])]
+    if not (known["state"] == "complete").any():
+        return None
+    several = {} if len(study.directions) == 1 else {"target": lambda trial: trial.values[0]}
+    figure = _optunas("optimization_history", study, target_name=label, **several)
+    (axes,) = figure.axes
+    chosen = known["trial"].isin(members)
+    for name, own, look in (
+        ("pruned", known["state"] == "pruned", {"marker": "v", "edgecolors": PALE}),
+        ("in the ensemble", chosen, {"s": 170, "edgecolors": style.INK}),
+    ):
+        x, y = known[own]["trial"], known[own][column]
+        axes.scatter(x, y, label=name, facecolors="none", zorder=4, **look)
+    style.value_axis(axes, "y", known[column].to_numpy())
+    axes.set(xlabel="trial", ylabel=label)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    style.legend_above(figure, axes.get_legend_handles_labels()[0])
+    return figure
+
+
+def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure]:
+    """Figures of what decided, as far as there is data for them.
+
+    Parameters
+    ----------
+    study, frame
+        See :func:`hydragnn_flow.report.trials_frame.study_frame_of`.
+
+    Returns
+    -------
+    dict
+        ``importance``, ``slices``, ``parallel`` and ``pareto``.
+    """
+    found: dict[str, Figure] = {}
+    ranked, label = ranking(frame), objective_label(frame.attrs["objectives"][0])
+    if len(ranked) >= FEWEST:
+        paths = list(frame.attrs["parameters"])
+        names = dict(zip(paths, short_names(paths), strict=True))
+        numbers = frame.loc[ranked.index, "trial"].astype(int)
+        copy = as_complete(study, dict(zip(numbers, range(len(ranked)), strict=True)), names)
+        drawn = _optunas("param_importances", copy, evaluator=evaluator(len(ranked)))
+        drawn.axes[0].set(xlabel="importance (PED-ANOVA), of all together 1", ylabel="")
+        found["importance"] = drawn
+        bars = [bar.get_text() for bar in drawn.axes[0].get_yticklabels()][-_MOST_PARAMETERS:]
+        best = dict(zip(numbers[:_MOST_MARKS], ranked[:_MOST_MARKS], strict=True))
+        copy = as_complete(study, best, {p: name for p, name in names.items() if name in bars})
+        found["slices"] = _optunas("slice", copy, target_name=label)
+        style.value_axis(
+            found["slices"].axes[0], "y", np.array(ranked[:_MOST_MARKS], dtype=np.float64)
+        )
+        for axes in found["slices"].axes[:-1]:
+            axes.tick_params(axis="x", which="both", rotation=60)
+        found["parallel"] = _optunas("parallel_coordinate", copy, target_name=label)
+    if len(study.directions) in (2, 3) and study.best_trials:
+        objectives = [*map(objective_label, frame.attrs["objectives"])]
+        found["pareto"] = drawn = _optunas("pareto_front", study, target_names=objectives)
+        style.legend_above(drawn, drawn.axes[0].get_legend_handles_labels()[0])
+    return found
+
+
+def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
+    """Figure that Optuna draws, with the look of the others."""
+    if "matplotlib.pyplot" not in sys.modules:
+        mpl.use("agg")  # pyplot would look for a display
+    from matplotlib import pyplot
+    from optuna.visualization import matplotlib as plots
+
+    with mpl.rc_context(), warnings.catch_warnings():
+        # All of them are called experimental; PED-ANOVA warns of rare conditions.
+        warnings.simplefilter("ignore")
+        figure = np.atleast_1d(getattr(plots, f"plot_{kind}")(study, **how))[0].figure
+        assert isinstance(figure, Figure)
+        pyplot.close(figure)
+    is_parallel = kind == "parallel_coordinate"  # its axes lie on top of each other
+    figure.set_layout_engine("none" if is_parallel else "constrained")
+    figure.set(figwidth=WIDE, figheight=4.2, facecolor="white")
+    figure.suptitle("")
+    for axes in figure.axes:
+        axes.set_title("")
+        axes.set_title("", loc="left")
+        if (legend := axes.get_legend()) is not None:
+            legend.remove()
+        if not is_parallel and axes.name != "3d" and axes.get_label() != "<colorbar>":
+            style.tidy(axes)
+    if is_parallel:
+        figure.subplots_adjust(bottom=0.25)
+    return figure
+
+
+def learning_curves(segments: Iterable[SegmentResult]) -> dict[tuple[str, int], Curve]:
+    """Validation error (the criterion) of each trial and member by epoch.
+
+    Epochs are in order; if an interrupted segment was repeated, the later one counts.
+    """
+    curves: dict[tuple[str, int], dict[int, float]] = {}
+    for s in segments:
+        known = {int(epoch): error for epoch, *_, error in s.history if np.isfinite(error)}
+        curves.setdefault((s.kind, s.number), {}).update(known)
+    return {who: np.array(sorted(of.items()), dtype=float) for who, of in curves.items() if of}
+
+
+def trial_curves(
+    frame: pd.DataFrame, segments: Iterable[SegmentResult], rungs: Sequence[int] = ()
+) -> Figure | None:
+    """Validation error of trials against epochs, the best five strong; None if none has any.
+
+    Parameters
+    ----------
+    frame
+        See :func:`hydragnn_flow.report.trials_frame.trials_frame`.
+    segments
+        Segments of the run.
+    rungs
+        Epochs at which trials are judged.
+    """
+    curves = learning_curves(segments)
+    ranked = [*dict.fromkeys([*frame.loc[ranking(frame).index, "trial"], *frame["trial"]])]
+    order = [number for number in ranked if ("trial", number) in curves]
+    complete = {*frame[frame["state"] == "complete"]["trial"]}
+    best = [number for number in order if number in complete][:5]
+    others = [curves["trial", number] for number in order if number not in best]
+    strong = {f"trial {number}": curves["trial", number] for number in best}
+    return _curves(strong, others[:: 1 + len(others) // _MOST_LINES], rungs)
+
+
+def member_curves(
+    segments: Iterable[SegmentResult], members: Sequence[Mapping[str, Any]]
+) -> Figure | None:
+    """Validation error of each member, pale while it was a trial; None if no member has any.
+
+    Parameters
+    ----------
+    segments
+        Segments of the run.
+    members
+        Members of the ensemble, as `ensemble.json` lists them.
+    """
+    curves = learning_curves(segments)
+    strong, pale = {}, []
+    for of in members:
+        if (own := curves.get(("member", of["member"]))) is not None:
+            strong[f"member {of['member']}, trial {of['trial']}"] = own
+            before = curves.get(("trial", of["trial"]), own)
+            pale.append(np.vstack([before[before[:, 0] < own[0, 0]], own[:1]]))
+    return _curves(strong, pale) if strong else None
+
+
+def _curves(
+    strong: Mapping[str, Curve], pale: Sequence[Curve], rungs: Sequence[int] = ()
+) -> Figure | None:
+    if not (drawn := [*strong.values(), *pale]):
+        return None
+    figure = style.new_figure(WIDE, 4.4)
+    axes = figure.add_subplot()
+    keys = []
+    for (name, curve), colour in zip(strong.items(), style.PALETTE, strict=False):
+        keys += axes.plot(*curve.T, color=colour, lw=2.2, zorder=6, label=name)
+    thin = style.crowded(len(pale), 60)
+    axes.add_collection(LineCollection(pale, colors=PALE, alpha=0.3 + 0.4 * thin, lw=1.2))
+    for rung in rungs:
+        axes.axvline(rung, color=SOFT, lw=0.9, ls="--", zorder=1)
+    points = np.concatenate(drawn)
+    style.value_axis(axes, "y", points[:, 1])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if rungs and points[:, 0].max() >= 9 * rungs[0]:
+        # Rungs are at equal distances, so that the many short curves are not a heap at the edge.
+        axes.set_xscale("log")
+        axes.set_xticks([1, *rungs], map(str, [1, *rungs]))
+        axes.minorticks_off()
+    axes.set(xlabel="epoch", ylabel="validation error")
+    style.tidy(axes, grid="y")
+    style.legend_above(figure, keys)
+    return figure
+
+
+def gcd_time_figure(frame: pd.DataFrame) -> Figure:
+    """GCDs stacked over time by what they do: busy at the bottom, idle by cause above.
+
+    Parameters
+    ----------
+    frame
+        Result of :func:`hydragnn_flow.report.gcd_time.gcd_time`.
+    """
+    ends = np.append(0.0, frame["seconds"].where(~frame["pause"], 0.0).cumsum())
+    units = (1.0, "s", 600.0), (60.0, "min", 14_400.0), (3600.0, "h", np.inf)
+    scale, unit = next((scale, unit) for scale, unit, most in units if ends[-1] < most)
+    figure = style.new_figure(WIDE, 4.2)
+    axes = figure.add_subplot()
+    edges, base, keys = np.linspace(0.0, ends[-1], 161), np.zeros(160), []
+    for (name, meaning), colour in zip(CAUSES.items(), _COLOURS, strict=True):
+        total = np.append(0.0, (frame[name] * np.diff(ends)).cumsum())
+        if total[-1]:
+            look: dict[str, Any] = {"facecolor": colour, "linewidth": 0.0, "edgecolor": colour}
+            if name in _HATCHES:
+                look |= {"hatch": _HATCHES[name], "edgecolor": PALE}
+            top = base + np.diff(np.interp(edges, ends, total)) / edges[1]
+            axes.stairs(top, edges / scale, baseline=base, fill=True, **look)
+            keys.append(Patch(label=meaning, **look))
+            base = top
+    for number in np.flatnonzero(frame["pause"]):
+        at, lasted = ends[number] / scale, frame["seconds"].iloc[number] / 3600
+        axes.axvline(at, color=SOFT, lw=1.2, ls=":")
+        axes.text(at, base.max(), f"stopped for {lasted:.3g} h", ha="center", fontsize=9)
+    axes.set(xlim=(0, ends[-1] / scale), ylim=(0, base.max() * 1.02), ylabel="GCDs")
+    axes.set_xlabel(f"time since the first segment was ready [{unit}]")
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    style.tidy(axes, grid="y")
+    style.legend_above(figure, keys, columns=3)
+    return figure
+
+
+def forecast_figure(segments: Sequence[SegmentResult]) -> Figure | None:
+    """Actual against predicted times of segments, with the 90 % intervals as bars.
+
+    Parameters
+    ----------
+    segments
+        Segments of trials and members. One that was cut short, ended early, or was trained fused
+        with others was not predicted; None if that is so of all.
+    """
+    whole = [
+        s for s in segments if s.predicted_seconds and s.fused == 1 and s.is_whole and s.seconds > 0
+    ]
+    if not whole:
+        return None
+    columns = [(s.predicted_seconds, s.seconds, s.predicted_low, s.predicted_high) for s in whole]
+    predicted, actual, low, high = np.array(columns, dtype=float).T
+    figure = style.new_figure(4.7, 4.2)
+    axes = figure.add_subplot()
+    colours = [BLUE if s.kind == "trial" else ORANGE for s in whole]
+    size = 26 * style.crowded(len(whole), 200)
+    axes.scatter(predicted, actual, s=size, c=colours, linewidths=0, alpha=0.8, zorder=3)
+    axes.hlines(actual, low, high, color=PALE, lw=style.crowded(len(whole), 100), zorder=2)
+    title = f"{len(whole):,} segments: mean absolute error "
+    title += percent(float(np.mean(np.abs(predicted - actual) / actual)))
+    if known := int(np.isfinite(low).sum()):
+        held = percent(float(np.sum((low <= actual) & (actual <= high))) / known)
+        title += f"\n90 % intervals hold {held} of {known:,}"
+    values = np.concatenate([predicted, actual])
+    style.value_axis(axes, "x", values)
+    style.value_axis(axes, "y", values)
+    axes.plot([values.min(), values.max()], [values.min(), values.max()], color=SOFT, lw=1)
+    axes.set(xlabel="predicted [s]; trials blue, members orange", ylabel="actual [s]")
+    axes.set_title(title, fontsize=11, color=style.INK, loc="left")
+    style.tidy(axes)
+    return figure

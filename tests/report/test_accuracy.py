@@ -1,0 +1,144 @@
+"""Accuracy figures: their numbers against values known beforehand, all of their data, corners."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from report_cases import predictions
+
+from hydragnn_flow.report import accuracy
+from hydragnn_flow.report.accuracy import TargetValues, targets_of
+from hydragnn_flow.report.style import embed
+
+
+def values(reference, mean, std):
+    ids = np.arange(len(mean))
+    return TargetValues("t", "eV", ids, reference, mean, std, mean - 2 * std, mean + 2 * std)
+
+
+def test_components_of_a_target_are_one_target():
+    graphs, nodes = predictions(np.random.default_rng(0), graphs=10)
+    graphs.loc[3, "energy"] = np.nan
+    (energy,), (forces,) = targets_of(graphs), targets_of(nodes)
+    assert (energy.name, energy.unit, energy.graphs) == ("energy", "eV", 9), "with references"
+    assert (forces.name, forces.label, forces.graphs) == ("forces", "forces [eV/Å]", 10)
+    assert len(forces.reference) == 3 * len(nodes)
+    np.testing.assert_array_equal(forces.mean[: len(nodes)], nodes["forces_x_mean"])
+    assert targets_of(graphs.drop(columns="energy")) == []
+
+
+def test_targets_whose_names_end_like_components_stay_apart():
+    table = pd.DataFrame({"graph_id": np.arange(4)})
+    for name in ("C_11", "C_12", "dipole_0", "dipole_1"):
+        for suffix in ("", "_mean", "_std", "_lo", "_hi"):
+            table[name + suffix] = np.arange(4.0)
+    found = targets_of(table, {"C_11", "C_12", "dipole"})
+    assert [(t.label, len(t.mean)) for t in found] == [("C_11", 4), ("C_12", 4), ("dipole", 8)]
+    assert [t.name for t in targets_of(table)] == ["C", "dipole"]
+
+
+def test_energy_per_atom_divides_by_the_atoms_of_each_structure():
+    graphs, nodes = predictions(np.random.default_rng(0), graphs=5)
+    n_atoms = nodes.groupby("graph_id").size()
+    (energy,) = targets_of(graphs)
+    per_atom = energy.per_atom(n_atoms)
+    assert per_atom.label == "energy per atom [meV/atom]"
+    expected = 1000 * graphs["energy_std"].to_numpy() / n_atoms[graphs["graph_id"]].to_numpy()
+    np.testing.assert_allclose(per_atom.std, expected)
+    assert accuracy.interval_coverage(per_atom) == accuracy.interval_coverage(energy)
+
+
+def test_the_worthiest_are_always_among_those_drawn():
+    worth = np.random.default_rng(0).exponential(size=5000)
+    chosen = accuracy.telling(worth, 300)
+    assert len(chosen) == len(set(chosen)) == 300
+    assert set(np.argsort(-worth)[:100]) <= set(chosen)
+    assert chosen[0] < 30 and chosen[-1] > 4970
+    assert list(accuracy.telling(worth[:7], 300)) == list(range(7))
+
+
+def test_coverage_and_bins_of_exact_gaussians_are_what_they_should():
+    random = np.random.default_rng(0)
+    std = random.uniform(0.5, 2, 40_000)
+    target = values(np.zeros(40_000), random.normal(0, std), std)
+    levels = np.array([0.1, 0.5, 0.9, 0.99])
+    np.testing.assert_allclose(accuracy.gaussian_coverage(target, levels), levels, atol=0.01)
+    assert accuracy.interval_coverage(target) == pytest.approx(0.9545, abs=0.005)
+    x, y = accuracy.binned(target.errors, std)
+    assert len(x) == 10
+    np.testing.assert_allclose(y, x, rtol=0.05)
+    sure = values(np.array([1.0, 2.0]), np.array([1.0, 2.5]), np.zeros(2))
+    assert accuracy.gaussian_coverage(sure, np.array([0.5])) == [0.5], "they hold what they hit"
+
+
+def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all():
+    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    nodes.loc[77, "forces_y_mean"] += 25.0
+    (forces,) = targets_of(nodes)
+    measures = {
+        "mae": {"value": 0.125, "lo": 0.1, "hi": 0.15},
+        "r2": {"value": 0.5, "lo": -0.25, "hi": 1.0},
+    }
+    figure = accuracy.parity(forces, measures)
+    bars, dots = figure.axes[0].collections
+    worst = np.argsort(-np.abs(forces.errors))
+    assert (len(dots.get_offsets()), len(bars.get_segments())) == (2000, 300)
+    for panel, shown in zip(figure.axes, (forces.mean, forces.errors), strict=True):
+        drawn = {tuple(row) for row in np.round(panel.collections[1].get_offsets(), 9)}
+        for i in worst[:600]:
+            assert (round(forces.reference[i], 9), round(shown[i], 9)) in drawn
+        low, high = panel.get_ylim()
+        assert low < shown.min() and shown.max() < high, "no value is beyond the panel"
+    assert figure.axes[1].get_xlabel() == "reference forces [eV/Å]"
+    assert figure.get_suptitle() == (
+        "MAE 0.125 (0.100–0.150), R² 0.500 (−0.250 to 1)\n"
+        f"{len(forces.reference):,} values in 60 structures"
+    )
+    assert embed(figure).source.startswith("data:image/png;base64,")
+    graphs, _ = predictions(np.random.default_rng(0), graphs=20)
+    small = embed(accuracy.parity(targets_of(graphs)[0]))
+    assert small.source.startswith("data:image/svg+xml;base64,")
+
+
+def test_deviations_are_compared_with_all_errors_large_and_unexpected():
+    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    (forces,) = targets_of(nodes)
+    axes = accuracy.deviation(forces).axes[0]
+    drawn = {tuple(row) for row in np.round(axes.collections[0].get_offsets(), 9)}
+    error = np.abs(forces.errors)
+    for worth in (error, error / forces.std):
+        for i in np.argsort(-worth)[:100]:
+            assert (round(forces.std[i], 9), round(error[i], 9)) in drawn
+    assert error.max() < axes.get_ylim()[1]
+    x, y = axes.lines[-1].get_data()
+    np.testing.assert_allclose(y / x, 1.1, atol=0.1)  # the cases' errors are 1.1 deviations
+
+
+def test_one_value_without_spread_can_be_drawn():
+    graphs, _ = predictions(np.random.default_rng(0), graphs=1)
+    graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
+    targets = targets_of(graphs)
+    coverage = accuracy.coverage(targets, 0.9)
+    for figure in (accuracy.parity(targets[0]), coverage, accuracy.deviation(targets[0])):
+        embed(figure)
+    texts = [text.get_text() for text in coverage.legends[0].get_texts()]
+    assert "energy: mean ± z·std" in texts
+    assert any("energy: 90 % interval holds 100" in text for text in texts), "however narrow"
+
+
+def test_the_worst_structures_are_those_with_the_largest_errors():
+    graphs, nodes = predictions(np.random.default_rng(0), graphs=20)
+    graphs["formula"], graphs["note"] = [f"Cu{n}" for n in range(20)], ""
+    graphs.loc[7, "energy_mean"] = graphs["energy"][7] + 9.0
+    atom = nodes.index[nodes["graph_id"] == graphs["graph_id"][3]][2]
+    nodes.loc[atom, "forces_z_mean"] = nodes["forces_z"][atom] - 30.0
+    table = accuracy.worst_structures([*targets_of(graphs), *targets_of(nodes)], graphs, nodes)
+    assert len(table) == 2 * accuracy.WORST and "note" not in table
+    energy, forces = (
+        table[table["target"] == name].iloc[0] for name in ("energy [eV]", "forces [eV/Å]")
+    )
+    assert (energy["structure"], energy["formula"]) == (graphs["graph_id"][7], "Cu7")
+    assert energy["|error|"] == energy["largest"] == pytest.approx(9.0)
+    assert energy["|error| / deviation"] == pytest.approx(9.0 / graphs["energy_std"][7])
+    assert (forces["structure"], forces["largest"]) == (graphs["graph_id"][3], pytest.approx(30.0))
+    assert forces["atoms"] == (nodes["graph_id"] == graphs["graph_id"][3]).sum()
+    assert accuracy.worst_structures([], None, None).empty
