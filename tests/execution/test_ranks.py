@@ -140,7 +140,7 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
         "device": "cpu",
         "rendezvous": None,
     }
-    result = answers._train(request, answers._Asked())
+    result = answers._answer(request, answers._Asked(), lambda message: None)
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 
