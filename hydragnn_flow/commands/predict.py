@@ -176,7 +176,7 @@ def _here(ensemble: Ensemble, structures: Path, out: list[Path], asked: dict[str
 def _on_site(
     run_dir: Path, structures: Path, out: list[Path], site: Site, asked: dict[str, Any]
 ) -> Written:
-    from hydragnn_flow.campaign.prediction import predict_on_site
+    from hydragnn_flow.campaign.on_site.prediction import predict_on_site
     from hydragnn_flow.report.progress import CampaignView
 
     with interruptible(), CampaignView(console) as view:

@@ -9,15 +9,15 @@ from campaign_cases import CONFIG
 from driver_cases import command_of
 from pool_cases import site
 
-from hydragnn_flow.campaign import profiling
-from hydragnn_flow.campaign.profiling import profile_on_site, profile_spec
-from hydragnn_flow.campaign.scaling import scaling_study
+from hydragnn_flow.campaign.on_site import profiling
+from hydragnn_flow.campaign.on_site.profiling import profile_on_site, profile_spec
+from hydragnn_flow.campaign.on_site.scaling import scaling_study
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.scaling import Study
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search
-from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED, REAL
+from hydragnn_flow.training.profiles.profile_result import ALONE, CACHED, LOADER, MARKED, REAL
 
 pytestmark = pytest.mark.xdist_group("processes")
 
