@@ -247,10 +247,11 @@ class _Waits:
         if self._jobs.running:
             seconds = self._task.seconds
             self._say(f"{_gcds(gcds)} for {seconds:.0f} s, after a start")
+            self._first = math.inf
             return
         # Between two batch jobs no GCDs are free, and the wait starts again.
         now = time.monotonic()
-        self._first = min(self._first, now) if free else math.inf
+        self._first = min(self._first, now) if 0 < free < gcds else math.inf
         if now - self._first > SECONDS_FOR_THE_OTHERS:
             raise CampaignStopped(
                 f"of {gcds} GCDs in a batch job of site {self._jobs.site.name}, {free} came within "
