@@ -35,8 +35,8 @@ from torch_geometric.data import Batch, Data
 from turns import CannotMeasure, in_fresh_process, kib, memory_added, take_turns
 
 from hydragnn_flow import GraphStore, write_store
-from hydragnn_flow.training.batching import Budget
-from hydragnn_flow.training.epochs import plan_epoch
+from hydragnn_flow.training.plan.batching import Budget
+from hydragnn_flow.training.plan.epochs import plan_epoch
 
 SPLIT = "trainset"
 _PRELOADED, _PROCESSES = NAMES["preload"], 8

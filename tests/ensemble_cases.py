@@ -17,7 +17,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.ensemble import FOLDER, Ensemble, Member, finish_ensemble, member_folder
 from hydragnn_flow.models import build_model
 from hydragnn_flow.testing.networks import lively
-from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, save_checkpoint
 
 
 def untrained_ensemble(

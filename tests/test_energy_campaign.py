@@ -11,7 +11,7 @@ from driver_cases import PATIENCE, TWO_CORES, lines, start, start_until
 from typer.testing import CliRunner
 
 from hydragnn_flow import cli
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.execution.pools.node_energy import read_node_energy

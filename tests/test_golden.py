@@ -24,7 +24,7 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import JOURNAL, Search, read_trials
 from hydragnn_flow.search.storage import STUDY
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.runner import run_segment
 
 _FOLDER = Path(__file__).parent / "golden"

@@ -11,7 +11,7 @@ from driver_cases import has_checkpoint, start, start_until
 from hydragnn_flow import Ensemble
 from hydragnn_flow.report.model_card import model_card
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
 

@@ -10,7 +10,7 @@ from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
 from model_accuracy.outcome import Outcome

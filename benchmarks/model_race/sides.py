@@ -16,9 +16,9 @@ from torch_geometric.data import Batch
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped, TrainingMonitor
+from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.trainer import Trainer
 from model_race.networks import Case, network
 

@@ -17,7 +17,7 @@ from results import Line, run_config, say
 from rich.console import Console
 
 from hydragnn_flow import load_site, run_campaign
-from hydragnn_flow.campaign.stores import checked_store
+from hydragnn_flow.campaign.setup.stores import checked_store
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.execution import Site
 from hydragnn_flow.report.progress import CampaignView

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from hydragnn_flow.campaign.cost_files import CostFiles
-from hydragnn_flow.campaign.estimator import Estimator, gcd_for_segments
-from hydragnn_flow.campaign.judging import graphs_judged
+from hydragnn_flow.campaign.estimates.cost_files import CostFiles
+from hydragnn_flow.campaign.estimates.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.ledger import Ledger
+from hydragnn_flow.campaign.setup.judging import graphs_judged
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
@@ -31,7 +31,7 @@ from hydragnn_flow.placement import (
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
-from hydragnn_flow.training.trivial import trivial_errors
+from hydragnn_flow.training.measures.trivial import trivial_errors
 
 # Least time that more GCDs must save [s]: joining their ranks costs some of it.
 SECONDS_TO_JOIN = 20.0

@@ -13,11 +13,11 @@ from functools import cache
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.campaign.ledger import answering
 from hydragnn_flow.campaign.phases import run_phases
-from hydragnn_flow.campaign.starting import bring_weights
-from hydragnn_flow.campaign.stores import checked_store
+from hydragnn_flow.campaign.setup.starting import bring_weights
+from hydragnn_flow.campaign.setup.stores import checked_store
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.search_checks import GCDS

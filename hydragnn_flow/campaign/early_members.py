@@ -10,7 +10,7 @@ from dataclasses import replace
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.member_task import member_task, record_begun, trained_epochs
-from hydragnn_flow.campaign.selecting import (
+from hydragnn_flow.campaign.on_site.selecting import (
     begun_early,
     choice_so_far,
     numbered,

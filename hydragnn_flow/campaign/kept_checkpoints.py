@@ -12,8 +12,8 @@ from hydragnn_flow.ensemble.candidates import candidate_of, most_of_a_type
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoint import checkpoints
-from hydragnn_flow.training.checkpoint_parts import remove_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
+from hydragnn_flow.training.checkpoints.checkpoint_parts import remove_checkpoint
 
 _Rank = tuple[bool, float, int]
 """Rank of an ended trial: feasible, -criterion, -number; a heap thus has the worst trial first."""

@@ -11,7 +11,7 @@ from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.ensemble.selection import Choice
 from hydragnn_flow.files import patiently
 from hydragnn_flow.search import TrialRecord
-from hydragnn_flow.training.checkpoint import checkpoints
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 
 BEGUN = "begun"
 """File in a member's folder whose time of change is that of the member's last start."""

@@ -21,7 +21,7 @@ from hydragnn_flow.campaign.member_task import (
     member_task,
     record_begun,
 )
-from hydragnn_flow.campaign.selecting import numbered, write_selection
+from hydragnn_flow.campaign.on_site.selecting import numbered, write_selection
 from hydragnn_flow.campaign.task import SegmentTask, log_retry
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.ensemble import Member, member_folder
@@ -32,7 +32,7 @@ from hydragnn_flow.files import patiently
 from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, TrainingOutcome
-from hydragnn_flow.training.checkpoint import (
+from hydragnn_flow.training.checkpoints.checkpoint import (
     FILE,
     checkpoints,
     copy_checkpoint,
@@ -40,7 +40,11 @@ from hydragnn_flow.training.checkpoint import (
     load_checkpoint,
     named_or_furthest,
 )
-from hydragnn_flow.training.checkpoint_parts import Damaged, folder_of, remove_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint_parts import (
+    Damaged,
+    folder_of,
+    remove_checkpoint,
+)
 
 # Statuses that may be caused by the member itself; a reserve trial then replaces it.
 _GIVEN_UP = ("error", "killed")

@@ -8,7 +8,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.campaign.on_site.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
 from hydragnn_flow.errors import InputError

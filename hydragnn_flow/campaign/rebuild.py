@@ -24,8 +24,8 @@ from hydragnn_flow.search.space import active, distributions
 from hydragnn_flow.search.storage import STUDY, StudyStorage, end_of
 from hydragnn_flow.search.study import Search
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoint import checkpoints, furthest
-from hydragnn_flow.training.checkpoint_parts import Damaged
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, furthest
+from hydragnn_flow.training.checkpoints.checkpoint_parts import Damaged
 
 
 def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:

@@ -42,7 +42,7 @@ def init(
     overwritten. `hydragnn-flow run` accepts them unchanged; what is unknown, such as units, is
     marked.
     """
-    from hydragnn_flow.campaign.first_config import atoms_told, first_config, write_config
+    from hydragnn_flow.campaign.setup.first_config import atoms_told, first_config, write_config
     from hydragnn_flow.data.looking import look
 
     here = Path.cwd()

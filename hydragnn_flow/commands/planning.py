@@ -136,7 +136,7 @@ def plan(
     """
     import tempfile
 
-    from hydragnn_flow.campaign.stores import checked_store
+    from hydragnn_flow.campaign.setup.stores import checked_store
     from hydragnn_flow.commands.planned_tables import (
         conclusions,
         nodes_table,

@@ -175,7 +175,7 @@ def _here(ensemble: Ensemble, data: Path, paths: list[Path], **asked: Any) -> Wr
 def _on_site(
     ensemble: Ensemble, data: Path, paths: list[Path], site: Site, **asked: Any
 ) -> Written:
-    from hydragnn_flow.campaign.prediction import predict_on_site
+    from hydragnn_flow.campaign.on_site.prediction import predict_on_site
     from hydragnn_flow.report.progress import CampaignView
 
     with interruptible(), CampaignView(console) as view:

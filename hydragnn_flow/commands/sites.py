@@ -16,7 +16,7 @@ from hydragnn_flow.commands.console import console, say, short, using
 from hydragnn_flow.log import driver_log
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign.calibration import Calibrated
+    from hydragnn_flow.campaign.estimates.calibration import Calibrated
     from hydragnn_flow.execution import Site
 
 app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
@@ -142,7 +142,7 @@ def check(
         if answered := [report for report in reports if "fault" not in report]:
             say(_energy_sentence(answered))
         if networks := [one for one in calibration.get("networks", []) if "taken" in one]:
-            from hydragnn_flow.campaign.calibration import learn
+            from hydragnn_flow.campaign.estimates.calibration import learn
 
             console.print(_calibration_table(learn(loaded, networks)))
         for fault in found:

@@ -21,7 +21,7 @@ from hydragnn_flow.ensemble.uncertainty import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.models import Model
-from hydragnn_flow.models.pooling import pool
+from hydragnn_flow.models.outputs.pooling import pool
 from hydragnn_flow.training.loading import moved
 
 

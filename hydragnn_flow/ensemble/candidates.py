@@ -17,8 +17,12 @@ from hydragnn_flow.ensemble.selection import Candidate, Selection, best_first, s
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint, named_or_furthest
-from hydragnn_flow.training.criterion import Criterion, Floats
+from hydragnn_flow.training.checkpoints.checkpoint import (
+    checkpoints,
+    load_checkpoint,
+    named_or_furthest,
+)
+from hydragnn_flow.training.measures.criterion import Criterion, Floats
 from hydragnn_flow.training.predictions import predictions_in
 
 # The best trials of a search are equally good long before this number. With as many residuals of

@@ -14,7 +14,7 @@ from hydragnn_flow.ensemble.members import predicting_state
 from hydragnn_flow.ensemble.summary import FOLDER, ensemble_folder, inside
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import copy_file, write_text
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 
 CARD = "README.md"
 

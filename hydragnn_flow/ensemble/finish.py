@@ -32,9 +32,9 @@ from hydragnn_flow.ensemble.target_measures import measure_targets
 from hydragnn_flow.ensemble.uncertainty import Distribution, Floats, measured_coverage
 from hydragnn_flow.ensemble.weights import weigh_members
 from hydragnn_flow.files import json_text, write_text
-from hydragnn_flow.training.criterion import Criterion
+from hydragnn_flow.training.measures.criterion import Criterion
+from hydragnn_flow.training.measures.trivial import trivial_errors
 from hydragnn_flow.training.predict import join_members, predict_batches, split_batches
-from hydragnn_flow.training.trivial import trivial_errors
 
 
 @dataclass(frozen=True)

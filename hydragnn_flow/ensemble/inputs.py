@@ -23,7 +23,7 @@ from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding
 from hydragnn_flow.models.engine import EngineModel
-from hydragnn_flow.training.batching import Budget
+from hydragnn_flow.training.plan.batching import Budget
 
 BUDGET = Budget(atoms=2048, edges=32_768)
 """What a batch may hold of structures to predict: more was no faster, a quarter was slower."""

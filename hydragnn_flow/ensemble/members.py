@@ -16,7 +16,7 @@ from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.summary import SUMMARY, member_folder, member_name
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import sound
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.predictions import SPLITS, predictions_in
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
 from hydragnn_flow.models.geometry import Geometry, GraphBatch, sum_by
-from hydragnn_flow.models.heads import NOISE_SUFFIX, BranchedHeads, deviations
 from hydragnn_flow.models.model import Encoder, HydraModel, Model
+from hydragnn_flow.models.outputs.branches import branch_of_graph
+from hydragnn_flow.models.outputs.heads import NOISE_SUFFIX, BranchedHeads, deviations
 from hydragnn_flow.models.stress import STRESS, stress_of
 
 

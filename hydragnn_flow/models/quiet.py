@@ -13,7 +13,7 @@ class QuietLinear(nn.Linear):
     inputs, outputs
         Numbers of input and output features.
     gain
-        Factor of the initial weights, which :func:`~hydragnn_flow.models.build.build_model` draws.
+        Factor of the initial weights, which :func:`~hydragnn_flow.models.build_model` draws.
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 
 from hydragnn_flow.report.tables import terminal
-from hydragnn_flow.training.profile_result import ALONE, CACHED, Parts, TrainingProfile
+from hydragnn_flow.training.profiles.profile_result import ALONE, CACHED, Parts, TrainingProfile
 
 WORDS = {
     "reading": "waiting for data",

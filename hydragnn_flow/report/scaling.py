@@ -21,7 +21,7 @@ from hydragnn_flow.plain_files import read_json, sound
 from hydragnn_flow.report import style
 from hydragnn_flow.report.profile import WORDS, shares
 from hydragnn_flow.report.tables import number, terminal
-from hydragnn_flow.training.profile_result import TrainingProfile
+from hydragnn_flow.training.profiles.profile_result import TrainingProfile
 
 Kind = Literal["weak", "strong"]
 KINDS: tuple[Kind, ...] = ("weak", "strong")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.campaign.objectives import JOULES
 from hydragnn_flow.campaign.phases import run_phases
-from hydragnn_flow.campaign.stores import checked_store
+from hydragnn_flow.campaign.setup.stores import checked_store
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore

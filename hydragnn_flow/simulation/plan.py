@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import NormalDist
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.campaign.estimates.estimator import Estimator
 from hydragnn_flow.execution import Rank, Site
 from hydragnn_flow.placement import Estimate, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB

@@ -23,7 +23,7 @@ from hydragnn_flow.simulation.clock import Appointment, VirtualClock
 from hydragnn_flow.simulation.curves import Curves
 from hydragnn_flow.simulation.sharing import Gcds, Job
 from hydragnn_flow.simulation.truth import Cost, Truth, draws
-from hydragnn_flow.training.checkpoint import VERSION, checkpoints
+from hydragnn_flow.training.checkpoints.checkpoint import VERSION, checkpoints
 
 # Time before the end of its batch job at which a segment has written its checkpoint [s].
 _SECONDS_TO_STOP = 10.0

@@ -24,7 +24,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hydragnn_flow.campaign.engine_probe import EngineProbe
+from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore, write_store

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.steady import Steady
+from hydragnn_flow.training.profiles.steady import Steady
 
 SECONDS_BETWEEN_SYNCS = 1.0
 # Writing a checkpoint may cost this fraction of the training time that it protects.

@@ -15,8 +15,8 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig, load_network
 from hydragnn_flow.models import build_model
-from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.loading import on_device
+from hydragnn_flow.training.plan.batching import Budget
 
 if TYPE_CHECKING:
     from hydragnn_flow.data import Manifest

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hydragnn_flow.data.splits import CALIBRATION, TEST, VALIDATION
-from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.plan.batching import Step
 
 if TYPE_CHECKING:
     from hydragnn_flow.data.reading.split_part import Split

@@ -7,7 +7,7 @@ import numpy as np
 from hydragnn_flow.data import GraphSplit
 from hydragnn_flow.data.branch_runs import shares_of_branches
 from hydragnn_flow.data.reading.split_part import Split, SplitPart
-from hydragnn_flow.training.orders import permutation
+from hydragnn_flow.training.plan.orders import permutation
 
 # Purpose of these random numbers of the seed.
 _VALIDATION = 6

@@ -12,7 +12,7 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
-from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.campaign.estimates.estimator import Estimator
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
@@ -24,7 +24,7 @@ from hydragnn_flow.execution.pools.pool import results_of
 from hydragnn_flow.placement import Gcd, Host
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
-from hydragnn_flow.training.checkpoint import checkpoints, save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, save_checkpoint
 
 NODE = Node(("0", "1"), Gcd(8, 1e10, 1e10, 1e-5, 0.5, 2), 1, "cpu")
 SITE = Site("fake", 1, NODE, lambda directory: None)

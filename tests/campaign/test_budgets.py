@@ -11,10 +11,10 @@ from phase_cases import SITE, FakePool, run, trained
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.judging import graphs_judged
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.selecting import select_trials
-from hydragnn_flow.campaign.stores import checked_store
+from hydragnn_flow.campaign.on_site.selecting import select_trials
+from hydragnn_flow.campaign.setup.judging import graphs_judged
+from hydragnn_flow.campaign.setup.stores import checked_store
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.store.manifest import SplitSize
@@ -24,7 +24,7 @@ from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
-from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 from hydragnn_flow.training.runner import run_segment
 
 

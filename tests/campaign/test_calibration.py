@@ -5,8 +5,8 @@ from dataclasses import astuple, replace
 import pytest
 from phase_cases import SITE
 
-from hydragnn_flow.campaign.calibration import learn
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.estimates.calibration import learn
+from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.placement import CostModel, Taken, Work
 
 WORKS = [Work(1e7 * 8**n, 2e7 * 4**n, 3000, 1e6, 1e5) for n in range(4)]

@@ -12,7 +12,12 @@ from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.member_task import member_task, trained_epochs
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.selecting import begun_early, numbered, select_trials, write_selection
+from hydragnn_flow.campaign.on_site.selecting import (
+    begun_early,
+    numbered,
+    select_trials,
+    write_selection,
+)
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.ensemble import Member
@@ -28,7 +33,7 @@ from hydragnn_flow.simulation import campaign as simulated
 from hydragnn_flow.simulation.campaign import Stage, play
 from hydragnn_flow.simulation.truth import DrawnTruth
 from hydragnn_flow.simulation.workers import SimulatedWorkers
-from hydragnn_flow.training.checkpoint import checkpoints
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 
 MEMBERS = 4
 GPU = replace(NODE, gcd=Gcd(64, 1e8, 1e8, 1e-3, 0.5, 3), device="cuda")

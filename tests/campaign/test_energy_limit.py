@@ -8,7 +8,7 @@ from campaign_cases import TRIALS
 from phase_cases import run, well
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.start import _is_complete
+from hydragnn_flow.campaign.setup.start import _is_complete
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.stage import stage_of

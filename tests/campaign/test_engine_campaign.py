@@ -19,7 +19,7 @@ from own_engine import Neighbours
 from hydragnn_flow import Ensemble, EnsembleCalculator, cli
 from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.search import read_trials
-from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group("processes")
 TESTS = Path(__file__).resolve().parents[1]

@@ -7,8 +7,8 @@ import yaml
 from campaign_cases import CONFIG
 from source_cases import frames, write_extxyz
 
-from hydragnn_flow.campaign import stores
-from hydragnn_flow.campaign.first_config import first_config
+from hydragnn_flow.campaign.setup import stores
+from hydragnn_flow.campaign.setup.first_config import first_config
 from hydragnn_flow.config import DataConfig, RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.data.looking import Finding, Label

@@ -6,12 +6,12 @@ import pytest
 from phase_cases import badly, leave_checkpoint, run, well
 
 from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
-from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.campaign.on_site.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import candidates
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import read_trials
-from hydragnn_flow.training.checkpoint import checkpoints
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 
 BEST = 3
 TRIALS = 12

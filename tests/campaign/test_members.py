@@ -28,8 +28,13 @@ from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.search.records import best_first
-from hydragnn_flow.training import checkpoint
-from hydragnn_flow.training.checkpoint import FILE, checkpoints, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoints import checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import (
+    FILE,
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 # Steps of at least two structures for each of four ranks.
 LARGE_STEPS: dict[str, Any] = {

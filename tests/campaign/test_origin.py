@@ -9,7 +9,7 @@ from campaign_cases import CONFIG
 from segment_cases import NETWORK, network_with
 
 from hydragnn_flow import load_config
-from hydragnn_flow.campaign.origin import find_origin
+from hydragnn_flow.campaign.setup.origin import find_origin
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.config.start_from import StartConfig

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -9,15 +10,15 @@ from campaign_cases import CONFIG
 from driver_cases import command_of
 from pool_cases import site
 
-from hydragnn_flow.campaign import profiling
-from hydragnn_flow.campaign.profiling import profile_on_site, profile_spec
-from hydragnn_flow.campaign.scaling import scaling_study
+from hydragnn_flow.campaign.on_site import profiling
+from hydragnn_flow.campaign.on_site.profiling import profile_on_site, profile_spec
+from hydragnn_flow.campaign.on_site.scaling import scaling_study
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.report.scaling import Study
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search
-from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED, REAL
+from hydragnn_flow.training.profiles.profile_result import ALONE, CACHED, LOADER, MARKED, REAL
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -126,6 +127,21 @@ def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(tmp_path, allo
         assert profile.parts.exchanging == max(cached - alone, 0.0)
         assert profile.parts.computing == min(alone, cached) and profile.parts.waiting == 0
         assert profile.parts.reading > 0
+
+
+def test_a_batch_job_is_given_up_without_all_its_gcds_and_not_after_a_long_attempt(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(profiling.time, "monotonic", lambda: now[0])
+    jobs = SimpleNamespace(fleet=SimpleNamespace(free=2), running=0, site=site(gcds=2))
+    waits = profiling._Waits(jobs, SimpleNamespace(width=2, seconds=1.0), lambda note: None)
+    for jobs.running in (0, 2, 0):
+        waits("")
+        now[0] += 1000.0
+    jobs.fleet.free = 1
+    waits("")
+    now[0] += profiling.SECONDS_FOR_THE_OTHERS + 1.0
+    with pytest.raises(CampaignStopped, match="of 2 GCDs in a batch job of site here, 1 came"):
+        waits("")
 
 
 @pytest.mark.usefixtures("nothing_starts")

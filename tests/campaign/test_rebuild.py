@@ -19,7 +19,7 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search, TrialRecord, read_trials
 from hydragnn_flow.search.storage import end_of, read_journal
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoint import save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import save_checkpoint
 
 SPACE = {
     **CONFIG["search"]["space"],

@@ -11,14 +11,14 @@ from campaign_cases import CONFIG
 from own_engine import Neighbours
 from segment_cases import NETWORK
 
-from hydragnn_flow.campaign.origin import with_start
-from hydragnn_flow.campaign.starting import bring_weights, check_start, weights_for
+from hydragnn_flow.campaign.setup.origin import with_start
+from hydragnn_flow.campaign.setup.starting import bring_weights, check_start, weights_for
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 
 TESTS = str(Path(__file__).resolve().parents[1])
 

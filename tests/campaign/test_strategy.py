@@ -21,7 +21,7 @@ from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.report.status import status_table
 from hydragnn_flow.run_directory import RunDirectory
-from hydragnn_flow.training.checkpoint import checkpoints
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 
 ALONE: dict[str, Any] = {
     "objectives": ["throughput"],

@@ -14,8 +14,8 @@ from hydragnn_flow.ensemble.candidates import choose_trials
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
-from hydragnn_flow.training.checkpoint import FILE, save_checkpoint
-from hydragnn_flow.training.criterion import Criterion
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, save_checkpoint
+from hydragnn_flow.training.measures.criterion import Criterion
 from hydragnn_flow.training.predictions import KEY, kept
 
 Choose = Callable[..., tuple[list[int], list[int]]]

@@ -19,7 +19,7 @@ from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.ensemble.calibration_file import save_calibrations
 from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums, write_checksums
 from hydragnn_flow.ensemble.export import export_ensemble
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 
 STRUCTURES = [bulk("Cu", cubic=True), bulk("Au") * (2, 1, 1)]
 

@@ -29,7 +29,7 @@ from hydragnn_flow.ensemble.uncertainty import (
     measured_coverage,
 )
 from hydragnn_flow.models import build_model
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predictions import predictions_in
 from hydragnn_flow.training.runner import run_segment
 

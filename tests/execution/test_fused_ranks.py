@@ -10,7 +10,7 @@ from trainer_cases import LONG, NODE, Running, checkpoint, until
 from hydragnn_flow.execution import Rank, run_ranks
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 

@@ -25,7 +25,7 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.workers import answers
 from hydragnn_flow.execution.workers.trainers import Trainers
-from hydragnn_flow.training.checkpoint import checkpoints
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
@@ -140,7 +140,7 @@ def test_a_full_disk_is_nobodys_fault_and_ends_a_gang_as_one(
         "device": "cpu",
         "rendezvous": None,
     }
-    result = answers._train(request, answers._Asked())
+    result = answers._answer(request, answers._Asked(), lambda message: None)
     assert (result["status"], "No space left" in result["reason"]) == (status, True)
 
 

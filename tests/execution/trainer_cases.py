@@ -20,7 +20,7 @@ from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.trainers import Trainers
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec
-from hydragnn_flow.training.checkpoint import checkpoints, furthest
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, furthest
 
 LONG = 100_000
 """Epochs that no test waits for."""

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
-from hydragnn_flow.models.attention import (
+from hydragnn_flow.models.global_attention.attention import (
     GlobalAttention,
     PerformerAttention,
     orthogonal_directions,

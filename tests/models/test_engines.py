@@ -19,7 +19,7 @@ from hydragnn_flow.models import EngineModel, HydraModel, build_model
 from hydragnn_flow.models.cost import network_cost, probed_cost
 from hydragnn_flow.testing.engines import PotentialEngineSuite, PropertyEngineSuite
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, manifest, network, outputs
-from hydragnn_flow.training.losses import Counts, Loss
+from hydragnn_flow.training.measures.losses import Counts, Loss
 
 TESTS = str(Path(own_engine.__file__).parent)
 

@@ -12,7 +12,7 @@ from hydragnn_flow.engines.hydragnn import HydragnnNetwork
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import EngineModel, build_model
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, manifest
-from hydragnn_flow.training.starting import check_weights, weights_of
+from hydragnn_flow.training.checkpoints.starting import check_weights, weights_of
 
 SECTION: dict[str, Any] = {
     "Architecture": {

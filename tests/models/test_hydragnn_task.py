@@ -6,7 +6,7 @@ from hydragnn_task import FEWER_GRAPHS, THRESHOLDS, THRESHOLDS_WITH_LENGTHS, net
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
 

@@ -9,7 +9,7 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.models import NOISE_SUFFIX, PotentialModel, build_model
 from hydragnn_flow.testing.networks import GOLD, alloy, as_batch, lively, network, outputs
-from hydragnn_flow.training.losses import Counts, Loss, gaussian_nll
+from hydragnn_flow.training.measures.losses import Counts, Loss, gaussian_nll
 
 ENERGY, FORCES = "energy" + NOISE_SUFFIX, "forces" + NOISE_SUFFIX
 POTENTIALS = [name for name, kind in MPNN_TYPES.items() if kind.properties.lengths != "never"]

@@ -18,7 +18,7 @@ from hydragnn_flow.data import Target, prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model, network_cost
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, network
-from hydragnn_flow.training.losses import Counts, Loss, reference
+from hydragnn_flow.training.measures.losses import Counts, Loss, reference
 
 VOIGT = ((0, 0), (1, 1), (2, 2), (1, 2), (0, 2), (0, 1))
 

@@ -7,7 +7,14 @@ from rich.console import Console
 from scaling_cases import profile
 
 from hydragnn_flow.report.profile import answer, profile_tables, roofline, shares
-from hydragnn_flow.training.profile_result import ALONE, CACHED, LOADER, MARKED, REAL, Parts
+from hydragnn_flow.training.profiles.profile_result import (
+    ALONE,
+    CACHED,
+    LOADER,
+    MARKED,
+    REAL,
+    Parts,
+)
 
 
 @pytest.mark.parametrize(

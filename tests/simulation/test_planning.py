@@ -11,7 +11,7 @@ from phase_cases import NODE, SITE
 from rich.console import Console
 from typer.testing import CliRunner
 
-from hydragnn_flow.campaign.cost_files import CostFiles
+from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.cli import app
 from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_table
 from hydragnn_flow.config.domain import Parameter

@@ -15,7 +15,7 @@ from hydragnn_flow.simulation.blocks import Blocks, Conditions
 from hydragnn_flow.simulation.clock import VirtualClock
 from hydragnn_flow.simulation.truth import Cost
 from hydragnn_flow.simulation.workers import SimulatedWorkers
-from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint
 
 QUIET = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
 COST = Cost(

@@ -16,7 +16,7 @@ from driver_cases import PATIENCE
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World, joined
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.state import Spent

@@ -8,8 +8,8 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.batching import Budget
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
-from hydragnn_flow.training.batching import Budget, Ints, graphs_kept
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.epochs import plan_epoch
 from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.plan.batching import Budget, Ints, graphs_kept
+from hydragnn_flow.training.plan.epochs import plan_epoch
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 

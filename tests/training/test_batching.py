@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.batching import Budget, plan_in_order
-from hydragnn_flow.training.epochs import plan_epoch
+from hydragnn_flow.training.plan.batching import Budget, plan_in_order
+from hydragnn_flow.training.plan.epochs import plan_epoch
 
 KINDS = ("graphs", "atoms", "edges")
 

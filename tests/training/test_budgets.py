@@ -11,9 +11,9 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.data import GraphStore, Target, write_store
 from hydragnn_flow.data.reading.split_part import SplitPart
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training import epochs as epochs_module
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.plan import epochs as epochs_module
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 from hydragnn_flow.training.validation import judged_by

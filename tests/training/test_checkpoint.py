@@ -6,8 +6,8 @@ import subprocess
 import pytest
 import torch
 
-from hydragnn_flow.training import checkpoint
-from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoints import checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a small disk")
 STATE = {"model": torch.arange(20_000.0)}

@@ -14,15 +14,15 @@ from torch_geometric.data import Data
 from hydragnn_flow.config import load_network
 from hydragnn_flow.data import Target, write_store
 from hydragnn_flow.data.branch_runs import BranchRuns, spread
-from hydragnn_flow.training.batching import Budget
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.criterion import Criterion
-from hydragnn_flow.training.losses import Loss
-from hydragnn_flow.training.metrics import Metrics
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.measures.criterion import Criterion
+from hydragnn_flow.training.measures.losses import Loss
+from hydragnn_flow.training.measures.metrics import Metrics
+from hydragnn_flow.training.measures.trivial import trivial_errors
+from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.predictions import predictions_in
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.trivial import trivial_errors
 
 UNITS = {"energy": 0.2, "forces": 0.5}
 PER_ATOM = frozenset({"energy"})

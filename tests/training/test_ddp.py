@@ -13,13 +13,13 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Budget, plan_in_order
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.starting import keep_weights
 from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.plan.batching import Budget, plan_in_order
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
 from hydragnn_flow.training.predictions import gathered
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.starting import keep_weights
 from hydragnn_flow.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks

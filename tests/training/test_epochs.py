@@ -13,10 +13,10 @@ from test_batching import Sizes, budgets, check, content, graphs_of, indices, ma
 
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training import epochs as module
-from hydragnn_flow.training.batching import Budget
-from hydragnn_flow.training.epochs import BLOCKS, Epoch, part_of, plan_epoch
-from hydragnn_flow.training.orders import InBlocks, InTurns, Shuffled
+from hydragnn_flow.training.plan import epochs as module
+from hydragnn_flow.training.plan.batching import Budget
+from hydragnn_flow.training.plan.epochs import BLOCKS, Epoch, part_of, plan_epoch
+from hydragnn_flow.training.plan.orders import InBlocks, InTurns, Shuffled
 
 
 def planned(epoch, first=0):

@@ -9,7 +9,7 @@ from data_set_cases import branches, two_level_store
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore, write_store
-from hydragnn_flow.training.checkpoint import load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.fused import FusedTrainer, run_fused
 from hydragnn_flow.training.fused import trainer as fused_trainer

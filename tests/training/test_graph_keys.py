@@ -14,7 +14,7 @@ from hydragnn_flow.data import Target, write_store
 from hydragnn_flow.ensemble import Ensemble
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.runner import run_segment
 

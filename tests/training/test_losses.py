@@ -12,9 +12,9 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.data import write_store
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.losses import Counts, Loss, gaussian_nll, reference
+from hydragnn_flow.training.measures.losses import Counts, Loss, gaussian_nll, reference
 from hydragnn_flow.training.predictions import predictions_in
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer

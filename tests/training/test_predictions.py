@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from hydragnn_flow.training.checkpoint import load_checkpoint, save_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from hydragnn_flow.training.predictions import KEY, Predicted, kept, predictions_in
 
 PREDICTIONS: Predicted = {

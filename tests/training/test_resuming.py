@@ -10,7 +10,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training import trainer as trainer_module
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
 from hydragnn_flow.training.runner import run_segment

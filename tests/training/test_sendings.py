@@ -14,12 +14,17 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow import files
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training import checkpoint, sendings
-from hydragnn_flow.training.checkpoint import VERSION, checkpoints, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.checkpoint_parts import checksum, remove_checkpoint
+from hydragnn_flow.training.checkpoints import checkpoint, sendings
+from hydragnn_flow.training.checkpoints.checkpoint import (
+    VERSION,
+    checkpoints,
+    load_checkpoint,
+    save_checkpoint,
+)
+from hydragnn_flow.training.checkpoints.checkpoint_parts import checksum, remove_checkpoint
+from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.sendings import Sending
 
 
 def sent(folder, store, epochs, attempt, **more):

@@ -15,13 +15,13 @@ from torch import nn
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.checkpoint import (
+from hydragnn_flow.training.checkpoints.checkpoint import (
     FILE,
     copy_checkpoint,
     load_checkpoint,
     save_checkpoint,
 )
-from hydragnn_flow.training.checkpoint_parts import Rows, remove_checkpoint, sweep_parts
+from hydragnn_flow.training.checkpoints.checkpoint_parts import Rows, remove_checkpoint, sweep_parts
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel import parallel
 from hydragnn_flow.training.runner import run_segment

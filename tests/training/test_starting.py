@@ -13,18 +13,18 @@ from hydragnn_flow.data import write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.models.exact import unpack_exact
-from hydragnn_flow.training.batching import Budget
-from hydragnn_flow.training.checkpoint import checkpoints, load_checkpoint
-from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.starting import (
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint
+from hydragnn_flow.training.checkpoints.starting import (
     begin_with,
     check_weights,
     freeze,
     keep_weights,
     weights_of,
 )
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.plan.batching import Budget
+from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 
 SHIFTS = {28: 700.0, 29: -1300.0, 46: 0.5, 47: -20.0, 78: 3.0, 79: 41.0}

@@ -10,8 +10,8 @@ from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import TrainingMonitor
+from hydragnn_flow.training.profiles.steady import Steady
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.steady import Steady
 
 
 def test_what_comes_first_or_between_is_not_counted(monkeypatch):

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from segment_cases import make_spec
 
 from hydragnn_flow.report.profile import answer
-from hydragnn_flow.training import profile as profiling
-from hydragnn_flow.training import step_parts
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.peaks import measured_peaks
-from hydragnn_flow.training.profile import profile_training
-from hydragnn_flow.training.profile_result import (
+from hydragnn_flow.training.profiles import profile as profiling
+from hydragnn_flow.training.profiles import step_parts
+from hydragnn_flow.training.profiles.peaks import measured_peaks
+from hydragnn_flow.training.profiles.profile import profile_training
+from hydragnn_flow.training.profiles.profile_result import (
     CACHED,
     LOADER,
     MARKED,
@@ -23,7 +23,13 @@ from hydragnn_flow.training.profile_result import (
     Peaks,
     TrainingProfile,
 )
-from hydragnn_flow.training.step_parts import Clock, MarkedTrainer, Marks, divided, parts_of
+from hydragnn_flow.training.profiles.step_parts import (
+    Clock,
+    MarkedTrainer,
+    Marks,
+    divided,
+    parts_of,
+)
 
 CPU = torch.device("cpu")
 SHORT, LONG = 0.01, 0.2

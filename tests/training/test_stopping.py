@@ -15,7 +15,7 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.training import monitor as monitoring
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Diverged, TrainingMonitor
 from hydragnn_flow.training.runner import run_segment

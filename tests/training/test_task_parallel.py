@@ -17,13 +17,13 @@ from hydragnn_flow.config import DataConfig, RunConfig, load_network
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
-from hydragnn_flow.models.heads import BranchedHeads
-from hydragnn_flow.training.batching import Budget, plan_in_order
-from hydragnn_flow.training.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.models.outputs.heads import BranchedHeads
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
+from hydragnn_flow.training.checkpoints.starting import freeze
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.epochs import plan_epoch
 from hydragnn_flow.training.parallel import Division, division_of, parallel
-from hydragnn_flow.training.starting import freeze
+from hydragnn_flow.training.plan.batching import Budget, plan_in_order
+from hydragnn_flow.training.plan.epochs import plan_epoch
 from hydragnn_flow.training.trainer import Trainer
 
 pytestmark = pytest.mark.xdist_group("ranks")  # which one process forks

@@ -94,7 +94,7 @@ class GraphStore:
             ``memory``: whole splits in memory, one copy for all processes of a node. ``random``:
             each graph from disk. ``stream``: from disk block by block, for splits larger than
             memory, whose graphs then have to be read roughly in the order of a plan made for
-            that (:func:`hydragnn_flow.training.epochs.plan_epoch`).
+            that (:func:`hydragnn_flow.training.plan.epochs.plan_epoch`).
         without
             Keys to leave out of the graphs.
         scratch

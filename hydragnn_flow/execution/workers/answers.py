@@ -33,12 +33,12 @@ from hydragnn_flow.execution.workers.trainer_process import (
 from hydragnn_flow.files import passing, patiently
 from hydragnn_flow.processes import keep_stdout, kill_below
 from hydragnn_flow.segment import Call, SegmentSpec, Status, TrainingOutcome, read_job
-from hydragnn_flow.training.checkpoint import SECONDS_TO_RECOVER
+from hydragnn_flow.training.checkpoints.checkpoint import SECONDS_TO_RECOVER
 from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.profile_segment import profile_segment
+from hydragnn_flow.training.profiles.profile_segment import profile_segment
 from hydragnn_flow.training.runner import run_segment
 
 IDLE = "hydragnn_flow: trainer"

@@ -19,7 +19,7 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.data.store.manifest import Key
-from hydragnn_flow.training.batching import Step
+from hydragnn_flow.training.plan.batching import Step
 
 Ints = NDArray[np.int64]
 # Keys that networks read per atom and per edge; all others that they read have a row per graph.

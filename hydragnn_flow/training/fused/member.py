@@ -12,9 +12,9 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import moved
+from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 

@@ -12,7 +12,7 @@ from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.fused.batches import FusedBatch, sent
-from hydragnn_flow.training.losses import Loss
+from hydragnn_flow.training.measures.losses import Loss
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 # The constant of torch's clip_grad_norm_.

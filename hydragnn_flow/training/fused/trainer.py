@@ -21,12 +21,12 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.batching import Step
 from hydragnn_flow.training.fused.batches import FusedBatch, fused
 from hydragnn_flow.training.fused.member import FusedMember
 from hydragnn_flow.training.fused.shapes import refusal_together
 from hydragnn_flow.training.fused.stack import Stack
 from hydragnn_flow.training.memory import out_of_memory
+from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Course
 

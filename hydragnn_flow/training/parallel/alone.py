@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.training.checkpoint_parts import Rows
+from hydragnn_flow.training.checkpoints.checkpoint_parts import Rows
 
 
 class Parallel:

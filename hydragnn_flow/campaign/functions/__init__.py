@@ -1,0 +1,1 @@
+"""Campaigns that search the arguments of any Python function instead of training networks."""

@@ -1,0 +1,144 @@
+"""The trained weights that all trials begin with: checked, and kept in the run directory."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
+from hydragnn_flow.campaign.setup.origin import find_origin
+from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import Architecture, EngineNetwork
+from hydragnn_flow.config.start_from import StartConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import write_json
+from hydragnn_flow.log import tell
+from hydragnn_flow.models import Model, build_model
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, furthest, load_checkpoint
+from hydragnn_flow.training.checkpoints.starting import (
+    check_weights,
+    freeze,
+    keep_weights,
+    weights_of,
+)
+
+_logger = logging.getLogger(__name__)
+
+
+def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Path]:
+    """The weights that one of our networks begins with, and the checkpoint they come from.
+
+    Parameters
+    ----------
+    start
+        Source of the weights, and what to freeze.
+    model
+        Network, in which only the freezing changes; it may be on the device ``meta``.
+
+    Raises
+    ------
+    InputError
+        If no weights fit the network, or it lacks what is to be frozen.
+    """
+    freeze(model, start.frozen)
+    file, state = _read(find_origin(start).path)
+    weights = weights_of(model, state, start.heads)
+    check_weights(model, weights, file, start.heads)
+    return weights, file
+
+
+def check_start(config: RunConfig, store: GraphStore, target: Path | None = None) -> Path:
+    """Refuse weights that the networks of a campaign cannot begin with.
+
+    Parameters
+    ----------
+    config
+        Configuration with `start_from`.
+    store
+        Store of the campaign, which the networks are built for.
+    target
+        File to write the weights to; they are only checked if not given.
+
+    Returns
+    -------
+    Path
+        Checkpoint that the weights come from.
+
+    Raises
+    ------
+    InputError
+        If the weights do not fit the network, or cannot be read.
+    """
+    start, network = config.start_from, config.network_with({})
+    assert start is not None
+    if isinstance(network, EngineNetwork):
+        with EngineProbe(store.path) as probe:
+            probe.weights(network, start, target)
+        return start.path
+    with torch.device("meta"):
+        model = build_model(network, store)
+    weights, file = weights_for(start, model)
+    if target is not None:
+        keep_weights(target, weights, start.heads == "keep")
+    return file
+
+
+def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore) -> None:
+    """Write the initial weights of all trials to the run directory.
+
+    Once the search has started, their source is not read again, as it may change.
+
+    Raises
+    ------
+    InputError
+        If :func:`check_start` refuses them, or they are gone.
+    """
+    start, target = config.start_from, directory.weights
+    assert start is not None
+    if directory.has_begun:
+        if not target.exists():
+            raise InputError(
+                f"{target}: is missing, and trials have begun with it; restore it from a copy, or "
+                f"start the campaign in another directory"
+            )
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    file = check_start(config, store, target)
+    told = {
+        "path": str(file),
+        "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
+        "heads": start.heads,
+        "frozen": list(start.frozen),
+    }
+    write_json(directory.start, told)
+    tell(_logger, "trials begin with the weights of %s", directory.started_from())
+    architecture = config.network_with({}).Architecture
+    statistics = architecture.statistics if isinstance(architecture, Architecture) else None
+    known = statistics.elements if statistics else ()
+    new = sorted(set(store.manifest.elements) - set(known))
+    if known and new:
+        tell(
+            _logger,
+            "start_from: the weights were not trained on the elements with atomic numbers %s",
+            ", ".join(map(str, new)),
+        )
+
+
+def _read(path: Path) -> tuple[Path, dict[str, Tensor]]:
+    """A checkpoint, or that of a folder which got furthest, and its best weights."""
+    remedy = "name another in start_from"
+    files = checkpoints(path) if path.is_dir() else [path]
+    found = furthest(files) if len(files) > 1 else None
+    if not files:
+        raise InputError(f"start_from: {path} has no checkpoint; {remedy}")
+    file, state = found or (files[0], load_checkpoint(files[0], remedy=remedy))
+    best = state.get("best")
+    if not isinstance(best, dict) or not all(isinstance(v, torch.Tensor) for v in best.values()):
+        raise InputError(f"start_from: {file} holds no weights; {remedy}")
+    return file, best

@@ -1,0 +1,145 @@
+"""Store of a campaign, with the checks before anything trains on it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
+from hydragnn_flow.campaign.setup.judging import graphs_judged
+from hydragnn_flow.campaign.setup.starting import check_start
+from hydragnn_flow.campaign.view import View
+from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.network import EngineNetwork
+from hydragnn_flow.config.remarks import remarks
+from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data.preparing import Workers
+from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
+from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
+from hydragnn_flow.data.store.manifest import SplitSize
+from hydragnn_flow.ensemble import needed_for_coverage
+from hydragnn_flow.ensemble.folds import calibration_split
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.log import tell
+from hydragnn_flow.models import build_model
+from hydragnn_flow.segment import Sampling
+from hydragnn_flow.training.plan.batching import Budget, graphs_kept
+from hydragnn_flow.training.plan.sampling import drawn_size, shares_of
+
+_logger = logging.getLogger(__name__)
+
+
+def checked_store(
+    config: RunConfig, path: Path, view: View, workers: Workers | None = None
+) -> GraphStore:
+    """Open the store of a campaign, prepared if it is missing; check it for the configuration.
+
+    Parameters
+    ----------
+    config
+        Configuration of the campaign.
+    path
+        Path of the store.
+    view
+        Display of the progress.
+    workers
+        Workers that run the tasks of its preparation; by default this process does.
+
+    Raises
+    ------
+    InputError
+        If the data cannot be read, or do not fit the network or the ensemble.
+    """
+    base = config.network_with({})
+    architecture = base.Architecture
+    assert architecture.radius is not None  # checked by load_config
+    for sentence in remarks(config):
+        tell(_logger, "%s", sentence)
+    store = prepare_store(
+        config.data,
+        architecture.radius,
+        architecture.max_neighbours,
+        config.seed,
+        path,
+        view.step,
+        workers,
+        whole_lists=architecture.enable_interatomic_potential
+        and architecture.truncated_neighbours == "refuse",
+        encodings=config.encodings,
+    )
+    for sentence in [*left_out(store), *unseen(store), *truncated(store)]:
+        tell(_logger, "%s", sentence)
+    if config.ensemble is not None:
+        _check_calibration(config, store)
+    _check_budget(base, store)
+    _check_sampling(config, store)
+    there, judged = len(store[VALIDATION]), graphs_judged(config, store.manifest)
+    if judged < there and config.search.judges_errors:
+        tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
+    _check_model(base, store, config.data.sampling)
+    if config.start_from is not None:
+        check_start(config, store)
+    return store
+
+
+def _check_calibration(config: RunConfig, store: GraphStore) -> None:
+    """Refuse a split with too few structures for the configured coverage."""
+    split, coverage = calibration_split(store), config.members.coverage
+    if len(split) >= (needed := needed_for_coverage(coverage)):
+        return
+    drawn = config.data.split
+    if split.name == CALIBRATION:
+        is_drawn, remedy = drawn.calibration is not None, "give more of them"
+    else:
+        is_drawn, remedy = drawn.val is not None, "draw some by data.split.calibration"
+    raise InputError(
+        f"{config.name}: ensemble.coverage = {coverage} needs at least {needed} structures to "
+        f"calibrate on, and {split.name} has {len(split)}; "
+        f"{'raise its fraction in data.split' if is_drawn else remedy} or lower the coverage"
+    )
+
+
+def _check_sampling(config: RunConfig, store: GraphStore) -> None:
+    """Refuse weights of branches that do not exist, before anything trains."""
+    if config.data.sampling != "proportional":
+        names = store.manifest.branch_names
+        try:
+            shares_of(config.data.sampling, store[TRAIN].branch_runs.graphs, names)
+        except InputError as error:
+            raise InputError(f"{config.name}: {error}") from None
+
+
+def _check_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> None:
+    """Refuse a network that does not fit the data, before anything starts.
+
+    That of an engine is tried in another process, which it may crash.
+    """
+    if isinstance(network, EngineNetwork):
+        with EngineProbe(store.path) as probe:
+            probe.cost(network, *_mean_batch(network, drawn_size(store.manifest, sampling)))
+        return
+    with torch.device("meta"):
+        build_model(network, store)
+
+
+def _mean_batch(network: NetworkConfig, train: SplitSize) -> tuple[int, int, int]:
+    """Number of atoms, edges and graphs in a step."""
+    steps = Budget.of(network).least_steps(train.graphs, train.atoms, train.edges)
+    return -(-train.atoms // steps), -(-train.edges // steps), -(-train.graphs // steps)
+
+
+def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
+    """Refuse, or report, graphs larger than a step may be, before anything trains."""
+    budget, train = Budget.of(network), store["trainset"]
+    if set(budget.limits) == {"graphs"}:  # one graph always fits
+        return
+    too_large = int((~graphs_kept(train, budget)).sum())
+    if too_large:
+        tell(
+            _logger,
+            "%d of %d structures to train on are larger than Training.Batching allows and are left "
+            "out",
+            *(too_large, len(train)),
+        )

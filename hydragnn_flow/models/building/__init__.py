@@ -1,0 +1,1 @@
+"""Construction of networks from a checked configuration and the statistics of a store."""

@@ -1,0 +1,171 @@
+"""Criterion: the one dimensionless number by which epochs, trials and members are compared.
+
+By default it is the mean over the trained targets of the mean absolute error, divided by that of a
+trivial predictor. Squares would let a few atoms out of thousands decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.config.run import CriterionName
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.training.measures.metrics import metric_name, of_data_set
+from hydragnn_flow.training.measures.terms import terms_of
+
+Floats = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """Error relative to that of a trivial predictor, over all trained targets.
+
+    With several data sets each counts equally: a target of each data set is a target of its own.
+
+    ``mae`` is the mean over targets of their mean absolute errors in units of ``trivial_errors``.
+    ``rmse`` is the root mean square over targets of their root mean square errors in those units. A
+    value of about 1 means that nothing was learnt, 0 is perfect. Errors of extensive targets are
+    per atom.
+    """
+
+    name: CriterionName
+    trivial_errors: Mapping[str, float]
+    """Error of the trivial predictor on the training split, by trained target. With several data
+    sets the keys are target and data set, as ``energy@mptrj``."""
+    per_atom: frozenset[str]
+    """Targets whose error is divided by the number of atoms."""
+    branches: Mapping[str, int] = field(default_factory=dict)
+    """Branch of each data set; empty if there is only one."""
+
+    @classmethod
+    def of(
+        cls,
+        network: NetworkConfig,
+        manifest: Manifest,
+        trivial_errors: Mapping[str, float],
+        name: CriterionName = "mae",
+    ) -> Criterion:
+        """Return the criterion of a network.
+
+        Parameters
+        ----------
+        network
+            Configuration whose targets with a weight in the loss enter the criterion equally.
+        manifest
+            Manifest of the store: data sets, branches and extensive targets.
+        trivial_errors
+            Errors from :func:`~hydragnn_flow.training.measures.trivial.trivial_errors`.
+        name
+            The criterion's name, from `ensemble.criterion`.
+        """
+        trained_on = [term.target for term in terms_of(network, manifest) if term.weight]
+        return cls(
+            name,
+            {
+                key: error
+                for target in dict.fromkeys(trained_on)
+                for key, error in trivial_errors.items()
+                if key.partition("@")[0] == target
+            },
+            frozenset(target for target in trained_on if manifest.is_extensive(target)),
+            {data_set: branch for branch, data_set in manifest.data_sets.items()},
+        )
+
+    @property
+    def targets(self) -> list[str]:
+        """Targets that enter the criterion."""
+        return list(dict.fromkeys(key.partition("@")[0] for key in self.trivial_errors))
+
+    @property
+    def power(self) -> int:
+        """Exponent of the errors: 1 for absolute errors, 2 for squares."""
+        return 2 if self.name == "rmse" else 1
+
+    def of_metrics(self, metrics: Mapping[str, float]) -> float:
+        """Compute the criterion from the errors that a validation has measured.
+
+        Parameters
+        ----------
+        metrics
+            Errors by name, from :class:`~hydragnn_flow.training.measures.metrics.Metrics`.
+        """
+        ratios = []
+        for key, trivial in self.trivial_errors.items():
+            target, _, data_set = key.partition("@")
+            name = metric_name(target, self.name, target in self.per_atom)
+            if not data_set or (name := of_data_set(name, data_set)) in metrics:
+                ratios.append(metrics[name] / trivial)
+        return float(np.mean(np.power(ratios, self.power)) ** (1 / self.power))
+
+    def of_predictions(
+        self,
+        predictions: Mapping[str, Floats],
+        labels: Mapping[str, Floats],
+        n_atoms: NDArray[Any],
+        branch: NDArray[np.int64] | None = None,
+    ) -> Floats:
+        """Compute the criterion of each candidate, ``[k]``; see :meth:`residuals`."""
+        return self.of_residuals(*self.residuals(predictions, labels, n_atoms, branch))
+
+    def residuals(
+        self,
+        predictions: Mapping[str, Floats],
+        labels: Mapping[str, Floats],
+        n_atoms: NDArray[Any],
+        branch: NDArray[np.int64] | None = None,
+    ) -> tuple[Floats, Floats]:
+        """Return flattened residuals of candidates on all targets, and the weight of each.
+
+        Parameters
+        ----------
+        predictions
+            Target -> ``[k, n_graphs, d]`` or ``[k, n_atoms, d]`` of k candidates; targets outside
+            the criterion are ignored.
+        labels
+            Target -> ``[n_graphs, d]`` or ``[n_atoms, d]``; NaN elements, such as the stress of a
+            structure that is not periodic, are left out.
+        n_atoms
+            Number of atoms of each graph, ``[n_graphs]``.
+        branch
+            Branch of each graph, ``[n_graphs]``; needed only with several data sets.
+
+        Returns
+        -------
+        residuals, shares
+            ``[k, N]`` and ``[N]`` float64, in the order of :attr:`trivial_errors`. The criterion of
+            a weighted mean of candidates is ``of_residuals(weights @ residuals, shares)``.
+        """
+        parts: list[tuple[Floats, float]] = []
+        for key, trivial in self.trivial_errors.items():
+            target, _, data_set = key.partition("@")
+            known = np.isfinite(labels[target])
+            if data_set:
+                assert branch is not None
+                rows = branch == self.branches[data_set]
+                rows = rows if len(rows) == len(known) else np.repeat(rows, n_atoms)
+                known = known & rows[:, None]
+            if not known.any():
+                continue
+            residuals = np.asarray(predictions[target] - labels[target], np.float64)
+            if target in self.per_atom:
+                residuals = residuals / np.asarray(n_atoms, np.float64)[:, None]
+            parts.append((residuals[:, known], trivial))
+        shares = [
+            np.full(flat.shape[1], 1 / (len(parts) * flat.shape[1] * trivial**self.power))
+            for flat, trivial in parts
+        ]
+        return np.concatenate([flat for flat, _ in parts], axis=1), np.concatenate(shares)
+
+    def of_residuals(self, residuals: Floats, shares: Floats) -> Floats:
+        """Compute the criterion ``[...]`` of residuals ``[..., N]``: ``(Σ s |r|^p)^(1/p)``.
+
+        The result is infinite where a prediction is NaN.
+        """
+        found = (np.abs(residuals) ** self.power @ shares) ** (1 / self.power)
+        return np.where(np.isnan(found), np.inf, found)

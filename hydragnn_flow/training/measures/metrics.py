@@ -1,0 +1,157 @@
+"""Metrics: errors in the data's units for people to read, summed over validation batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Batch
+
+from hydragnn_flow.config.run import CriterionName
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.models.outputs.branches import branch_of_graph
+from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.training.measures.losses import atoms_per_graph, reference
+from hydragnn_flow.training.measures.terms import STRESS_DIM
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Mean error of one target."""
+
+    target: str
+    level: str
+    dim: int
+    """Number of components of the target."""
+    per_atom: bool
+    """True if the error of a graph is divided by its number of atoms."""
+    error: CriterionName
+
+    @property
+    def name(self) -> str:
+        """Name in the results, such as ``energy_mae_per_atom``."""
+        return metric_name(self.target, self.error, self.per_atom)
+
+
+def metric_name(target: str, error: CriterionName, per_atom: bool) -> str:
+    """Return the name of a target's error in the results of a segment."""
+    return f"{target}_{error}" + ("_per_atom" if per_atom else "")
+
+
+def of_data_set(name: str, data_set: str) -> str:
+    """Return the name of an error on one data set, such as ``energy_mae@mptrj``."""
+    return f"{name}@{data_set}"
+
+
+class Metrics:
+    """Mean absolute errors of all targets, and root mean square errors if they are the criterion.
+
+    Extensive targets have errors per atom too. With several data sets there are errors of each one.
+    The overall error is then the mean over data sets, whatever their sizes.
+
+    Parameters
+    ----------
+    targets
+        Level (graph or node) of each predicted target.
+    manifest
+        Manifest of the store: data sets, dimensions and extensive targets.
+    criterion
+        Name of the criterion; ``rmse`` adds the root mean square error of each target.
+    """
+
+    def __init__(
+        self, targets: Mapping[str, str], manifest: Manifest, criterion: CriterionName = "mae"
+    ) -> None:
+        self._metrics: list[Metric] = []
+        self._data_sets = manifest.data_sets
+        for target, level in targets.items():
+            dim = STRESS_DIM if target == STRESS else manifest.targets[target].dim
+            extensive = manifest.is_extensive(target)
+            self._metrics.append(Metric(target, level, dim, False, "mae"))
+            if extensive:
+                self._metrics.append(Metric(target, level, dim, True, "mae"))
+            if criterion == "rmse":
+                self._metrics.append(Metric(target, level, dim, extensive, "rmse"))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the result of :meth:`sums`."""
+        return len(self._metrics) + 2, max(len(self._data_sets), 1)
+
+    def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
+        """Sum each error over the graphs of each data set in a batch.
+
+        Parameters
+        ----------
+        outputs, batch
+            Predictions, and the batch with their labels.
+
+        Returns
+        -------
+        Tensor
+            ``[n_metrics + 2, n_data_sets]`` float64, with squares for a root mean square. The last
+            two rows are the numbers of graphs and of atoms.
+        """
+        sums: list[Tensor] = []
+        of_graph = self._number_of_graph(batch)
+        of_atom = None if of_graph is None else of_graph.index_select(0, batch.batch)
+        for metric in self._metrics:
+            output = outputs[metric.target].detach()
+            error = (output - reference(batch, metric.target, output)).abs()
+            if metric.per_atom:
+                error = error / atoms_per_graph(batch, error)
+            if metric.error == "rmse":
+                error = error.double().square()
+            sums.append(self._added(error, of_graph if metric.level == "graph" else of_atom))
+        sizes = torch.ones((batch.num_graphs, 1), dtype=torch.float64, device=batch.x.device)
+        sums.append(self._added(sizes, of_graph))
+        sums.append(self._added(atoms_per_graph(batch, sizes), of_graph))
+        return torch.stack(sums)
+
+    def means(self, sums: Tensor) -> dict[str, float]:
+        """Compute errors by name from the sums over all graphs on all ranks.
+
+        Parameters
+        ----------
+        sums
+            Sum of the results of :meth:`sums`.
+        """
+        *errors, graphs, atoms = sums.tolist()
+        sizes = {"graph": graphs, "node": atoms}
+        means: dict[str, float] = {}
+        for metric, totals in zip(self._metrics, errors, strict=True):
+            found = [
+                _mean(metric, total, size) if size else None
+                for total, size in zip(totals, sizes[metric.level], strict=True)
+            ]
+            known = [mean for mean in found if mean is not None]
+            means[metric.name] = sum(known) / len(known)
+            for data_set, mean in zip(self._data_sets.values(), found, strict=False):
+                if mean is not None:
+                    means[of_data_set(metric.name, data_set)] = mean
+        return means
+
+    def _number_of_graph(self, batch: Batch) -> Tensor | None:
+        """Return the index of each graph's data set, int64 [n_graphs]; None without data sets."""
+        if not self._data_sets:
+            return None
+        branches = list(self._data_sets)
+        branch = branch_of_graph(batch, max(branches) + 1)
+        if branch is None or branches == list(range(len(branches))):
+            return branch
+        return torch.bucketize(branch, torch.tensor(branches, device=branch.device))
+
+    def _added(self, error: Tensor, number: Tensor | None) -> Tensor:
+        """Sum rows by data set, ``[n_data_sets]`` float64."""
+        if number is None:
+            return error.sum().double()[None]
+        sums = torch.zeros(len(self._data_sets), dtype=torch.float64, device=error.device)
+        return sums.index_add(0, number, error.sum(dim=1).double())
+
+
+def _mean(metric: Metric, total: float, size: float) -> float:
+    mean = total / (size * metric.dim)
+    return math.sqrt(mean) if metric.error == "rmse" else mean

@@ -1,0 +1,339 @@
+"""Batching: how a sequence of graphs is cut into steps, and a step is dealt to the ranks.
+
+A step is the batch of all ranks together. Its graphs depend only on seed, epoch and batch limits,
+so a job on one, two or eight GCDs takes the same steps. In a streamed split they also depend on the
+number of ranks, because each rank reads blocks of its own. Which graphs come next is decided in
+:mod:`hydragnn_flow.training.plan.epochs`.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.errors import InputError
+
+Ints = NDArray[np.int64]
+Dealing = Callable[[Ints, Ints], Ints]
+"""Function that assigns graphs to ranks: (indices in the split, costs) -> ranks, [n] each."""
+
+# Configuration keys of the limits that a single graph can exceed.
+_KEYS = {"atoms": "Training.Batching.max_nodes", "edges": "Training.Batching.max_edges"}
+
+
+class Sizes(Protocol):
+    """Sizes of a split's graphs; a ``GraphSplit`` provides them without reading payload."""
+
+    @property
+    def name(self) -> str:
+        """Name of the split, for messages."""
+
+    def atoms_of(self, graphs: Ints) -> Ints:
+        """Return the number of atoms of the given graphs, [n]."""
+
+    def edges_of(self, graphs: Ints) -> Ints:
+        """Return the number of edges of the given graphs, [n]; used only if edges are limited."""
+
+    def __len__(self) -> int:
+        """Return the number of graphs."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Limits of a batch, and the number of batches per step over all ranks.
+
+    At least one limit is needed. A batch keeps to every limit that is given.
+    """
+
+    graphs: int | None = None
+    atoms: int | None = None
+    edges: int | None = None
+    oversized: Literal["error", "single", "skip"] = "error"
+    """Treatment of a graph above a limit: refuse it, give it its own step, or leave it out."""
+    batches: int = 1
+    """Number of batches per step. A graph is too large if it exceeds the limits of one batch, so
+    this number does not change which graphs are trained on."""
+
+    def __post_init__(self) -> None:
+        if not self.limits or min(self.limits.values()) < 1:
+            raise ValueError("a budget needs a limit of graphs, atoms or edges, each 1 at least")
+
+    @classmethod
+    def of(cls, network: NetworkConfig, batches: int = 1) -> Budget:
+        """Return the limits that `Training.batch_size` or `Training.Batching` set."""
+        batching = network.Training.Batching
+        if batching is None or batching.mode == "fixed":
+            return cls(graphs=network.Training.batch_size, batches=batches)
+        return cls(
+            batching.max_graphs,
+            batching.max_nodes,
+            batching.max_edges,
+            batching.oversized_sample,
+            batches,
+        )
+
+    @property
+    def of_a_step(self) -> dict[str, int]:
+        """Limits of a whole step (all its batches), by name."""
+        return {name: self.batches * limit for name, limit in self.limits.items()}
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """Limits of one batch, by name; only those that are given."""
+        limits = {"graphs": self.graphs, "atoms": self.atoms, "edges": self.edges}
+        return {name: limit for name, limit in limits.items() if limit is not None}
+
+    def least_steps(self, graphs: int, atoms: int, edges: int) -> int:
+        """Return a lower bound on the number of steps for total numbers of graphs, atoms and edges.
+
+        A plan exceeds it only slightly if a step holds many graphs.
+        """
+        totals = {"graphs": graphs, "atoms": atoms, "edges": edges}
+        return max(-(-totals[name] // limit) for name, limit in self.of_a_step.items())
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Graphs of one optimiser step, over all ranks."""
+
+    order: Ints
+    """Indices of the graphs, sorted by rank, [n_graphs]."""
+    bounds: Ints
+    """Boundaries between the ranks in ``order``, [n_ranks + 1]."""
+    atoms: int
+    """Number of atoms over all ranks."""
+    drawn: int = 0
+    """Number of graphs drawn from the beginning of the epoch to the end of this step."""
+
+    @property
+    def graphs(self) -> int:
+        """Number of graphs over all ranks."""
+        return len(self.order)
+
+    def of_rank(self, rank: int) -> Ints:
+        """Return the graphs that a rank computes; possibly none."""
+        return self.order[self.bounds[rank] : self.bounds[rank + 1]]
+
+    @property
+    def by_rank(self) -> list[Ints]:
+        """Graphs of every rank, in the order of ranks."""
+        return [self.of_rank(rank) for rank in range(len(self.bounds) - 1)]
+
+
+def plan_in_order(
+    index: Sizes, budget: Budget, world: int, dealing: Dealing | None = None
+) -> list[Step]:
+    """Plan the steps of an evaluation: every graph once, unshuffled.
+
+    Each rank goes through a contiguous range of the split, or through the graphs that ``dealing``
+    assigns to it. A graph above a limit gets its own step, whatever ``budget.oversized`` is.
+    """
+    graphs = np.arange(len(index), dtype=np.int64)
+    costs = Costs.of(index, budget, graphs)
+    owner = ranges(costs.leading, world) if dealing is None else dealing(graphs, costs.leading)
+    order = np.argsort(owner, kind="stable")
+    return steps_of(costs, *side_by_side(costs, order, owner[order], world), world)
+
+
+def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
+    """Return a mask of the graphs that the batch limits keep, [n_graphs].
+
+    Raises
+    ------
+    InputError
+        If a graph exceeds a limit and such graphs are refused, or if no graph is left.
+    """
+    costs = Costs.of(index, budget, np.arange(len(index), dtype=np.int64))
+    return costs.kept(index.name, budget, some_must_be_left=True)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Costs of some graphs in terms of each limit."""
+
+    graphs: Ints
+    """Indices of the graphs in the split, [n]."""
+    atoms: Ints
+    """Number of atoms of each graph, [n]."""
+    limits: Ints
+    """Limits of a whole step, [n_limits]."""
+    values: Ints
+    """Cost of each graph for each limit, [n_limits, n]."""
+    too_large: NDArray[np.bool_]
+    """Mask of the graphs that exceed a limit of one batch alone, [n]."""
+    leading: Ints
+    """Cost of each graph in the binding limit (graphs, atoms or edges), [n]."""
+
+    @classmethod
+    def of(cls, index: Sizes, budget: Budget, graphs: Ints) -> Costs:
+        atoms = index.atoms_of(graphs)
+        known = {"graphs": lambda: np.ones_like(graphs), "atoms": lambda: atoms}
+        known["edges"] = lambda: index.edges_of(graphs)
+        limits = np.array(list(budget.of_a_step.values()), dtype=np.int64)
+        values = np.stack([known[name]() for name in budget.limits])
+        too_large = np.any(budget.batches * values > limits[:, None], axis=0)
+        fill = values[:, ~too_large].sum(axis=1) / limits
+        return cls(graphs, atoms, limits, values, too_large, values[int(fill.argmax())])
+
+    def kept(
+        self, split: str, budget: Budget, some_must_be_left: bool = False
+    ) -> NDArray[np.bool_]:
+        """Return a mask of the graphs that the batch limits keep, [n].
+
+        Raises
+        ------
+        InputError
+            Naming the graph above the budget, if the budget refuses such graphs, or none is left
+            where some must be.
+        """
+        if budget.oversized == "single" or not self.too_large.any():
+            return np.ones(len(self.graphs), dtype=bool)
+        if budget.oversized == "skip" and not (some_must_be_left and self.too_large.all()):
+            return ~self.too_large
+        beyond = budget.batches * self.values > self.limits[:, None]
+        row, graph = np.argwhere(beyond)[0]
+        name, limit = list(budget.limits.items())[row]
+        others = "'single'" if budget.oversized == "skip" else "'single' or 'skip'"
+        raise InputError(
+            f"{split}: graph {self.graphs[graph]} has {self.values[row, graph]} {name}, more than "
+            f"the {limit} of {_KEYS[name]}, as {beyond[row].sum()} of {len(self.graphs)} graphs "
+            f"have; raise it (to {self.values[row].max()} for all of them) or set "
+            f"Training.Batching.oversized_sample to {others}"
+        )
+
+
+def ranges(costs: Ints, world: int) -> Ints:
+    """Cut a sequence into one range of nearly equal cost per rank; returns each graph's rank."""
+    up_to = np.cumsum(costs)
+    total = max(int(costs.sum()), 1)
+    # By its middle, a graph on a border goes to the rank whose range holds most of it.
+    owner: Ints = (2 * up_to - costs) * world // (2 * total)
+    return np.minimum(owner, world - 1)
+
+
+def side_by_side(costs: Costs, order: Ints, owner: Ints, world: int) -> tuple[Ints, Ints]:
+    """Merge the ranks' sequences so that ranks progress through theirs at the same pace.
+
+    Any slice of the merged sequence then holds nearly equal cost for every rank.
+
+    Parameters
+    ----------
+    order, owner
+        Graphs and their ranks, sorted by rank, [n] each.
+    """
+    cost = costs.leading[order]
+    totals = np.zeros(world, dtype=np.int64)
+    np.add.at(totals, owner, cost)
+    middle = np.cumsum(cost) - cost / 2 - (np.cumsum(totals) - totals)[owner]
+    turn = np.lexsort((owner, middle / np.maximum(totals, 1)[owner]))
+    return order[turn], owner[turn]
+
+
+def steps_of(
+    costs: Costs,
+    order: Ints,
+    owner: Ints | None,
+    world: int,
+    dealing: Dealing | None = None,
+    *,
+    divides: bool = False,
+) -> list[Step]:
+    """Cut a sequence of graphs into steps, and assign them to ranks if they have none yet.
+
+    Parameters
+    ----------
+    costs
+        Costs of the graphs.
+    order, owner
+        Sequence of indices into ``costs``, and the rank of each, [n].
+    world
+        Number of ranks of the segment.
+    dealing
+        Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
+    divides
+        Whether a graph with a step of its own divides the step that it lies in, so that every step
+        is a piece of the sequence.
+    """
+    alone = costs.too_large[order]
+    places = np.flatnonzero(~alone)
+    ordinary = order[places]
+    bounds = cut(costs.values[:, ordinary], costs.limits, costs.leading[ordinary])
+    groups = [places[start:stop] for start, stop in pairwise(bounds)]
+    groups += list(np.flatnonzero(alone)[:, None])
+    groups.sort(key=lambda group: int(group[0]))
+    if divides and alone.any():
+        begins = {int(group[0]) for group in groups} | {*(np.flatnonzero(alone) + 1).tolist()}
+        groups = [part for part in np.split(np.arange(len(order)), sorted(begins)) if len(part)]
+    steps = []
+    for group in groups:
+        mine = order[group]
+        if owner is not None:
+            ranks = owner[group]
+        elif dealing is not None:
+            ranks = dealing(costs.graphs[mine], costs.leading[mine])
+        else:
+            ranks = deal(costs.leading[mine], world)
+        ends = np.zeros(world + 1, dtype=np.int64)
+        np.cumsum(np.bincount(ranks, minlength=world), out=ends[1:])
+        by_rank = costs.graphs[mine[np.argsort(ranks, kind="stable")]]
+        steps.append(Step(by_rank, ends, int(costs.atoms[mine].sum()), int(mine[-1]) + 1))
+    return steps
+
+
+def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
+    """Cut a sequence into as few pieces as the limits allow, evenly filled.
+
+    Parameters
+    ----------
+    values
+        Cost of each element for each limit, [n_limits, n]; no element exceeds a limit alone.
+    leading
+        Costs by which the pieces are balanced, [n].
+
+    Returns
+    -------
+    list of int
+        First index of each piece, followed by the length of the sequence.
+    """
+    sums = np.zeros((len(values) + 1, values.shape[1] + 1), dtype=np.int64)
+    np.cumsum(np.vstack([values, leading]), axis=1, out=sums[:, 1:])
+    *rows, filled = sums
+    limited = list(zip(rows, limits.tolist(), strict=True))
+
+    # Backwards: no piece needs to begin earlier than this to leave room for the rest.
+    begins = [values.shape[1]]
+    while begins[-1] > 0:
+        stop = begins[-1]
+        begins.append(max(int(row.searchsorted(row[stop] - limit)) for row, limit in limited))
+    begins.reverse()
+    bounds = [0]
+    for left, begin in zip(range(len(begins) - 1, 0, -1), begins[1:], strict=True):
+        start = bounds[-1]
+        each = -(-(filled[-1] - filled[start]) // left)
+        even = int(filled.searchsorted(filled[start] + each))
+        most = min(int(row.searchsorted(row[start] + limit, "right")) for row, limit in limited) - 1
+        bounds.append(min(max(even, begin), most))
+    return bounds
+
+
+def deal(costs: Ints, world: int) -> Ints:
+    """Assign graphs to ranks, the costliest first, each to the least loaded rank."""
+    ranks = np.zeros(len(costs), dtype=np.int64)
+    if world == 1:
+        return ranks
+    if not np.diff(costs).any():  # to each in turn, as below, but at once
+        return np.arange(len(costs)) % world
+    loads = [(0, 0, rank) for rank in range(world)]
+    sizes = costs.tolist()
+    for place in np.argsort(-costs, kind="stable").tolist():
+        cost, graphs, rank = loads[0]
+        ranks[place] = rank
+        heapq.heapreplace(loads, (cost + sizes[place], graphs + 1, rank))
+    return ranks

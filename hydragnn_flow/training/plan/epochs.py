@@ -1,0 +1,298 @@
+"""Epochs of a training: windows of an endless order of graphs, planned from the index alone.
+
+An epoch is limited by a number of graphs, such as a whole pass, by a number of steps, or by time.
+It is planned window by window during training: only the graphs of a window are drawn, and only
+their sizes are read, so 100 steps of a hundred million graphs cost what 100 steps of a thousand do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from hydragnn_flow.data import GraphSplit
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.plan.batching import (
+    Budget,
+    Costs,
+    Dealing,
+    Ints,
+    Sizes,
+    Step,
+    graphs_kept,
+    ranges,
+    side_by_side,
+    steps_of,
+)
+from hydragnn_flow.training.plan.orders import InBlocks, InTurns, Order, Shuffled
+from hydragnn_flow.training.plan.sampling import shares_of
+
+BLOCKS = 16
+"""Number of blocks among which a rank shuffles its stream: 16 of 4 MB, 64 MB of memory."""
+# Most graphs of a window, some megabytes to plan it, and its steps if the end is not known.
+_MOST_GRAPHS, _STEPS = 2**18, 128
+# Steps planned beyond the last one wanted, so that it is as full as the others.
+_SPARE = 8
+# Number of graphs whose sizes show how many fit into a step.
+_SAMPLE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """Section of an endless order, cut into steps.
+
+    Order, batch limits and start determine its steps, whatever the number of ranks; in a streamed
+    split they also depend on the number of ranks.
+    """
+
+    index: Sizes
+    order: Order
+    budget: Budget
+    start: int
+    """Number of graphs drawn before the epoch."""
+    world: int
+    """Number of ranks."""
+    n_graphs: int | None = None
+    """Number of graphs to draw, if graphs limit the epoch."""
+    n_steps: int | None = None
+    """Number of steps, if steps limit the epoch; without either number, time limits it."""
+    blocks: Ints | None = None
+    """Bounds of the blocks of a streamed split, [n_blocks + 1]. Each rank reads its own range of
+    them, and shuffles among :data:`BLOCKS` blocks."""
+    seed: int = 0
+    """Seed of the shuffle among blocks."""
+    dealing: Dealing | None = None
+    """Function that assigns the graphs of a step to ranks; by default at nearly equal cost."""
+
+    @cached_property
+    def steps(self) -> int:
+        """Number of steps; an estimate if the epoch has several windows.
+
+        If time limits the epoch, the number of steps of a pass through the split.
+        """
+        if self.n_steps is not None:
+            return self.n_steps
+        graphs = self.n_graphs or len(self.index)
+        is_one_window = self.n_graphs is not None and graphs <= _MOST_GRAPHS
+        if is_one_window and self.budget.limits.keys() != {"graphs"}:
+            return len(self._first[1])
+        return max(1, math.ceil(graphs / self._graphs_that_fit))
+
+    @property
+    def graphs_per_step(self) -> float:
+        """Mean number of graphs in a step, over all ranks."""
+        if self.n_graphs is None:
+            return self._graphs_that_fit
+        return self.n_graphs / max(self.steps, 1)
+
+    @cached_property
+    def _graphs_that_fit(self) -> float:
+        """Number of graphs in a full step; an estimate unless graphs alone are limited."""
+        if self.budget.limits.keys() == {"graphs"}:
+            return self.budget.of_a_step["graphs"]
+        graphs = self.order.graphs(0, min(len(self.index), _SAMPLE))
+        costs = Costs.of(self.index, self.budget, graphs)
+        means = costs.values[:, ~costs.too_large].mean(axis=1) if not costs.too_large.all() else 1
+        return float(max(1.0, (costs.limits / np.maximum(means, 1e-9)).min()))
+
+    def windows(self, first: int = 0) -> Iterator[list[Step]]:
+        """Yield the steps window by window, each planned when it is needed.
+
+        Parameters
+        ----------
+        first
+            Number of steps of the epoch already taken, which are skipped.
+
+        Raises
+        ------
+        InputError
+            If a graph exceeds the batch limits and they refuse such graphs, or no graph is left.
+        """
+        taken = place = last = 0
+        while not self._has_ended(taken, place):
+            count, steps = self._window(taken, place) if place else self._first
+            if left := steps[max(0, first - taken) :]:
+                yield left
+            taken, place = taken + len(steps), place + count
+            if steps:
+                last = place
+            elif place - last >= len(self.index) or self._has_ended(taken, place):
+                # A full pass yielded no step: by chance, or because no graph fits.
+                graphs_kept(self.index, self.budget)
+                last = place
+
+    def _has_ended(self, taken: int, place: int) -> bool:
+        graphs, steps = self.n_graphs, self.n_steps
+        return (graphs is not None and place >= graphs) or (steps is not None and taken >= steps)
+
+    @cached_property
+    def _first(self) -> tuple[int, list[Step]]:
+        return self._window(0, 0)
+
+    def _window(self, taken: int, place: int) -> tuple[int, list[Step]]:
+        """Plan the next window: its number of graphs, and its steps."""
+        count = self._size(taken, place)
+        start = self.start + place
+        graphs = self.order.graphs(start, start + count)
+        costs = Costs.of(self.index, self.budget, graphs)
+        kept, owner = costs.kept(self.index.name, self.budget), None
+        order = np.flatnonzero(kept)
+        if self.blocks is not None:
+            order, owner = self._of_ranks(self.blocks, costs, start)
+            order, owner = order[kept[order]], owner[kept[order]]
+        # The next epoch begins after the last step, or after the graphs that limit this one.
+        divides = self.n_graphs is None
+        steps = steps_of(costs, order, owner, self.world, self.dealing, divides=divides)
+        if self.n_steps is not None:
+            steps = steps[: self.n_steps - taken]
+        # The rest of a window whose graphs were shuffled among the ranks is dropped.
+        ends = [step.drawn if owner is None else count for step in steps]
+        return count, [replace(s, drawn=place + end) for s, end in zip(steps, ends, strict=True)]
+
+    def _size(self, taken: int, place: int) -> int:
+        """Return the number of graphs in the next window."""
+        if self.n_graphs is not None:  # so that no window, and no step, is a small remainder
+            left = self.n_graphs - place
+            return -(-left // -(-left // _MOST_GRAPHS))
+        each = self._graphs_that_fit
+        steps = max(1, min(_STEPS, int(_MOST_GRAPHS / each)))
+        if self.blocks is not None:
+            of_block = len(self.index) / max(len(self.blocks) - 1, 1)
+            steps = max(steps, math.ceil(BLOCKS * self.world * of_block / each))
+        if self.n_steps is not None:
+            steps = min(steps, self.n_steps - taken + (_SPARE if self.blocks is None else 0))
+        return math.ceil(steps * each)
+
+    def _of_ranks(self, blocks: Ints, costs: Costs, start: int) -> tuple[Ints, Ints]:
+        """Return positions in a streamed window, shuffled in the range of each rank, and ranks."""
+        block = np.searchsorted(blocks, costs.graphs, side="right")
+        number = np.cumsum(np.diff(block, prepend=block[:1]) != 0)
+        random = np.random.default_rng([self.seed, start, 0, 1]).random(len(block))
+        owner = ranges(costs.leading, self.world)
+        turn = np.lexsort((number + BLOCKS * random, owner))
+        return side_by_side(costs, turn, owner[turn], self.world)
+
+
+def plan_epoch(
+    index: Sizes,
+    budget: Budget,
+    seed: int,
+    epoch: int,
+    world: int,
+    blocks: Ints | None = None,
+    bootstrap: bool = False,
+    dealing: Dealing | None = None,
+) -> list[Step]:
+    """Plan all steps of a pass through a split at once.
+
+    Parameters
+    ----------
+    index, budget, world, blocks, dealing
+        The same as for :class:`Epoch`.
+    seed, epoch
+        Seed and number of the pass; they determine the order.
+    bootstrap
+        If true, replace the graphs by as many drawn with replacement, the same in every epoch;
+        about 63 % of the graphs are among them.
+
+    Raises
+    ------
+    InputError
+        If a graph exceeds the batch limits and they refuse such graphs; it names the graph.
+    """
+    size = len(index)
+    order = Shuffled(size, seed, bootstrap) if blocks is None else InBlocks(blocks, seed, bootstrap)
+    planned = Epoch(
+        *(index, order, budget, epoch * size, world),
+        n_graphs=size,
+        blocks=blocks,
+        seed=seed,
+        dealing=dealing,
+    )
+    return [step for window in planned.windows() for step in window]
+
+
+class Epochs:
+    """Plans the epochs of a trial or member, each from where the one before it ended.
+
+    Parameters
+    ----------
+    spec
+        Trial or member that is trained.
+    train
+        Training split of the store.
+    world
+        Number of ranks of the segment.
+    branch_names
+        Names of the branches by number, if the store has any.
+    dealing
+        Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
+
+    Raises
+    ------
+    InputError
+        If `data.sampling` does not suit the branches.
+    """
+
+    def __init__(
+        self,
+        spec: SegmentSpec,
+        train: GraphSplit,
+        world: int,
+        branch_names: Sequence[str] = (),
+        dealing: Dealing | None = None,
+    ) -> None:
+        self._spec, self._train, self._world = spec, train, world
+        self._dealing = dealing
+        self._blocks = train.block_bounds if train.mode == "stream" else None
+        self._order: Order
+        if spec.sampling != "proportional":
+            shares = shares_of(spec.sampling, train.branch_runs.graphs, branch_names)
+            assert shares is not None
+            self._order = InTurns(train.branch_runs, shares, spec.seed, spec.bootstrap)
+        elif self._blocks is not None:
+            self._order = InBlocks(self._blocks, spec.seed, spec.bootstrap)
+        else:
+            self._order = Shuffled(len(train), spec.seed, spec.bootstrap)
+
+    @property
+    def seconds(self) -> float | None:
+        """GCD time of an epoch's steps [s] if time limits the training; otherwise None."""
+        if self._spec.budget is None or self._spec.budget[0] != "seconds":
+            return None
+        return self._spec.budget[1] / self._spec.network.Training.num_epoch
+
+    def plan(self, epoch: int, start: int, limits: Budget) -> Epoch:
+        """Return the plan of an epoch.
+
+        Parameters
+        ----------
+        epoch
+            Number of the epoch, from 0.
+        start
+            Number of graphs drawn by earlier epochs; ignored if the number of the epoch tells it.
+        limits
+            Limits of each step.
+        """
+        unit, size = self._spec.budget or ("pass", len(self._train))
+        parts = 1 if unit == "pass" else self._spec.network.Training.num_epoch
+        number = part_of(int(size), parts, epoch)
+        if unit in ("pass", "samples"):
+            start = int(size) * epoch // parts
+        return Epoch(
+            *(self._train, self._order, limits, start, self._world),
+            n_graphs=number if unit in ("pass", "samples") else None,
+            n_steps=number if unit == "steps" else None,
+            blocks=self._blocks,
+            seed=self._spec.seed,
+            dealing=self._dealing,
+        )
+
+
+def part_of(size: int, epochs: int, epoch: int) -> int:
+    """Return the share of one epoch, counted from 0, in a total divided evenly among epochs."""
+    return size * (epoch + 1) // epochs - size * epoch // epochs
