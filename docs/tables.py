@@ -82,8 +82,9 @@ READ_BY_HYDRAGNN: dict[str, str] = {
     "Training.Batching": "mode max_nodes max_graphs shuffle seed oversized_sample drop_last",
 }
 _TRAINING = ("Optimizer", "Batching")
+_NOTHING = "remove the key"
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-_NAMES = {int: "whole number", float: "number", str: "text", Path: "path"}
+_NAMES = {int: "integer", float: "number", str: "text", Path: "path"}
 
 
 def main() -> None:
@@ -146,7 +147,7 @@ def ignored() -> str:
 def refused() -> str:
     """Keys of HydraGNN's that may only be switched off."""
     rows = [
-        f"| `{_path(section)}` | `{key}` | {why} | {remedy} |"
+        f"| `{_path(section)}` | `{key}` | {why} | {'–' if remedy == _NOTHING else remedy} |"
         for section, keys in REFUSED.items()
         for key, (why, remedy) in keys.items()
     ]
@@ -338,13 +339,15 @@ def _values(annotation: Any, metadata: list[Any]) -> str:
         return "mapping"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "section"
-    bounds = [
-        f" {sign} {_number(getattr(limit, name))}"
+    bounds = {
+        name: _number(getattr(limit, name))
         for limit in _limits(metadata)
-        for name, sign in _SIGNS.items()
+        for name in _SIGNS
         if hasattr(limit, name)
-    ]
-    return _NAMES[annotation] + " and".join(bounds)
+    }
+    if bounds.keys() == {"ge", "le"}:
+        return f"{_NAMES[annotation]}, {bounds['ge']} to {bounds['le']}"
+    return _NAMES[annotation] + " and".join(f" {_SIGNS[name]} {n}" for name, n in bounds.items())
 
 
 def _number(value: float) -> str:
