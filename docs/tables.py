@@ -291,12 +291,12 @@ def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> st
     for key, field in fields:
         ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
         read_by = READ_BY.get(key, ()) if section is Architecture else ()
-        rows.append(_row(key, field, f" Read by {', '.join(read_by)}.{ours}" if read_by else ours))
+        rows.append(_row(key, field, f" *{', '.join(read_by)}.*{ours}" if read_by else ours))
     return _table("key | values | default | meaning", rows)
 
 
 def _row(key: str, field: FieldInfo, ours: str = "") -> str:
-    inside = "See the table below." if list(_inside(field.annotation)) else ""
+    inside = "See below." if list(_inside(field.annotation)) else ""
     meaning = " ".join((field.description or inside).split()).replace("``", "`")
     values = _values(field.annotation, field.metadata)
     if field.examples:

@@ -40,9 +40,8 @@ class EnsembleConfig(Section):
     size: int = Field(default=4, ge=2)
     """Number of members. Trials that a rung ended can become members, too."""
     strategy: Strategy = "greedy"
-    """Choice of members by the criterion on the validation split: the trials that together predict
-    best (``greedy``), the best trials (``top``), or the best of each message-passing type
-    (``best_of_each_type``)."""
+    """Choice of members by the criterion: the trials that together predict best (``greedy``), the
+    best trials (``top``), or the best of each message-passing type."""
     epochs: int | None = Field(default=None, ge=1)
     """Total epochs of a member, including those of a trial that it continues. Required unless there
     is a ``budget``."""
@@ -51,18 +50,17 @@ class EnsembleConfig(Section):
     rounded up to whole epochs."""
     start: Literal["checkpoint", "scratch"] = "checkpoint"
     """Initial weights of a member: its trial's checkpoint, or new weights (``scratch``). A second
-    member of the same trial always begins with new ones."""
+    member of a trial always begins with new ones."""
     bootstrap: bool = False
     """Train each member on a bootstrap resample of the training split: as many structures, drawn
     with replacement."""
     criterion: CriterionName = "mae"
-    """Error by which epochs, trials and members are judged: mean absolute (``mae``) or root mean
-    square (``rmse``), divided by that of a trivial predictor and averaged over the targets."""
+    """Error by which epochs, trials and members are judged: mean absolute or root mean square,
+    relative to that of a trivial predictor."""
     aggregation: Literal["auto", Aggregation] = "auto"
-    """Combination of the members' predictions: weighted mean (``weighted``), mean (``uniform``) or
-    ``median``. ``auto`` takes equal weights unless others are significantly better on structures
-    that they were not fitted to. Potentials have no median: forces would not be the gradient of the
-    energy."""
+    """Combination of the members' predictions: weighted mean, mean (``uniform``) or median.
+    ``auto`` takes equal weights unless others are significantly better. Potentials have no median,
+    because forces would not be the gradient of the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     calibrating split needs at least ``coverage / (1 - coverage)`` structures."""
@@ -88,12 +86,11 @@ class ResourcesConfig(Section):
     """`resources`: GCDs and processes of a trial or member."""
 
     gcds: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """Number of GCDs over which a trial is trained. ``auto`` gives it one, and more if GCDs would
-    idle and its steps are large enough. ``search.space`` may vary it by the path
-    ``Resources.gcds``. Members always use ``auto``."""
+    """Number of GCDs of a trial. ``auto`` gives it one, and more if GCDs would idle.
+    ``search.space`` may vary it by the path ``Resources.gcds``. Members always use ``auto``."""
     batch_per_gcd: bool = False
-    """Give each GCD of a member, or of a trial that asks for a number of GCDs, its own batch of
-    ``Training.batch_size`` or ``Training.Batching``, and scale the learning rate."""
+    """Give each GCD of a member, or of a trial that asks for a number of GCDs, its own batch, and
+    scale the learning rate."""
     fused_members: int = Field(default=1, ge=1)
     """Experimental: maximum number of trials or members, of networks too small to fill a GCD, that
     train fused in one process."""

@@ -71,8 +71,8 @@ class Failures(Section):
     """Treatment of a loss that is no longer finite."""
     out_of_memory: Literal["resize", "retry", "record"] = "resize"
     """Treatment of a segment that runs out of memory. ``resize`` trains it again with twice as many
-    micro-batches, which give the same gradient. The default is ``record`` if the space varies
-    ``Training.accumulation_steps`` or no objective is a loss or an error."""
+    micro-batches. The default is ``record`` if the space varies ``Training.accumulation_steps`` or
+    no objective is a loss or an error."""
     lost: Literal["retry", "record"] = "retry"
     """Treatment of a segment that ends in any other way, by an error or a lost worker, node or
     job."""
@@ -85,13 +85,12 @@ class SearchConfig(Section):
     """Number of configurations to try."""
     sampler: SamplerName | dict[str, Any] = "auto"
     """Method that proposes configurations. A mapping names any class of ``optuna.samplers``, or one
-    of your own (``module:Class``), with its arguments: ``{type: CmaEsSampler, with_margin:
-    true}``."""
+    of your own (``module:Class``), with its arguments."""
     objectives: tuple[str, ...] = (CRITERION,)
     """One to three quantities by which trials are compared: ``val_error``, ``val_loss``,
     ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. Rungs judge by the
-    first. A loss or an error, if there is one, comes first. If neither loss is an objective, the
-    space may vary the loss and its weights."""
+    first, which is a loss or an error if there is one. If neither loss is an objective, the space
+    may vary the loss and its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     """Limits of a trial: ``{peak_memory_gib: 48, gcd_hours: 2}``, ``seconds`` and ``joules``."""
     energy_kwh: float | None = Field(default=None, gt=0)
@@ -106,17 +105,16 @@ class SearchConfig(Section):
     min_epochs: int = Field(default=2, ge=1)
     """Epochs of training before the first rung."""
     reduction_factor: int = Field(default=3, ge=2)
-    """Ratio of the epochs of one rung to those of the rung before. Each rung keeps one trial in
-    this many. The last rung is ``Training.num_epoch``."""
+    """Ratio of the epochs of successive rungs. Each rung keeps one trial in this many."""
     rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
     """Rule at the rungs: end trials that are not among the best so far (``stopping``), let them
     wait (``promotion``), ``stopping`` in brackets that begin at different rungs (``hyperband``), or
-    train every trial to the end (``none``)."""
+    no rule."""
     brackets: int | None = Field(default=None, ge=1)
     """Number of brackets of ``hyperband``. By default the number of rungs."""
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule: a class of ``optuna.pruners``, or
-    ``module:Class``, and its arguments, ``{type: MedianPruner, n_startup_trials: 20}``."""
+    ``module:Class``, and its arguments."""
     patience: Patience | None = None
     """Stop trials that no longer improve, in addition to the rule."""
     learning_curve: LearningCurve | None = None
@@ -126,7 +124,7 @@ class SearchConfig(Section):
     keep_checkpoints: Literal["all", "best"] = "all"
     """Checkpoints of ended trials that stay on disk. ``best`` keeps the best 64 of each
     message-passing type (or three times ``ensemble.size``, if that is more), among which members
-    are then chosen; without an ensemble none."""
+    are chosen; without an ensemble none."""
     warm_start: tuple[Path, ...] = ()
     """Run directories or Optuna journals of earlier searches, from whose trials the sampler learns.
     ``trials`` does not count them."""

@@ -57,8 +57,7 @@ class NodeOptions(Section):
     """Cores nearest to each GCD, in the order of the GCDs: `["49-55", "57-63"]`. By default the
     system decides."""
     cores_of_a_node: int | None = Field(default=None, ge=1)
-    """Number of CPU cores of a node that trainers may use. A description whose GCDs need more is
-    refused."""
+    """Number of CPU cores of a node that trainers may use. GCDs that need more are refused."""
     gpus: int | None = Field(default=None, ge=0)
     """Value of `sbatch --gpus-per-node`. By default one per GCD, and none for `cpu`."""
     scratch: str | None = None
@@ -107,8 +106,7 @@ class Options(Section):
     """Shell lines to run before the workers start, such as `module load rocm`."""
     environment: str | None = None
     """Place of the Python environment on the nodes: a copy in their scratch (`stage`) or in a
-    directory, or no copy (`shared`). By default `stage` from 64 nodes on, with Slurm and a
-    scratch."""
+    directory, or no copy (`shared`)."""
     heartbeat: int | None = Field(default=None, ge=1)
     """Time between heartbeats [s]. A node that misses four counts as lost."""
     node: NodeOptions | None = None

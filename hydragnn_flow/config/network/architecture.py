@@ -72,8 +72,8 @@ class CommonArchitecture(Section):
     max_neighbours: int | None = Field(default=None, ge=1)
     """Maximum number of neighbours kept per atom, the nearest ones. By default all."""
     truncated_neighbours: Literal["refuse", "allow"] = "refuse"
-    """Treatment of a potential's neighbour lists that ``max_neighbours`` cuts. With ``allow`` the
-    energy jumps when neighbours change places, and forces are not its gradient."""
+    """Allow ``max_neighbours`` to cut a potential's neighbour lists: its energy jumps when
+    neighbours change places."""
     enable_interatomic_potential: bool = False
     """Potential mode: the one head is the energy, and forces are minus its gradient."""
     energy_weight: float = Field(default=0.0, ge=0)
@@ -111,9 +111,8 @@ class Architecture(CommonArchitecture):
     num_conv_layers: int = Field(ge=1, le=_DEEPEST)
     """Number of message-passing layers."""
     activation_function: Activation = "relu"
-    """Activation of heads and of most node updates. PAINN, PNAEq, DimeNet, MACE and the messages of
-    EGNN and SchNet have smooth ones of their own. Forces need a smooth activation, such as
-    `silu`."""
+    """Activation of heads and of most node updates. PAINN, PNAEq, DimeNet, MACE and messages of
+    EGNN and SchNet have their own. Forces need a smooth one, such as `silu`."""
     normalization: Literal["none", "layer", "graph"] | None = None
     """Normalisation of node features in each layer. By default ``layer`` for global attention and
     for PNA, PNAPlus, CGCNN, GIN, GAT and MFC, which HydraGNN normalises over the batch, and
@@ -124,7 +123,7 @@ class Architecture(CommonArchitecture):
     """Edge features, in the order of the store's columns. `lengths` (or `length`, `bond_length`)
     are computed from the positions."""
     equivariance: bool = False
-    """Let layers also move the atoms. PAINN, PNAEq and MACE are equivariant without it."""
+    """Let layers also move the atoms."""
 
     num_gaussians: int = Field(default=50, ge=2, le=1000)
     """Number of Gaussians that encode an edge length."""
@@ -159,7 +158,7 @@ class Architecture(CommonArchitecture):
 
     global_attn_engine: Literal["GPS", "EquivariantTransformer"] | None = None
     """Attention over all atoms of a graph, in addition to message passing: by invariant features
-    (``GPS``), or also by equivariant ones and positions (``EquivariantTransformer``)."""
+    (``GPS``), or also by equivariant ones and positions."""
     global_attn_type: Literal["multihead", "performer"] = "multihead"
     """Attention of every atom to every other (``multihead``), or its approximation in linear time
     (``performer``). Read with ``GPS``."""
@@ -180,16 +179,15 @@ class Architecture(CommonArchitecture):
     equivariant_attn_require_tensor_coupling: bool = True
     """Insist on vectors in the attention; false for SchNet and DimeNet."""
     equivariant_attn_chunk_size: int | None = Field(default=512, ge=1)
-    """Number of atoms of a graph that attend at a time; null for all. Affects memory and time
-    only."""
+    """Number of atoms that attend at a time, null for all; affects memory and time only."""
     equivariant_attn_coupling_mode: Literal["parallel", "sequential"] = "parallel"
     """Attention alongside message passing (``parallel``), or on its result (``sequential``)."""
 
     use_graph_attr_conditioning: bool = False
     """Let the network read the graphs' key ``graph_attr``."""
     graph_attr_conditioning_mode: Literal["concat_node", "film", "fuse_pool"] = "concat_node"
-    """Use of ``graph_attr``: append it to the features of atoms (``concat_node``) or to the pooled
-    features (``fuse_pool``), or scale and shift the former by it (``film``)."""
+    """Use of ``graph_attr``: append it to the features of atoms, scale and shift them by it
+    (``film``), or append it to the pooled features (``fuse_pool``)."""
 
     graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
     """Pooling of node features into features of the graph. ``sum`` is ``add``."""

@@ -17,20 +17,19 @@ class Sharding(Section):
     """
 
     strategy: Literal["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"] = "NO_SHARD"
-    """Shard of each GCD. ``NO_SHARD``: the whole network (DDP). ``FULL_SHARD``: a shard of the
-    parameters, gradients and optimiser's state; parameters are gathered for the forward and again
-    for the backward pass. ``SHARD_GRAD_OP`` keeps them in between. ``HYBRID_SHARD``: ``FULL_SHARD``
-    within groups."""
+    """Shard of each GCD: the whole network (``NO_SHARD``, DDP); its part of parameters, gradients
+    and optimiser's state, with parameters gathered for the forward and again for the backward pass
+    (``FULL_SHARD``) or kept in between (``SHARD_GRAD_OP``); or ``FULL_SHARD`` within groups
+    (``HYBRID_SHARD``)."""
     group: int | None = Field(default=None, ge=2)
     """Number of GCDs that together hold one copy of the network, such as those of a node. Required
     with ``HYBRID_SHARD``."""
     prefetch: Literal["backward_pre", "none"] = "backward_pre"
     """Gather the parameters of the next layer before the backward pass of the current one
-    (``backward_pre``), or when they are needed (``none``). No effect for potentials, which are
-    gathered as a whole."""
+    (``backward_pre``), or when needed. No effect for potentials, which are gathered as a whole."""
     reshard_after_forward: StrictBool | Annotated[StrictInt, Field(ge=2)] | None = None
-    """Free gathered parameters after the forward pass. A number n keeps the shard of one of n GCDs.
-    The default follows the strategy. ``false`` makes the groups of ``HYBRID_SHARD`` work like
+    """Free gathered parameters after the forward pass; a number n keeps the shard of one of n GCDs.
+    By default as the strategy says. ``false`` makes the groups of ``HYBRID_SHARD`` work like
     ``SHARD_GRAD_OP``."""
     limit_all_gathers: Literal[True] = True
     """Gather parameters at most one layer ahead, as ``fully_shard`` always does."""

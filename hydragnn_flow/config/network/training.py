@@ -82,7 +82,7 @@ class Scheduler(Section):
     factor: float = Field(default=0.5, gt=0, lt=1)
     """ReduceLROnPlateau: factor of the learning rate."""
     patience: int = Field(default=5, ge=0)
-    """ReduceLROnPlateau: epochs without improvement before the learning rate is lowered."""
+    """ReduceLROnPlateau: epochs without improvement before that."""
     min_lr: float = Field(default=1e-5, ge=0)
     """ReduceLROnPlateau, cosine: smallest learning rate."""
 
@@ -95,7 +95,7 @@ class BatchLimits(Section):
     """`NeuralNetwork.Training.Batching`: limits of a step over all ranks together."""
 
     mode: Literal["fixed", "node_budget"] = "fixed"
-    """Size of a step: ``batch_size`` graphs (``fixed``), or as many as the limits below allow
+    """Size of a step: ``batch_size`` graphs, or as many as the limits below allow
     (``node_budget``)."""
     max_nodes: int | None = Field(default=None, ge=1)
     """Maximum number of atoms in a step. Required with ``node_budget``."""
@@ -104,8 +104,8 @@ class BatchLimits(Section):
     max_graphs: int | None = Field(default=None, ge=1)
     """Maximum number of graphs in a step."""
     oversized_sample: Literal["error", "single", "skip"] = "error"
-    """Treatment of a training graph beyond the limits: reject the run (``error``), give the graph a
-    step of its own (``single``), or leave it out (``skip``)."""
+    """Treatment of a training graph beyond the limits: reject the run (``error``), give it a step
+    of its own (``single``), or leave it out."""
 
     unused = IGNORED["Batching"]
 
@@ -154,8 +154,7 @@ class Training(Section):
     huber_delta: float = Field(default=0.1, gt=0)
     """Residual at which ``huber`` changes from quadratic to linear."""
     branch_weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
-    """Loss weight of the structures of each data set of ``data.sources``, by its name. By default
-    1."""
+    """Loss weight of each data set of ``data.sources``, by its name. By default 1."""
     nll_beta: float = Field(default=0.0, ge=0, le=1)
     """Power of the predicted variance by which ``GaussianNLLLoss`` weights each element. 0.5 is a
     good value."""
@@ -182,7 +181,7 @@ class Training(Section):
     """Gradient exchange of GCDs that all hold the network."""
     task_parallel: bool = False
     """Distribute the heads of data sets over GCDs, each with the graphs of its data sets. All hold
-    the encoder. In HydraGNN ``--task_parallel`` of the command line."""
+    the encoder."""
 
     unused = IGNORED["Training"]
 
