@@ -70,7 +70,8 @@ class CommonArchitecture(Section):
     radius: float | None = Field(default=None, gt=0)
     """Cutoff of the neighbour list [Å]."""
     max_neighbours: int | None = Field(default=None, ge=1)
-    """Maximum number of neighbours kept per atom, the nearest ones. By default all."""
+    """Maximum number of neighbours kept per atom, the nearest ones and all at the distance of the
+    last. By default all."""
     truncated_neighbours: Literal["refuse", "allow"] = "refuse"
     """Allow ``max_neighbours`` to cut a potential's neighbour lists: its energy jumps when
     neighbours change places."""
