@@ -83,6 +83,7 @@ READ_BY_HYDRAGNN: dict[str, str] = {
 }
 _TRAINING = ("Optimizer", "Batching")
 _NOTHING = "remove the key"
+_SENSELESS = 1000  # larger limits only catch typing errors
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 _NAMES = {int: "integer", float: "number", str: "text", Path: "path"}
 
@@ -104,12 +105,19 @@ def render(page: str) -> str:
 
 def network() -> str:
     """A table for each section of `NeuralNetwork`."""
-    tables = []
+    tables: list[str] = []
     for path, section in _sections(HydraNetwork, ""):
         if not path:
             continue
         known = frozenset(READ_BY_HYDRAGNN.get(path, "").split())
-        tables.append(f"#### `{path}`\n\n{_rows(section, known)}")
+        rows = _rows(section, known).splitlines()
+        if path == "Architecture.output_heads.node":  # what both kinds of heads have stands once
+            common = [row for row in rows[2:] if row in tables[-1]]
+            names = " and ".join(row.split()[1] for row in common)
+            rows = [*rows[:2], *(row for row in rows[2:] if row not in common)]
+            rows += ["", f"{names} are as for `graph`."]
+        table = "\n".join(rows)
+        tables.append(f"#### `{path}`\n\n{table}")
     return "\n\n".join(tables)
 
 
@@ -147,11 +155,11 @@ def ignored() -> str:
 def refused() -> str:
     """Keys of HydraGNN's that may only be switched off."""
     rows = [
-        f"| `{_path(section)}` | `{key}` | {why} | {'–' if remedy == _NOTHING else remedy} |"
+        f"| `{_path(section)}.{key}` | {why} | {'–' if remedy == _NOTHING else remedy} |"
         for section, keys in REFUSED.items()
         for key, (why, remedy) in keys.items()
     ]
-    return _table("section | key | why | instead", rows)
+    return _table("key | why | instead", rows)
 
 
 def formats() -> str:
@@ -343,7 +351,7 @@ def _values(annotation: Any, metadata: list[Any]) -> str:
         name: _number(getattr(limit, name))
         for limit in _limits(metadata)
         for name in _SIGNS
-        if hasattr(limit, name)
+        if hasattr(limit, name) and getattr(limit, name) < _SENSELESS
     }
     if bounds.keys() == {"ge", "le"}:
         return f"{_NAMES[annotation]}, {bounds['ge']} to {bounds['le']}"

@@ -57,7 +57,7 @@ class LearningCurve(Section):
     """`search.learning_curve`: early stopping of trials by their extrapolated learning curve."""
 
     probability: float = Field(default=0.95, gt=0.5, lt=1)
-    """Probability of missing the ensemble after its last epoch at which a trial is stopped."""
+    """Probability at which a trial is stopped: that it would miss the ensemble if fully trained."""
 
 
 class Failures(Section):

@@ -46,7 +46,7 @@ class NodeOptions(Section):
     """Description of one node, for a machine that has no site file."""
 
     gcds: int = Field(ge=1)
-    """Number of GCDs of a node: devices as torch counts them, or slots to make of its CPU cores."""
+    """Number of GCDs of a node: devices as torch counts them, or slots of its CPU cores."""
     device: Device
     """`hip` (AMD), `cuda` (NVIDIA), `xpu` (Intel) or `cpu`."""
     memory_gib: float = Field(gt=0)
@@ -54,8 +54,7 @@ class NodeOptions(Section):
     cores_per_gcd: int = Field(default=1, ge=1)
     """Number of CPU cores, and so of threads, for each GCD."""
     cores: tuple[str, ...] = ()
-    """Cores nearest to each GCD, in the order of the GCDs: `["49-55", "57-63"]`. By default the
-    system decides."""
+    """Cores nearest to each GCD, in the order of the GCDs. By default the system decides."""
     cores_of_a_node: int | None = Field(default=None, ge=1)
     """Number of CPU cores of a node that trainers may use. GCDs that need more are refused."""
     gpus: int | None = Field(default=None, ge=0)
@@ -100,8 +99,8 @@ class Options(Section):
     blocks: int | None = Field(default=None, ge=1)
     """Number of batch jobs at a time, each of `nodes / blocks` nodes."""
     interface: str | None = None
-    """Network interface of the login node, as `ip addr` names it, at which workers reach the
-    driver; with `slurm` and `allocation` also that of the nodes."""
+    """Network interface of the login node at which workers reach the driver; with `slurm` and
+    `allocation` also that of the nodes."""
     worker_init: str | None = None
     """Shell lines to run before the workers start, such as `module load rocm`."""
     environment: str | None = None

@@ -161,8 +161,8 @@ class Architecture(CommonArchitecture):
     """Attention over all atoms of a graph, in addition to message passing: by invariant features
     (``GPS``), or also by equivariant ones and positions."""
     global_attn_type: Literal["multihead", "performer"] = "multihead"
-    """Attention of every atom to every other (``multihead``), or its approximation in linear time
-    (``performer``). Read with ``GPS``."""
+    """Attention of every atom to every other, or its approximation in linear time (``performer``).
+    Read with ``GPS``."""
     global_attn_heads: int = Field(default=1, ge=1)
     """Number of attention heads. With ``GPS`` it must divide ``hidden_dim``; with
     ``EquivariantTransformer`` each head has that width."""
@@ -187,8 +187,8 @@ class Architecture(CommonArchitecture):
     use_graph_attr_conditioning: bool = False
     """Let the network read the graphs' key ``graph_attr``."""
     graph_attr_conditioning_mode: Literal["concat_node", "film", "fuse_pool"] = "concat_node"
-    """Use of ``graph_attr``: append it to the features of atoms, scale and shift them by it
-    (``film``), or append it to the pooled features (``fuse_pool``)."""
+    """Use of ``graph_attr``: append it to the features of atoms (``concat_node``) or to the pooled
+    ones (``fuse_pool``), or scale and shift features of atoms by it."""
 
     graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
     """Pooling of node features into features of the graph. ``sum`` is ``add``."""
