@@ -107,7 +107,7 @@ def network() -> str:
     """A table for each section of `NeuralNetwork`."""
     tables: list[str] = []
     for path, section in _sections(HydraNetwork, ""):
-        if not path:
+        if path in ("", "Architecture.statistics"):  # nobody writes statistics
             continue
         known = frozenset(READ_BY_HYDRAGNN.get(path, "").split())
         rows = _rows(section, known).splitlines()

@@ -195,8 +195,9 @@ class Architecture(CommonArchitecture):
     freeze_conv_layers: bool = False
     """Train only the heads."""
     statistics: LayerStatistics | None = None
-    """Statistics of the data that the layers were built for. By default those of the store, or of
-    the weights in ``start_from``."""
+    """Statistics of the data that the layers were built for: mean number of neighbours, degree
+    histogram and elements. By default those of the store; ``start_from`` sets those of the
+    weights."""
     initial_bias: float | None = None
     """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads
