@@ -99,9 +99,9 @@ class SearchConfig(Section):
     """Training length of a trial that no rung ends. By default ``Training.num_epoch`` passes
     through the training split."""
     validation_samples: int | Literal["auto", "all"] = "auto"
-    """Size of the validation subset used after each epoch. ``auto`` is the whole split, except with
-    a ``budget`` in ``steps`` or ``samples`` (as many structures as an epoch trains on, but at least
-    1,000) or ``seconds`` (10,000; 1 if no objective is a loss or an error)."""
+    """Size of the validation subset used after each epoch. ``auto`` is all of the split, but with a
+    ``budget`` in ``steps`` or ``samples`` as many structures as an epoch trains on and at least
+    1,000, in ``seconds`` 10,000, and 1 if no objective is a loss or an error."""
     min_epochs: int = Field(default=2, ge=1)
     """Epochs of training before the first rung."""
     reduction_factor: int = Field(default=3, ge=2)
@@ -122,9 +122,8 @@ class SearchConfig(Section):
     failures: Failures = Failures()
     """Treatment of trials that diverge, run out of memory or are lost."""
     keep_checkpoints: Literal["all", "best"] = "all"
-    """Checkpoints of ended trials that stay on disk. ``best`` keeps the best 64 of each
-    message-passing type (or three times ``ensemble.size``, if that is more), among which members
-    are chosen; without an ensemble none."""
+    """Checkpoints of ended trials that stay on disk. ``best`` keeps those of possible members: the
+    best 64 of each message-passing type (or three times ``ensemble.size``, if that is more)."""
     warm_start: tuple[Path, ...] = ()
     """Run directories or Optuna journals of earlier searches, from whose trials the sampler learns.
     ``trials`` does not count them."""

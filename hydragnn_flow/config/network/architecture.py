@@ -116,8 +116,8 @@ class Architecture(CommonArchitecture):
     EGNN and SchNet have their own. Forces need a smooth one, such as `silu`."""
     normalization: Literal["none", "layer", "graph"] | None = None
     """Normalisation of node features in each layer. By default ``layer`` for global attention and
-    for PNA, PNAPlus, CGCNN, GIN, GAT and MFC, which HydraGNN normalises over the batch, and
-    ``none`` otherwise."""
+    for types that HydraGNN normalises over the batch (PNA, PNAPlus, CGCNN, GIN, GAT, MFC), else
+    ``none``."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate of attention weights, also global ones. HydraGNN uses 0.25."""
     edge_features: tuple[str, ...] | None = None
@@ -159,7 +159,8 @@ class Architecture(CommonArchitecture):
 
     global_attn_engine: Literal["GPS", "EquivariantTransformer"] | None = None
     """Attention over all atoms of a graph, in addition to message passing: by invariant features
-    (``GPS``), or also by equivariant ones and positions."""
+    (``GPS``), or also by equivariant ones and positions, with PAINN, PNAEq, MACE, SchNet and
+    DimeNet."""
     global_attn_type: Literal["multihead", "performer"] = "multihead"
     """Attention of every atom to every other, or its approximation in linear time (``performer``).
     Read with ``GPS``."""
@@ -176,7 +177,7 @@ class Architecture(CommonArchitecture):
     equivariant_attn_feedforward_multiplier: int = Field(default=2, ge=1, le=1000)
     """Width of the perceptron behind the attention, in multiples of ``hidden_dim``."""
     equivariant_attn_allow_scalar_only: bool = False
-    """Allow this attention for SchNet and DimeNet, which have no vectors."""
+    """Allow this attention for SchNet and DimeNet."""
     equivariant_attn_require_tensor_coupling: bool = True
     """Insist on vectors in the attention; false for SchNet and DimeNet."""
     equivariant_attn_chunk_size: int | None = Field(default=512, ge=1)
