@@ -82,8 +82,10 @@ READ_BY_HYDRAGNN: dict[str, str] = {
     "Training.Batching": "mode max_nodes max_graphs shuffle seed oversized_sample drop_last",
 }
 _TRAINING = ("Optimizer", "Batching")
+_NOTHING = "remove the key"
+_SENSELESS = 1000  # larger limits only catch typing errors
 _SIGNS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-_NAMES = {int: "whole number", float: "number", str: "text", Path: "path"}
+_NAMES = {int: "integer", float: "number", str: "text", Path: "path"}
 
 
 def main() -> None:
@@ -103,12 +105,19 @@ def render(page: str) -> str:
 
 def network() -> str:
     """A table for each section of `NeuralNetwork`."""
-    tables = []
+    tables: list[str] = []
     for path, section in _sections(HydraNetwork, ""):
-        if not path:
+        if path in ("", "Architecture.statistics"):  # nobody writes statistics
             continue
         known = frozenset(READ_BY_HYDRAGNN.get(path, "").split())
-        tables.append(f"#### `{path}`\n\n{_rows(section, known)}")
+        rows = _rows(section, known).splitlines()
+        if path == "Architecture.output_heads.node":  # what both kinds of heads have stands once
+            common = [row for row in rows[2:] if row in tables[-1]]
+            names = " and ".join(row.split()[1] for row in common)
+            rows = [*rows[:2], *(row for row in rows[2:] if row not in common)]
+            rows += ["", f"{names} are as for `graph`."]
+        table = "\n".join(rows)
+        tables.append(f"#### `{path}`\n\n{table}")
     return "\n\n".join(tables)
 
 
@@ -146,11 +155,11 @@ def ignored() -> str:
 def refused() -> str:
     """Keys of HydraGNN's that may only be switched off."""
     rows = [
-        f"| `{_path(section)}` | `{key}` | {why} | {remedy} |"
+        f"| `{_path(section)}.{key}` | {why} | {'–' if remedy == _NOTHING else remedy} |"
         for section, keys in REFUSED.items()
         for key, (why, remedy) in keys.items()
     ]
-    return _table("section | key | why | instead", rows)
+    return _table("key | why | instead", rows)
 
 
 def formats() -> str:
@@ -290,12 +299,12 @@ def _rows(section: type[Section], hydragnns: frozenset[str] | None = None) -> st
     for key, field in fields:
         ours = "" if hydragnns is None or key in hydragnns else " *Ours.*"
         read_by = READ_BY.get(key, ()) if section is Architecture else ()
-        rows.append(_row(key, field, f" Read by {', '.join(read_by)}.{ours}" if read_by else ours))
+        rows.append(_row(key, field, f" *{', '.join(read_by)}.*{ours}" if read_by else ours))
     return _table("key | values | default | meaning", rows)
 
 
 def _row(key: str, field: FieldInfo, ours: str = "") -> str:
-    inside = "See the table below." if list(_inside(field.annotation)) else ""
+    inside = "See below." if list(_inside(field.annotation)) else ""
     meaning = " ".join((field.description or inside).split()).replace("``", "`")
     values = _values(field.annotation, field.metadata)
     if field.examples:
@@ -338,13 +347,15 @@ def _values(annotation: Any, metadata: list[Any]) -> str:
         return "mapping"
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return "section"
-    bounds = [
-        f" {sign} {_number(getattr(limit, name))}"
+    bounds = {
+        name: _number(getattr(limit, name))
         for limit in _limits(metadata)
-        for name, sign in _SIGNS.items()
-        if hasattr(limit, name)
-    ]
-    return _NAMES[annotation] + " and".join(bounds)
+        for name in _SIGNS
+        if hasattr(limit, name) and getattr(limit, name) < _SENSELESS
+    }
+    if bounds.keys() == {"ge", "le"}:
+        return f"{_NAMES[annotation]}, {bounds['ge']} to {bounds['le']}"
+    return _NAMES[annotation] + " and".join(f" {_SIGNS[name]} {n}" for name, n in bounds.items())
 
 
 def _number(value: float) -> str:

@@ -22,12 +22,12 @@ class TrainingBudget(Section):
     steps: int | None = Field(default=None, ge=1)
     """Number of optimiser steps."""
     samples: int | None = Field(default=None, ge=1)
-    """Number of structures trained on; a structure counts each time it is drawn."""
+    """Number of structures trained on, repetitions included."""
     epochs: int | None = Field(default=None, ge=1)
     """Number of passes through the training split; replaces ``Training.num_epoch``."""
     seconds: float | None = Field(default=None, gt=0)
-    """Time of training steps, summed over GCDs [s]. Start-up, validation and checkpoints are not
-    counted. Results depend on the machine and on other work on the same GCD."""
+    """Time of training steps, summed over GCDs [s], without start-up, validation and checkpoints.
+    Results depend on the machine and its load."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> TrainingBudget:

@@ -25,16 +25,16 @@ class Parameter(Section):
     choices: tuple[Scalar, ...] | None = None
     """Values to choose from."""
     int: _IntRange | None = None
-    """Range of a whole number: smallest and largest value."""
+    """Smallest and largest value of an integer."""
     float: _FloatRange | None = None
-    """Range of a real number: smallest and largest value."""
+    """Smallest and largest value of a real number."""
     log: bool = False
     """Search the range on a logarithmic scale."""
     step: _Number | None = Field(default=None, gt=0)
     """Grid spacing, from the smallest value. The largest is rounded down to the grid."""
     when: dict[str, tuple[Scalar, ...]] = Field(default={})
-    """Condition: the parameter exists only while each parameter named here has one of these values,
-    as in ``{Architecture.mpnn_type: [SchNet]}``. Those parameters must be listed before it."""
+    """Condition: the parameter exists only while each parameter named here, and listed before it,
+    has one of these values: ``{Architecture.mpnn_type: [SchNet]}``."""
 
     @model_validator(mode="after")
     def _one_domain(self) -> Parameter:

@@ -38,38 +38,32 @@ class EnsembleConfig(Section):
     """`ensemble`: the best trials, trained further and calibrated."""
 
     size: int = Field(default=4, ge=2)
-    """Number of members. Successive halving lets at least as many trials finish. Trials that a rung
-    ended can become members, too."""
+    """Number of members. Trials that a rung ended can become members, too."""
     strategy: Strategy = "greedy"
-    """Choice of members among trials, by the criterion on the validation split: those that together
-    predict best (``greedy``), the best (``top``), or the best of each message-passing type
-    (``best_of_each_type``). ``greedy`` may take a trial for several members, each with a seed of
-    its own. The best trial is always a member."""
+    """Choice of members by the criterion: the trials that together predict best (``greedy``), the
+    best trials (``top``), or the best of each message-passing type."""
     epochs: int | None = Field(default=None, ge=1)
-    """Total epochs of a member, including those of its trial where it continues from there. An
-    epoch is as long as a trial's. Required unless there is a ``budget``."""
+    """Total epochs of a member, including those of a trial that it continues. Required unless there
+    is a ``budget``."""
     budget: TrainingBudget | None = None
-    """Total training length of a member instead of ``epochs``, in the unit of ``search.budget`` and
+    """Total training length of a member instead of ``epochs``, in the unit of ``search.budget``,
     rounded up to whole epochs."""
     start: Literal["checkpoint", "scratch"] = "checkpoint"
-    """``checkpoint``: a member continues from its trial's checkpoint; ``scratch``: it begins with
-    new weights. A second member of the same trial always does so, with another seed."""
+    """Initial weights of a member: its trial's checkpoint, or new weights (``scratch``). A second
+    member of a trial always begins with new ones."""
     bootstrap: bool = False
     """Train each member on a bootstrap resample of the training split: as many structures, drawn
-    with replacement by the member's seed, about 63 % of all. The validation split stays as it is. A
-    member that continues from its trial's checkpoint has already seen the others there."""
+    with replacement."""
     criterion: CriterionName = "mae"
-    """Error by which epochs, trials and members are judged: mean absolute (``mae``) or root mean
-    square (``rmse``). It is divided by the error of a trivial predictor, and averaged over the
-    targets trained on, so it has no unit. With ``rmse`` a few atoms of thousands can decide."""
+    """Error by which epochs, trials and members are judged: mean absolute or root mean square,
+    relative to that of a trivial predictor."""
     aggregation: Literal["auto", Aggregation] = "auto"
-    """Combination of the members' predictions: weighted mean (``weighted``), mean with equal
-    weights (``uniform``) or ``median``. ``auto`` takes equal weights unless others are better by
-    more than chance on structures that they were not fitted to. Potentials have no median: forces
-    would not be the gradient of the energy."""
+    """Combination of the members' predictions: weighted mean, mean (``uniform``) or median.
+    ``auto`` takes equal weights unless others are significantly better. Potentials have no median,
+    because forces would not be the gradient of the energy."""
     coverage: float = Field(default=0.9, gt=0, lt=1)
     """Fraction of true values that the predicted intervals are calibrated to contain. The
-    split that calibrates needs at least ``coverage / (1 - coverage)`` structures."""
+    calibrating split needs at least ``coverage / (1 - coverage)`` structures."""
 
     @model_validator(mode="after")
     def _trains_for_a_time(self) -> EnsembleConfig:
@@ -92,20 +86,14 @@ class ResourcesConfig(Section):
     """`resources`: GCDs and processes of a trial or member."""
 
     gcds: Literal["auto"] | Annotated[int, Field(ge=1)] = "auto"
-    """Number of GCDs over which a trial is trained. ``auto`` gives it one, and more where GCDs
-    would idle otherwise and its steps are large enough. The number of GCDs changes its time, not
-    its result, except with ``batch_per_gcd``. ``search.space`` may vary it by the path
-    ``Resources.gcds``. Members always use ``auto``."""
+    """Number of GCDs of a trial. ``auto`` gives it one, and more if GCDs would idle.
+    ``search.space`` may vary it by the path ``Resources.gcds``. Members always use ``auto``."""
     batch_per_gcd: bool = False
-    """Give each GCD its own batch of ``Training.batch_size`` or ``Training.Batching``. Steps then
-    grow with the number of GCDs, and the learning rate with its square root, for SGD in proportion.
-    This applies to members, and to trials that ask for a number of GCDs. Trials with ``gcds: auto``
-    have one batch; otherwise they would be compared by how many GCDs were free."""
+    """Give each GCD of a member, or of a trial that asks for a number of GCDs, its own batch, and
+    scale the learning rate."""
     fused_members: int = Field(default=1, ge=1)
-    """Experimental: maximum number of trials or members that train fused in one process, each on
-    its own batches, with one step for all of them. For networks that are too small to fill a GCD
-    and differ only in seed, learning rate and the like. Used if fewer GCDs are free than segments
-    are ready, and if a probe shows that it pays."""
+    """Experimental: maximum number of trials or members, of networks too small to fill a GCD, that
+    train fused in one process."""
 
 
 class RunConfig(Section):

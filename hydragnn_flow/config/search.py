@@ -49,16 +49,15 @@ class Patience(Section):
     epochs: int = Field(ge=1)
     """Epochs without improvement before a trial stops."""
     min_delta: float = Field(default=0.0, ge=0)
-    """Smallest decrease of the criterion, or of the validation loss where that is the first
-    objective, that counts as improvement."""
+    """Smallest decrease of the criterion (of ``val_loss``, if that is the first objective) that
+    counts as improvement."""
 
 
 class LearningCurve(Section):
     """`search.learning_curve`: early stopping of trials by their extrapolated learning curve."""
 
     probability: float = Field(default=0.95, gt=0.5, lt=1)
-    """Stop a trial once it would, with this probability, not make the ensemble if it were trained
-    to its last epoch."""
+    """Probability at which a trial is stopped: that it would miss the ensemble if fully trained."""
 
 
 class Failures(Section):
@@ -71,13 +70,12 @@ class Failures(Section):
     diverged: Literal["record", "retry"] = "record"
     """Treatment of a loss that is no longer finite."""
     out_of_memory: Literal["resize", "retry", "record"] = "resize"
-    """Treatment of a segment that runs out of memory. ``resize`` trains the segment again with
-    twice as many micro-batches, which takes less memory and gives the same gradient. The default is
-    ``record`` where the space varies ``Training.accumulation_steps`` or no objective is a loss or
-    an error: there the lack of memory is the result."""
+    """Treatment of a segment that runs out of memory. ``resize`` trains it again with twice as many
+    micro-batches. The default is ``record`` if the space varies ``Training.accumulation_steps`` or
+    no objective is a loss or an error."""
     lost: Literal["retry", "record"] = "retry"
-    """Treatment of a segment that ends in any other way: its worker, node or job was lost, or an
-    error occurred."""
+    """Treatment of a segment that ends in any other way, by an error or a lost worker, node or
+    job."""
 
 
 class SearchConfig(Section):
@@ -86,71 +84,52 @@ class SearchConfig(Section):
     trials: int = Field(ge=1)
     """Number of configurations to try."""
     sampler: SamplerName | dict[str, Any] = "auto"
-    """Method that proposes configurations: ``auto`` and ``batched_tpe`` are this package's own, the
-    others Optuna's. ``{type: CmaEsSampler, with_margin: true}`` is any class of ``optuna.samplers``
-    with its arguments, ``{type: "module:Class"}`` one of your own. ``auto`` begins with points
-    spread evenly, continues with a Gaussian process, and uses ``batched_tpe`` where no proposal of
-    the process is ready. ``auto`` is ``batched_tpe`` beyond 2,000 trials (those of ``warm_start``
-    included), with several objectives, and with constraints."""
+    """Method that proposes configurations. A mapping names any class of ``optuna.samplers``, or one
+    of your own (``module:Class``), with its arguments."""
     objectives: tuple[str, ...] = (CRITERION,)
-    """Quantities by which trials are compared, at most three of ``val_error``, ``val_loss``,
-    ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. ``val_error`` is the
-    error of all targets on the validation split as defined by ``ensemble.criterion``, ``val_loss``
-    the loss there. ``val.TARGET`` is the mean absolute validation error of one target, per atom if
-    the target is a sum over atoms, such as a total energy. ``throughput`` is the number of
-    structures that a trial trains on in a second, after its first steps. It is maximised, the
-    others are minimised. With several objectives rungs judge by the first, and the result is a
-    Pareto front. If there is a loss or an error, it comes first. ``throughput``, ``seconds`` and
-    ``joules`` alone search for the fastest training, without an ensemble. If neither loss is an
-    objective, the space may vary the loss and its weights."""
+    """One to three quantities by which trials are compared: ``val_error``, ``val_loss``,
+    ``train_loss``, ``val.TARGET``, ``throughput``, ``seconds``, ``joules``. Rungs judge by the
+    first, which is a loss or an error if there is one. If neither loss is an objective, the space
+    may vary the loss and its weights."""
     constraints: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
-    """Limits of a trial, as in ``{peak_memory_gib: 48, gcd_hours: 2}``; ``seconds`` and ``joules``
-    can be limited too. The sampler avoids configurations that would exceed a limit."""
+    """Limits of a trial: ``{peak_memory_gib: 48, gcd_hours: 2}``, ``seconds`` and ``joules``."""
     energy_kwh: float | None = Field(default=None, gt=0)
-    """Energy of all trials [kWh] after which no new trial is started. Running trials continue, and
-    members are trained. By default only ``trials`` limits the search."""
+    """Energy of all trials [kWh] after which no new trial is started."""
     budget: TrainingBudget | None = None
-    """Training length of a trial that no rung ends: ``{steps: 1000}``, or ``samples``, ``epochs``
-    or ``seconds`` instead. By default ``Training.num_epoch`` passes through the training split."""
+    """Training length of a trial that no rung ends. By default ``Training.num_epoch`` passes
+    through the training split."""
     validation_samples: int | Literal["auto", "all"] = "auto"
-    """Size of the validation subset used after each epoch, drawn once with the run's seed. ``auto``
-    is the whole split, except with a ``budget`` in ``steps`` or ``samples``: then as many
-    structures as an epoch trains on (for the network as written, without the space), but at least
-    1,000. With a ``budget`` in ``seconds`` it is 10,000, and one if no objective is a loss or an
-    error. A member predicts the whole split when its training ends."""
+    """Size of the validation subset used after each epoch. ``auto`` is all of the split, but with a
+    ``budget`` in ``steps`` or ``samples`` as many structures as an epoch trains on and at least
+    1,000, in ``seconds`` 10,000, and 1 if no objective is a loss or an error."""
     min_epochs: int = Field(default=2, ge=1)
-    """Epochs of training before the first rung. With a ``budget``, an epoch is a share of it."""
+    """Epochs of training before the first rung."""
     reduction_factor: int = Field(default=3, ge=2)
-    """Each rung comes after this many times the epochs of the rung before, and keeps one trial in
-    this many. The last rung is ``Training.num_epoch``."""
+    """Ratio of the epochs of successive rungs. Each rung keeps one trial in this many."""
     rungs: Literal["stopping", "promotion", "hyperband", "none"] = "stopping"
-    """Rule at the rungs. ``stopping`` ends a trial that is not among the best so far. ``promotion``
-    lets the trial wait, and continues it if it becomes one of the best. ``hyperband`` is
-    ``stopping`` with trials assigned to brackets that begin at different rungs. ``none`` trains
-    every trial to the end."""
+    """Rule at the rungs: end trials that are not among the best so far (``stopping``), let them
+    wait (``promotion``), ``stopping`` in brackets that begin at different rungs (``hyperband``), or
+    no rule."""
     brackets: int | None = Field(default=None, ge=1)
-    """Number of brackets of ``hyperband``; bracket k begins at rung k. By default as many as there
-    are rungs."""
+    """Number of brackets of ``hyperband``. By default the number of rungs."""
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule: a class of ``optuna.pruners``, or
-    ``module:Class``, and its arguments, ``{type: MedianPruner, n_startup_trials: 20}``."""
+    ``module:Class``, and its arguments."""
     patience: Patience | None = None
-    """Stop trials that no longer improve. Judged at the rungs, in addition to the rule."""
+    """Stop trials that no longer improve, in addition to the rule."""
     learning_curve: LearningCurve | None = None
-    """Stop trials whose learning curve is not promising. Judged at the rungs, in addition to the
-    rule."""
+    """Stop trials whose learning curve is not promising, in addition to the rule."""
     failures: Failures = Failures()
     """Treatment of trials that diverge, run out of memory or are lost."""
     keep_checkpoints: Literal["all", "best"] = "all"
-    """Trials whose checkpoints stay on disk after they end. ``best`` keeps those that may still
-    become members: the best 64 of each message-passing type (or three times ``ensemble.size``, if
-    that is more), among which members are then chosen. Without an ensemble none are kept."""
+    """Checkpoints of ended trials that stay on disk. ``best`` keeps those of possible members: the
+    best 64 of each message-passing type (or three times ``ensemble.size``, if that is more)."""
     warm_start: tuple[Path, ...] = ()
-    """Earlier searches to learn from: run directories or Optuna journals. The sampler learns from
-    their trials; ``trials`` does not count them."""
+    """Run directories or Optuna journals of earlier searches, from whose trials the sampler learns.
+    ``trials`` does not count them."""
     enqueue: tuple[dict[str, Scalar], ...] = ()
-    """Configurations to try first: each is a mapping from paths of ``space`` to values. The sampler
-    chooses the parameters that a configuration does not name."""
+    """Configurations to try first, as mappings from paths of ``space`` to values. The sampler
+    chooses the other parameters."""
     space: dict[str, Parameter] = Field(min_length=1)
     """Search space: dotted path into ``NeuralNetwork`` → domain."""
 

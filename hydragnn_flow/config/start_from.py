@@ -34,17 +34,17 @@ class StartConfig(Section):
     defaults."""
 
     path: Path
-    """Where they are: the directory of a run or of an exported ensemble, the folder of a trial or
-    member, or a checkpoint (``.pt``) in one. With ``network.engine: hydragnn`` a HydraGNN
-    checkpoint (``.pk``) beside its `config.json`."""
+    """Directory of a run or of an exported ensemble, folder of a trial or member, or a checkpoint
+    (``.pt``) in one. With ``network.engine: hydragnn`` a HydraGNN checkpoint (``.pk``) beside its
+    `config.json`."""
     member: int | None = Field(default=None, ge=0)
-    """Member of the ensemble, by number. By default the one with the smallest criterion."""
+    """Number of the ensemble's member. By default the one with the smallest criterion."""
     heads: Literal["keep", "new"] = "keep"
-    """Whether the heads begin with their weights, too (``keep``), or from scratch (``new``), for
+    """Initial weights of the heads: the trained ones (``keep``), or random ones (``new``), for
     other targets."""
     freeze: Literal["none", "encoder"] | tuple[str, ...] = "none"
-    """Parameters that are not trained: ``encoder`` is the embedding and the message-passing layers.
-    A list names parameters or modules, such as ``encoder.layers.layers.0``."""
+    """Parameters that are not trained: ``encoder`` (embedding and message-passing layers), or a
+    list of parameters or modules, such as ``encoder.layers.layers.0``."""
 
     @model_validator(mode="before")
     @classmethod

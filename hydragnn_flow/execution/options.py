@@ -46,20 +46,17 @@ class NodeOptions(Section):
     """Description of one node, for a machine that has no site file."""
 
     gcds: int = Field(ge=1)
-    """Number of GCDs of a node: devices as torch counts them, or slots to make of its CPU cores."""
+    """Number of GCDs of a node: devices as torch counts them, or slots of its CPU cores."""
     device: Device
     """`hip` (AMD), `cuda` (NVIDIA), `xpu` (Intel) or `cpu`."""
     memory_gib: float = Field(gt=0)
-    """Memory that segments may use on a GCD [GiB]. Leave about a tenth of the device's memory
-    free."""
+    """Memory for segments on a GCD [GiB]: about nine tenths of the device's."""
     cores_per_gcd: int = Field(default=1, ge=1)
     """Number of CPU cores, and so of threads, for each GCD."""
     cores: tuple[str, ...] = ()
-    """Cores nearest to each GCD, in the order of the GCDs, as in `["49-55", "57-63"]`. By default
-    the system decides."""
+    """Cores nearest to each GCD, in the order of the GCDs. By default the system decides."""
     cores_of_a_node: int | None = Field(default=None, ge=1)
-    """Number of CPU cores of a node that trainers may use. If given, a description whose GCDs need
-    more is refused."""
+    """Number of CPU cores of a node that trainers may use. GCDs that need more are refused."""
     gpus: int | None = Field(default=None, ge=0)
     """Value of `sbatch --gpus-per-node`. By default one per GCD, and none for `cpu`."""
     scratch: str | None = None
@@ -67,8 +64,7 @@ class NodeOptions(Section):
     interface: str | None = None
     """Network interface of a node, if its name differs from the login node's."""
     watts: float | None = Field(default=None, gt=0)
-    """Most power that all GCDs of a node draw together [W]: `hydragnn-flow plan` says the energy
-    that a campaign takes at most."""
+    """Most power that all GCDs of a node draw together [W], for `hydragnn-flow plan`."""
 
     @field_validator("scratch")
     @classmethod
@@ -95,25 +91,23 @@ class Options(Section):
     qos: str | None = None
     """Quality of service (`sbatch -q`)."""
     constraint: str | None = None
-    """Features the nodes must have (`sbatch -C`). The site adds those it needs itself."""
+    """Features of nodes (`sbatch -C`), in addition to those that the site needs."""
     walltime: str | None = None
-    """Time limit of each batch job, as `HH:MM:SS`. Another job follows while there is work."""
+    """Time limit of each batch job, as `HH:MM:SS`."""
     nodes: int | None = Field(default=None, ge=1)
-    """Number of nodes the campaign may use at a time, in all its batch jobs."""
+    """Number of nodes that the campaign uses at a time, in all its batch jobs."""
     blocks: int | None = Field(default=None, ge=1)
-    """Number of batch jobs at a time, each of `nodes / blocks` nodes. Small jobs start sooner."""
+    """Number of batch jobs at a time, each of `nodes / blocks` nodes."""
     interface: str | None = None
-    """Network interface of the login node, as `ip addr` names it, at which workers reach the
-    driver. With `slurm` and `allocation` also the interface of the nodes, at which ranks reach each
-    other."""
+    """Network interface of the login node at which workers reach the driver; with `slurm` and
+    `allocation` also that of the nodes."""
     worker_init: str | None = None
     """Shell lines to run before the workers start, such as `module load rocm`."""
     environment: str | None = None
-    """Where nodes read the Python environment. `stage` copies it into the nodes' scratch when a job
-    starts, a directory names another place for the copy, `shared` leaves it where it is. By default
-    `stage` from 64 nodes on, with Slurm and a scratch."""
+    """Place of the Python environment on the nodes: a copy in their scratch (`stage`) or in a
+    directory, or no copy (`shared`)."""
     heartbeat: int | None = Field(default=None, ge=1)
-    """Seconds between heartbeats. After four missed heartbeats a node counts as lost."""
+    """Time between heartbeats [s]. A node that misses four counts as lost."""
     node: NodeOptions | None = None
     """Description of a node, for the sites `slurm` and `allocation`."""
 

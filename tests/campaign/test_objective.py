@@ -223,7 +223,7 @@ def trials(folder):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_a_killed_driver_goes_on(tmp_path):
     """No budget of a trial is computed twice, and trials end by their rungs."""
     write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.2]}})  # type: ignore[dict-item]
@@ -258,7 +258,7 @@ def test_a_killed_driver_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_failures_are_named_results(tmp_path):
     write(tmp_path, objective="own_objective:fails", epochs=1, trials=6)
     driver = start(tmp_path)
@@ -283,7 +283,7 @@ def small_disk(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path, small_disk):
     """For longer than three calls in a row, each of which fails at once, would take."""
     (tmp_path / "run").symlink_to(small_disk / "run")
@@ -310,7 +310,7 @@ def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path, small_disk):
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_again(
     tmp_path, monkeypatch
 ):

@@ -44,7 +44,7 @@ class Machine:
     ready: list[Segment] = field(default_factory=list)
     ends: list[tuple[float, int, Placement[Segment]]] = field(default_factory=list)
     fleet: Fleet = field(init=False)
-    _numbers: count[int] = field(default_factory=count)
+    _numbers: "count[int]" = field(default_factory=count)
 
     def __post_init__(self):
         self.fleet = Fleet(GCD, self.gcds)

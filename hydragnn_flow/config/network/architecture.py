@@ -59,10 +59,9 @@ class LayerStatistics(Section):
     average_neighbours: float = Field(ge=1)
     """Mean number of neighbours of an atom. Most types divide sums by its square root."""
     degree_histogram: tuple[int, ...] = Field(min_length=1)
-    """Number of atoms by number of neighbours, from 0 on. PNA, PNAPlus, PNAEq and MFC scale or
-    choose by it."""
+    """Number of atoms by number of neighbours, from 0 on. Read by PNA, PNAPlus, PNAEq and MFC."""
     elements: tuple[int, ...] = ()
-    """Atomic numbers in ascending order. MACE has weights for each."""
+    """Atomic numbers in ascending order, for the weights of MACE."""
 
 
 class CommonArchitecture(Section):
@@ -71,16 +70,16 @@ class CommonArchitecture(Section):
     radius: float | None = Field(default=None, gt=0)
     """Cutoff of the neighbour list [Å]."""
     max_neighbours: int | None = Field(default=None, ge=1)
-    """Maximum number of neighbours kept per atom, the nearest ones. By default all within the
-    radius."""
+    """Maximum number of neighbours kept per atom, the nearest ones and all at the distance of the
+    last. By default all."""
     truncated_neighbours: Literal["refuse", "allow"] = "refuse"
-    """``allow`` lets ``max_neighbours`` cut a potential's neighbour lists within the radius. The
-    energy then jumps when neighbours change places, and its forces are not the gradient."""
+    """Allow ``max_neighbours`` to cut a potential's neighbour lists: its energy jumps when
+    neighbours change places."""
     enable_interatomic_potential: bool = False
     """Potential mode: the one head is the energy, and forces are minus its gradient."""
     energy_weight: float = Field(default=0.0, ge=0)
-    """Weight of the potential's loss on total energies. If neither this nor the next two are given,
-    a potential has an ``energy_peratom_weight`` of 40 and a ``force_weight`` of 1."""
+    """Weight of the loss on total energies. A potential without these three weights has an
+    ``energy_peratom_weight`` of 40 and a ``force_weight`` of 1."""
     energy_peratom_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss on energies per atom."""
     force_weight: float = Field(default=0.0, ge=0)
@@ -88,7 +87,7 @@ class CommonArchitecture(Section):
     stress_weight: float = Field(default=0.0, ge=0)
     """Weight of the loss on stresses of periodic cells."""
     task_weights: tuple[float, ...] | None = None
-    """Weight of each output's loss. The weights are normalised to sum to one."""
+    """Weight of each output's loss, normalised to sum to one."""
 
     @model_validator(mode="after")
     def _weighted_potential(self) -> CommonArchitecture:
@@ -107,26 +106,25 @@ class Architecture(CommonArchitecture):
     mpnn_type: str = Field(examples=list(MPNN_TYPES))
     """Message-passing type. ``module:Class`` names one of your own."""
     mpnn_options: dict[str, Scalar] = Field(default={})
-    """Options of a message-passing type of your own, by its schema."""
+    """Options of a message-passing type of your own."""
     hidden_dim: int = Field(ge=1, le=_WIDEST)
     """Width of node features."""
     num_conv_layers: int = Field(ge=1, le=_DEEPEST)
     """Number of message-passing layers."""
     activation_function: Activation = "relu"
-    """Activation of heads and of the node updates of most types. PAINN, PNAEq, DimeNet, MACE and
-    the messages of EGNN and SchNet have smooth activations of their own. Forces need a smooth
-    activation, such as `silu`."""
+    """Activation of heads and of most node updates. PAINN, PNAEq, DimeNet, MACE and messages of
+    EGNN and SchNet have their own. Forces need a smooth one, such as `silu`."""
     normalization: Literal["none", "layer", "graph"] | None = None
-    """Normalisation of node features in each layer. The default is ``layer`` for PNA, PNAPlus,
-    CGCNN, GIN, GAT and MFC, which HydraGNN normalises over the batch, and for global attention. It
-    is ``none`` for the other types."""
+    """Normalisation of node features in each layer. By default ``layer`` for global attention and
+    for types that HydraGNN normalises over the batch (PNA, PNAPlus, CGCNN, GIN, GAT, MFC), else
+    ``none``."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout rate of attention weights, of global attention as well. HydraGNN uses 0.25."""
+    """Dropout rate of attention weights, also global ones. HydraGNN uses 0.25."""
     edge_features: tuple[str, ...] | None = None
-    """Edge features, in the order of the store's columns. A column called `lengths` (or `length`,
-    `bond_length`) is computed from the positions."""
+    """Edge features, in the order of the store's columns. `lengths` (or `length`, `bond_length`)
+    are computed from the positions."""
     equivariance: bool = False
-    """Let layers also move the atoms. PAINN, PNAEq and MACE are equivariant without it."""
+    """Let layers also move the atoms."""
 
     num_gaussians: int = Field(default=50, ge=2, le=1000)
     """Number of Gaussians that encode an edge length."""
@@ -157,50 +155,50 @@ class Architecture(CommonArchitecture):
     node_max_ell: int = Field(default=1, ge=0, le=12)
     """Highest degree of node features."""
     correlation: _Order | tuple[_Order, ...] = 2
-    """Order of the many-body features: one number for all layers, or one for each."""
+    """Order of the many-body features, for all layers or for each."""
 
     global_attn_engine: Literal["GPS", "EquivariantTransformer"] | None = None
-    """Attention over all atoms of a graph, in addition to message passing. ``GPS`` attends by
-    features that do not rotate with the frame; ``EquivariantTransformer`` also by those that do,
-    and by the positions of the atoms."""
+    """Attention over all atoms of a graph, in addition to message passing: by invariant features
+    (``GPS``), or also by equivariant ones and positions, with PAINN, PNAEq, MACE, SchNet and
+    DimeNet."""
     global_attn_type: Literal["multihead", "performer"] = "multihead"
-    """``multihead``: attention of every atom to every other; ``performer``: its approximation in
-    linear time. Read with ``GPS``."""
+    """Attention of every atom to every other, or its approximation in linear time (``performer``).
+    Read with ``GPS``."""
     global_attn_heads: int = Field(default=1, ge=1)
     """Number of attention heads. With ``GPS`` it must divide ``hidden_dim``; with
     ``EquivariantTransformer`` each head has that width."""
     pe_dim: int = Field(default=0, ge=0)
-    """Number of columns of the graphs' positional encodings, ``pe`` of atoms and ``rel_pe`` of
-    edges. Read with ``GPS``."""
+    """Number of columns of the positional encodings ``pe`` of atoms and ``rel_pe`` of edges. Read
+    with ``GPS``."""
     equivariant_attn_lmax: int = Field(default=1, ge=0, le=12)
-    """Highest degree of the spherical harmonics of the direction from atom to atom."""
+    """Highest degree of the spherical harmonics of directions between atoms."""
     equivariant_attn_num_radial: int = Field(default=16, ge=1, le=1000)
-    """Number of functions of the distance."""
+    """Number of radial functions."""
     equivariant_attn_feedforward_multiplier: int = Field(default=2, ge=1, le=1000)
     """Width of the perceptron behind the attention, in multiples of ``hidden_dim``."""
     equivariant_attn_allow_scalar_only: bool = False
-    """Allow this attention for types without vectors, SchNet and DimeNet."""
+    """Allow this attention for SchNet and DimeNet."""
     equivariant_attn_require_tensor_coupling: bool = True
-    """Insist on vectors in the attention. Write false for SchNet and DimeNet."""
+    """Insist on vectors in the attention; false for SchNet and DimeNet."""
     equivariant_attn_chunk_size: int | None = Field(default=512, ge=1)
-    """Number of atoms of a graph that attend at a time; null for all. It changes memory and time
-    only."""
+    """Number of atoms that attend at a time, null for all; affects memory and time only."""
     equivariant_attn_coupling_mode: Literal["parallel", "sequential"] = "parallel"
-    """``parallel``: attention acts alongside message passing; ``sequential``: on its result."""
+    """Attention alongside message passing (``parallel``), or on its result (``sequential``)."""
 
     use_graph_attr_conditioning: bool = False
     """Let the network read the graphs' key ``graph_attr``."""
     graph_attr_conditioning_mode: Literal["concat_node", "film", "fuse_pool"] = "concat_node"
-    """Use of ``graph_attr``: ``concat_node`` appends it to every atom's features, ``film`` scales
-    and shifts them by it, ``fuse_pool`` appends it to the pooled features."""
+    """Use of ``graph_attr``: append it to the features of atoms (``concat_node``) or to the pooled
+    ones (``fuse_pool``), or scale and shift features of atoms by it."""
 
     graph_pooling: Literal["mean", "add", "sum", "max"] = "mean"
-    """Pooling of node features into features of the graph. ``sum`` is the same as ``add``."""
+    """Pooling of node features into features of the graph. ``sum`` is ``add``."""
     freeze_conv_layers: bool = False
     """Train only the heads."""
     statistics: LayerStatistics | None = None
-    """Statistics of the data that the layers were built for. By default those of the store;
-    ``start_from`` takes them from the run that the weights come from."""
+    """Statistics of the data that the layers were built for: mean number of neighbours, degree
+    histogram and elements. By default those of the store; ``start_from`` sets those of the
+    weights."""
     initial_bias: float | None = None
     """Initial bias of the last layer of graph heads, in units of the target's spread."""
     output_heads: OutputHeads

@@ -25,8 +25,8 @@ class _HeadLayers(Section):
     num_headlayers: int = Field(default=2, ge=1, le=1000)
     """Number of hidden layers of the head."""
     dim_headlayers: tuple[Width, ...] = (32, 32)
-    """Width of each hidden layer. From a longer list, the first ``num_headlayers`` are used. A
-    shorter list of equal widths applies to all layers."""
+    """Width of each hidden layer. A longer list is cut; a shorter list of equal widths applies to
+    all layers."""
 
     @field_validator("dim_headlayers")
     @classmethod

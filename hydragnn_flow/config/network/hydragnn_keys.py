@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-_DERIVED = "derived from the store; HydraGNN writes it into the configurations it saves"
+_DERIVED = "derived from the store"
 _DATA = "the store knows its features and targets by name"
 _NODE_BUDGET = "read only with the mode `node_budget`"
 _ONE_OUTPUT = "the one output of a potential is the target `energy`, whatever it is called"
-_MINMAX = "targets are scaled by the manifest's statistics; inputs go in as they are stored"
+_MINMAX = "the store's statistics scale the targets; inputs are not scaled"
 
 ENERGY = "energy"
 """Name of the target that the one output of a potential is compared with."""

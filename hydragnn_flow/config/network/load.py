@@ -51,15 +51,15 @@ class VariablesOfInterest(Section):
     input_node_features: tuple[int, ...] = (0,)
     """Columns of the node features that the network reads."""
     output_names: tuple[str, ...] = Field(min_length=1)
-    """Names of the targets in the store. A potential has one output, the target `energy`, whatever
-    the name given here."""
+    """Names of the targets in the store. That of a potential is `energy`, whatever is given
+    here."""
     type: tuple[Literal["graph", "node"], ...]
     """Level of each output."""
     output_dim: tuple[int, ...] | None = None
     """Number of components of each output. By default as in the store."""
     output_index: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    """Index of each output among the graph features, or the node features. Read with ``format:
-    hydragnn`` where a file has no ``y_loc``."""
+    """Index of each output among the features of graphs or nodes. Read with ``format: hydragnn``
+    where a file has no ``y_loc``."""
     graph_feature_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None
     """Number of components of each graph feature in ``y``. Read with ``output_index``."""
     node_feature_dims: tuple[Annotated[int, Field(ge=1)], ...] | None = None

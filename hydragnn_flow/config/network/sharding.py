@@ -17,22 +17,20 @@ class Sharding(Section):
     """
 
     strategy: Literal["NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD", "HYBRID_SHARD"] = "NO_SHARD"
-    """``NO_SHARD``: all GCDs hold the whole network (DDP). ``FULL_SHARD``: each holds its shard of
-    the parameters, their gradients and the optimiser's state, and gathers the parameters once for
-    the forward pass and once for the backward pass. ``SHARD_GRAD_OP`` keeps the gathered parameters
-    from the forward to the backward pass. ``HYBRID_SHARD``: ``FULL_SHARD`` within groups, each of
-    which holds the whole network."""
+    """Shard of each GCD: the whole network (``NO_SHARD``, DDP); its part of parameters, gradients
+    and optimiser's state, with parameters gathered for the forward and again for the backward pass
+    (``FULL_SHARD``) or kept in between (``SHARD_GRAD_OP``); or ``FULL_SHARD`` within groups
+    (``HYBRID_SHARD``)."""
     group: int | None = Field(default=None, ge=2)
-    """Number of GCDs that together hold one copy of the network. Required with ``HYBRID_SHARD``;
-    the GCDs of a node are a good choice."""
+    """Number of GCDs that together hold one copy of the network, such as those of a node. Required
+    with ``HYBRID_SHARD``."""
     prefetch: Literal["backward_pre", "none"] = "backward_pre"
-    """Time at which the backward pass gathers the parameters of the next layer: before it computes
-    the current one (``backward_pre``), or when they are needed (``none``). A potential is gathered
-    as a whole, and has nothing to prefetch."""
+    """Gather the parameters of the next layer before the backward pass of the current one
+    (``backward_pre``), or when needed. No effect for potentials, which are gathered as a whole."""
     reshard_after_forward: StrictBool | Annotated[StrictInt, Field(ge=2)] | None = None
-    """Free gathered parameters after the forward pass. A number n keeps the shard that each GCD
-    would hold if n GCDs divided the network. The default follows the strategy. ``false`` makes the
-    groups of ``HYBRID_SHARD`` work like ``SHARD_GRAD_OP``."""
+    """Free gathered parameters after the forward pass; a number n keeps the shard of one of n GCDs.
+    By default as the strategy says. ``false`` makes the groups of ``HYBRID_SHARD`` work like
+    ``SHARD_GRAD_OP``."""
     limit_all_gathers: Literal[True] = True
     """Gather parameters at most one layer ahead, as ``fully_shard`` always does."""
 
@@ -99,9 +97,9 @@ class DDP(Section):
     """
 
     bucket_cap_mb: float = Field(default=25.0, gt=0)
-    """Size of the buckets in which gradients are exchanged during the backward pass [MiB]."""
+    """Size of the buckets in which gradients are exchanged [MiB]."""
     gradient_as_bucket_view: bool = True
-    """Keep gradients in the buckets. Otherwise they are stored twice."""
+    """Keep gradients in the buckets, so that they are stored once."""
     static_graph: bool = False
     """Promise that the backward pass uses the same parameters in every step. Not with
     ``accumulation_steps``."""

@@ -30,13 +30,12 @@ class Optimizer(Section):
     learning_rate: float = Field(gt=0)
     """Largest learning rate. A schedule lowers it."""
     weight_decay: float | None = Field(default=None, ge=0)
-    """Weight decay. The default is the optimiser's: 0.01 for AdamW, 0 for the others."""
+    """Weight decay. By default 0.01 for AdamW, 0 for the others."""
     batch_scaling: Literal["none", "linear", "sqrt"] = "none"
-    """Growth of the learning rate with the batch: ``linear`` multiplies it by the number of graphs
-    in a step divided by ``reference_batch``, ``sqrt`` by the square root of that."""
+    """Growth of the learning rate with the number of graphs in a step over ``reference_batch``: in
+    proportion (``linear``) or with the square root (``sqrt``)."""
     reference_batch: int | None = Field(default=None, ge=1)
-    """Number of graphs in the step for which ``learning_rate`` is meant. Read with
-    ``batch_scaling``."""
+    """Number of graphs in a step for which ``learning_rate`` is meant."""
     use_zero_redundancy: bool = False
     """Shard the optimiser's state over ranks."""
 
@@ -76,15 +75,14 @@ class Scheduler(Section):
     """
 
     type: Literal["constant", "ReduceLROnPlateau", "cosine", "one_cycle"]
-    """Kind of schedule. ``cosine`` and ``one_cycle`` end with ``num_epoch``; a member that trains
-    further goes through another cycle."""
+    """Kind of schedule. ``cosine`` and ``one_cycle`` end with ``num_epoch``."""
     warmup_epochs: float = Field(default=0.0, ge=0)
-    """Number of epochs during which the learning rate rises, step by step. Zero means three tenths
-    of the cycle with ``one_cycle``, and no warm-up with the others."""
+    """Number of epochs during which the learning rate rises, step by step. With ``one_cycle`` 0
+    means three tenths of the cycle."""
     factor: float = Field(default=0.5, gt=0, lt=1)
-    """ReduceLROnPlateau: factor by which the learning rate is multiplied."""
+    """ReduceLROnPlateau: factor of the learning rate."""
     patience: int = Field(default=5, ge=0)
-    """ReduceLROnPlateau: epochs without improvement before the learning rate is lowered."""
+    """ReduceLROnPlateau: epochs without improvement before that."""
     min_lr: float = Field(default=1e-5, ge=0)
     """ReduceLROnPlateau, cosine: smallest learning rate."""
 
@@ -97,8 +95,8 @@ class BatchLimits(Section):
     """`NeuralNetwork.Training.Batching`: limits of a step over all ranks together."""
 
     mode: Literal["fixed", "node_budget"] = "fixed"
-    """``fixed``: each step holds ``batch_size`` graphs; ``node_budget``: as many as the limits
-    below allow."""
+    """Size of a step: ``batch_size`` graphs, or as many as the limits below allow
+    (``node_budget``)."""
     max_nodes: int | None = Field(default=None, ge=1)
     """Maximum number of atoms in a step. Required with ``node_budget``."""
     max_edges: int | None = Field(default=None, ge=1)
@@ -106,8 +104,8 @@ class BatchLimits(Section):
     max_graphs: int | None = Field(default=None, ge=1)
     """Maximum number of graphs in a step."""
     oversized_sample: Literal["error", "single", "skip"] = "error"
-    """Treatment of a training graph beyond the limits: ``error`` rejects the run, ``single`` gives
-    the graph a step of its own, ``skip`` leaves it out."""
+    """Treatment of a training graph beyond the limits: reject the run (``error``), give it a step
+    of its own (``single``), or leave it out."""
 
     unused = IGNORED["Batching"]
 
@@ -143,51 +141,47 @@ class Training(Section):
     ``search.budget``."""
     batch_size: int = Field(ge=1)
     """Number of graphs in a step, over all ranks together, or of each rank with
-    ``resources.batch_per_gcd``. Read in the mode `fixed` of ``Batching``."""
+    ``resources.batch_per_gcd``. Read in the mode `fixed`."""
     Batching: BatchLimits | None = None
     accumulation_steps: int = Field(default=1, ge=1)
-    """Number of micro-batches in which a rank computes its graphs of a step. More micro-batches
-    take less memory and give the same gradient."""
+    """Number of micro-batches in which a rank computes its graphs of a step. More take less memory
+    and give the same gradient."""
     loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "huber", "GaussianNLLLoss"] = (
         "mse"
     )
-    """Loss of residuals, which are divided by a scale of the training split. ``rmse`` is the root
-    of a step's mean square. With ``GaussianNLLLoss`` heads also predict a variance; a potential
-    predicts the variance of energies and forces. ``huber`` is not among HydraGNN's losses."""
+    """Loss of the scaled residuals. With ``GaussianNLLLoss`` heads also predict a variance.
+    HydraGNN has no ``huber``."""
     huber_delta: float = Field(default=0.1, gt=0)
     """Residual at which ``huber`` changes from quadratic to linear."""
     branch_weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
-    """Loss weight of the structures of each data set of ``data.sources``, by its name; 1 for data
-    sets not named. Not among HydraGNN's keys."""
+    """Loss weight of each data set of ``data.sources``, by its name. By default 1."""
     nll_beta: float = Field(default=0.0, ge=0, le=1)
     """Power of the predicted variance by which ``GaussianNLLLoss`` weights each element. 0.5 is a
     good value."""
     Optimizer: Optimizer
     Scheduler: _Scheduler | None = None
-    """Learning-rate schedule. Without one, trials keep their learning rate, so that training can
-    continue from any rung, and members lower theirs along half a cosine."""
+    """Learning-rate schedule. By default trials keep their learning rate, and members lower it
+    along half a cosine."""
     gradient_clip: float = Field(default=10.0, ge=0)
-    """Largest norm of a step's gradient. 0 switches clipping off."""
+    """Largest norm of a step's gradient; 0 for no limit."""
     ema_decay: float = Field(default=0.99, ge=0, lt=1)
-    """Decay per step of the moving average of the weights. The average is validated and kept. 0
-    switches the average off."""
+    """Decay per step of the moving average of the weights, which is validated and kept; 0 for
+    none."""
     EarlyStopping: bool = False
     """Stop training after ``patience`` epochs without improvement."""
     patience: int = Field(default=10, ge=1)
-    """Epochs without improvement before training stops. Read with ``EarlyStopping``."""
+    """Epochs without improvement before ``EarlyStopping``."""
     conv_checkpointing: bool = False
-    """Recompute activations of message-passing layers for the gradient instead of keeping them in
-    memory."""
+    """Recompute activations of message-passing layers for the gradient, to save memory."""
     precision: Literal["fp32", "bf16", "fp64"] = "fp32"
-    """Precision of training. ``bf16`` keeps the weights in fp32 and uses torch's autocast."""
+    """Precision of training. ``bf16`` is autocast, with weights in fp32."""
     sharding: Sharding | None = None
     """Sharding of the network over GCDs. By default each GCD holds all of it."""
     ddp: DDP | None = None
     """Gradient exchange of GCDs that all hold the network."""
     task_parallel: bool = False
-    """Distribute the heads of data sets over GCDs: each GCD holds and trains its heads alone, and
-    computes the graphs of their data sets. All hold the encoder. HydraGNN has it on its command
-    line, as ``--task_parallel``."""
+    """Distribute the heads of data sets over GCDs, each with the graphs of its data sets. All hold
+    the encoder."""
 
     unused = IGNORED["Training"]
 
