@@ -235,7 +235,7 @@ def trials(folder: Path) -> dict[int, dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
     """No budget of a trial is computed twice, and trials end by their rungs."""
     write(tmp_path, space={**SEARCH["space"], "pause": {"choices": [0.2]}})  # type: ignore[dict-item]
@@ -270,7 +270,7 @@ def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_failures_are_named_results(tmp_path: Path) -> None:
     write(tmp_path, objective="own_objective:fails", epochs=1, trials=6)
     driver = start(tmp_path)
@@ -295,7 +295,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path: Path, small_disk: Path) -> None:
     """For longer than three calls in a row, each of which fails at once, would take."""
     (tmp_path / "run").symlink_to(small_disk / "run")
@@ -322,7 +322,7 @@ def test_a_disk_that_is_full_for_long_costs_no_trial(tmp_path: Path, small_disk:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("processes")
+@pytest.mark.xdist_group("objective")
 def test_a_function_that_never_returns_ends_and_a_damaged_answer_is_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
