@@ -70,15 +70,9 @@ def test_members_have_a_batch_of_each_of_their_gcds(campaign: Campaign) -> None:
     assert all(rank.spec.batches == rank.world for rank in pools.ranks)
     recorded = [one for one in context.directory.results() if one.kind == "member"]
     assert sorted(one.batches for one in recorded) == sorted(s.batches for s in pools.sent)
-
-
-def test_without_it_no_segment_has_more_than_one(campaign: Campaign) -> None:
-    changes = {**SMALL, "resources": {}, "training": {"batch_size": 16}}
-    trials, _ = run(campaign(**changes), well)
-    pools = FakePool(well, nodes=3)
-    trained(member_phase(on_slow_gcds(campaign(**changes)), trials[:2]), pools)
-    assert max(rank.world for rank in pools.ranks) > 1
-    assert {rank.spec.batches for rank in pools.ranks} == {1}
+    shared = on_slow_gcds(campaign(**{**SMALL, "resources": {}, "training": {"batch_size": 16}}))
+    shapes = shared.shapes(member(shared))
+    assert shapes[-1].width > 1 and {shape.spec.batches for shape in shapes} == {1}
 
 
 def test_a_trial_has_as_many_as_it_asks_for_on_a_smaller_machine_too(campaign: Campaign) -> None:
@@ -131,17 +125,3 @@ def test_gcds_that_a_batch_does_not_fit_get_it_in_parts(campaign: Campaign) -> N
     assert (found.width, micro_batches(found.spec)) == (1, 2)
     (_, wide, *_) = [context._on(found, width) for width in (1, 2, 4)]
     assert micro_batches(wide.spec) == 2
-
-
-def test_parts_are_half_as_large_as_those_that_did_not_fit(campaign: Campaign) -> None:
-    """On a GCD of each batch they are the same whatever the width."""
-    context = campaign(**{**SMALL, "training": {"batch_size": 4}})
-    task = member(context)
-    end = badly(task.spec, "out_of_memory")
-    failed = replace(end, accumulation_steps=2, gcds=["0", "1", "2", "3"], batches=4)
-    network = task.spec.network
-    for width, expected in ((1, 4), (2, 4), (4, 4)):
-        found, _ = context.estimator.divide(network, 1, width, [failed], width)
-        assert found.Training.accumulation_steps == expected
-    (found, _) = context.estimator.divide(network, 1, 2, [failed], 1)
-    assert found.Training.accumulation_steps == 2

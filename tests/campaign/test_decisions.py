@@ -7,8 +7,7 @@ import re
 from collections import Counter
 
 import pytest
-from campaign_cases import CONFIG, MEMBERS
-from phase_cases import Campaign, FakePool, badly, member_phase, micro_batches, run, trained, well
+from phase_cases import Campaign, badly, micro_batches, run, well
 
 from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
@@ -54,19 +53,3 @@ def test_the_life_of_a_trial_is_told(
     assert stopped
     for number in stopped:
         assert ": stops by the rule" in said(decisions, f"trial {number},")[-1]
-
-
-def test_promotions_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture) -> None:
-    run(campaign(rungs="promotion"), well)
-    assert "trial 0 is promoted from rung 0" in said(decisions, "trial 0")
-
-
-def test_widths_are_told(campaign: Campaign, decisions: pytest.LogCaptureFixture) -> None:
-    space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [2]}}
-    trials, _ = run(campaign(space=space), well)
-    assert said(decisions, "trial 0")[0] == "trial 0 gets a width of 2"
-    trained(member_phase(campaign(), trials[:MEMBERS]), FakePool(well))
-    assert [said(decisions, f"member {member}") for member in range(MEMBERS)] == [
-        ["member 0 gets a width of 1"],
-        ["member 1 gets a width of 1"],
-    ]

@@ -175,10 +175,3 @@ def test_without_the_package_one_sentence_says_what_to_install(
     with pytest.raises(InputError, match=r'pip install "hydragnn_flow\[tensorboard\]"'):
         check_paths(config, tmp_path / "run")
     check_paths(RunConfig.model_validate(CONFIG), tmp_path / "run")
-
-
-def test_the_key_may_be_changed_at_any_time(campaign: Campaign) -> None:
-    context = campaign()
-    run(context, learning)
-    asked = context.config.model_copy(update={"tensorboard": True})
-    context.directory.check(asked)

@@ -38,11 +38,6 @@ def search(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> Fak
     return pool
 
 
-def test_without_the_key_every_segment_has_its_process(campaign: Campaign) -> None:
-    pool = search(campaign(**ONE_SHAPE), well)
-    assert [len(group) for group in groups(pool)] == [1] * 6
-
-
 def test_trials_of_one_shape_are_sent_together_each_with_an_attempt_of_its_own(
     campaign: Campaign,
 ) -> None:
@@ -65,8 +60,8 @@ def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(
     for group in groups(search(campaign(**FOUR, **widths), well)):
         assert len(group) == 1 or len(group) <= 4  # by chance they may be of one
     costs = {**ONE_SHAPE, "objectives": ["val_error", "seconds"]}
-    fusing = Fusing(campaign(**FOUR, **costs).config, campaign().gcd)
-    assert fusing.trials_at_once == 1
+    for settings in ({**FOUR, **costs}, ONE_SHAPE):  # and not without the key
+        assert Fusing(campaign(**settings).config, campaign().gcd).trials_at_once == 1
 
 
 def members(context: Any, machine: Callable[[SegmentSpec], SegmentResult]) -> FakePool:

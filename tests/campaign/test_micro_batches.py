@@ -124,6 +124,11 @@ def test_parts_are_half_of_those_that_did_not_fit(campaign: Campaign) -> None:
         for width, expected in parts.items():
             found, _ = context.estimator.divide(network, 1, width, results)
             assert found.Training.accumulation_steps == expected
+    # On a GCD of each batch they are the same whatever the width.
+    each = replace(failed, gcds=["0", "1", "2", "3"], batches=4)
+    for width, batches, expected in ((1, 1, 4), (2, 2, 4), (4, 4, 4), (2, 1, 2)):
+        found, _ = context.estimator.divide(network, 1, width, [each], batches)
+        assert found.Training.accumulation_steps == expected
 
 
 def test_a_member_takes_as_many_parts_as_its_gcds_need(campaign: Campaign) -> None:

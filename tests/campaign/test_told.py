@@ -33,6 +33,7 @@ def config() -> dict[str, Any]:
 
 
 def test_keys_that_change_nothing_are_named_once(tmp_path: Path, config: dict[str, Any]) -> None:
+    assert not any("change nothing" in line for line in prepared(tmp_path / "all-count", config))
     network = config["network"]
     network["Variables_of_interest"]["output_names"] = ["graph_energy"]
     network["Training"]["perc_train"] = 0.7
@@ -40,10 +41,6 @@ def test_keys_that_change_nothing_are_named_once(tmp_path: Path, config: dict[st
     expected = "Training.perc_train, Variables_of_interest.output_names"
     assert said[0] == f"network: keys that change nothing here: {expected}"
     assert [line.split(" is ")[0] for line in said[1:]] == ["network: Training.batch_size = 4"]
-
-
-def test_nothing_is_said_of_keys_that_all_count(tmp_path: Path, config: dict[str, Any]) -> None:
-    assert not any("change nothing" in line for line in prepared(tmp_path, config))
 
 
 def test_a_potential_with_cut_neighbour_lists_is_refused(

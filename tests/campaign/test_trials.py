@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -21,7 +20,6 @@ from phase_cases import (
     searched,
     well,
 )
-from rich.console import Console
 
 from hydragnn_flow.campaign import dispatch as dispatch_module
 from hydragnn_flow.campaign import trials as trials_module
@@ -31,7 +29,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.placement import Host
-from hydragnn_flow.report.progress import CampaignView
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
 
@@ -56,15 +53,6 @@ def test_fewer_trials_than_were_asked_for_end_the_search(campaign: Campaign) -> 
     phase.search.close()
     trials = searched(TrialPhase(campaign(trials=2)), Greedy(well))
     assert {trial.state for trial in trials[9:]} <= {"complete", "pruned"}
-
-
-def test_the_search_shows_its_end_and_who_waits(campaign: Campaign) -> None:
-    context, said = campaign(rungs="promotion"), io.StringIO()
-    context.view = CampaignView(Console(file=said, width=200))
-    run(context, well)
-    lines = said.getvalue().splitlines()
-    assert lines[-1].startswith(f"search: {TRIALS}/{TRIALS} 0 running")
-    assert any(" waiting" in line for line in lines[:-1])
 
 
 @pytest.mark.parametrize(("launch_seconds", "asked"), [(0.0, 2), (1.0, 5)])
