@@ -36,6 +36,8 @@ class Retries:
             Number of nodes that may run it. A node where all work fails at once is the first to be
             free again: a second failure there is blamed on the node, while few others failed too.
         """
+        if status == "interrupted" and not node:
+            return self  # it never came there: its node's job was ending
         on_others = node in self.nodes and len(self.nodes) < min(MOST_TRIES, of_nodes)
         if status in LOST or on_others:
             return replace(self, losses=self.losses + 1)

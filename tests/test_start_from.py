@@ -13,7 +13,7 @@ from hydragnn_flow.report.model_card import model_card
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("processes")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("start_from")]
 
 FROZEN = "encoder.embedding.elements.weight"
 

@@ -12,6 +12,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
@@ -310,18 +311,18 @@ def run_all(
     """
     ready, gcds = deque(tasks), jobs.site.nodes * len(jobs.site.node.gcds)
     while ready or jobs.running:
-        try:
+        with _no_workers():
             jobs.request_workers(sum(task.width for task in islice(ready, gcds)))
-        except InputError as error:
-            raise NoWorkers(str(error)) from error
         waits(jobs.waiting)
         first = [ready.popleft() for _ in range(min(jobs.fleet.free, len(ready)))]
         placed, rest = place(first, jobs.fleet, jobs.now, may_join=False)
         ready.extendleft(reversed(rest))
-        for placement in placed:
-            jobs.send(placement)
+        with _no_workers():
+            for placement in placed:
+                jobs.send(placement)
         finished = jobs.finished(SECONDS_BETWEEN_CHECKS)
-        jobs.judge_nodes(finished)
+        with _no_workers():
+            jobs.judge_nodes(finished)
         for sending in finished:
             task, (result,) = sending.task, sending.results
             if result.status == "wrong_input":
@@ -329,6 +330,15 @@ def run_all(
             yield task, result
             if result.status != "ok":
                 ready.append(_once_more(task, result, jobs.site.nodes, work))
+
+
+@contextmanager
+def _no_workers() -> Iterator[None]:
+    """Tell what is wrong with the site from what is wrong with the input of a job."""
+    try:
+        yield
+    except InputError as error:
+        raise NoWorkers(str(error)) from error
 
 
 def _once_more(task: _Task, end: SegmentResult, nodes: int, work: str) -> _Task:

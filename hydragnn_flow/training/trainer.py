@@ -138,6 +138,7 @@ class Trainer:
         """Predictions by the best weights, as far as they exist: split -> output -> values."""
         self._outputs: Outputs | None = None
         """Validation predictions of this rank by the best weights of this run."""
+        self._graphs = 0
         self.graphs_per_step = self.learning_rate = 0.0
         """Mean graphs per step over all ranks, and largest learning rate, in the last epoch."""
         self.taken: tuple[Tensor, Tensor] = (torch.zeros(()), torch.zeros(()))
@@ -482,6 +483,7 @@ class Trainer:
         progress = self.progress
         plan = self.epochs.plan(progress.epoch, progress.start, self.budget)
         self.graphs_per_step = plan.graphs_per_step
+        self._graphs, first = 0, progress.step
         self.learning_rate = self.schedule.learning_rate
         for window in plan.windows(progress.step):
             if self._time_is_up:
@@ -489,8 +491,8 @@ class Trainer:
             yield from self._train_window(plan, window, monitor)
         self._sync(monitor)
         self._check_stop(monitor)
-        if progress.drawn:
-            self.graphs_per_step = progress.drawn / max(progress.step, 1)
+        if steps := progress.step - first:
+            self.graphs_per_step = self._graphs / steps
         # There is no step if no graph of a short epoch fits the limits.
         return progress.losses / max(progress.step, 1)
 
@@ -507,6 +509,7 @@ class Trainer:
                 monitor.record(*self.taken, step.graphs)
                 progress.step += 1
                 progress.drawn = step.drawn
+                self._graphs += step.graphs
                 self._unsaved = True
                 if monitor.sync_is_due:
                     self._sync(monitor)

@@ -139,7 +139,7 @@ def test_what_another_has_seen_counts_once_and_before_mine(old, new):
         (lambda text: text[:-5], "is damaged ("),
         (lambda text: "\x00", "is damaged ("),
         (lambda text: "[1]", "is damaged (it is no JSON object)"),
-        (lambda text: text.replace('"version": 1', '"version": 2'), "is of version 2, this"),
+        (lambda text: text.replace('"version": 2', '"version": 1'), "is of version 1, this"),
         (lambda text: text.replace('"steps": 10', '"steps": "x"'), "is damaged (Expected `int`"),
         (lambda text: text.replace('"segments"', '"others"'), "is damaged (Object missing"),
         (lambda text: text.replace('"torch": "', '"torch": "1.'), "is of torch 1."),

@@ -21,7 +21,7 @@ from hydragnn_flow.execution.binding import bound_to
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 
-pytestmark = pytest.mark.xdist_group("processes")
+pytestmark = pytest.mark.xdist_group("engines")
 TESTS = Path(__file__).resolve().parents[1]
 BENCHMARKS = TESTS.parent / "benchmarks"
 POTENTIAL = {

@@ -1,6 +1,7 @@
 """Campaigns that call a function of the user's."""
 
 import csv
+import errno
 import json
 import os
 import signal
@@ -111,6 +112,20 @@ def test_a_call_goes_on_in_its_folder_and_is_made_once(tmp_path):
     assert second["values"]["value"] == pytest.approx(0.04 + 1 / 3)
     assert again == second
     assert json.loads((tmp_path / "state.json").read_text()) == {"done": 3, "calls": 2}
+
+
+def test_an_answer_on_a_disk_that_is_away_is_waited_for(tmp_path, monkeypatch):
+    asked = request(tmp_path)
+    answer, read, failures = answered(tmp_path, asked), Path.read_bytes, [errno.ESTALE, errno.EIO]
+
+    def away(path):
+        if failures:
+            raise OSError(failures.pop(), "the disk is away")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", away)
+    monkeypatch.setattr("hydragnn_flow.files.time.sleep", lambda seconds: None)
+    assert run(asked) == answer and not failures
 
 
 @pytest.mark.parametrize(

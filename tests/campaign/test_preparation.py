@@ -54,6 +54,21 @@ def test_a_bad_node_among_others_costs_no_preparation(tmp_path, status):
     assert failed and failed <= {what for node, what in pools.ran if node != "bad"}
 
 
+def test_a_pool_that_breaks_while_tasks_are_sent_deletes_no_work(tmp_path, monkeypatch):
+    """It is the site's fault, not the input's: what is prepared stays."""
+    run = CallsHere.run
+
+    def broken(self, ranks, node):
+        if len(self.ran) == 3:
+            raise InputError("site fake: its workers do not fit the driver")
+        return run(self, ranks, node)
+
+    monkeypatch.setattr(CallsHere, "run", broken)
+    with pytest.raises(InputError, match="do not fit the driver"):
+        prepared(tmp_path, lambda node, request: None, ["node1", "node2"])
+    assert len([*(tmp_path / ".store.gs.preparing").glob("*/unit-*")]) == 3
+
+
 def test_a_disk_that_fails_for_minutes_is_no_failure_of_a_task(tmp_path):
     failures = 5
 

@@ -134,10 +134,10 @@ def test_a_batch_job_is_given_up_without_all_its_gcds_and_not_after_a_long_attem
     monkeypatch.setattr(profiling.time, "monotonic", lambda: now[0])
     jobs = SimpleNamespace(fleet=SimpleNamespace(free=2), running=0, site=site(gcds=2))
     waits = profiling._Waits(jobs, SimpleNamespace(width=2, seconds=1.0), lambda note: None)
-    for jobs.running in (0, 2, 0):
-        waits("")
-        now[0] += 1000.0
-    jobs.fleet.free = 1
+    waits("")
+    now[0], jobs.running = 1000.0, 2
+    waits("")
+    jobs.fleet.free, jobs.running = 1, 0
     waits("")
     now[0] += profiling.SECONDS_FOR_THE_OTHERS + 1.0
     with pytest.raises(CampaignStopped, match="of 2 GCDs in a batch job of site here, 1 came"):

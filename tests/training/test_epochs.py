@@ -240,3 +240,40 @@ def test_a_hundred_steps_of_a_hundred_million_graphs_cost_what_they_cost_of_ten_
     assert many == pytest.approx(few, rel=0.15)
     assert many < 120 * 64 * 4 + 4096 * 4
     assert many_bytes < 1.5 * few_bytes + 2**20  # a byte of each graph would be 95 MiB
+
+
+def sizes_of(atoms):
+    return Sizes(np.array(atoms), np.array(atoms))
+
+
+class Counting:
+    """An order that counts the graphs that were drawn from it."""
+
+    def __init__(self, order):
+        self.order, self.drawn = order, 0
+
+    def graphs(self, start, stop):
+        self.drawn += stop - start
+        return self.order.graphs(start, stop)
+
+
+def test_an_epoch_that_is_resumed_plans_only_what_is_left():
+    index, order = sizes_of([3] * 4000), Counting(Shuffled(4000, 0))
+    epoch = Epoch(index, order, Budget(graphs=10), 0, 2, n_graphs=4000)
+    (left,) = planned(epoch, first=399)
+    assert left.graphs == 10 and order.drawn <= 80
+
+
+def test_in_a_stream_every_rank_has_blocks_to_shuffle(monkeypatch):
+    monkeypatch.setattr(module, "_MOST_GRAPHS", 40)
+    index, bounds = sizes_of([3] * 4000), np.arange(0, 4001, 10)
+    epoch = Epoch(index, InBlocks(bounds, 0), Budget(graphs=10), 0, 4, n_graphs=4000, blocks=bounds)
+    windows = [sum(step.graphs for step in window) for window in epoch.windows()]
+    assert sum(windows) == 4000 and min(windows) >= BLOCKS * 4 * 10 / 2
+
+
+def test_graphs_that_are_left_out_are_in_no_step_and_not_in_its_mean():
+    index = sizes_of([3, 50] * 100)
+    budget = Budget(atoms=30, oversized="skip")
+    epoch = Epoch(index, Shuffled(200, 0), budget, 0, 1, n_graphs=200)
+    assert epoch.graphs_per_step == 10.0

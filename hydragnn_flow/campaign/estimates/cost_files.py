@@ -26,7 +26,7 @@ from hydragnn_flow.locks import Held, Unlockable, locked
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Experience
 
-VERSION = 1
+VERSION = 2
 """Version of a cost file."""
 FILE = "cost.json"
 """Name of the file in a run directory."""

@@ -30,7 +30,7 @@ from hydragnn_flow.retries import LOST
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Outcome, Search, TrialRecord
 from hydragnn_flow.search.records import best_first
-from hydragnn_flow.segment import Call, Place, SegmentResult, TrainingOutcome
+from hydragnn_flow.segment import Call, Place, SegmentResult, Status, TrainingOutcome
 
 TABLE = "trials.csv"
 """File of the run directory with a row for each trial."""
@@ -230,7 +230,8 @@ class _Campaign:
         say("trial %d: %s (%s)", number, end.reason, task.retries)
         if task.retries.is_hopeless:
             reason = f"{task.retries.total} times: {end.reason}"
-            self._record(replace(end, reason=reason))
+            status: Status = "lost" if end.status in LOST else "killed"
+            self._record(replace(end, status=status, reason=reason))
             return
         assert isinstance(task.spec, Call)
         argument = {**task.spec.argument, "pause": task.retries.pause}

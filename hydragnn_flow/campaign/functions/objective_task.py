@@ -9,14 +9,15 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.user_classes import import_class, one_line, with_place
-from hydragnn_flow.errors import InputError, JobLost
+from hydragnn_flow.errors import JobLost
 from hydragnn_flow.files import DISKS, is_there, passing, patiently, write_json
 from hydragnn_flow.locks import Held, locked
-from hydragnn_flow.plain_files import read_json
+from hydragnn_flow.plain_files import from_json
 from hydragnn_flow.search.job import Job
 from hydragnn_flow.segment import Status
 from hydragnn_flow.training.device import this_device
@@ -81,12 +82,11 @@ def _before(file: Path) -> dict[str, Any] | None:
     """Read the answer of an earlier call; None if there is none, or it is damaged."""
     if not is_there(file):
         return None
-    try:
-        found: dict[str, Any] = read_json(file)
-    except InputError:
-        found = {}
-    if found.keys() == _KEYS:
-        return found
+    content = patiently(file.read_bytes)  # a disk that is away for a while has damaged nothing
+    with suppress(ValueError):
+        found = from_json(content)
+        if isinstance(found, dict) and found.keys() == _KEYS:
+            return found
     print(f"{file}: is damaged; the function is called again")
     return None
 

@@ -251,7 +251,7 @@ class _Waits:
             return
         # Between two batch jobs no GCDs are free, and the wait starts again.
         now = time.monotonic()
-        self._first = min(self._first, now) if 0 < free < gcds else math.inf
+        self._first = min(self._first, now) if free else math.inf
         if now - self._first > SECONDS_FOR_THE_OTHERS:
             raise CampaignStopped(
                 f"of {gcds} GCDs in a batch job of site {self._jobs.site.name}, {free} came within "

@@ -85,18 +85,25 @@ def check_site(
         jobs = Jobs[Task](pool, site)
 
         def answers(
-            function: str, request: Mapping[str, Any], places: Sequence[Sequence[Spot]], words: str
+            function: str,
+            request: Mapping[str, Any],
+            places: Sequence[Sequence[Spot]],
+            words: str,
+            seconds: float = 0.0,
         ) -> list[SegmentResult | None]:
-            asked = [
-                jobs.send_to(_call(number, directory, function, request, len(spots)), spots)
+            there = {one.host.name for one in jobs.fleet.nodes}
+            asked = {
+                number: jobs.send_to(_call(number, directory, function, request, len(spots)), spots)
                 for number, spots in enumerate(places)
-            ]
-            left, give_up = {*asked}, time.monotonic() + SECONDS_TO_ANSWER
+                if {spot.node for spot in spots} <= there
+            }
+            left, give_up = {*asked.values()}, time.monotonic() + SECONDS_TO_ANSWER + seconds
             while left and time.monotonic() < give_up:
                 left -= {*jobs.finished(SECONDS_BETWEEN_CHECKS)}
                 jobs.request_workers(0)
                 tell(words.format(len(left)))
-            return [None if sending in left else sending.results[0] for sending in asked]
+            ended = {number: one for number, one in asked.items() if one not in left}
+            return [ended[n].results[0] if n in ended else None for n in range(len(places))]
 
         spots = [Spot(host, gcd) for host in hosts for gcd in range(len(node.gcds))]
         words = f"{{}} of {len(spots)} GCDs are being tried"
@@ -118,7 +125,7 @@ def check_site(
         if calibrates and hosts:
             task = {"device": device, "threads": node.cores_per_gcd, "seconds": SECONDS}
             words = f"a GCD trains networks, for about {SECONDS:.0f} s"
-            (end,) = answers("calibration:calibrate", task, [spots[:1]], words)
+            (end,) = answers("calibration:calibrate", task, [spots[:1]], words, SECONDS)
             calibration = _answer(end)
         elif calibrates:
             calibration = {"fault": "no node is there any more"}
@@ -154,7 +161,7 @@ def _known(end: SegmentResult | None, gcd: str) -> dict[str, Any]:
 
 def _answer(end: SegmentResult | None) -> dict[str, Any]:
     if end is None:
-        return {"fault": f"did not answer within {SECONDS_TO_ANSWER:.0f} s"}
+        return {"fault": f"did not answer within {SECONDS_TO_ANSWER:.0f} s, or its node is gone"}
     return end.answer if end.status == "ok" else {"fault": end.reason}
 
 

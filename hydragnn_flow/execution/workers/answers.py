@@ -124,7 +124,8 @@ def _answer(
         return _done(job, fused, request, asked, _signs(send))
     finally:
         setproctitle(IDLE)
-        sys.stdout.flush()  # into the file of standard error
+        with suppress(OSError):  # a full disk costs lines of the log, not the answer
+            sys.stdout.flush()  # into the file of standard error
         asked.is_idle.set()
 
 

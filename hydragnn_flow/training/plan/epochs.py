@@ -84,10 +84,11 @@ class Epoch:
 
     @property
     def graphs_per_step(self) -> float:
-        """Mean number of graphs in a step, over all ranks."""
-        if self.n_graphs is None:
+        """Mean number of graphs in a step, over all ranks; an estimate for several windows."""
+        if self.n_graphs is None or self.n_graphs > _MOST_GRAPHS:
             return self._graphs_that_fit
-        return self.n_graphs / max(self.steps, 1)
+        steps = self._first[1]
+        return sum(step.graphs for step in steps) / max(len(steps), 1)
 
     @cached_property
     def _graphs_that_fit(self) -> float:
@@ -114,6 +115,13 @@ class Epoch:
         """
         taken = place = last = 0
         while not self._has_ended(taken, place):
+            if self.budget.limits.keys() == {"graphs"} and first > taken:
+                # Every graph is in a step, so those of a window that is skipped are only counted.
+                count = self._size(taken, place)
+                number = -(-count // self.budget.of_a_step["graphs"])
+                if taken + number <= first:
+                    taken, place, last = taken + number, place + count, place + count
+                    continue
             count, steps = self._window(taken, place) if place else self._first
             if left := steps[max(0, first - taken) :]:
                 yield left
@@ -155,14 +163,15 @@ class Epoch:
 
     def _size(self, taken: int, place: int) -> int:
         """Return the number of graphs in the next window."""
-        if self.n_graphs is not None:  # so that no window, and no step, is a small remainder
-            left = self.n_graphs - place
-            return -(-left // -(-left // _MOST_GRAPHS))
-        each = self._graphs_that_fit
-        steps = max(1, min(_STEPS, int(_MOST_GRAPHS / each)))
+        of_blocks = 0  # in which every rank has its blocks to shuffle
         if self.blocks is not None:
             of_block = len(self.index) / max(len(self.blocks) - 1, 1)
-            steps = max(steps, math.ceil(BLOCKS * self.world * of_block / each))
+            of_blocks = math.ceil(BLOCKS * self.world * of_block)
+        if self.n_graphs is not None:  # so that no window, and no step, is a small remainder
+            left = self.n_graphs - place
+            return -(-left // -(-left // max(_MOST_GRAPHS, of_blocks)))
+        each = self._graphs_that_fit
+        steps = max(1, min(_STEPS, int(_MOST_GRAPHS / each)), math.ceil(of_blocks / each))
         if self.n_steps is not None:
             steps = min(steps, self.n_steps - taken + (_SPARE if self.blocks is None else 0))
         return math.ceil(steps * each)
