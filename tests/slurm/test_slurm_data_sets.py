@@ -25,6 +25,7 @@ def bp_file(folder, name, source):
     return str(shard.relative_to(folder))
 
 
+@pytest.mark.slow
 def test_several_files_in_steps_with_branches_through_a_killed_driver(cluster, tmp_path):
     sources = [
         {"name": name, "format": "hydragnn", "file": bp_file(tmp_path, name, source)}

@@ -56,6 +56,7 @@ def test_the_store_is_brought_to_the_nodes_own_disks(cluster, tmp_path):
     assert "its nodes have copies of the store" in campaign.status("--log")
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with full(cluster.seen_from_login(cluster.disk)):
@@ -67,6 +68,7 @@ def test_a_disk_that_is_full_for_a_while_is_waited_for(cluster, tmp_path):
     shutil.rmtree(campaign.seen)
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_costs_nothing_recorded(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with full(cluster.seen_from_login(cluster.disk)):

@@ -22,6 +22,7 @@ RANK = Path(__file__).parents[1] / "execution/gang_rank.py"
 ROUNDING = 2e-3
 
 
+@pytest.mark.slow
 def test_two_ranks_on_each_of_two_nodes_have_equal_weights(cluster, tmp_path, alloy_store):
     spec = make_spec(tmp_path / "trial", alloy_store, until_epoch=3).to_dict()
     rendezvous = {

@@ -65,6 +65,7 @@ def test_a_node_that_loses_power_costs_its_own_segments_only(cluster, tmp_path):
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
 
 
+@pytest.mark.slow
 def test_a_block_that_is_cancelled_costs_its_own_segments_only(cluster, tmp_path):
     campaign = begun(cluster, tmp_path)
     with a_gang_and_others(campaign) as (at_work, node):
@@ -76,6 +77,7 @@ def test_a_block_that_is_cancelled_costs_its_own_segments_only(cluster, tmp_path
     assert_nothing_lost_or_repeated(campaign, TRIALS, [EPOCHS])
 
 
+@pytest.mark.slow
 def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(cluster, tmp_path):
     """Each GCD of a member holds a part of its network, and another member goes on meanwhile."""
     # Members that would take long get several GCDs; nothing is learned, so that they end after the
@@ -114,6 +116,7 @@ def test_a_divided_member_goes_on_where_a_node_of_it_is_lost(cluster, tmp_path):
     assert max(len(result.gcds) for result in ended) > 1, "none was divided"
 
 
+@pytest.mark.slow
 def test_a_node_that_cannot_keep_the_store_gets_no_more_work(cluster, tmp_path):
     trials, epochs = 8, 30
     config = write_campaign(tmp_path, trials, epochs, mode="random")
@@ -132,6 +135,7 @@ def test_a_node_that_cannot_keep_the_store_gets_no_more_work(cluster, tmp_path):
     assert [*campaign.workers()["bad_nodes"]] == [bad]
 
 
+@pytest.mark.slow
 def test_a_trainer_that_is_killed_costs_its_own_segment_only(cluster, tmp_path):
     trials, epochs, gcds = 4, 60, 3
     config = write_campaign(tmp_path, trials, epochs)

@@ -15,6 +15,7 @@ from hydragnn_flow.run_directory import RunDirectory
 pytestmark = pytest.mark.slurm
 
 
+@pytest.mark.slow
 def test_a_study_over_four_nodes(cluster, tmp_path):
     """Started as the workflow, and once more as the command after it was killed."""
     # A batch has a graph for each of four GCDs, and there is a batch for each of them.
