@@ -12,6 +12,8 @@ import pytest
 import yaml
 from campaign_cases import CONFIG
 
+pytestmark = pytest.mark.xdist_group("environments")  # begins with the first
+
 GOLDEN = Path(__file__).parent / "golden" / "run_1"
 Changes = Mapping[str, str | None]
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
