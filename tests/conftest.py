@@ -66,6 +66,9 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 MOST_PROCESSES = 2
 """Tests that start processes of their own need the other cores; `-n` asks for more."""
 
+LONGEST = ("tutorial", "environments")
+"""Groups that take a quarter of an hour."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -136,8 +139,13 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Groups of files take longest, so they come first."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
+    """Groups of files take longest, so they come first, and the longest of them before all."""
+
+    def turn(item: pytest.Item) -> int:
+        group = item.get_closest_marker("xdist_group")
+        return 2 if group is None else int(group.args[0] not in LONGEST)
+
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(tryfirst=True)
