@@ -13,7 +13,7 @@ import pytest
 from cluster import INTERFACE
 from segment_cases import make_spec
 from slurm_cases import SPACE, write_campaign, write_site
-from slurm_runs import Campaign, places_of
+from slurm_runs import PATIENCE, Campaign, places_of
 
 pytestmark = pytest.mark.slurm
 
@@ -39,7 +39,7 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(cluster, tmp_path, al
     cluster.ask(
         *("srun", "--nodes=2", "--ntasks-per-node=2", f"--output={tmp_path}/rank.%t"),
         *("sh", "-c", f'exec {sys.executable} {RANK} "{rank}" 2>/dev/null'),
-        seconds=180,
+        seconds=PATIENCE,
     )
     ranks = [json.loads((tmp_path / f"rank.{number}").read_text()) for number in range(4)]
     assert [answer["total"] for answer in ranks] == [1 + 2 + 3 + 4] * 4
@@ -113,7 +113,7 @@ def test_the_workflow_gives_the_numbers_of_one_process(cluster, tmp_path):
 def test_the_check_of_a_site_has_two_nodes_exchange_data(cluster, tmp_path):
     site = write_site(tmp_path, nodes=2, blocks=1, gcds=2)
     check = f"exec {sys.executable} -m hydragnn_flow site check {site}"
-    told = cluster.ask("sh", "-c", f"cd {tmp_path} && {check}", seconds=240)
+    told = cluster.ask("sh", "-c", f"cd {tmp_path} && {check}", seconds=PATIENCE)
     for between in ("two GCDs of a node", "two nodes"):
         assert re.search(rf"{between} exchange \d+\.\d+ GB/s", told), told
     assert "is as it should be: nodes 2, GCDs 4" in told

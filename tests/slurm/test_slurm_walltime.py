@@ -13,11 +13,12 @@ def test_blocks_that_end_one_after_the_other_lose_nothing(cluster, tmp_path):
     site = write_site(tmp_path, nodes=1, blocks=1, gcds=trials, walltime="00:01:00")
     campaign = Campaign(cluster, config, site)
     campaign.start()
-    campaign.wait_for(
-        "the end of two blocks",
-        lambda: len(campaign.blocks("ended")) >= blocks,
-        seconds=2 * PATIENCE,
-    )
+
+    def went_on():
+        trained = {result.number for result in campaign.results() if result.to_epoch}
+        return len(trained) == trials and len(campaign.blocks("ended")) >= blocks
+
+    campaign.wait_for("the end of two blocks", went_on, seconds=2 * PATIENCE)
     # A job whose segments have come back ends by itself, or is cancelled: whichever comes first.
     states = {job.state for job in cluster.jobs()[:blocks]}
     assert states <= {"COMPLETED", "COMPLETING", "CANCELLED"}, "ran into its walltime"
