@@ -32,7 +32,7 @@ help:
 	@echo "make lint         lint and types alone"
 	@echo "make test-slow    campaigns killed at many moments, every environment, installations (40 minutes at most)"
 	@echo "make test-gpu     what only an accelerator can show (10 minutes); DEVICE=cpu tries it without one"
-	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (about 30 minutes)"
+	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (about 20 minutes)"
 	@echo "make test-drills  what goes wrong on a cluster for a while, on the same private Slurm"
 	@echo "make format       let ruff rewrite the sources"
 	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
