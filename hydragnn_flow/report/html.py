@@ -91,27 +91,24 @@ def pictures(
     run: RunFiles, targets: list[accuracy.TargetValues], coverage: float, spent: pd.DataFrame | None
 ) -> dict[str, list[Picture]]:
     """The figures there is data for, by section."""
-    members = (run.ensemble or {}).get("members", [])
     measures = (run.ensemble or {}).get("measures") or {}
     estimates = {name: of["measures"] for name, of in measures.items()}
-    chosen = {member["trial"] for member in members}
+    chosen = {member["trial"] for member in (run.ensemble or {}).get("members", [])}
     # Where nobody asks for errors, a structure is all that they are measured on.
     segments = run.segments if run.config.search.judges_errors else []
-    found: dict[str, list[Picture]] = {}
-    for target in targets:
-        for section, draw in (("parity", accuracy.parity), ("deviation", accuracy.deviation)):
-            picture = embed(draw(target, estimates.get(target.name)), target.name)
-            found.setdefault(section, []).append(picture)
+    parity = [
+        embed(accuracy.parity(target, estimates.get(target.name, {})), target.name)
+        for target in targets
+    ]
     drawn: dict[str, Figure | None] = {
         "coverage": accuracy.coverage(targets, coverage) if targets else None,
         "history": figures.history(run.study, run.trials, chosen),
         "curves": figures.trial_curves(run.trials, segments, run.config.rungs),
-        "members": figures.member_curves(run.segments, members),
         "gcd_time": None if spent is None else figures.gcd_time_figure(spent),
-        "forecasts": figures.forecast_figure(run.segments),
         **figures.search_figures(run.study, run.trials),
     }
-    return found | {section: [embed(made)] for section, made in drawn.items() if made is not None}
+    found = {section: [embed(made)] for section, made in drawn.items() if made is not None}
+    return found | ({"parity": parity} if parity else {})
 
 
 def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:

@@ -96,16 +96,6 @@ def test_limits_the_front_and_names_twice_given():
     assert "Training.rate 3, Architecture.rate 3, hidden_dim 3" in printed(best_table(frame))
 
 
-def test_what_trials_have_used_stands_beside_their_time():
-    study = optuna.create_study()
-    study.add_trials([create_trial(value=value) for value in (1.0, 2.0)])
-    joules = ((0, 30.0), (0, 12.0), (1, None))
-    frame = study_frame(study, [segment(number=n, seconds=4.0, joules=of) for n, of in joules])
-    assert list(trials_table(frame).columns[-3:]) == ["epochs", "seconds", "joules"]
-    assert trials_table(frame)["joules"].fillna(-1).tolist() == [42.0, -1]
-    assert "joules [J]" in printed(best_table(frame))
-
-
 def test_every_member_stands_beside_the_ensemble(finished):
     summary = summary_of(finished)
     table = errors.errors_frame(summary)
