@@ -49,7 +49,7 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as fast ours is; None without the other side."""
+        """Speed of ours over the other side's; None without it."""
         if THEIRS not in self.training.seconds:
             return None
         return self.training.ratio(OURS, THEIRS).value

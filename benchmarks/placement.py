@@ -1,4 +1,4 @@
-"""How well heterogeneous trials fill a machine, and how far a plan can be trusted.
+"""Use of a machine by heterogeneous trials, and trust in a plan.
 
     python benchmarks/placement.py
     python benchmarks/placement.py --only makespan
@@ -45,7 +45,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured."""
+    """Amount that is measured."""
 
     cases: tuple[Case, ...] = (
         Case("20,000 trials on 2,048 GCDs, all fit one", 20_000, 2_048, 56.0, 1.25, 2.5),

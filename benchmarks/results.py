@@ -105,7 +105,7 @@ class Line:
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None without one."""
+        """True if the target is met; None without one."""
         judged = self.value if self.ratio is None else self.ratio
         if self.at_least is not None:
             return judged >= self.at_least
@@ -151,7 +151,7 @@ class Result:
     peers: dict[str, str]
     """Version or commit of each peer."""
     quick: bool
-    """Whether too little was measured to judge by."""
+    """True if too little was measured to judge by."""
     tables: list[Table]
     remarks: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -311,7 +311,7 @@ def _text(cell: Cell) -> str:
 
 
 def _is_numeric(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds numbers and no words."""
+    """Tell a column of numbers from one with words."""
     words = [c for c in cells if isinstance(c, str) and c and not any(map(str.isdigit, c))]
     return not words and any(isinstance(cell, int | float | Number) for cell in cells)
 

@@ -37,12 +37,12 @@ _TARGET, _AHEAD = 0.9, 2.0
 
 @dataclass(frozen=True)
 class Setting:
-    """How much is evaluated."""
+    """Amount that is evaluated."""
 
     in_flight: int
     evaluations: int
     seconds: float
-    """How long a trial lasts, the median [s]."""
+    """Median time of a trial [s]."""
     seeds: int
     """Searches of each function by each engine."""
     slow_seeds: int

@@ -45,7 +45,7 @@ Epoch = Generator[Batch, None, None]
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured."""
+    """Amount that is measured."""
 
     graphs: int = 10_000
     """Random graphs of the store that is read in batches."""

@@ -32,7 +32,7 @@ class Turns:
         return median(self.seconds[name])
 
     def ratio(self, name: str, other: str) -> Number:
-        """How many times as fast as the other: the rounds found the machine the same for both."""
+        """Speed over the other's: the rounds found the machine the same for both."""
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
         ratios = [theirs / ours for ours, theirs in pairs]
         return Number(median(ratios), "", min(ratios), max(ratios))

@@ -45,12 +45,12 @@ class Outcome:
 
     @property
     def gain(self) -> float:
-        """By how much the ensemble's error is below the single network's, as a fraction of it."""
+        """Fraction by which the ensemble's error is below the single network's."""
         return 1 - self.ensemble / self.single
 
     @property
     def beats_all(self) -> bool:
-        """Whether the ensemble is not worse than any of its members."""
+        """True if no member is better than the ensemble."""
         return self.ensemble <= min(self.members)
 
 

@@ -30,7 +30,7 @@ from parsl.serialize import serialize, unpack_apply_message
 from parsl.version import VERSION
 
 SIGMA = 0.5
-"""Of the logarithms of times."""
+"""Standard deviation of the logarithms of times."""
 _SECONDS_BETWEEN_LOOKS = 0.25
 _HEARTBEAT = pickle.dumps({"type": "heartbeat"})
 

@@ -18,7 +18,7 @@ _SIGNIFICANT = 2.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training went."""
+    """Outcome of a training."""
 
     seconds: float
     """CPU time from the first step to the end of training [s], validation included."""

@@ -149,7 +149,7 @@ def explained(summary: Summary) -> list[str]:
 
 
 def made_of(summary: Summary) -> list[str]:
-    """How members are combined, why, and the structures that decided it, in sentences."""
+    """Sentences on how members are combined, why, and on the structures that decided it."""
     sentences = []
     if "aggregation" in summary:
         sentences.append(f"The ensemble is {_WAYS[summary['aggregation']]} of its members.")

@@ -21,7 +21,7 @@ from hydragnn_flow.segment import SegmentResult
 
 @dataclass(frozen=True)
 class RunFiles:
-    """All the report needs of a run directory."""
+    """Content of a run directory that the report needs."""
 
     directory: Path
     config: RunConfig

@@ -101,8 +101,7 @@ class Study:
 
     @property
     def about(self) -> dict[str, Any]:
-        """All but the points and the name of the run, which may be moved: if it is the same, so is
-        the study."""
+        """Fields that identify the study: not its points, nor the name of the run, which may be moved."""
         return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
@@ -198,7 +197,7 @@ def verdicts(study: Study) -> list[str]:
 
 
 def _verdict(study: Study, kind: Kind, points: Sequence[Point]) -> str:
-    """Where GCDs stop paying."""
+    """Sentence that says where GCDs stop paying."""
     if len(points) < 2:
         return ""
     efficient = [study.efficiency(point, kind) for point in points]

@@ -1,4 +1,4 @@
-"""How far a run is: its phase, what is planned, and what has come of it so far."""
+"""Stage of a run: its phase, what is planned, and what has come of it so far."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Stage:
     failed: list[int]
     """Numbers of the members that failed for good; trials next in line take their place."""
     has_members: bool = True
-    """Whether the search leads to an ensemble."""
+    """True if the search leads to an ensemble."""
     at_work: Sequence[SegmentResult] = ()
     to_come: Collection[Kind] = ()
     study: optuna.Study | None = None
@@ -54,7 +54,7 @@ class Stage:
 
     @property
     def gcd_time(self) -> pd.DataFrame | None:
-        """Where the time of the GCDs went so far."""
+        """Account of the time of the GCDs so far."""
         return gcd_time([*self.results, *self.at_work], self.to_come)
 
     def __str__(self) -> str:
