@@ -101,7 +101,7 @@ class Study:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Fields that identify the study: not its points, nor the name of the run, which may be moved."""
+        """Fields that identify the study: no points, nor the name of a run that may be moved."""
         return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
