@@ -88,8 +88,8 @@ def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float
 
 
 def _search(axes: Axes, run: RunFiles) -> None:
-    frame, key = run.trials, "Architecture.mpnn_type"
-    types = frame.get(key, frame["state"].map(lambda _: run.config.network_with({}).kind))
+    frame = run.trials
+    types = frame["Architecture.mpnn_type"]
     for kind, colour in zip(sorted({*types.dropna()}), PALETTE, strict=False):
         own = frame[types == kind]
         axes.plot(own["trial"], own["value"], "o", color=colour, ms=6.5, mew=0, label=kind)

@@ -52,10 +52,9 @@ def render(run: RunFiles) -> str:
     directory, summary, pages = RunDirectory(run.directory), run.ensemble, environment()
     script = pages.get_template("page.js").render()
     own = run.trials[run.trials["origin"] == ""]
-    objectives = run.config.search.objectives
+    objectives = run.search.objectives
     complete = best_first(own[own["state"] == "complete"])[value_columns(objectives)[0]]
-    asked: float = getattr(run.config.ensemble, "coverage", 0.0)
-    coverage = summary["coverage"] if summary else asked
+    coverage = summary["coverage"] if summary else run.coverage or 0.0
     spent, targets = stage_of(run.directory).gcd_time, test_targets(run)
     columns = [c for table in (run.graphs, run.nodes) if table is not None for c in table.columns]
     return pages.get_template("report.html.j2").render(
@@ -95,7 +94,7 @@ def pictures(
     estimates = {name: of["measures"] for name, of in measures.items()}
     chosen = {member["trial"] for member in (run.ensemble or {}).get("members", [])}
     # Where nobody asks for errors, a structure is all that they are measured on.
-    segments = run.segments if run.config.search.judges_errors else []
+    segments = run.segments if run.search.judges_errors else []
     parity = [
         embed(accuracy.parity(target, estimates.get(target.name, {})), target.name)
         for target in targets
@@ -103,7 +102,7 @@ def pictures(
     drawn: dict[str, Figure | None] = {
         "coverage": accuracy.coverage(targets, coverage) if targets else None,
         "history": figures.history(run.study, run.trials, chosen),
-        "curves": figures.trial_curves(run.trials, segments, run.config.rungs),
+        "curves": figures.trial_curves(run.trials, segments, run.rungs),
         "gcd_time": None if spent is None else figures.gcd_time_figure(spent),
         **figures.search_figures(run.study, run.trials),
     }

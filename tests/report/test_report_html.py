@@ -180,7 +180,7 @@ def test_reads_all_of_a_finished_run(finished):
     assert [(s.kind, s.number, s.rung) for s in run.segments] == [
         (s["kind"], s["number"], s["rung"]) for s in finished.segments
     ]
-    assert run.config.rungs == (3, 9, 20)
+    assert run.rungs == (3, 9, 20)
     assert run.ensemble is not None and run.graphs is not None and run.nodes is not None
     assert run.graphs.attrs["units"]["energy_mean"] == "eV"
 
