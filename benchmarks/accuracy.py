@@ -21,7 +21,7 @@ from typing import Annotated
 
 import typer
 from model_accuracy import hydragnns, ours
-from model_accuracy.outcome import Row, ratios, remarks, table, train
+from model_accuracy.outcome import Row, ratios, remarks, train
 from model_accuracy.sets import CONTESTS, SETS, prepare
 from peers.hydragnn_package import CannotRun
 from results import Run, peer_commit, say
@@ -69,7 +69,7 @@ def main(
             except (CannotRun, InputError) as error:
                 left_out.append(f"{contest.name}: {error}")
     run.end(
-        [ratios(rows), table(rows, "HydraGNN", "errors")],
+        [ratios(rows)],
         json,
         remarks=[*remarks(rows), *(f"not measured: {what}" for what in left_out)],
         peers=peer_commit(hydragnn),

@@ -8,8 +8,7 @@ members have 30 epochs on public data here. A seed draws the split of the data (
 give a test set, validation alone) and the whole search. Tables are of the test splits. The single
 network is the trial with the best validation criterion, retrained as members are. *Outside* are
 structures of the test split that are compressed, expanded, cut into slabs and clusters, lose atoms,
-gain an element or get atoms too close; where EMT labelled the training data, it labels these too,
-and they count if they are flagged or inside their interval.
+gain an element or get atoms too close.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ import yaml
 from ensemble_quality.outcome import LEVEL, Outcome, outcomes
 from ensemble_quality.outside import Flags, flags
 from model_accuracy.sets import SETS
-from results import REPOSITORY, Cell, Line, Number, Run, Table, line_tables, missed, say
+from results import REPOSITORY, Cell, Line, Number, Run, Table, line_table, say
 
 CONFIGS = {"quickstart": "quickstart", "Si": "mlearn_si", "Ge": "mlearn_si"}
 CONFIGS |= {"acac": "acac", "perov_5": "perov_5"}
@@ -62,13 +61,10 @@ def main(
                 found += outcomes(name, seed, path)
                 if seed == 0:
                     flagged.append(flags(name, path, 1 if quick else 4))
-    lines = judged(found)
     details = {"outcomes": [*map(asdict, found)], "flags": [*map(asdict, flagged)]}
     run.end(
-        [*line_tables(lines), outside(flagged), by_target(found)],
+        [line_table(judged(found)), outside(flagged)],
         json,
-        shown=["lines", "outside"],
-        remarks=missed(lines),
         details=details,
     )
 
@@ -112,7 +108,7 @@ def judged(found: Sequence[Outcome]) -> list[Line]:
         Line("rank correlation of error and error bar, median", rank, at_least=0.4),
         Line("miscalibration areas that chance explains", 100 * sound, "%", at_least=95),
     ]
-    forces = [one for one in found if one.held_by_size]
+    forces = [one for one in found if one.target == "forces"]
     lines += _within("90 % intervals of structures hold", [o for o in found if o not in forces], 2)
     lines += _within("90 % intervals of force components hold", forces, 2)
     return lines
@@ -136,24 +132,6 @@ def outside(flagged: Sequence[Flags]) -> Table:
         ["of structures outside", *(Number(100 * o.flagged / o.outside, "%") for o in flagged)],
     ]
     return Table(["flagged", *(one.set for one in flagged)], shares, "outside")
-
-
-def by_target(found: Sequence[Outcome]) -> Table:
-    """A row for each target of each set: the medians over its campaigns, and their spread."""
-    rows: list[list[Cell]] = []
-    for name, target in dict.fromkeys((one.set, one.target) for one in found):
-        mine = [one for one in found if (one.set, one.target) == (name, target)]
-        held, values = (sum(getattr(one, key) for one in mine) for key in ("held", "values"))
-        figures = [_spread([getattr(o, key) for o in mine]) for key in ("single", "ensemble")]
-        figures += [_spread([100 * one.gain for one in mine], "%")]
-        figures += [_spread([one.spearman for one in mine]), Number(100 * held / values, "%")]
-        rows.append([f"{name}, {target}, {mine[0].unit}", *figures])
-    columns = ("set, target", "best single, MAE", "ensemble", "lower by", "Spearman", "90 % hold")
-    return Table(columns, rows, "sets", "Test splits; median of the campaigns (lowest–highest)")
-
-
-def _spread(values: Sequence[float], unit: str = "") -> Number:
-    return Number(statistics.median(values), unit, min(values), max(values))
 
 
 if __name__ == "__main__":

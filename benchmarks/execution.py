@@ -6,8 +6,7 @@
 `warm` brings segments to their first step on a real Parsl worker that has trained before, beside a
 new process for each trial and beside DeepHyper's queued evaluator, which starts one too; ratios are
 of the CPU time of all processes. `driver` runs a campaign's own loop on workers whose segments end
-at once, beside the same number of Parsl tasks without a campaign. Whole machines are in
-``scale.py``.
+at once. Whole machines are in ``scale.py``.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures import Future
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from execution_race.on_node import end_at_once, to_first_step
@@ -38,10 +37,10 @@ from execution_race.workplace import (
     segments,
     workers_of_this_machine,
 )
-from results import REPOSITORY, Line, Run, line_tables, missed
+from results import REPOSITORY, Line, Run, line_table
 from rich.console import Console
 from search_race.engines import deephyper_version
-from turns import Turns, take_turns
+from turns import take_turns
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
@@ -53,7 +52,6 @@ from hydragnn_flow.segment import SegmentResult, SegmentSpec
 
 ROWS = ("warm", "driver")
 _OURS, _FRESH, _EVALUATOR = "a warm worker", "a new process each", "DeepHyper's queued evaluator"
-_ALONE = "tasks alone"
 # In each turn, so that the CPU time is much more than a tick of the system's clock.
 _SEGMENTS = 5
 
@@ -146,23 +144,11 @@ def driver(folder: Path, workers: int, trials: int, rounds: int) -> list[Line]:
             cpu.append(1e3 * (cpu_seconds(this) - before) / trials)
             return (time.monotonic() - begin) / trials
 
-        def alone() -> float:
-            running: set[Future[Any]] = set()
-            (host,) = pool.hosts()
-            begin = time.monotonic()
-            for _ in range(trials):
-                if len(running) == workers:
-                    _, running = wait(running, return_when=FIRST_COMPLETED)
-                running.add(pool.submit(os.getpid, manager=host.name))
-            wait(running)
-            return (time.monotonic() - begin) / trials
-
-        found: Turns = take_turns({"driver": campaign, _ALONE: alone}, rounds)
+        found = take_turns({"driver": campaign}, rounds)
     what, measured = f"{workers} GCDs, {trials:,} segments that end at once", cpu[1:]
     spread = min(measured), max(measured)
     return [
         Line(what, found.rate("driver"), "1/s", at_least=300.0),
-        found.line(what, "driver", _ALONE, "1/s", is_detail=True),
         Line("CPU time of the driver for a trial", median(measured), "ms", spread=spread),
     ]
 
@@ -191,9 +177,9 @@ def main(
             lines += driver(folder / "driver", *((2, 12, 1) if quick else (64, 2_000, 3)))
     remarks = [] if deephyper else ["not measured: DeepHyper, whose Python --deephyper would name"]
     run.end(
-        line_tables(lines),
+        [line_table(lines)],
         json,
-        remarks=[*missed(lines), *remarks],
+        remarks=remarks,
         peers=deephyper_version(deephyper),
     )
 

@@ -8,10 +8,8 @@ one thread: the ratio is of graphs per CPU-second. A training step is loss, grad
 HydraGNN's by its own ``train``, called once for all steps of a turn, ours as the Trainer takes it,
 with clipping of the gradient, averaging of the weights and looks at the loss. HydraGNN is spared
 the DDP in which its examples put a model for one process too, and the neighbour search of its
-SchNet. Memory is what building a network and two steps add, each side in a process of its own.
-
-The mode `attention` is a potential of clusters with HydraGNN's EquivariantTransformer, of one head.
-Without a checkout of HydraGNN our own figures remain; `benchmarks/README.md` says how to get one.
+SchNet. Without a checkout of HydraGNN our own figures remain in the file; `benchmarks/README.md`
+says how to get one.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 import typer
@@ -33,7 +31,7 @@ from model_race.sides import Ours, Side
 from peers.hydragnn_model import HydraGNNModel
 from peers.hydragnn_package import CannotRun
 from results import Cell, Run, Table, peer_commit, say
-from turns import CannotMeasure, Turns, in_fresh_process, memory_added, take_turns
+from turns import Turns, take_turns
 
 from hydragnn_flow import GraphStore, InputError
 
@@ -48,113 +46,47 @@ class Row:
     case: Case
     training: Turns
     """CPU-seconds for a graph."""
-    inference: Turns
-    parameters: dict[str, int]
-    memory: dict[str, float]
-    """Resident memory added [MB]."""
 
     @property
-    def missed(self) -> str:
-        """The targets that are missed."""
+    def ratio(self) -> float | None:
+        """Speed of ours over the other side's; None without it."""
         if THEIRS not in self.training.seconds:
-            return ""
-        slow = self.training.ratio(OURS, THEIRS).value < TARGETS[self.case.mpnn_type]
-        large = self.memory.get(OURS, 0.0) > self.memory.get(THEIRS, float("inf"))
-        return ", ".join(["speed"] * slow + ["memory"] * large)
+            return None
+        return self.training.ratio(OURS, THEIRS).value
 
 
 def measure(
     case: Case, store: Path, rounds: int, seconds: float, hydragnn: Path | None, left_out: list[str]
 ) -> Row:
     """Measure whichever sides there are."""
-    sides: dict[str, Side] = {}
-    memory: dict[str, float] = {}
+    turns = {}
     for name in [OURS, THEIRS] if hydragnn else [OURS]:
         try:
-            sides[name] = build(name, store, case, case.batch_size, hydragnn)
-            memory[name] = in_fresh_process(peak_memory, name, store, case, hydragnn)
-        except (CannotMeasure, CannotRun, InputError) as error:
+            side = build(name, store, case, hydragnn)
+            turns[name] = partial(_turn, side.train, seconds)
+        except (CannotRun, InputError) as error:
             left_out.append(f"{case.name}, {name}: {error}")
-
-    def turns(work: dict[str, Callable[[float], int]]) -> Turns:
-        contenders = {name: partial(_turn, one, seconds) for name, one in work.items()}
-        return take_turns(contenders, rounds)
-
-    return Row(
-        case,
-        turns({name: side.train for name, side in sides.items()}),
-        turns({name: side.predict for name, side in sides.items()}),
-        {name: side.parameters for name, side in sides.items()},
-        memory,
-    )
+    return Row(case, take_turns(turns, rounds))
 
 
-def build(name: str, store: Path, case: Case, batch_size: int, hydragnn: Path | None) -> Side:
+def build(name: str, store: Path, case: Case, hydragnn: Path | None) -> Side:
     """Make one side ready."""
     if name == OURS or hydragnn is None:
-        return Ours(store, case, batch_size)
+        return Ours(store, case, BATCH)
     split = GraphStore.open(store)["trainset"]
     graphs = [split[index] for index in range(len(split))]
-    return HydraGNNModel(hydragnn, graphs, network(case, batch_size))
+    return HydraGNNModel(hydragnn, graphs, network(case))
 
 
-def peak_memory(name: str, store: Path, case: Case, hydragnn: Path | None) -> float:
-    """Peak memory that building one side and two training steps add to a process [MB].
-
-    A step of one graph goes before, so that imports and the libraries' buffers do not count.
-    """
-    build(name, store, case, 1, hydragnn).train(0)
-
-    def work() -> Side:
-        side = build(name, store, case, case.batch_size, hydragnn)
-        side.train(0)
-        side.train(0)
-        return side
-
-    return memory_added(work)
-
-
-def tables(rows: list[Row]) -> list[Table]:
-    """Ratios of all types, and a table of figures for each mode."""
+def table(rows: list[Row]) -> Table:
+    """Ratios of all types, a row for each mode."""
     types = list(dict.fromkeys(row.case.mpnn_type for row in rows))
-    modes = [mode for mode in MODES if any(row.case.mode == mode for row in rows)]
-    summary: list[list[Cell]] = []
-    for mode in modes:
-        of_mode = {row.case.mpnn_type: row for row in rows if row.case.mode == mode}
-        both = {n for n, row in of_mode.items() if THEIRS in row.training.seconds}
-        ratios = {n: of_mode[n].training.ratio(OURS, THEIRS).value for n in both}
-        summary.append([mode, *(ratios.get(name) for name in types)])
-    summary.append(["target: at least", *(TARGETS[name] for name in types)])
-    columns = ["type"]
-    for what in ("training [graphs/CPU-s]", "inference [graphs/CPU-s]", "memory [MB]", "weights"):
-        columns += [what, THEIRS]
-    return [
-        Table(["", *types], summary, "training", "Our training steps over HydraGNN's"),
-        *(
-            Table(columns, [_figures(row) for row in rows if row.case.mode == mode], mode, mode)
-            for mode in modes
-        ),
-    ]
-
-
-def _figures(row: Row) -> list[Cell]:
-    cells: list[Cell] = [row.case.mpnn_type]
-    for turns in (row.training, row.inference):
-        cells += [turns.rate(name) if name in turns.seconds else None for name in (OURS, THEIRS)]
-    cells += [row.memory.get(OURS), row.memory.get(THEIRS)]
-    return [*cells, row.parameters.get(OURS), row.parameters.get(THEIRS)]
-
-
-def remarks(rows: list[Row]) -> list[str]:
-    """Sentences about missed targets and slower predictions."""
-    wrong = [f"{row.case.name} ({row.missed})" for row in rows if row.missed]
-    slower = [
-        row.case.name
-        for row in rows
-        if THEIRS in row.inference.seconds and row.inference.ratio(OURS, THEIRS).value < 1
-    ]
-    found = {"targets missed": wrong, "predictions slower than HydraGNN's": slower}
-    return [f"{what}: {'; '.join(names)}" for what, names in found.items() if names]
+    cells: list[list[Cell]] = []
+    for mode in dict.fromkeys(row.case.mode for row in rows):
+        ratios = {row.case.mpnn_type: row.ratio for row in rows if row.case.mode == mode}
+        cells.append([mode, *map(ratios.get, types)])
+    cells.append(["target: at least", *(TARGETS[name] for name in types)])
+    return Table(["", *types], cells, "training", "Our training steps over HydraGNN's")
 
 
 def main(
@@ -162,7 +94,7 @@ def main(
         Path | None, typer.Option(help="Checkout of HydraGNN to compare with.", exists=True)
     ] = None,
     only: Annotated[list[str] | None, typer.Option(help=f"Types, of {', '.join(TARGETS)}.")] = None,
-    mode: Annotated[Mode | None, typer.Option(help="Heads, forces, attention; or all.")] = None,
+    mode: Annotated[Mode | None, typer.Option(help="Heads, forces, or both.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A step or two of each.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
 ) -> None:
@@ -178,22 +110,18 @@ def main(
             say(case.name)
             store = write_alloys(Path(folder), batches * BATCH, case)
             rows.append(measure(case, store, rounds, seconds, hydragnn, left_out))
+    missed = [r.case.name for r in rows if r.ratio and r.ratio < TARGETS[r.case.mpnn_type]]
     run.end(
-        tables(rows),
+        [table(rows)],
         json,
-        remarks=[*remarks(rows), *(f"not measured: {what}" for what in left_out)],
+        remarks=[
+            *([f"targets missed: {'; '.join(missed)}"] if missed else []),
+            *(f"not measured: {what}" for what in left_out),
+        ],
         peers=peer_commit(hydragnn),
         settings={"rounds": rounds, "seconds": seconds, "batches": batches},
-        details=[_details(row) for row in rows],
+        details={row.case.name: row.training.seconds for row in rows},
     )
-
-
-def _details(row: Row) -> dict[str, Any]:
-    return {
-        "case": row.case.name,
-        "training, seconds for a graph": row.training.seconds,
-        "inference, seconds for a graph": row.inference.seconds,
-    }
 
 
 def _turn(work: Callable[[float], int], seconds: float) -> float:

@@ -20,7 +20,7 @@ def render(page: str) -> str:
     def shown(found: re.Match[str]) -> str:
         result = Result.read(FOLDER / f"{found[2]}.json")
         commands = ", ".join(f"`{command}`" for command in result.command.splitlines())
-        return f"{found[1]}\n{commands}\n\n{result.markdown(whole=False)}\n{found[3]}"
+        return f"{found[1]}\n{commands}\n\n{result.markdown()}\n{found[3]}"
 
     return MARK.sub(shown, page)
 

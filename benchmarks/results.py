@@ -6,7 +6,7 @@ A program makes a :class:`Run` before it measures, and ends it with its tables::
     ...
     run.end([Table(("path", "ratio"), rows)], json, details={"rounds": rounds})
 
-The page shows the first table, or those that ``shown`` names: the rows that decide.
+The page shows all of them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,9 @@ class Number:
     """Smallest of the turns."""
     high: float | None = None
     """Largest of the turns."""
-    error: float | None = None
-    """Standard error, where the value is a mean."""
 
     def __str__(self) -> str:
         unit = self.unit and f" {self.unit}"
-        if self.error is not None:
-            return f"{_with_error(self.value, self.error)}{unit}"
         if self.low is not None and self.high is not None and self.low < self.high:
             return f"{_digits(self.value)}{unit} ({_digits(self.low)}–{_digits(self.high)})"
         return f"{_digits(self.value)}{unit}"
@@ -106,12 +102,10 @@ class Line:
     at_most: float | None = None
     spread: tuple[float, float] | None = None
     """Smallest and largest of the turns: of the ratio, or of the value without one."""
-    is_detail: bool = False
-    """Whether it is for the file alone."""
 
     @property
     def met(self) -> bool | None:
-        """Whether the target is met; None without one."""
+        """True if the target is met; None without one."""
         judged = self.value if self.ratio is None else self.ratio
         if self.at_least is not None:
             return judged >= self.at_least
@@ -130,24 +124,12 @@ class Line:
         return [self.what, value, beside, ratio, target + " MISSED" * (self.met is False)]
 
 
-def line_tables(lines: Sequence[Line]) -> list[Table]:
-    """The lines as tables, those that the page shows first."""
+def line_table(lines: Sequence[Line]) -> Table:
+    """The lines as a table, without columns that hold nothing."""
     columns = ("what", "measured", "beside", "ratio", "target")
-    kinds: dict[str, list[Sequence[Cell]]] = {"lines": [], "details": []}
-    for line in lines:
-        kinds["details" if line.is_detail else "lines"].append(line.cells())
-    found = []
-    for name, rows in kinds.items():
-        filled = [n for n in range(len(columns)) if any(row[n] not in ("", None) for row in rows)]
-        cells = [[row[n] for n in filled] for row in rows]
-        found += [Table([columns[n] for n in filled], cells, name)] if rows else []
-    return found
-
-
-def missed(lines: Sequence[Line]) -> list[str]:
-    """Sentence that names the targets missed in what the page does not show, if any are."""
-    names = [line.what for line in lines if line.is_detail and line.met is False]
-    return [f"also missed: {'; '.join(names)}"] if names else []
+    rows = [line.cells() for line in lines]
+    filled = [n for n in range(len(columns)) if any(row[n] not in ("", None) for row in rows)]
+    return Table([columns[n] for n in filled], [[row[n] for n in filled] for row in rows], "lines")
 
 
 @dataclass(frozen=True)
@@ -169,10 +151,8 @@ class Result:
     peers: dict[str, str]
     """Version or commit of each peer."""
     quick: bool
-    """Whether too little was measured to judge by."""
+    """True if too little was measured to judge by."""
     tables: list[Table]
-    shown: list[str]
-    """Names of the tables that the page shows."""
     remarks: list[str]
     settings: dict[str, Any] = field(default_factory=dict)
     details: Any = None
@@ -191,9 +171,9 @@ class Result:
         content["tables"] = [Table.from_json(table) for table in content["tables"]]
         return cls(**content)
 
-    def markdown(self, *, whole: bool = True) -> str:
-        """Tables, all or those that the page shows, and remarks, with machine and commit."""
-        parts = [one.markdown() for one in self.tables if whole or one.name in self.shown]
+    def markdown(self) -> str:
+        """Tables and remarks, with machine and commit."""
+        parts = [one.markdown() for one in self.tables]
         if self.remarks:
             parts.append("\n".join(f"- {remark}" for remark in self.remarks))
         if self.quick:
@@ -229,7 +209,6 @@ class Run:
         tables: Sequence[Table],
         path: Path | None,
         *,
-        shown: Sequence[str] = (),
         remarks: Sequence[str] = (),
         peers: Mapping[str, str] | None = None,
         settings: Any = None,
@@ -243,8 +222,6 @@ class Run:
             All that were measured.
         path
             File to write.
-        shown
-            Names of those that the page shows; the first by default.
         remarks
             Sentences below: targets missed, what could not be measured.
         peers
@@ -266,7 +243,6 @@ class Run:
             peers=dict(peers or {}),
             quick=self._quick,
             tables=[*tables],
-            shown=[*(shown or [tables[0].name])],
             remarks=[*remarks],
             settings=dict(settings or {}),
             details=details,
@@ -335,7 +311,7 @@ def _text(cell: Cell) -> str:
 
 
 def _is_numeric(cells: Sequence[Cell]) -> bool:
-    """Whether a column holds numbers and no words."""
+    """Tell a column of numbers from one with words."""
     words = [c for c in cells if isinstance(c, str) and c and not any(map(str.isdigit, c))]
     return not words and any(isinstance(cell, int | float | Number) for cell in cells)
 
@@ -347,14 +323,6 @@ def _digits(value: float) -> str:
         return str(value)
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.0f}" if abs(rounded) >= 100 else f"{value:#.3g}"
-
-
-def _with_error(value: float, error: float) -> str:
-    """Both to the second significant digit of the error."""
-    if not (math.isfinite(error) and error > 0):
-        return f"{_digits(value)} ± {_digits(error)}"
-    decimals = max(0, 1 - math.floor(math.log10(error)))
-    return f"{value:,.{decimals}f} ± {error:,.{decimals}f}"
 
 
 def _finite(content: Any) -> Any:

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 from execution_race.whole_machine import Plan, lines
-from results import Run, line_tables, missed
+from results import Run, line_table
 
 from hydragnn_flow.execution.sites.batch import seconds_between_heartbeats
 
@@ -38,7 +38,7 @@ def main(
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as name:
         found = lines(Path(name).resolve(), plan)
-    run.end(line_tables(found), json, remarks=missed(found), settings=asdict(plan))
+    run.end([line_table(found)], json, settings=asdict(plan))
 
 
 if __name__ == "__main__":

@@ -30,19 +30,19 @@ from results import Cell, Run, Table, say
 from search_race.engines import ENGINES, Clock, deephyper_version, make_engine
 from search_race.functions import DEVELOPMENT, HELD_OUT, Function, load
 
-Regrets = dict[tuple[str, str, str], list[tuple[float, float]]]
-"""Setting, engine, function → regrets half-way and at the end, seed by seed."""
+Regrets = dict[tuple[str, str, str], list[float]]
+"""Setting, engine, function → regrets at the end, seed by seed."""
 _TARGET, _AHEAD = 0.9, 2.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How much is evaluated."""
+    """Amount that is evaluated."""
 
     in_flight: int
     evaluations: int
     seconds: float
-    """How long a trial lasts, the median [s]."""
+    """Median time of a trial [s]."""
     seeds: int
     """Searches of each function by each engine."""
     slow_seeds: int
@@ -67,12 +67,12 @@ _SLOW = ("gp", "deephyper")
 
 def search(
     function: Function, name: str, setting: Setting, seed: int, deephyper: Path | None
-) -> tuple[float, float]:
-    """Regrets of a search half-way and at its end, on slots that always have a trial."""
+) -> float:
+    """Regret of a search at its end, on slots that always have a trial."""
     clock, drawn = Clock(), np.random.default_rng([seed, 1]).lognormal(size=setting.evaluations)
     running: list[tuple[float, int, int]] = []
     params: list[dict[str, object]] = []
-    best, regret, regrets = math.inf, math.inf, []
+    best = regret = math.inf
     with closing(make_engine(name, function, seed, deephyper, clock)) as engine:
 
         def begin(count: int) -> None:
@@ -91,45 +91,44 @@ def search(
             if value < best:
                 best = value
                 regret = max(function.value(params[number]) - function.best, 0.0)
-            regrets.append(regret)
             engine.tell(key, value)
             if len(params) < setting.evaluations:
                 begin(1)
-    return regrets[math.ceil(len(regrets) / 2) - 1], regrets[-1]
+    return regret
 
 
-def relative(found: Regrets, setting: str, engine: str, other: str, place: int) -> dict[str, float]:
+def relative(found: Regrets, setting: str, engine: str, other: str) -> dict[str, float]:
     """Function → mean regret over random search's, on the seeds that another engine has too."""
     means = {}
     for (of, name, function), regrets in found.items():
         theirs = found.get((setting, other, function), [])
         seeds = min(len(regrets), len(theirs))
         if (of, name) == (setting, engine) and seeds:
-            scale = mean(one[place] for one in found[setting, "random", function])
-            means[function] = mean(one[place] for one in regrets[:seeds]) / scale
+            means[function] = mean(regrets[:seeds]) / mean(found[setting, "random", function])
     return means
 
 
-def table(found: Regrets, settings: Sequence[str], place: int, title: str) -> Table:
+def table(found: Regrets, settings: Sequence[str]) -> Table:
     """Mean regret of every engine in every setting, over all functions."""
     rows: list[list[Cell]] = []
     for engine, what in ENGINES.items():
         cells: list[Cell] = []
         for setting in settings:
-            values = [*relative(found, setting, engine, engine, place).values()]
+            values = [*relative(found, setting, engine, engine).values()]
             cells.append(mean(values) if values else None)
         if engine != "random" and any(cell is not None for cell in cells):
             rows.append([f"`{engine}`: {what}", *cells])
-    return Table(["engine", *settings], rows, ("half-way", "end")[place], title)
+    title = "Mean regret at the end, random search 1"
+    return Table(["engine", *settings], rows, "end", title)
 
 
 def verdicts(found: Regrets, settings: Sequence[str]) -> list[str]:
-    """Sentences: `auto` beside the best peer at the end, and beside Optuna's TPE half-way."""
-    said, behind = [], []
+    """Sentence: `auto` beside the best peer of each setting."""
+    said = []
     for setting in settings:
         ratios = {}
         for peer in ("gp", "deephyper", "tpe", "tpe_groups"):
-            ours, theirs = _pair(found, setting, peer, 1)
+            ours, theirs = _pair(found, setting, peer)
             if len(ours) > 1 and max(theirs) > 0:
                 ratios[peer] = mean(ours) / mean(theirs), _verdict(ours, theirs)
         if ratios:
@@ -137,19 +136,14 @@ def verdicts(found: Regrets, settings: Sequence[str]) -> list[str]:
             ratio, verdict = ratios[best]
             missed = ", MISSED" if ratio > _TARGET else ""
             said.append(f"{ratio:.2f} (`{best}`, {verdict}{missed})")
-        for peer in ("tpe", "tpe_groups"):
-            ours, theirs = _pair(found, setting, peer, 0)
-            if len(ours) > 1 and _verdict(ours, theirs) == "behind":
-                behind.append(f"{peer} at {setting}")
     beside = f"`auto` over the best peer, target ≤ {_TARGET:g}"
-    what = {beside: said, "half-way `auto` is behind, MISSED": behind}
-    return [f"{name}: {', '.join(words)}" for name, words in what.items() if words]
+    return [f"{beside}: {', '.join(said)}"] if said else []
 
 
-def _pair(found: Regrets, setting: str, peer: str, place: int) -> tuple[list[float], list[float]]:
+def _pair(found: Regrets, setting: str, peer: str) -> tuple[list[float], list[float]]:
     """Relative regrets of `auto` and a peer, on the functions and seeds that both have."""
-    ours = relative(found, setting, "auto", peer, place)
-    theirs = relative(found, setting, peer, "auto", place)
+    ours = relative(found, setting, "auto", peer)
+    theirs = relative(found, setting, peer, "auto")
     both = [name for name in ours if name in theirs]
     return [ours[name] for name in both], [theirs[name] for name in both]
 
@@ -198,12 +192,11 @@ def main(
                 say(f"{one.name}, {function.name}, {name}")
                 for seed in range(seeds or of_setting):
                     if name != "deephyper" or deephyper is not None:
-                        regrets = search(function, name, one, seed, deephyper)
-                        found[one.name, name, function.name].append(regrets)
-    titles = [f"Mean regret {at}, random search 1" for at in ("half-way", "at the end")]
+                        regret = search(function, name, one, seed, deephyper)
+                        found[one.name, name, function.name].append(regret)
     columns = [one.name for one in chosen]
     run.end(
-        [table(found, columns, place, titles[place]) for place in (1, 0)],
+        [table(found, columns)],
         json,
         remarks=verdicts(found, columns),
         peers=deephyper_version(deephyper),

@@ -4,9 +4,8 @@
 
 Every ratio is of two speeds measured in turns in this run, with a warm page cache and one thread,
 per CPU-second of the process. *numpy.memmap* is the limit: mapped files without a store. HydraGNN's
-``AdiosDataset`` has its arrays in memory (``preload``), its objects (``enable_cache``) or neither
-(from disk); it is not charged for MPI or a ``DataLoader``. Without a checkout of HydraGNN the other
-comparisons remain.
+``AdiosDataset`` has its arrays in memory (``preload``); it is not charged for MPI or a
+``DataLoader``. Without a checkout of HydraGNN the other comparisons remain.
 """
 
 from __future__ import annotations
@@ -20,32 +19,33 @@ from functools import cached_property, partial
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
+import psutil
 import torch
 import typer
 from numpy.typing import NDArray
-from peers import ListOfData, Peer, check_equal
-from peers.hydragnn import NAMES, HydraGNN, Way
+from peers import Peer, check_equal
+from peers.hydragnn import HydraGNN
 from peers.memmap import Memmap
 from random_graphs import random_graphs, tiny_graphs
-from results import Line, Run, line_tables, missed, peer_commit, say
+from results import Line, Run, line_table, peer_commit, say
 from torch_geometric.data import Batch, Data
-from turns import CannotMeasure, in_fresh_process, kib, memory_added, take_turns
+from turns import in_fresh_process, take_turns
 
 from hydragnn_flow import GraphStore, write_store
 from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.plan.epochs import plan_epoch
 
 SPLIT = "trainset"
-_PRELOADED, _PROCESSES = NAMES["preload"], 8
+_PROCESSES = 8
 Epoch = Generator[Batch, None, None]
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How much is measured."""
+    """Amount that is measured."""
 
     graphs: int = 10_000
     """Random graphs of the store that is read in batches."""
@@ -108,43 +108,32 @@ class Bench:
     def memory(self) -> list[Line]:
         """Batches of 128 random graphs from memory."""
         ours = Ours("memory, batches of 128", self.small, "memory")
-        limit = Memmap(self.folder / "memmap", self.graphs)
-        peers = [*self._theirs("preload", "cache"), limit, ListOfData(self.graphs)]
-        return self._race(ours, peers, 128, {_PRELOADED: 8.0, limit.name: 0.8})
+        limit: Peer = Memmap(self.folder / "memmap", self.graphs)
+        return self._race(ours, {**self._theirs(8.0), limit: 0.8}, 128)
 
     def random(self) -> list[Line]:
         """Batches of 32 random graphs from disk."""
         ours = Ours("random from disk, batches of 32", self.small, "random")
-        peers = [*self._theirs("disk", "preload"), ListOfData(self.graphs)]
-        return self._race(ours, peers, 32, {_PRELOADED: 3.0})
+        return self._race(ours, self._theirs(3.0), 32)
 
     def stream(self) -> list[Line]:
         """Batches of 128 graphs, in the order in which a stream shuffles them."""
         ours = Ours("stream, batches of 128", self.small, "stream")
-        peers = [*self._theirs("disk", "preload", "cache"), ListOfData(self.graphs)]
 
         def epoch(rng: np.random.Generator) -> Epoch:
             seed, bounds = int(rng.integers(1 << 30)), ours.split.block_bounds
             steps = plan_epoch(ours.split, Budget(graphs=128), seed, 0, 1, bounds)
             yield from ours.split.batches([step.of_rank(0) for step in steps])
 
-        return self._race(ours, peers, 128, {_PRELOADED: 6.0}, epoch)
-
-    def write(self) -> list[Line]:
-        """Memory that writing 1 GB takes beyond what the process has anyway."""
-        path = self.folder / "large.gs"
-        grown = in_fresh_process(_write, path, self.settings.large)
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 1e6
-        what = f"writing {size / 1e3:.2g} GB, resident memory gained"
-        return [Line(what, grown, "MB", "all of it", size, at_most=100, is_detail=True)]
+        return self._race(ours, self._theirs(6.0), 128, epoch)
 
     def pss(self) -> list[Line]:
         """Memory that processes of one node need for the same data together."""
-        large = self.folder / "large.gs"
-        if not large.exists():
-            self.written(large.name, random_graphs(self.settings.large, seed=2))
+        large = self.written("large.gs", random_graphs(self.settings.large, seed=2))
         data = sum(
-            value.nbytes for graph in random_graphs(self.settings.large, 2) for value in _of(graph)
+            value.nbytes
+            for graph in random_graphs(self.settings.large, seed=2)
+            for value in graph.to_dict().values()
         )
         context, pipes = get_context("spawn"), []
         for _ in range(_PROCESSES):
@@ -156,12 +145,12 @@ class Bench:
         for _ in ("before", "with all of it"):
             for here, _process in pipes:
                 here.recv()
-            totals.append(sum(kib(f"/proc/{p.pid}/smaps_rollup", "Pss") for _, p in pipes))
+            totals.append(sum(psutil.Process(p.pid).memory_full_info().pss for _, p in pipes))
             for here, _process in pipes:
                 here.send("go on")
         for _, process in pipes:
             process.join()
-        value = 1024 * (totals[1] - totals[0]) / data
+        value = (totals[1] - totals[0]) / data
         what = f"memory, {_PROCESSES} processes together"
         return [Line(what, value, "× the data", "a copy each", _PROCESSES, at_most=1.15)]
 
@@ -172,19 +161,18 @@ class Bench:
         what, spread = f"opening {self.settings.tiny:,} graphs", (seconds[0], seconds[-1])
         return [Line(what, seconds[1], "s", at_most=1, spread=spread)]
 
-    def _theirs(self, *ways: Way) -> list[Peer]:
-        """HydraGNN's reader in some ways, where there is a checkout."""
+    def _theirs(self, target: float) -> dict[Peer, float]:
+        """HydraGNN's reader, where there is a checkout, and how often as fast we should be."""
         if self.hydragnn is None:
-            return []
+            return {}
         (shard,) = self.small.glob("*.bp")
-        return [HydraGNN(self.hydragnn, shard, SPLIT, way) for way in ways]
+        return {HydraGNN(self.hydragnn, shard, SPLIT): target}
 
     def _race(
         self,
         ours: Ours,
-        peers: list[Peer],
+        peers: dict[Peer, float],
         size: int,
-        targets: dict[str, float],
         epoch: Callable[[np.random.Generator], Epoch] | None = None,
     ) -> list[Line]:
         """Let all read batches of a size in turns; ours the given epochs if there are any."""
@@ -197,18 +185,13 @@ class Bench:
             contenders[peer.name] = partial(_turn, epochs, rng, self.settings.seconds)
         turns = take_turns(contenders, self.settings.rounds)
         self.rates[ours.name] = turns.seconds
-        unit = "graphs/CPU-s"
         return [
-            turns.line(
-                *(ours.name, ours.name, peer.name, unit),
-                at_least=targets.get(peer.name),
-                is_detail=peer.name not in targets,
-            )
-            for peer in peers
+            turns.line(ours.name, ours.name, peer.name, "graphs/CPU-s", at_least=target)
+            for peer, target in peers.items()
         ]
 
 
-ROWS = ("memory", "random", "stream", "write", "pss", "open")
+ROWS = ("memory", "random", "stream", "pss", "open")
 
 
 def main(
@@ -227,19 +210,16 @@ def main(
     settings = QUICK if quick else Settings()
     run = Run("store", ["adios2", "numpy", "torch", "torch-geometric"], quick=quick)
     lines: list[Line] = []
-    left_out = [] if hydragnn else ["HydraGNN, whose checkout --hydragnn would name"]
     scratch.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         bench = Bench(Path(folder), settings, hydragnn)
         for row in only or ROWS:
-            try:
-                lines += getattr(bench, row)()
-            except CannotMeasure as error:
-                left_out.append(f"{row}: {error}")
+            lines += getattr(bench, row)()
+    remarks = [] if hydragnn else ["not measured: HydraGNN, whose checkout --hydragnn would name"]
     run.end(
-        line_tables(lines),
+        [line_table(lines)],
         json,
-        remarks=[*missed(lines), *(f"not measured: {what}" for what in left_out)],
+        remarks=remarks,
         peers=peer_commit(hydragnn),
         settings=asdict(settings),
         details={"seconds for a graph": bench.rates},
@@ -266,15 +246,6 @@ def _turn(
                 if time.process_time() - start >= seconds:
                     break
     return (time.process_time() - start) / graphs
-
-
-def _of(graph: Data) -> list[Any]:
-    return list(graph.to_dict().values())
-
-
-def _write(path: Path, count: int) -> float:
-    write_store(path.with_name("warm.gs"), {SPLIT: random_graphs(64, seed=1)})
-    return memory_added(lambda: write_store(path, {SPLIT: random_graphs(count, seed=2)}))
 
 
 def _read_everything(pipe: Connection, small: Path, store: Path) -> None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar, cast
 
@@ -16,10 +15,6 @@ import torch
 from results import Line, Number, say
 
 T = TypeVar("T")
-
-
-class CannotMeasure(Exception):
-    """This system does not show what a row needs; the message says what."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Turns:
         return median(self.seconds[name])
 
     def ratio(self, name: str, other: str) -> Number:
-        """How many times as fast as the other: the rounds found the machine the same for both."""
+        """Speed over the other's: the rounds found the machine the same for both."""
         pairs = zip(self.seconds[name], self.seconds[other], strict=True)
         ratios = [theirs / ours for ours, theirs in pairs]
         return Number(median(ratios), "", min(ratios), max(ratios))
@@ -101,38 +96,3 @@ def _alone(pipe: Connection, function: Callable[..., object], arguments: tuple[A
         answer = None, error
     with suppress(BrokenPipeError):  # nobody waits for it any more
         pipe.send(answer)
-
-
-def memory_added(work: Callable[[], object]) -> float:
-    """Resident memory that some work adds to this process at its highest [MB].
-
-    Raises
-    ------
-    CannotMeasure
-        Where the system does not say how much a process uses.
-    """
-    gc.collect()
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # forget the highest so far
-    except OSError as error:
-        raise CannotMeasure(f"/proc/self/clear_refs: {error.strerror}") from None
-    before = kib("/proc/self/status", "VmRSS")
-    kept = work()
-    added = kib("/proc/self/status", "VmHWM") - before
-    del kept
-    return 1.024e-3 * added
-
-
-def kib(file: str, name: str) -> int:
-    """The number after ``name:`` in a file of /proc [KiB].
-
-    Raises
-    ------
-    CannotMeasure
-        Where there is none.
-    """
-    with suppress(OSError):
-        for line in Path(file).read_text(encoding="utf-8").splitlines():
-            if line.startswith(f"{name}:"):
-                return int(line.split()[1])
-    raise CannotMeasure(f"{file} has no {name}")

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
-from hydragnn_flow.report.accuracy import TargetValues, binned
+from hydragnn_flow.report.accuracy import TargetValues
 from hydragnn_flow.report.html import test_targets
 from hydragnn_flow.report.run_files import RunFiles, read_run
 from hydragnn_flow.report.style import (
@@ -88,8 +88,8 @@ def _predictions(upper: Axes, lower: Axes, energy: TargetValues, coverage: float
 
 
 def _search(axes: Axes, run: RunFiles) -> None:
-    frame, key = run.trials, "Architecture.mpnn_type"
-    types = frame.get(key, frame["state"].map(lambda _: run.config.network_with({}).kind))
+    frame = run.trials
+    types = frame["Architecture.mpnn_type"]
     for kind, colour in zip(sorted({*types.dropna()}), PALETTE, strict=False):
         own = frame[types == kind]
         axes.plot(own["trial"], own["value"], "o", color=colour, ms=6.5, mew=0, label=kind)
@@ -116,7 +116,9 @@ def _errors(axes: Axes, forces: TargetValues) -> None:
     axes.plot(std, error, "o", color=BLUE, ms=2, mew=0, alpha=0.25, rasterized=True)
     ends = np.quantile(std, [0.0, 1.0])
     axes.plot(ends, ends, color=SOFT, lw=1.4, label="equal")
-    axes.plot(*binned(error, std), "D-", color=ORANGE, ms=5, lw=1.4, label="root mean square")
+    bins = np.array_split(np.argsort(std), 10)
+    roots = [[np.sqrt(np.mean(of[part] ** 2)) for part in bins] for of in (std, error)]
+    axes.plot(*roots, "D-", color=ORANGE, ms=5, lw=1.4, label="root mean square")
     value_axis(axes, "x", std)
     axes.set(yscale="log", ylim=(ends[0] / 30, None))
     axes.set_yticks([0.001, 0.01, 0.1, 1], ["0.001", "0.01", "0.1", "1"])

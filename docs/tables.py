@@ -36,7 +36,7 @@ from hydragnn_flow.config.search import (
     Patience,
     SearchConfig,
 )
-from hydragnn_flow.config.sources import FORMATS, section_class
+from hydragnn_flow.config.sources import FORMATS, Role, section_class
 from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.execution.options import NodeOptions, Options
 from hydragnn_flow.execution.site import about_site, shipped_sites
@@ -177,7 +177,8 @@ def source_keys() -> str:
     rows: dict[str, list[str]] = {}
     for name in FORMATS:
         for key, field in section_class(name).model_fields.items():
-            if key != "format":
+            # The page describes files of structures once, for all formats.
+            if key not in ("format", *get_args(Role)):
                 rows.setdefault(_row(key, field), []).append(f"`{name}`")
     lines = [f"| {', '.join(names)} {row}" for row, names in rows.items()]
     return _table("formats | key | values | default | meaning", lines)

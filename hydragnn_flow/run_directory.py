@@ -16,13 +16,14 @@ import msgspec
 import yaml
 
 from hydragnn_flow.config import EnsembleConfig, RunConfig
+from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.failed_members import SELECTION
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
-from hydragnn_flow.plain_files import read_json, read_yaml, sound
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
 from hydragnn_flow.segment import VERSION, Kind, SegmentResult
 from hydragnn_flow.versions import versions
 
@@ -189,6 +190,25 @@ class RunDirectory:
             f"members are chosen, so of ensemble only {keys} can be changed, and the other keys "
             f"when search.trials is raised; "
         )
+
+    def config(self) -> RunConfig:
+        """Read the configuration from `run.yaml`.
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, or is that of a function's run.
+        """
+        path = self.path / CONFIG
+        values = read_yaml(path, remedy=FROM_A_COPY)
+        if "objective" in (values.get("search") or {}):
+            raise InputError(
+                f"{path}: search.objective: the run of a function has no networks to report on; "
+                f"look at its trials.csv"
+            )
+        known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
+        config: RunConfig = validate(RunConfig, known, path)
+        return config
 
     def is_extended(self, config: RunConfig) -> bool:
         """True if the configuration has more trials than the ensemble was chosen from."""

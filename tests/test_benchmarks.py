@@ -24,5 +24,4 @@ def test_the_page_shows_every_result():
 @pytest.mark.parametrize("path", RESULTS, ids=lambda path: path.stem)
 def test_a_result_is_of_a_whole_run(path):
     result = Result.read(FOLDER / str(path))
-    assert not result.quick
-    assert {*result.shown} <= {table.name for table in result.tables}
+    assert result.tables and not result.quick

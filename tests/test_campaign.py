@@ -112,12 +112,9 @@ def test_every_segment_ends_once(finished):
         assert [end for _, end in epochs] == [2, 6][: len(epochs)]
 
 
-def test_no_two_trials_shared_a_core(finished):
+def test_no_two_trials_shared_a_core_and_members_shared_the_gcds(finished):
     trials = [r for r in RunDirectory(finished).results() if r.kind == "trial"]
     assert len(trials) >= TRIALS and {result.together for result in trials} == {1.0}
-
-
-def test_members_shared_the_gcds(finished):
     members = [r for r in RunDirectory(finished).results() if r.kind == "member"]
     assert sorted(member.gcds for member in members) == [["0"], ["1"]]
 
@@ -196,18 +193,6 @@ def test_a_copied_run_directory_still_predicts(finished, tmp_path):
     predicted = Ensemble.load(copy).predict([bulk("Pt", cubic=True)])
     assert predicted.graphs is not None
     assert np.isfinite(predicted.graphs["energy_std"]).all()
-
-
-def test_looking_commands(finished):
-    for arguments, expected in (
-        (["status", finished], "validation error"),
-        (["report", finished], "report.html"),
-        (["store", "info", finished / "store.gs"], "trainset"),
-        (["store", "check", finished / "store.gs"], "sound"),
-    ):
-        done = flow(*arguments)
-        assert done.exit_code == 0, done.output
-        assert expected in done.output
 
 
 def test_ensemble_json(finished):

@@ -1,16 +1,13 @@
 """The best evaluations of DeepHyper as configurations that a search begins with."""
 
-import runpy
 import subprocess
 import sys
 from pathlib import Path
 
-import pandas as pd
-import pytest
 import yaml
 from console_cases import changed
 
-from hydragnn_flow.config import RunConfig, load_config
+from hydragnn_flow.config import load_config
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "deephyper_results.py"
 SPACE = {
@@ -56,20 +53,3 @@ def test_what_is_printed_goes_into_the_configuration_the_best_first(tmp_path):
     path.write_text(yaml.safe_dump(values, sort_keys=False))
     enqueued = [dict(one) for one in load_config(path).search.enqueue]
     assert enqueued == BEST and isinstance(enqueued[1]["Architecture.num_filters"], int)
-
-
-@pytest.mark.parametrize("branch", ["", "0.architecture."])
-def test_layers_of_heads_are_found_in_all_branches(tmp_path, branch):
-    """As the scripts of HydraGNN mean it, whether the space enters branches together or not."""
-    head = {"num_headlayers": 2, "dim_headlayers": [8, 8]}
-    branches = [{"type": f"branch-{n}", "architecture": head} for n in range(2)]
-    values = changed("network/Architecture/output_heads", {"node": branches})
-    heads = "Architecture.output_heads.node"
-    values["search"]["space"] = {
-        f"{heads}.num_headlayers": {"int": [1, 2]},
-        f"{heads}.{branch}dim_headlayers": {"choices": [8, 16]},
-    }
-    table = pd.DataFrame({"p:num_headlayers": [1], "p:dim_headlayers": [16], "objective": [-0.5]})
-    best = runpy.run_path(str(SCRIPT))["best"]
-    (found,) = best(table, RunConfig.model_validate(values), "objective")
-    assert list(found.values()) == [1, 16]

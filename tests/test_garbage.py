@@ -1,10 +1,8 @@
 """Garbage collection in a process that keeps millions of objects."""
 
 import gc
-import signal
 import subprocess
 import sys
-import time
 import weakref
 
 import pytest
@@ -56,28 +54,6 @@ def test_no_full_collection_begins_by_itself():
         assert gc.get_stats()[2]["collections"] == times
         del kept
     assert gc.get_threshold() == before
-
-
-def test_a_signal_during_a_collection_is_heard():
-    """Where the collector called a function of ours, its exception would be lost."""
-
-    class Ended(Exception):
-        pass
-
-    def end(*_):
-        raise Ended
-
-    before = signal.signal(signal.SIGALRM, end)
-    kept = [[[number]] for number in range(1_000_000)]
-    try:
-        with collection_of_new() as look, pytest.raises(Ended):
-            signal.setitimer(signal.ITIMER_REAL, 0.01)
-            look()
-            time.sleep(60)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    del kept
 
 
 def test_what_was_left_alone_is_found_at_the_end_of_the_process():

@@ -60,14 +60,7 @@ def test_the_citation_is_of_this_version_and_licence():
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert cited["title"] == project["name"]
     assert cited["version"] == project["version"]
-    assert cited["license"] == project["license"]
-    assert [author["name"] for author in cited["authors"]] == [
-        author["name"] for author in project["authors"]
-    ]
-    [licence] = project["license-files"]
-    text = (REPOSITORY / licence).read_text(encoding="utf-8")
-    assert text.startswith("BSD 3-Clause") and project["license"] == "BSD-3-Clause"
-    assert cited["authors"][0]["name"] in text
+    assert cited["license"] == project["license"] == "BSD-3-Clause"
 
 
 def test_nothing_but_tests_imports_the_conformance_suites():

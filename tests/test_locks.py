@@ -7,8 +7,6 @@ import threading
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from hydragnn_flow import locks
 from hydragnn_flow.locks import Held, Unlockable, is_locked, local_locks, locked
@@ -93,10 +91,3 @@ def test_locks_that_other_nodes_do_not_see_are_found_out(tmp_path, monkeypatch, 
     assert local_locks(Path(path)) == option
     monkeypatch.setattr(locks, "MOUNTS", tmp_path / "not Linux")
     assert local_locks(Path(path)) == ""
-
-
-@given(st.text())
-def test_whatever_the_system_lists_does_no_harm(text):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "read_text", lambda *_, **__: text)
-        assert isinstance(local_locks(Path("/")), str)

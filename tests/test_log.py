@@ -24,23 +24,21 @@ def lines_of(run_directory):
     return (run_directory / FILE).read_text(encoding="utf-8").splitlines()
 
 
-def test_a_line_has_time_level_module_and_message(tmp_path):
-    with driver_log(tmp_path, unexpected):
-        logger.info("asked for %d blocks: %d workers wanted", 2, 16)
-    started, decided, ended = lines_of(tmp_path)
-    assert LINE.fullmatch(decided)
-    assert decided.endswith("INFO    execution.pools.blocks: asked for 2 blocks: 16 workers wanted")
-    assert "driver started: process " in started
-    assert "driver ended: process " in ended
-
-
 def test_what_the_user_is_to_read_is_shown_and_logged(tmp_path):
     shown: list[str] = []
+    package = logging.getLogger("hydragnn_flow")
+    before = package.level, list(package.handlers), package.propagate
+    assert last_lines(tmp_path, 20) == []
     with driver_log(tmp_path, shown.append):
-        logger.info("a detail")
+        logger.info("asked for %d blocks: %d workers wanted", 2, 16)
+        logger.debug("nobody asked")
         tell(logger, "waiting for %s", "2 blocks")
         logger.warning("a worry")
+    assert (package.level, package.handlers, package.propagate) == before
     assert shown == ["waiting for 2 blocks", "a worry"]
+    decided = lines_of(tmp_path)[1]
+    assert LINE.fullmatch(decided)
+    assert decided.endswith("INFO    execution.pools.blocks: asked for 2 blocks: 16 workers wanted")
     assert [line.split()[2] for line in lines_of(tmp_path)] == [
         *("INFO", "INFO", "NOTICE", "WARNING", "INFO")
     ]
@@ -72,15 +70,6 @@ def test_a_later_driver_appends_and_says_why_the_earlier_one_stopped(tmp_path):
     lines = lines_of(tmp_path)
     assert len(lines) == 4
     assert re.search(r"driver stopped: process \d+ on \S+: KeyboardInterrupt", lines[1])
-
-
-def test_nothing_is_logged_before_and_after(tmp_path):
-    package = logging.getLogger("hydragnn_flow")
-    before = package.level, list(package.handlers), package.propagate
-    with driver_log(tmp_path, unexpected):
-        assert logger.isEnabledFor(logging.INFO)
-        assert not logger.isEnabledFor(logging.DEBUG)
-    assert (package.level, package.handlers, package.propagate) == before
 
 
 def test_handlers_of_a_users_script_are_spared(tmp_path, caplog):
@@ -187,10 +176,3 @@ def test_a_name_that_is_no_text_is_escaped(tmp_path, monkeypatch):
         monkeypatch.setattr(logger, "handlers", list(handlers))
         logger.info("%s cannot be read", "trial-\udcff")
     assert r"trial-\udcff cannot be read" in lines_of(tmp_path)[1]
-
-
-def test_the_end_of_a_log_is_found_without_reading_all_of_it(tmp_path):
-    assert last_lines(tmp_path, 20) == []
-    with (tmp_path / FILE).open("w") as file:
-        file.writelines(f"line {number}\n" for number in range(50_000))
-    assert last_lines(tmp_path, 3) == ["line 49997", "line 49998", "line 49999"]

@@ -22,7 +22,6 @@ _FOLDERS = "benchmarks|configs|docs|hydragnn_flow|sites|tests|workflows"
 _FILE = rf"`((?:{_FOLDERS})/[\w./-]+|\w+/[\w/]*\w\.py)`"
 # A class, a method or attribute of one, or a function: `Geometry`, `Search.ask`, `run_segment()`.
 _NAME = r"`([A-Z][a-z]\w*(?:\.\w+)?|[a-z]\w*(?=\(\)))(?:\(\))?`"
-_LINE_LENGTH = 120
 _ABOUT_THE_CODE = ("architecture.md", "CONTRIBUTING.md")
 # What the site `allocation` asks its job for.
 _JOB = {
@@ -133,12 +132,6 @@ def test_make_has_its_targets(line):
         assert re.search(rf"\b{name}\b", makefile)
 
 
-def test_pages_name_files_and_code():
-    """What the following tests look for is found."""
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
-    assert len(re.findall(_FILE, text)) > 20 and len(re.findall(_NAME, text)) > 20
-
-
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_of_the_repository_that_a_page_names_exist(page):
     """Modules may be named by the end of their path, as `campaign/driver.py`."""
@@ -154,15 +147,6 @@ def test_names_of_the_code_on_a_page_are_defined(page):
     if page.name in _ABOUT_THE_CODE:
         for name in re.findall(_NAME, text):
             assert name in names(), name
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_prose_is_wrapped(page):
-    text = page.read_text(encoding="utf-8")
-    for unwrapped in (r"^ *```.*?^ *```$", r"^<!-- (?:result|table): .*?^<!-- end -->$"):
-        text = re.sub(unwrapped, "", text, flags=re.DOTALL | re.MULTILINE)
-    lines = [line for line in text.splitlines() if not line.startswith("|")]
-    assert [line for line in lines if len(line) > _LINE_LENGTH] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

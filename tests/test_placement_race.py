@@ -15,22 +15,6 @@ def store(tmp_path_factory):
     return prepare_store(data, 4.0, None, 0, tmp_path_factory.mktemp("data") / "store.gs")
 
 
-def test_few_trials_use_many_gcds(tmp_path, store):
-    """A GCD each, they would wait for the longest; and what comes first is always the same."""
-    trials, gcds = 40, 256
-    fixed = synthetic.campaign(
-        tmp_path / "fixed", store, trials, gcds, 56.0, sections={"resources": {"gcds": 1}}
-    )
-    free, again = (
-        synthetic.campaign(tmp_path / name, store, trials, gcds, 56.0) for name in ("a", "b")
-    )
-    assert fixed.segments == trials
-    assert fixed.seconds >= max(model.seconds for model in fixed.models)
-    bounds = synthetic.Bounds.of(free.models, gcds)
-    assert bounds.longest_of_any_width <= free.seconds < 0.35 * fixed.seconds
-    assert (free.seconds, free.segments) == (again.seconds, again.segments)
-
-
 @pytest.mark.parametrize("trials", [60, 300])
 def test_no_campaign_is_shorter_than_the_bounds(tmp_path, store, trials):
     gcds = 32

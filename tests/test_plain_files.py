@@ -96,14 +96,10 @@ def test_yaml_that_means_harm_is_refused(tmp_path, monkeypatch, text, says, load
         read_yaml(file, loader)
 
 
-def test_mappings_may_be_merged(tmp_path):
+def test_mappings_may_be_merged_and_values_repeated(tmp_path):
     file = tmp_path / "file.yaml"
     file.write_text("a: &a {b: 1}\nc: {<<: [*a, {d: 2}], e: 3}\n")
     assert read_yaml(file)["c"] == {"b": 1, "d": 2, "e": 3}
-
-
-def test_ordinary_yaml_may_repeat_itself(tmp_path):
-    file = tmp_path / "file.yaml"
     one = [1, 2]
     file.write_text(yaml.safe_dump({"a": one, "b": one}))
     assert "&id001" in file.read_text()

@@ -45,12 +45,9 @@ def test_requests_are_answered_and_silence_is_no_answer(scripted):
 
 
 def test_a_child_has_the_arguments_and_the_environment_it_was_given(scripted):
-    child = scripted('echo "[\\"$*\\", \\"$GIVEN\\", \\"${TAKEN_AWAY-gone}\\"]"')
+    child = scripted('echo "[\\"$*\\", \\"$GIVEN\\", \\"${TAKEN_AWAY-gone}\\"]"; sleep 60')
+    assert os.getsid(child.pid) != os.getsid(0), "Ctrl-C would end it"
     assert child.receive() == ["-m module 7", "a", "gone"]
-
-
-def test_ctrl_c_and_a_lost_terminal_are_for_the_parent_alone(scripted):
-    assert os.getsid(scripted("sleep 600").pid) != os.getsid(0)
 
 
 @pytest.mark.parametrize(
@@ -78,6 +75,8 @@ def test_a_child_is_gone_when_it_is_killed(scripted):
     assert child.was_killed
     assert not psutil.pid_exists(child.pid)
     child.kill()
+    with pytest.raises(ProcessDied, match="killed by SIGKILL"):
+        child.send({})
 
 
 def test_what_a_child_has_started_ends_with_it(scripted):
@@ -89,13 +88,6 @@ def test_what_a_child_has_started_ends_with_it(scripted):
     while is_at_work(started["started"]):
         assert time.monotonic() < give_up
         time.sleep(0.01)
-
-
-def test_a_child_that_was_closed_takes_no_request(scripted):
-    child = scripted("sleep 60")
-    child.close()
-    with pytest.raises(ProcessDied, match="killed by SIGKILL"):
-        child.send({})
 
 
 PARENT = """

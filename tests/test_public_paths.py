@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import importlib
-import inspect
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +10,6 @@ import yaml
 from ase.io import write
 from campaign_cases import CONFIG
 from ensemble_cases import untrained_ensemble
-from page_cases import REPOSITORY
 from segment_cases import NETWORK
 from source_cases import frames
 
@@ -28,72 +23,6 @@ from hydragnn_flow.ensemble import member_folder, recalibrate, write_predictions
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import DriverFile, sole_driver
 from hydragnn_flow.search import JOURNAL, Search, read_trials
-
-
-def public_functions():
-    """Functions, and methods of classes, with all names of the public packages."""
-    text = (REPOSITORY / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    (listed,) = re.findall(
-        r"^PUBLIC := hydragnn_flow .*addprefix hydragnn_flow\., (.*)\)", text, re.M
-    )
-    for package in ("hydragnn_flow", *(f"hydragnn_flow.{name}" for name in listed.split())):
-        module = importlib.import_module(package)
-        for name in getattr(module, "__all__", []):
-            found = getattr(module, name)
-            if not inspect.isclass(found):
-                yield f"{package}.{name}", found
-                continue
-            for key in dir(found):
-                if not key.startswith("_") or key == "__init__":
-                    yield f"{package}.{name}.{key}", getattr(found, key)
-
-
-def is_path_alone(annotation):
-    """Whether an annotation, or a part of one, has a path and no text beside it."""
-    alternatives, waiting = [], [annotation]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, ast.BinOp):
-            waiting += [part.left, part.right]
-        else:
-            alternatives.append(part)
-    names = {part.id for part in alternatives if isinstance(part, ast.Name)}
-    inside = [
-        part.slice
-        for part in alternatives
-        if isinstance(part, ast.Subscript) and ast.unparse(part.value) != "Callable"
-    ]
-    elements = [
-        e for part in inside for e in (part.elts if isinstance(part, ast.Tuple) else [part])
-    ]
-    return ("Path" in names and "str" not in names) or any(map(is_path_alone, elements))
-
-
-def refused(function):
-    """Parameters of a function of this package that want a path and take no text."""
-    function = inspect.unwrap(getattr(function, "__func__", function))
-    if not Path(getattr(getattr(function, "__code__", None), "co_filename", "<string>")).exists():
-        return []  # made for a dataclass, or no function
-    return [
-        name
-        for name, annotation in function.__annotations__.items()
-        if name != "return"
-        and isinstance(annotation, str)  # as in all of this package's files
-        and is_path_alone(ast.parse(annotation, mode="eval").body)
-    ]
-
-
-def test_no_public_function_wants_a_path_of_one_type():
-    functions = [*public_functions()]
-    assert len(functions) > 150
-    assert {name: found for name, function in functions if (found := refused(function))} == {}
-
-
-def test_a_function_that_wants_one_is_found():
-    def wrong(one: Path, rest: list[Path] | None, right: str | Path, on: dict[str, Path]) -> Path:
-        return one
-
-    assert refused(wrong) == ["one", "rest", "on"]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The run directory belongs to one configuration and loses no record."""
 
+import copy
 import json
 import stat
 from dataclasses import replace
@@ -49,38 +50,14 @@ def refusal(call):
     return str(caught.value)
 
 
-def test_the_directory_is_private(directory):
-    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
-    directory.path.chmod(0o755)
-    directory.record_start(CONFIG)
-    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
-
-
-def test_run_yaml_holds_the_configuration_and_the_versions(directory):
+def test_run_yaml_holds_the_configuration_and_the_versions_in_a_private_directory(directory):
     values = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
     versions, started = values.pop("versions"), values.pop("started")
     assert len(started) == 1
     assert values.pop("commands") == ["hydragnn-flow run 'a b.yaml'"]
     assert RunConfig.model_validate(values) == CONFIG
+    assert stat.S_IMODE(directory.path.stat().st_mode) == 0o700
     assert {"torch", "optuna", "parsl", "hydragnn_flow"} <= versions.keys()
-
-
-def test_run_yaml_is_parsed_once_unless_it_is_replaced(directory, monkeypatch):
-    parsed: list[str] = []
-    load = yaml.load
-    monkeypatch.setattr(
-        yaml, "load", lambda text, loader: parsed.append(text) or load(text, loader)
-    )
-    again = RunDirectory(directory.path)
-    again.check(CONFIG)
-    assert not again.is_complete(CONFIG)
-    assert not again.is_extended(CONFIG)
-    again.record_start(CONFIG)
-    assert len(parsed) == 1
-    directory.record_start(CONFIG)  # by another driver
-    again.check(CONFIG)
-    assert again.wall_seconds() > 0
-    assert len(parsed) == 3
 
 
 def test_wall_time_leaves_out_when_nobody_drove(directory, monkeypatch):
@@ -118,33 +95,24 @@ def test_clearing_keeps_what_is_prepared_and_what_is_not_its_own(tmp_path):
 
 def test_until_the_search_begins_only_the_store_binds(directory):
     directory.journal.unlink()
+    directory.check(configured(seed=2))
     directory.store.mkdir()
-    network = json.loads(json.dumps(CONFIG.network))
-    network["Training"]["Optimizer"]["learning_rate"] = 0.1
-    directory.check(CONFIG.model_copy(update={"network": network}))
+    directory.check(configured(network=OTHER_NETWORK))
     directory.check(configured(ensemble={"coverage": 0.8}, data={"mode": "random"}))
     message = refusal(lambda: directory.check(configured(seed=2)))
     assert "(seed differs)" in message
 
 
-def test_a_run_stopped_before_it_began_binds_nobody(directory):
-    """A mistake in the configuration, a run stopped at once, the mistake corrected."""
-    directory.journal.unlink()
-    directory.check(configured(seed=2))
-
-
-def test_checking_changes_nothing(tmp_path, directory):
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    directory.check(CONFIG)
-    RunDirectory(tmp_path / "new").check(CONFIG)
-    refusal(lambda: directory.check(configured(seed=2)))
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+OTHER_NETWORK = copy.deepcopy(CONFIG.network)
+OTHER_NETWORK["Training"]["Optimizer"]["learning_rate"] = 0.1
 
 
 @pytest.mark.parametrize(
     ("sections", "key"),
     [
         ({"name": "other"}, "name"),
+        ({"network": OTHER_NETWORK}, "network.Training.Optimizer.learning_rate"),
+        ({"ensemble": {"bootstrap": True}}, "ensemble.bootstrap"),
         ({"seed": 2}, "seed"),
         ({"data": {"split": {"val": 0.2, "test": 0.15}}}, "data.split.val"),
         (
@@ -159,34 +127,19 @@ def test_checking_changes_nothing(tmp_path, directory):
         ),
     ],
 )
-def test_another_configuration_is_refused(sections, key, directory):
-    message = refusal(lambda: directory.check(configured(**sections)))
-    assert message.startswith(str(directory.path / "run.yaml"))
-    assert f"({key} differs)" in message
-
-
-def test_a_key_that_is_new_since_has_its_default(directory):
+def test_another_configuration_is_refused_and_nothing_changed(sections, key, directory):
+    """A key that is new since then has its default; the data may move."""
     file = directory.path / "run.yaml"
     values = yaml.safe_load(file.read_text(encoding="utf-8"))
     del values["ensemble"]["bootstrap"], values["search"]["patience"]
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
     directory.summary.parent.mkdir()
     directory.summary.touch()
-    directory.check(CONFIG)
-    message = refusal(lambda: directory.check(configured(ensemble={"bootstrap": True})))
-    assert "(ensemble.bootstrap differs)" in message
-
-
-def test_another_network_is_refused(directory):
-    network = json.loads(json.dumps(CONFIG.network))
-    network["Training"]["Optimizer"]["learning_rate"] = 0.1
-    other = CONFIG.model_copy(update={"network": network})
-    message = refusal(lambda: directory.check(other))
-    assert "(network.Training.Optimizer.learning_rate differs)" in message
-
-
-def test_the_data_may_move(directory, tmp_path):
-    directory.check(configured(data={"path": str(tmp_path)}))
+    before = {path: path.stat().st_mtime_ns for path in directory.path.rglob("*")}
+    directory.check(configured(data={"path": str(directory.path)}))
+    message = refusal(lambda: directory.check(configured(**sections)))
+    assert message.startswith(str(file)) and f"({key} differs)" in message
+    assert {path: path.stat().st_mtime_ns for path in directory.path.rglob("*")} == before
 
 
 @pytest.mark.parametrize("sections", [{"search": {"trials": 4}}, {"ensemble": {"size": 4}}])
@@ -236,26 +189,20 @@ def test_a_search_that_has_begun_needs_the_earlier_ones_no_more(tmp_path):
     directory.check(CONFIG)
 
 
-def test_a_directory_of_something_else_is_refused(tmp_path):
+def test_a_directory_of_something_else_or_a_damaged_one_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("")
     message = refusal(lambda: RunDirectory(tmp_path).check(CONFIG))
     assert message.startswith(f"{tmp_path}: is not empty")
     file = tmp_path / "thesis.tex"
     assert refusal(lambda: RunDirectory(file).check(CONFIG)).startswith(str(file))
-
-
-def test_what_a_driver_killed_at_the_start_leaves_is_accepted(tmp_path):
-    for name in ("driver.lock", "driver.token", ".run.yaml.17.tmp"):
+    file.unlink()
+    for name in ("driver.lock", "driver.token", ".run.yaml.17.tmp"):  # of a driver killed at once
         (tmp_path / name).write_text("")
     RunDirectory(tmp_path).check(CONFIG)
-
-
-@pytest.mark.parametrize("text", ["", "name: [", "- 1", "search:", "search: [1]"])
-def test_a_damaged_run_yaml_is_refused(text, directory):
-    (directory.path / "run.yaml").write_text(text)
-    message = refusal(lambda: directory.check(CONFIG))
-    assert message.startswith(str(directory.path / "run.yaml"))
-    assert "is damaged (" in message
+    for text in ("", "name: [", "- 1", "search:", "search: [1]"):
+        (tmp_path / "run.yaml").write_text(text)
+        message = refusal(lambda: RunDirectory(tmp_path).check(CONFIG))
+        assert message.startswith(str(tmp_path / "run.yaml")) and "is damaged (" in message
 
 
 def test_results_come_back_as_recorded(directory):
@@ -326,15 +273,6 @@ def test_a_line_is_read_as_it_was_written(directory):
     (segment,) = directory.results()
     assert (segment.joules, segment.steps, segment.step_seconds) == (220.0, 54, 0.05)
     assert segment.to_dict().keys() == json.loads(directory.segments.read_text()).keys()
-
-
-def test_a_network_is_written_once(directory):
-    folder = directory.trial(7)
-    write_network(folder, CONFIG.network)
-    written = json.loads((folder / "config.json").read_text())
-    assert written == {"NeuralNetwork": CONFIG.network}
-    write_network(folder, {})
-    assert json.loads((folder / "config.json").read_text()) == written
 
 
 def test_more_trials_set_the_ensemble_aside(directory):

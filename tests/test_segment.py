@@ -2,7 +2,7 @@
 
 import json
 import pickle
-from dataclasses import FrozenInstanceError, fields, replace
+from dataclasses import FrozenInstanceError, replace
 
 import pytest
 from segment_cases import make_spec, network_with
@@ -42,13 +42,6 @@ def test_a_network_as_json_has_no_key_that_was_not_given():
     written = load_network(network).to_json()
     for section in ("Architecture", "Variables_of_interest", "Training"):
         assert written[section].keys() == network[section].keys()
-
-
-def test_every_field_of_a_result_has_one_owner():
-    owners = (Segment, TrainingOutcome, Place, Forecast)
-    owned = [field.name for owner in owners for field in fields(owner)]
-    assert len(set(owned)) == len(owned)
-    assert {field.name for field in fields(SegmentResult)} == {*owned, "version"}
 
 
 def test_a_result_is_composed_and_stays():

@@ -1,1 +1,1 @@
-"""How the test predictions of an ensemble are judged."""
+"""Judgement of the test predictions of an ensemble."""

@@ -42,17 +42,15 @@ class Outcome:
     held: int
     """Values inside their 90 % intervals."""
     values: int
-    held_by_size: list[tuple[int, int]]
-    """The same for the quarters of forces by norm, (held, of so many); empty for other targets."""
 
     @property
     def gain(self) -> float:
-        """By how much the ensemble's error is below the single network's, as a fraction of it."""
+        """Fraction by which the ensemble's error is below the single network's."""
         return 1 - self.ensemble / self.single
 
     @property
     def beats_all(self) -> bool:
-        """Whether the ensemble is not worse than any of its members."""
+        """True if no member is better than the ensemble."""
         return self.ensemble <= min(self.members)
 
 
@@ -103,10 +101,6 @@ def _outcome(
     numbers = [member["member"] for member in summary["members"]]
     members = [float(np.abs(columns[f"member_{k}"] - reference).mean()) for k in numbers]
     size = [np.linalg.norm(array, axis=1) for array in (error, std)]
-    by_size = []
-    if reference.shape[1] > 1:
-        quarters = np.array_split(np.argsort(np.linalg.norm(reference, axis=1)), 4)
-        by_size = [(int(inside[rows].sum()), int(inside[rows].size)) for rows in quarters]
     return Outcome(
         *about,
         structures,
@@ -118,7 +112,6 @@ def _outcome(
         area_limit=area_of_perfect(structures),
         held=int(inside.sum()),
         values=int(inside.size),
-        held_by_size=by_size,
     )
 
 

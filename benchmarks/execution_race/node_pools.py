@@ -30,7 +30,7 @@ from parsl.serialize import serialize, unpack_apply_message
 from parsl.version import VERSION
 
 SIGMA = 0.5
-"""Of the logarithms of times."""
+"""Standard deviation of the logarithms of times."""
 _SECONDS_BETWEEN_LOOKS = 0.25
 _HEARTBEAT = pickle.dumps({"type": "heartbeat"})
 
@@ -70,7 +70,7 @@ class Nodes:
         self._sockets = [self._connected(context, name, given) for name in self._names]
         self._ends: list[_End] = []
         self._busy, self._most = [0] * count, [0] * count
-        self._at_work = self._open = self._took = self._gave = 0
+        self._at_work = self._open = self._took = 0
         self._idle_seconds = self._busy_seconds = 0.0
         self._heard = time.monotonic()
 
@@ -137,10 +137,9 @@ class Nodes:
         self._sockets[end.node].send(end.result)
         self._busy[end.node] -= 1
         self._at_work -= 1
-        self._gave += 1
 
     def _write(self) -> None:
-        names = ("open", "took", "gave", "idle_seconds", "busy_seconds")
+        names = ("open", "took", "idle_seconds", "busy_seconds")
         line = {"time": time.time(), "nodes": len(self._sockets)}
         line |= {name: getattr(self, f"_{name}") for name in names}
         with self._statistics.open("a", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec
 
 
 def end_at_once(node: Node, groups: Sequence[Rank]) -> list[SegmentResult]:
-    """In place of `run_ranks`: results of segments that did nothing; the best rate is 1e-3."""
+    """Stand in for `run_ranks`: results of segments that did nothing; the best rate is 1e-3."""
     found, now = [], time.time()
     for spec in [group.segment for group in groups]:
         loss = abs(spec.network.Training.Optimizer.learning_rate - 1e-3) + 1.0 / spec.until_epoch

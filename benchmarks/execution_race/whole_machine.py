@@ -27,7 +27,7 @@ from parsl.providers import LocalProvider
 from results import Line, say
 from rich.console import Console
 
-from execution_race.workplace import config, cpu_seconds, family
+from execution_race.workplace import config, cpu_seconds
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
@@ -90,13 +90,8 @@ def _filled(run: _Run, plan: Plan) -> list[Line]:
     say(f"{plan.nodes:,} nodes come")
     run.until(lambda now: now.nodes == plan.nodes and now.took > 0)
     say(f"{plan.workers:,} GCDs get a segment each")
-    begin = run.now()
     end = run.until(lambda now: now.open >= plan.workers)
-    rate = (end.took - begin.took) / (end.time - begin.time)
-    return [
-        Line(f"{plan.workers:,} GCDs: full after", end.time - run.began, "s"),
-        Line("segments given out while it fills", rate, "1/s", at_least=400, is_detail=True),
-    ]
+    return [Line(f"{plan.workers:,} GCDs: full after", end.time - run.began, "s")]
 
 
 def _watched(run: _Run, plan: Plan) -> list[Line]:
@@ -106,24 +101,13 @@ def _watched(run: _Run, plan: Plan) -> list[Line]:
     run.until(lambda now: now.time > full + plan.median / 2)
     begin, cpu = run.now(), run.cpu_seconds()
     end = run.until(lambda now: now.time > begin.time + plan.steady)
-    spent = {name: after - cpu[name] for name, after in run.cpu_seconds().items()}
-    seconds = end.time - begin.time
+    spent, seconds = run.cpu_seconds() - cpu, end.time - begin.time
     idle = end.idle_seconds - begin.idle_seconds
     share = idle / (idle + end.busy_seconds - begin.busy_seconds)
-    driver, interchange = run.processes()
     return [
-        Line("segments that end", (end.gave - begin.gave) / seconds, "1/s", is_detail=True),
         Line("GCD time between segments of ten minutes", 100 * share, "%", at_most=2),
-        Line("CPU of the driver", 100 * spent["driver"] / seconds, "% of a core", at_most=60),
-        Line(
-            *("CPU of the interchange", 100 * spent["interchange"] / seconds, "% of a core"),
-            is_detail=True,
-        ),
-        Line("memory of the driver", driver.memory_info().rss / 2**30, "GiB", at_most=4),
-        Line(
-            *("memory of the interchange", interchange.memory_info().rss / 2**30, "GiB"),
-            is_detail=True,
-        ),
+        Line("CPU of the driver", 100 * spent / seconds, "% of a core", at_most=60),
+        Line("memory of the driver", run.driver().memory_info().rss / 2**30, "GiB", at_most=4),
     ]
 
 
@@ -136,24 +120,18 @@ def _lost_block(run: _Run, plan: Plan) -> list[Line]:
     noticed = time.time()
     each = plan.workers // plan.blocks
     run.until(lambda _: any(run.took(block) >= each for block in run.blocks() - before))
-    again = time.time() - noticed
-    return [
-        Line("an eighth of the nodes is lost: noticed after", noticed - killed, "s", at_most=90),
-        Line("others run in their place after", again, "s", at_most=60, is_detail=True),
-    ]
+    what = "an eighth of the nodes is lost: noticed after"
+    return [Line(what, noticed - killed, "s", at_most=90)]
 
 
 def _lost_driver(run: _Run, plan: Plan) -> list[Line]:
     say("the driver is lost, and begins again")
-    answered = run.kill()
-    known = sum(result["status"] == "ok" for result in run.results())
+    run.kill()
     run.start()
     ready = run.ready()
     run.until(lambda now: now.open >= plan.workers)
     return [
         Line("the driver is lost: another knows all after", ready - run.began, "s", at_most=60),
-        Line("ended, and not on record", answered - known, is_detail=True),
-        Line("all of it runs again after", time.time() - run.began, "s", is_detail=True),
         Line("segments done twice", run.done_twice(), at_most=0),
     ]
 
@@ -167,7 +145,6 @@ class _Now:
     open: int
     """GCDs that have had a segment."""
     took: int
-    gave: int
     idle_seconds: float
     busy_seconds: float
 
@@ -177,7 +154,6 @@ class _Run:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self._folder, self._plan = folder, plan
-        self._answered = 0
         self.began = 0.0
         """Unix time at which the last driver was started [s]."""
 
@@ -207,8 +183,8 @@ class _Run:
                 stderr=output,
             )
 
-    def kill(self) -> int:
-        """Kill the driver and then all nodes; returns the segments that these had answered."""
+    def kill(self) -> None:
+        """Kill the driver and then all nodes."""
         self._driver.kill()
         self._driver.wait()
         for pid in self.blocks():
@@ -217,7 +193,6 @@ class _Run:
         give_up = time.monotonic() + _SECONDS_TO_END
         while time.monotonic() < give_up and any(map(self._is_named, psutil.process_iter())):
             time.sleep(0.1)
-        return self._answered
 
     def _is_named(self, process: psutil.Process) -> bool:
         with suppress(psutil.Error):
@@ -229,7 +204,6 @@ class _Run:
         file = self.statistics / f"{pid}.jsonl"
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        self._answered += self._said(file).get("gave", 0)
         file.unlink()
 
     def until(self, condition: Callable[[_Now], bool]) -> _Now:
@@ -256,7 +230,7 @@ class _Run:
             if said.get("time", 0.0) < time.time() - 5.0:
                 said["nodes"] = 0  # they are gone
             total.update(said)
-        names = ("nodes", "open", "took", "gave", "idle_seconds", "busy_seconds")
+        names = ("nodes", "open", "took", "idle_seconds", "busy_seconds")
         return _Now(time.time(), *(total[name] for name in names))
 
     def blocks(self) -> set[int]:
@@ -272,16 +246,13 @@ class _Run:
         said: dict[str, Any] = json.loads(_last_line(file) or b"{}")
         return said
 
-    def processes(self) -> tuple[psutil.Process, psutil.Process]:
-        """The driver, and the interchange it has started."""
-        driver, *others = family(self._driver.pid)
-        (interchange,) = (other for other in others if "interchange" in " ".join(other.cmdline()))
-        return driver, interchange
+    def driver(self) -> psutil.Process:
+        """The driver's process."""
+        return psutil.Process(self._driver.pid)
 
-    def cpu_seconds(self) -> dict[str, float]:
-        """CPU time up to now of both [s]."""
-        driver, interchange = self.processes()
-        return {"driver": cpu_seconds([driver]), "interchange": cpu_seconds([interchange])}
+    def cpu_seconds(self) -> float:
+        """CPU time of the driver up to now [s]."""
+        return cpu_seconds([self.driver()])
 
     def results(self) -> list[dict[str, Any]]:
         """The segments on record; the last may still be being written."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +40,6 @@ class Kernels:
     """Kernels and copies; on a CPU torch's innermost operations."""
     seconds: float
     """Time in kernels and copies [s]."""
-    costliest: dict[str, float]
-    """Seconds of the kernels that take most, by name [s]."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +52,8 @@ class Row:
     kernels: Kernels
     peak_gib: float
     """Peak memory of the process, or of torch's allocations on the device [GiB]."""
-    cost: NetworkCost
     expected_seconds: float
     """Time of a step that placement expects before anything has been measured [s]."""
-    expected_gib: float
-    """The peak, likewise and without a margin [GiB]."""
 
 
 @dataclass(frozen=True)
@@ -108,10 +102,7 @@ class Course:
             parameter_bytes=4 * cost.parameters,
         )
         expected = costs.estimate(case.mpnn_type, work, 1)
-        memory = expected.uncorrected_memory_gib
-        if self.device.type != "cpu":  # of which torch does not count the libraries' own
-            memory -= self.gcd.process_gib
-        return Row(case, turns, kernels, peak, cost, expected.uncorrected_seconds, memory)
+        return Row(case, turns, kernels, peak, expected.uncorrected_seconds)
 
     def _theirs(self, case: Case, store: Path) -> dict[str, Side]:
         if self.hydragnn is None:
@@ -172,15 +163,9 @@ def kernels_of(step: Callable[[], object], steps: int, device: torch.device) -> 
         for _ in range(steps):
             step()
         now(device)
-    spent: defaultdict[str, float] = defaultdict(float)
-    launches = 0
-    for event in found.events() or []:
-        if (seconds := _seconds(event, device)) is not None:
-            launches += 1
-            spent[event.name] += seconds
-    costliest = sorted(spent, key=lambda name: spent[name], reverse=True)[:12]
-    by_name = {name[:80]: spent[name] / steps for name in costliest}
-    return Kernels(launches / steps, sum(spent.values()) / steps, by_name)
+    timed = [_seconds(event, device) for event in found.events() or []]
+    seconds = [one for one in timed if one is not None]
+    return Kernels(len(seconds) / steps, sum(seconds) / steps)
 
 
 def _seconds(event: Any, device: torch.device) -> float | None:

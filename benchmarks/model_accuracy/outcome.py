@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from statistics import mean, stdev
 
-from results import Cell, Number, Table
+from results import Cell, Table
 
 from model_accuracy.sets import SETS
 
@@ -18,7 +18,7 @@ _SIGNIFICANT = 2.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a training went."""
+    """Outcome of a training."""
 
     seconds: float
     """CPU time from the first step to the end of training [s], validation included."""
@@ -53,27 +53,15 @@ def train(row: Row, ours: Train, theirs: Train | None, seeds: int) -> None:
             row.ours.append(first.result())
 
 
-def table(rows: Sequence[Row], peer: str, name: str) -> Table:
-    """A line for each error of each row, with a heading for the other side."""
-    lines: list[list[Cell]] = []
-    for row in rows:
-        for number, measure in enumerate(SETS[row.set].measures):
-            ours, theirs = _values(row.ours, number), _values(row.theirs, number)
-            cells = [_mean(ours, row.ours), _mean(theirs, row.theirs)]
-            lines.append([row.name, str(measure), *cells, _verdict(ours, theirs)])
-    return Table(["network", "error", "ours", peer, ""], lines, name)
-
-
-def ratios(rows: Sequence[Row], target: float = math.inf) -> Table:
-    """Our mean errors over the other side's, at most a target, and which side is ahead."""
+def ratios(rows: Sequence[Row]) -> Table:
+    """Our mean errors over the other side's, and which side is ahead."""
     lines: list[list[Cell]] = []
     for row in [row for row in rows if row.theirs]:
         cells: list[Cell] = [row.name]
         for number, _ in enumerate(SETS[row.set].measures):
             ours, theirs = _values(row.ours, number), _values(row.theirs, number)
             ratio = mean(ours) / mean(theirs) if ours and theirs else math.nan
-            words = [f"{ratio:.2f}", _verdict(ours, theirs), "MISSED" if ratio > target else ""]
-            cells.append(" ".join(filter(None, words)))
+            cells.append(" ".join(filter(None, [f"{ratio:.2f}", _verdict(ours, theirs)])))
         lines.append([*cells, *[None] * (3 - len(cells))])
     return Table(["network", "energy, or property", "forces"], lines, "ratios")
 
@@ -97,12 +85,6 @@ def remarks(rows: Sequence[Row]) -> list[str]:
 def _values(outcomes: Sequence[Outcome], number: int) -> list[float]:
     """An error of those trainings that have one."""
     return [outcome.errors[number] for outcome in outcomes if outcome.errors is not None]
-
-
-def _mean(values: Sequence[float], outcomes: Sequence[Outcome]) -> Cell:
-    if values:
-        return Number(mean(values), error=_error(values) if len(values) > 1 else None)
-    return "NaN" if outcomes else None
 
 
 def _verdict(ours: Sequence[float], theirs: Sequence[float]) -> str:

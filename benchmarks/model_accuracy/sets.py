@@ -29,7 +29,7 @@ class Measure(NamedTuple):
     how: str
     """`rmse` or `mae`."""
     per_atom: bool
-    """Whether the target is divided by the number of atoms."""
+    """True if the target is divided by the number of atoms."""
 
     def __str__(self) -> str:
         return f"{self.target} {self.how.upper()}, {self.unit}"
@@ -67,9 +67,9 @@ class Contest:
     seconds: float
     """CPU time of each training [s]."""
     lengths: bool = False
-    """Whether both get edge lengths as `edge_features`; potentials compute their own."""
+    """True if both get edge lengths as `edge_features`; potentials compute their own."""
     one_hot: bool = False
-    """Whether HydraGNN gets a column for each element instead of the atomic number, as is better
+    """True if HydraGNN gets a column for each element instead of the atomic number, as is better
     for it on a set of many elements."""
 
     @property

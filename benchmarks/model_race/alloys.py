@@ -22,16 +22,14 @@ _LATTICE_CONSTANT = 3.8  # Å, small enough for 20 neighbours within the cutoff
 
 def write_alloys(folder: Path, graphs: int, case: Case) -> Path:
     """A store with a split to train on, for a case; written once for all cases that are alike."""
-    periodic = case.mode != "attention"  # HydraGNN's EquivariantTransformer refuses crystals
-    path = folder / f"{'crystals' if periodic else 'clusters'}-{case.columns}.gs"
+    path = folder / f"crystals-{case.columns}.gs"
     if path.exists():
         return path
     rng = np.random.default_rng(0)
     names = ["atomic_number", *(f"random_{column}" for column in range(1, case.columns))]
-    drawn = (_graph(rng, case.columns, periodic) for _ in count())
-    # Neighbours equally near are all kept; such a crystal is drawn anew, so that 20 means 20. Atoms
-    # at the surface of a cluster have fewer.
-    even = (g for g in drawn if g.num_edges == NEIGHBOURS * _ATOMS or not periodic)
+    drawn = (_graph(rng, case.columns) for _ in count())
+    # Neighbours equally near are all kept; such a crystal is drawn anew, so that 20 means 20.
+    even = (graph for graph in drawn if graph.num_edges == NEIGHBOURS * _ATOMS)
     made = list(islice(even, graphs))
     targets = {"energy": ("graph", 1, "eV"), "energy_per_atom": ("graph", 1, "eV/atom")}
     targets["forces"] = ("node", 3, "eV/Å")
@@ -49,11 +47,10 @@ def write_alloys(folder: Path, graphs: int, case: Case) -> Path:
     return path
 
 
-def _graph(rng: np.random.Generator, columns: int, periodic: bool) -> Data:
+def _graph(rng: np.random.Generator, columns: int) -> Data:
     atoms: ase.Atoms = bulk("Cu", "fcc", a=_LATTICE_CONSTANT, cubic=True) * (2, 2, 2)
     atoms.symbols = rng.choice(np.array(["Cu", "Au"]), size=_ATOMS)
     atoms.positions += rng.normal(0, 0.1, (_ATOMS, 3))
-    atoms.pbc = periodic
     make_calculator: Any = EMT  # ASE has no types for it
     calculator = make_calculator()
     calculator.calculate(atoms, ["energy", "forces"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-Mode = Literal["multihead", "potential", "attention"]
+Mode = Literal["multihead", "potential"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 CUTOFF = 5.0
@@ -24,9 +24,6 @@ TARGETS |= {"EGNN": 2.0, "PNA": 2.0, "DimeNet": 4.0}
 # The others take no positions into their messages, and HydraGNN then has no forces to give.
 POTENTIALS = ("SchNet", "EGNN", "PAINN", "PNAEq", "DimeNet", "MACE", "PNAPlus")
 
-# With HydraGNN's EquivariantTransformer.
-ATTENDING = ("SchNet", "PAINN", "PNAEq", "DimeNet", "MACE")
-
 
 @dataclass(frozen=True)
 class Case:
@@ -41,11 +38,6 @@ class Case:
         return f"{self.mpnn_type}, {self.mode}"
 
     @property
-    def batch_size(self) -> int:
-        """Graphs in a step. HydraGNN's attention needs gigabytes for each."""
-        return 4 if self.mode == "attention" else BATCH
-
-    @property
     def columns(self) -> int:
         """Node features that go in.
 
@@ -57,7 +49,7 @@ class Case:
 
 def cases(types: Sequence[str], modes: Sequence[Mode]) -> list[Case]:
     """Every type in every mode that HydraGNN can do."""
-    able = {"multihead": tuple(TARGETS), "potential": POTENTIALS, "attention": ATTENDING}
+    able = {"multihead": tuple(TARGETS), "potential": POTENTIALS}
     return [
         Case(mpnn_type, mode) for mode in modes for mpnn_type in types if mpnn_type in able[mode]
     ]
@@ -94,7 +86,7 @@ def network_of(mpnn_type: str, outputs: Mapping[str, str], *, potential: bool) -
 
 def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
     """The `NeuralNetwork` section of a case."""
-    potential = case.mode != "multihead"
+    potential = case.mode == "potential"
     outputs = {"energy": "node"} if potential else {"energy_per_atom": "graph", "forces": "node"}
     section = network_of(case.mpnn_type, outputs, potential=potential)
     section["Training"]["batch_size"] = batch_size
@@ -109,16 +101,7 @@ def network(case: Case, batch_size: int = BATCH) -> dict[str, Any]:
     if potential:
         # So that both sides compute the same edges.
         architecture |= {"truncated_neighbours": "allow", "graph_pooling": "add"}
-    if case.mode == "attention":
-        scalars = case.mpnn_type in ("SchNet", "DimeNet")
-        architecture |= {
-            "periodic_boundary_conditions": False,
-            "global_attn_engine": "EquivariantTransformer",
-            "global_attn_heads": 1,
-            "equivariant_attn_allow_scalar_only": scalars,
-            "equivariant_attn_require_tensor_coupling": not scalars,
-        }
-    if case.mpnn_type == "SchNet" and case.mode != "potential":
+    if case.mpnn_type == "SchNet" and not potential:
         # Without it HydraGNN's SchNet searches for neighbours anew in every layer.
         architecture["edge_features"] = ["lengths"]
     return section

@@ -1,4 +1,4 @@
-"""Sides of the race: each trains and predicts, batch by batch."""
+"""Sides of the race: each trains, batch by batch."""
 
 from __future__ import annotations
 
@@ -30,9 +30,6 @@ _STEPS = 100_000
 class Side(Protocol):
     """A network, its optimiser, and some batches ready in memory, taken one after the other."""
 
-    parameters: int
-    """Numbers that are trained."""
-
     def train(self, seconds: float) -> int:
         """Take steps (loss, gradient, update) for a number of CPU-seconds; at least one.
 
@@ -41,9 +38,6 @@ class Side(Protocol):
         int
             Graphs of these steps.
         """
-
-    def predict(self, seconds: float) -> int:
-        """Predict for the same batches, forces included in a potential."""
 
 
 class Ours:
@@ -83,7 +77,6 @@ class Ours:
         graphs = GraphStore.open(store, without=("y", "y_loc"))
         self._trainer = _InMemory(spec, graphs, device, World())
         self._trainer.keep()
-        self.parameters = sum(weight.numel() for weight in self._trainer.model.parameters())
 
     def train(self, seconds: float) -> int:
         """See :class:`Side`."""
@@ -104,18 +97,6 @@ class Ours:
         (step, *_), (batch, *_) = self._trainer.plan(0), self._trainer.kept
         self._trainer.model.train()
         self._trainer.train_step(step, batch)
-
-    def predict(self, seconds: float) -> int:
-        """See :class:`Side`."""
-        model = self._trainer.model.eval()
-        graphs, start = 0, time.process_time()
-        with torch.no_grad():
-            for (batch,) in self._trainer.micro_batches(self._trainer.plan(0)):
-                model(batch)
-                graphs += batch.num_graphs
-                if time.process_time() - start >= seconds:
-                    break
-        return graphs
 
 
 class _InMemory(Trainer):

@@ -19,19 +19,6 @@ class Peer(Protocol):
         """The graphs at ``indices``, in that order, as ``Batch.from_data_list`` joins them."""
 
 
-class ListOfData:
-    """All graphs as objects in memory: PyG's fastest way where they fit."""
-
-    name = "list of Data"
-
-    def __init__(self, graphs: Sequence[Data]) -> None:
-        self._graphs = graphs
-
-    def batch(self, indices: NDArray[np.int64]) -> Batch:
-        """See :class:`Peer`."""
-        return Batch.from_data_list([self._graphs[index] for index in indices.tolist()])
-
-
 def check_equal(peer: Peer, graphs: Sequence[Data]) -> None:
     """Check that a peer's batch of the first graphs is the batch of ``graphs``.
 

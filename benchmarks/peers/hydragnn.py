@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +18,14 @@ from torch_geometric.data import Batch
 
 from peers.hydragnn_package import OneProcess, stand_in, stand_in_for_mpi
 
-Way = Literal["preload", "cache", "disk"]
-NAMES: dict[Way, str] = {
-    "preload": "HydraGNN, preload=True",
-    "cache": "HydraGNN, enable_cache=True, second epoch on",
-    "disk": "HydraGNN from disk",
-}
 _READER = "hydragnn.utils.datasets.adiosdataset"
 
 
 class HydraGNN:
     """``AdiosDataset`` and PyG's collation.
+
+    With ``preload`` it holds the arrays in memory and makes objects of them for each batch, as
+    HydraGNN's examples for large data do.
 
     Parameters
     ----------
@@ -38,25 +35,16 @@ class HydraGNN:
         A BP5 file in HydraGNN's layout.
     split
         Name of the split.
-    way
-        Way in which graphs are kept: ``preload`` holds the arrays in memory and makes objects of
-        them for each batch, as HydraGNN's examples for large data do; ``cache`` keeps every object
-        that it has made, its fastest way from the second epoch on; ``disk`` reads each graph.
     """
 
-    def __init__(self, checkout: Path, file: Path, split: str, way: Way) -> None:
-        self.name = NAMES[way]
+    name = "HydraGNN, preload=True"
+
+    def __init__(self, checkout: Path, file: Path, split: str) -> None:
         dataset = load_reader(checkout).AdiosDataset
-        # The first epoch of a cache is read from memory, as nothing is measured of it.
-        options = {"preload": way != "disk", "enable_cache": way == "cache"}
-        self._dataset = dataset(str(file), split, OneProcess(), **options)
+        self._dataset = dataset(str(file), split, OneProcess(), preload=True, enable_cache=False)
         # HydraGNN adds the name of the data set to each graph, a key that no other peer has to
         # make. Without a name it does not.
         self._dataset.dataset_name = None
-        if way == "cache":
-            for index in range(len(self._dataset)):
-                self._dataset[index]
-            self._dataset.data.clear()
 
     def batch(self, indices: NDArray[np.int64]) -> Batch:
         """See :class:`peers.Peer`."""

@@ -65,7 +65,6 @@ class HydraGNNModel:
         # A potential has losses of the energy, the energy per atom and the forces.
         self._losses = 3 if self._potential else len(section["Variables_of_interest"]["type"])
         self._batches = [batch.to(device) for batch in loader]
-        self.parameters = sum(weight.numel() for weight in model.parameters())
 
     def train(self, seconds: float) -> int:
         """See :class:`model_race.sides.Side`: one call of ``train``, as for one long epoch."""
@@ -79,19 +78,6 @@ class HydraGNNModel:
                 num_tasks=self._losses,
                 compute_grad_energy=self._potential,
             )
-        return loader.graphs
-
-    def predict(self, seconds: float) -> int:
-        """See :class:`model_race.sides.Side`."""
-        self._model.eval()
-        loader = _Loader(self._endless(), seconds)
-        for data in loader:
-            if self._potential:
-                data.pos.requires_grad = True
-                self._model.module.energy_force_loss(self._model(data), data, create_graph=False)
-            else:
-                with torch.no_grad():
-                    self._model(data)
         return loader.graphs
 
     def _endless(self) -> Iterator[Batch]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 edges: list[Tensor] = [torch.empty(2, 0, dtype=torch.int64)]
-"""Of the batch that is computed, for a SchNet without edge features.
+"""Edges of the batch that is computed, for a SchNet without edge features.
 
 It looks for neighbours anew in every layer, by a function of PyG that needs pyg-lib. It is given
 these instead, which costs it nothing; without periodic images they are what it would find.

@@ -37,7 +37,7 @@ _TEST_BATCH = 32
 
 @dataclass
 class Trained:
-    """How a training went."""
+    """Outcome of a training."""
 
     model: Any
     """With the best weights, where there are any."""
@@ -49,7 +49,7 @@ class Trained:
     """Least validation loss."""
     best: dict[str, Tensor] = field(default_factory=dict)
     is_nan: bool = False
-    """Whether training ended because the validation loss was NaN."""
+    """True if training ended because the validation loss was NaN."""
 
 
 def train(
@@ -186,7 +186,7 @@ class _Watch:
             raise _Over
 
     def trained(self) -> Trained:
-        """How it went up to now."""
+        """Outcome up to now."""
         self._found.seconds = time.process_time() - self._start
         return self._found
 

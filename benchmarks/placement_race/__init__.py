@@ -1,1 +1,1 @@
-"""How good placement is: the cost model, and later what is simulated and what ran."""
+"""Quality of placement: campaigns that are simulated, and plans beside what ran."""

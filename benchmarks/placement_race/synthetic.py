@@ -9,17 +9,17 @@ from __future__ import annotations
 import heapq
 import math
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from results import run_config
+from results import Line, run_config
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
+from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
@@ -40,6 +40,9 @@ SECONDS_TO_START = 2.0
 WIDEST = 32
 _SHORTEST, _LONGEST = 36.0, 3600.0
 _WIDTHS = (1, 2, 4, 8, 16, 32)
+# Deviation of the logarithms of estimated over true times, and of busy parts.
+_NOISE = 0.2
+_MEMBERS, _SHARE = 15, 4
 # What a trial is known by.
 _NUMBER = "Training.Optimizer.learning_rate"
 CALM = Conditions(node_seconds=0.0, noise=0.0, interference=0.0)
@@ -58,7 +61,7 @@ class Model:
     """Part of a GCD's time that each more of them loses."""
 
     @classmethod
-    def drawn(cls, seed: float, most_gib: float, slower: float = 1.0) -> Model:
+    def drawn(cls, seed: float, most_gib: float) -> Model:
         """The model of a trial, by a number that is its own."""
         chance = random.Random(seed)
         middle = math.log(math.sqrt(_SHORTEST * _LONGEST))
@@ -67,7 +70,7 @@ class Model:
         size = math.log(seconds / _SHORTEST) / math.log(_LONGEST / _SHORTEST)
         size = min(1.0, max(0.0, 0.6 * size + 0.4 * chance.random()))
         busy = min(0.97, max(0.05, 0.05 + 0.62 * size + chance.gauss(0, 0.1)))
-        return cls(slower * seconds, most_gib**size, busy, 0.02 + 0.2 * (1 - busy) ** 2)
+        return cls(seconds, most_gib**size, busy, 0.02 + 0.2 * (1 - busy) ** 2)
 
     @property
     def fewest(self) -> int:
@@ -91,8 +94,8 @@ class Foreseen:
     A trial's own time rules once it has been at work.
     """
 
-    def __init__(self, gcd: Gcd, most_gib: float, noise: float, slower: float = 1.0) -> None:
-        self.gcd, self._most, self._noise, self._slower = gcd, most_gib, noise, slower
+    def __init__(self, gcd: Gcd, most_gib: float) -> None:
+        self.gcd, self._most = gcd, most_gib
         self.costs = CostModel(gcd)
         self._models: dict[float, Model] = {}
 
@@ -103,7 +106,7 @@ class Foreseen:
         """The model of a trial with some parameters."""
         number = parameters[_NUMBER]
         if number not in self._models:
-            self._models[number] = Model.drawn(number, self._most, self._slower)
+            self._models[number] = Model.drawn(number, self._most)
         return self._models[number]
 
     @property
@@ -129,7 +132,7 @@ class Foreseen:
     ) -> tuple[NetworkConfig, Estimate]:
         model = self.model(network)
         chance = random.Random(network.Training.Optimizer.learning_rate + 1)
-        wrong, wrong_busy = (math.exp(chance.gauss(0, self._noise)) for _ in range(2))
+        wrong, wrong_busy = (math.exp(chance.gauss(0, _NOISE)) for _ in range(2))
         if any(result.to_epoch > result.from_epoch for result in results):
             wrong = 1.0
         seconds = model.on(width, batches) * width * epochs / EPOCHS
@@ -194,8 +197,6 @@ class Ran:
 
     seconds: float
     models: list[Model]
-    gcds: int
-    cpu_seconds: float
     busy: float
     """Part of all GCDs' time in which they computed."""
     segments: int
@@ -222,13 +223,8 @@ def staged(
     gcds: int,
     most_gib: float,
     *,
-    noise: float = 0.2,
-    share: int = 4,
-    slower: float = 1.0,
     widest: int = WIDEST,
-    conditions: Conditions = CALM,
     sections: Mapping[str, Any] | None = None,
-    machine: Mapping[str, Any] | None = None,
 ) -> Stage:
     """Set the stage for a campaign of these models.
 
@@ -242,37 +238,26 @@ def staged(
         Their numbers.
     most_gib
         Memory of the largest model [GiB].
-    noise
-        Deviation of the logarithms of estimated over true times, and of busy parts.
-    share
-        Segments that a GCD may have at a time.
-    slower
-        Time of the models over what it is otherwise.
     widest
         Most GCDs of a segment.
-    conditions
-        Queue, losses and noise of the machine.
     sections
         Sections of the configuration that differ.
-    machine
-        Facts of the site.
     """
     search = {**CONFIG["search"], "trials": trials}
     run = RunConfig.model_validate({**CONFIG, "search": search, **(sections or {})})
     directory = RunDirectory(folder)
-    gcd = Gcd(GCD_GIB, 1e13, 1e12, 1e-5, 0.6, share)
+    gcd = Gcd(GCD_GIB, 1e13, 1e12, 1e-5, 0.6, _SHARE)
     node = Node(tuple(map(str, range(GCDS_OF_A_NODE))), gcd, 1, "hip")
-    facts = {"parsl_config": lambda directory: None, **(machine or {})}
-    site = Site("simulated", gcds // GCDS_OF_A_NODE, node, **facts)
+    site = Site("simulated", gcds // GCDS_OF_A_NODE, node, lambda directory: None)
     directory.record_start(run)
     clock = VirtualClock()
     view = CampaignView(Console(quiet=True))
     context = Context(run, site, directory, store, "token", view, clock)
-    foreseen = Foreseen(gcd, most_gib, noise, slower)
+    foreseen = Foreseen(gcd, most_gib)
     context.estimator = foreseen  # type: ignore[assignment]
     for name in ("widest", "_most_batches"):
         setattr(context, name, lambda network: min(widest, site.gcds_of_a_block))
-    workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), conditions, 0, 1e9)
+    workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), CALM, 0, 1e9)
     return Stage(context, foreseen, workers)
 
 
@@ -280,7 +265,6 @@ def campaign(
     folder: Path, store: GraphStore, trials: int, gcds: int, most_gib: float, **changes: Any
 ) -> Ran:
     """Run a search of these models to its end, in virtual time; arguments as of :func:`staged`."""
-    begin = time.process_time()
     with unsynced():
         stage = staged(folder, store, trials, gcds, most_gib, **changes)
         TrialPhase(stage.context).run(stage.dispatch)
@@ -288,8 +272,21 @@ def campaign(
     return Ran(
         workers.search_ended,
         stage.foreseen.models,
-        gcds,
-        time.process_time() - begin,
         workers.gcds.busy / gcds / workers.search_ended,
         sum(1 for _ in stage.context.directory.results()),
     )
+
+
+def whole(folder: Path, store: GraphStore, nodes: int, trials: int) -> Line:
+    """Search and ensemble on nodes that are held from the first segment to the last."""
+    sections = {
+        "ensemble": {"size": _MEMBERS, "epochs": 3 * EPOCHS, "strategy": "top"},
+        "resources": {"batch_per_gcd": True},
+    }
+    gcds = nodes * GCDS_OF_A_NODE
+    with unsynced():
+        stage = staged(folder, store, trials, gcds, 56.0, widest=64, sections=sections)
+        run_phases(stage.context, lambda: stage.workers)
+    share = 100 * stage.workers.gcds.occupied / gcds / stage.workers.ended
+    what = f"{trials:,} trials and {_MEMBERS} members on {nodes} nodes: GCD time at work"
+    return Line(what, share, "%", at_least=85.0)

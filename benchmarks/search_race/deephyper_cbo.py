@@ -3,9 +3,8 @@
     PYTHON-WITH-DEEPHYPER deephyper_cbo.py
 
 The first line is ``{"space": {name: domain}, "seed": 0}``. To each further one, ``{"tell": [[key,
-value]], "ask": n}``, the answer is ``{"asked": [[key, params]], "seconds": s}``: what was
-suggested, and the CPU time of it all. The smaller a value the better. Nothing of ours is imported,
-since DeepHyper's requirements are not ours.
+value]], "ask": n}``, the answer is what was suggested, ``[[key, params]]``. The smaller a value the
+better. Nothing of ours is imported, since DeepHyper's requirements are not ours.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import time
 import warnings
 from typing import Any
 
@@ -72,16 +70,14 @@ def serve() -> None:
         asked: list[dict[str, Any]] = []
         for line in sys.stdin:
             order = json.loads(line)
-            start = time.process_time()
             if order["tell"]:  # DeepHyper maximises
                 search.tell([(asked[key], -value) for key, value in order["tell"]])
             new = search.ask(order["ask"]) if order["ask"] else []
-            seconds = time.process_time() - start
             shown = [
                 [len(asked) + i, active(params, first["space"])] for i, params in enumerate(new)
             ]
             asked += new
-            print(json.dumps({"asked": shown, "seconds": seconds}), file=answers, flush=True)
+            print(json.dumps(shown), file=answers, flush=True)
 
 
 if __name__ == "__main__":

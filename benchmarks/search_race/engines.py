@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -41,9 +40,6 @@ ENGINES = {
 class Engine(Protocol):
     """Suggests configurations and learns what they are worth."""
 
-    seconds: float
-    """CPU time of asking and telling until now [s]."""
-
     def ask(self, count: int) -> Asked: ...
 
     def tell(self, key: int, value: float) -> None: ...
@@ -68,7 +64,7 @@ class OptunaEngine:
     def __init__(
         self, space: Mapping[str, Parameter], sampler: BaseSampler, *, flat: bool = False
     ) -> None:
-        self.seconds, self._space = 0.0, space
+        self._space = space
         self._asked = {
             name: domain.model_copy(update={"when": {}}) if flat else domain
             for name, domain in space.items()
@@ -78,21 +74,18 @@ class OptunaEngine:
 
     def ask(self, count: int) -> Asked:
         """Suggest so many configurations."""
-        start, asked = time.process_time(), []
+        asked = []
         for _ in range(count):
             trial = self._study.ask()
             values = suggest(trial, self._asked)
             params = {name: values[name] for name in active(self._space, values)}
             asked.append((trial.number, params))
             self._trials[trial.number] = trial
-        self.seconds += time.process_time() - start
         return asked
 
     def tell(self, key: int, value: float) -> None:
         """Learn the loss of a configuration."""
-        start = time.process_time()
         self._study.tell(self._trials.pop(key), value)
-        self.seconds += time.process_time() - start
 
     def close(self) -> None:
         """End what works beside it."""
@@ -115,7 +108,6 @@ class DeepHyperEngine:
     """
 
     def __init__(self, space: Mapping[str, Parameter], python: Path, seed: int) -> None:
-        self.seconds = 0.0
         self._told: list[tuple[int, float]] = []
         self._process = subprocess.Popen(
             [python.absolute(), Path(__file__).with_name("deephyper_cbo.py")],
@@ -134,9 +126,7 @@ class DeepHyperEngine:
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("DeepHyper has ended")
-        answer = json.loads(line)
-        self.seconds += answer["seconds"]
-        return [(key, params) for key, params in answer["asked"]]
+        return [(key, params) for key, params in json.loads(line)]
 
     def tell(self, key: int, value: float) -> None:
         """Learn a loss with the next question, as DeepHyper's own loop tells before it asks."""

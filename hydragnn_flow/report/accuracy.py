@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import cycle
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,17 +19,14 @@ from scipy.special import erf
 
 from hydragnn_flow.report import style
 from hydragnn_flow.report.errors import with_interval
-from hydragnn_flow.report.style import BLUE, FAINT, ORANGE, RED, SOFT
+from hydragnn_flow.report.style import BLUE, FAINT, ORANGE, SOFT
 from hydragnn_flow.report.tables import percent
 
 Floats = NDArray[np.float64]
 Measures = Mapping[str, Any]
 """Estimates by name, as `measures` of `ensemble.json` has them for a target."""
-WORST = 8
-"""Structures of each target that are listed."""
 # forces_x, forces_y, forces_z; stress_xx, …, stress_xy; dipole_0, dipole_1, …
 _COMPONENT = re.compile(r"_([xyz]|xx|yy|zz|yz|xz|xy|\d+)$")
-_MOST_POINTS, _MOST_BARS = 2000, 300
 # Columns of a predictions table that say what a structure is.
 _ABOUT = ("file", "frame", "formula", "note")
 
@@ -113,7 +111,7 @@ def targets_of(table: pd.DataFrame, names: Collection[str] = ()) -> list[TargetV
     return found
 
 
-def parity(target: TargetValues, measures: Measures | None = None) -> Figure:
+def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> Figure:
     """Predicted against reference values with error bars of one standard deviation.
 
     The lower panel shows the differences, where error bars that vanish in the upper one can be
@@ -130,7 +128,7 @@ def parity(target: TargetValues, measures: Measures | None = None) -> Figure:
     figure = style.new_figure(5.6, 6.6)
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
     worth = np.abs(target.errors)
-    points, bars = telling(worth, _MOST_POINTS), telling(worth, _MOST_BARS)
+    points, bars = telling(worth, 2000), telling(worth, 300)
     low = float(min(target.reference.min(), target.mean.min()))
     high = float(max(target.reference.max(), target.mean.max()))
     room = 0.04 * (high - low or 1.0)
@@ -147,49 +145,15 @@ def parity(target: TargetValues, measures: Measures | None = None) -> Figure:
     most = float(worth.max()) or float(np.nan_to_num(target.std).max()) or 1.0
     lower.set(ylim=(-1.15 * most, 1.15 * most), ylabel="difference")
     lower.set(xlabel=f"reference {target.label}")
-    _title(figure, target, measures, mae="MAE", rmse="RMSE", r2="R²")
+    known = [
+        f"{word} {with_interval(measures[name])}"
+        for name, word in (("mae", "MAE"), ("rmse", "RMSE"), ("r2", "R²"))
+        if name in measures
+    ]
+    count = f"{len(target.reference):,} values in {target.graphs:,} structures"
+    lines = [", ".join(known[:2]), ", ".join([*known[2:], count])]
+    figure.suptitle("\n".join(filter(None, lines)), fontsize=10, color=style.INK, x=0.01, ha="left")
     figure.align_ylabels()
-    return figure
-
-
-def deviation(target: TargetValues, measures: Measures | None = None) -> Figure:
-    """Absolute errors against predicted standard deviations, and their means in ten bins.
-
-    Parameters
-    ----------
-    target
-        Values of the test split.
-    measures
-        Rank correlation and calibration errors of the target, printed above the figure.
-    """
-    figure = style.new_figure(5.6, 5.2)
-    axes = figure.add_subplot()
-    error, std = np.abs(target.errors), target.std
-    _title(figure, target, measures, spearman="Spearman", ence="ENCE")
-    drawn = np.isfinite(std) & (std > 0)
-    positive = error[drawn & (error > 0)]
-    if not len(positive):
-        axes.text(0.5, 0.5, "no deviations to compare errors with", ha="center", color=SOFT)
-        axes.set_axis_off()
-        return figure
-    # A few errors are nearly zero by chance; they stand on the lower edge.
-    floor = max(float(positive.min()), float(positive.max()) * 1e-4)
-    shown = np.maximum(error, floor)
-    places = np.flatnonzero(drawn)
-    points = places[telling(error[drawn] / std[drawn], _MOST_POINTS)]
-    points = np.union1d(points, places[telling(error[drawn], _MOST_BARS)])
-    _dots(axes, std[points], shown[points])
-    ends = np.array([std[drawn].min() / 1.3, std[drawn].max() * 1.3])
-    axes.plot(ends, ends, color=SOFT, lw=1.2, label="error = deviation", zorder=3)
-    axes.plot(ends, 2 * ends, "--", color=SOFT, lw=1.2, label="error = 2 deviations", zorder=3)
-    x, y = binned(error[drawn], std[drawn])
-    axes.plot(x, y, "D-", color=RED, ms=6, lw=1.4, label="root mean squares, in bins", zorder=4)
-    style.value_axis(axes, "x", std[drawn])
-    style.value_axis(axes, "y", shown[drawn])
-    axes.set(xlim=ends, ylim=(floor / 1.3, shown[drawn].max() * 1.6))
-    axes.set(xlabel=f"predicted deviation of {target.label}", ylabel=f"|error| of {target.label}")
-    axes.legend(loc="lower right", fontsize=9, framealpha=0.6, edgecolor="none")
-    style.tidy(axes)
     return figure
 
 
@@ -255,7 +219,7 @@ def worst_structures(
         mean["largest"] = frame.groupby("structure")["|error|"].max()
         mean["deviation"] = np.sqrt(mean.pop("variance"))
         ratio = np.sqrt(mean.pop("squared")) / mean["deviation"].replace(0, np.nan)
-        worst = mean.assign(**{"|error| / deviation": ratio}).nlargest(WORST, "|error|")
+        worst = mean.assign(**{"|error| / deviation": ratio}).nlargest(8, "|error|")
         if nodes is not None:
             worst.insert(0, "atoms", nodes["graph_id"].value_counts())
         parts.append(worst.reset_index().assign(target=target.label))
@@ -289,20 +253,6 @@ def interval_coverage(target: TargetValues) -> float:
     return float(np.mean(inside))
 
 
-def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
-    """Root mean square of standard deviations and of errors, in bins of equally many values.
-
-    Parameters
-    ----------
-    error, std
-        Error and deviation of each value; bins, ten at most, hold at least five of similar ``std``.
-    """
-    order = np.argsort(std, kind="stable")
-    bins = np.array_split(order, max(1, min(10, len(order) // 5)))
-    roots = [[np.sqrt(np.mean(of[part] ** 2)) for part in bins] for of in (std, error)]
-    return np.array(roots[0]), np.array(roots[1])
-
-
 def telling(worth: Floats, most: int) -> NDArray[np.int64]:
     """At most ``most`` positions: a third of them the worthiest, the others evenly spaced."""
     if len(worth) <= most:
@@ -317,13 +267,3 @@ def _dots(axes: Axes, x: Floats, y: Floats) -> None:
     many = len(x) > 200
     look: dict[str, Any] = {"color": BLUE, "linewidths": 0, "zorder": 2.5}
     axes.scatter(x, y, s=9 if many else 20, alpha=0.4 if many else 0.8, **look)
-
-
-def _title(figure: Figure, target: TargetValues, measures: Measures | None, **names: str) -> None:
-    """Write measures with their intervals above a figure, where they hide no value."""
-    measures = measures or {}
-    known = {word: measures[name] for name, word in names.items() if name in measures}
-    told = [f"{word} {with_interval(estimate)}" for word, estimate in known.items()]
-    values = f"{len(target.reference):,} values in {target.graphs:,} structures"
-    lines = [", ".join(told[:2]), ", ".join([*told[2:], values])]
-    figure.suptitle("\n".join(filter(None, lines)), fontsize=10, color=style.INK, x=0.01, ha="left")

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 """Only this machine: the dashboard has no authentication."""
-PORT = 8080
-"""Port of optuna-dashboard's own; another is taken where it is in use."""
 _REFUSAL = "This dashboard only shows the run; nothing can be changed here."
 
 
@@ -38,7 +36,8 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
     run_directory
         Directory of a finished run, or of one still going.
     port
-        Port on the loopback interface; if not given :data:`PORT`, or a free one if that is in use.
+        Port on the loopback interface; if not given 8080, optuna-dashboard's own, or a free one if
+        that is in use.
 
     Raises
     ------
@@ -48,7 +47,7 @@ def dashboard_server(run_directory: Path, port: int | None = None) -> WSGIServer
     read_study(run_directory)  # says what is wrong with the journal
     app = _reading_only(wsgi(JournalStorage(_Following(str(run_directory / JOURNAL)))))
     try:
-        return _listening(app, PORT if port is None else port)
+        return _listening(app, 8080 if port is None else port)
     except OSError as error:
         if port is None:
             return _listening(app, 0)

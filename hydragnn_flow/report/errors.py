@@ -15,14 +15,13 @@ from rich.text import Text
 from hydragnn_flow.ensemble.failed_members import failed_sentences
 from hydragnn_flow.ensemble.summary import ENSEMBLE
 from hydragnn_flow.report.cost import cost_sentence
-from hydragnn_flow.report.tables import SPLITS, number, percent, terminal
+from hydragnn_flow.report.tables import number, percent, terminal
 
 Summary = Mapping[str, Any]
 """Content of `ensemble/ensemble.json`."""
 Estimate = Mapping[str, float | None]
 _OF_MEMBERS = ["member", "trial", "choice", "weight", "trial_error", "best_val_error"]
 _OF_MEMBERS += ["graphs_per_step", "learning_rate", "seconds", "gcds", "reason"]
-_WAYS = {"weighted": "the weighted mean", "uniform": "the plain mean", "median": "the median"}
 
 
 def errors_frame(summary: Summary) -> pd.DataFrame:
@@ -144,23 +143,6 @@ def explained(summary: Summary) -> list[str]:
         sentences.append(
             f"{name}: the ensemble errs more than {model_name(summary, key)}, "
             f"{number(errors[ENSEMBLE])} against {number(errors[key])} {target['unit']}{by}"
-        )
-    return sentences
-
-
-def made_of(summary: Summary) -> list[str]:
-    """How members are combined, why, and the structures that decided it, in sentences."""
-    sentences = []
-    if "aggregation" in summary:
-        sentences.append(f"The ensemble is {_WAYS[summary['aggregation']]} of its members.")
-    if len(scores := summary.get("aggregation_scores") or {}) > 1:
-        told = ", ".join(f"{way} {number(score)}" for way, score in scores.items())
-        sentences.append(f"Ways to combine them, by the criterion on structures left out: {told}.")
-    if fitted := summary.get("calibrated_on"):
-        split = SPLITS.get(fitted["split"], fitted["split"])
-        sentences.append(
-            f"Weights and error bars are fitted on the {fitted['structures']:,} structures of the "
-            f"{split} split."
         )
     return sentences
 

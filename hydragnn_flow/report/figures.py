@@ -1,10 +1,10 @@
-"""Figures of a run: the search as Optuna draws it, learning curves, the GCDs' time, forecasts."""
+"""Figures of a run: the search as Optuna draws it, learning curves, the GCDs' time."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import matplotlib as mpl
@@ -21,12 +21,10 @@ from hydragnn_flow.report import style
 from hydragnn_flow.report.gcd_time import CAUSES
 from hydragnn_flow.report.importance import FEWEST, as_complete, evaluator
 from hydragnn_flow.report.style import BLUE, ORANGE, PALE, RED, SKY, SOFT, WIDE
-from hydragnn_flow.report.tables import objective_label, percent, short_names
+from hydragnn_flow.report.tables import objective_label, short_names
 from hydragnn_flow.report.trials_frame import ranking, value_columns
 from hydragnn_flow.segment import SegmentResult
 
-# More marks, lines or parameters than this hide each other; the best are always drawn.
-_MOST_MARKS, _MOST_LINES, _MOST_PARAMETERS = 1000, 500, 6
 _COLOURS = (BLUE, BLUE, SKY, ORANGE, style.PURPLE, style.GREEN, RED, style.WINE, "white", "white")
 """Colours of the causes, in their order."""
 _HATCHES = {"at work": "...", "queue": "///", "away": "\\\\\\"}
@@ -87,7 +85,7 @@ def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure
     Returns
     -------
     dict
-        ``importance``, ``slices``, ``parallel`` and ``pareto``.
+        ``importance``, ``slices`` and ``pareto``.
     """
     found: dict[str, Figure] = {}
     ranked, label = ranking(frame), objective_label(frame.attrs["objectives"][0])
@@ -99,16 +97,15 @@ def search_figures(study: optuna.Study, frame: pd.DataFrame) -> dict[str, Figure
         drawn = _optunas("param_importances", copy, evaluator=evaluator(len(ranked)))
         drawn.axes[0].set(xlabel="importance (PED-ANOVA), of all together 1", ylabel="")
         found["importance"] = drawn
-        bars = [bar.get_text() for bar in drawn.axes[0].get_yticklabels()][-_MOST_PARAMETERS:]
-        best = dict(zip(numbers[:_MOST_MARKS], ranked[:_MOST_MARKS], strict=True))
+        # More parameters or marks would hide each other.
+        bars = [bar.get_text() for bar in drawn.axes[0].get_yticklabels()][-6:]
+        shown = ranked[:1000]
+        best = dict(zip(numbers[: len(shown)], shown, strict=True))
         copy = as_complete(study, best, {p: name for p, name in names.items() if name in bars})
         found["slices"] = _optunas("slice", copy, target_name=label)
-        style.value_axis(
-            found["slices"].axes[0], "y", np.array(ranked[:_MOST_MARKS], dtype=np.float64)
-        )
+        style.value_axis(found["slices"].axes[0], "y", np.asarray(shown, dtype=np.float64))
         for axes in found["slices"].axes[:-1]:
             axes.tick_params(axis="x", which="both", rotation=60)
-        found["parallel"] = _optunas("parallel_coordinate", copy, target_name=label)
     if len(study.directions) in (2, 3) and study.best_trials:
         objectives = [*map(objective_label, frame.attrs["objectives"])]
         found["pareto"] = drawn = _optunas("pareto_front", study, target_names=objectives)
@@ -129,8 +126,7 @@ def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
         figure = np.atleast_1d(getattr(plots, f"plot_{kind}")(study, **how))[0].figure
         assert isinstance(figure, Figure)
         pyplot.close(figure)
-    is_parallel = kind == "parallel_coordinate"  # its axes lie on top of each other
-    figure.set_layout_engine("none" if is_parallel else "constrained")
+    figure.set_layout_engine("constrained")
     figure.set(figwidth=WIDE, figheight=4.2, facecolor="white")
     figure.suptitle("")
     for axes in figure.axes:
@@ -138,10 +134,8 @@ def _optunas(kind: str, study: optuna.Study, **how: Any) -> Figure:
         axes.set_title("", loc="left")
         if (legend := axes.get_legend()) is not None:
             legend.remove()
-        if not is_parallel and axes.name != "3d" and axes.get_label() != "<colorbar>":
+        if axes.name != "3d" and axes.get_label() != "<colorbar>":
             style.tidy(axes)
-    if is_parallel:
-        figure.subplots_adjust(bottom=0.25)
     return figure
 
 
@@ -174,50 +168,23 @@ def trial_curves(
     curves = learning_curves(segments)
     ranked = [*dict.fromkeys([*frame.loc[ranking(frame).index, "trial"], *frame["trial"]])]
     order = [number for number in ranked if ("trial", number) in curves]
+    if not order:
+        return None
     complete = {*frame[frame["state"] == "complete"]["trial"]}
     best = [number for number in order if number in complete][:5]
     others = [curves["trial", number] for number in order if number not in best]
-    strong = {f"trial {number}": curves["trial", number] for number in best}
-    return _curves(strong, others[:: 1 + len(others) // _MOST_LINES], rungs)
-
-
-def member_curves(
-    segments: Iterable[SegmentResult], members: Sequence[Mapping[str, Any]]
-) -> Figure | None:
-    """Validation error of each member, pale while it was a trial; None if no member has any.
-
-    Parameters
-    ----------
-    segments
-        Segments of the run.
-    members
-        Members of the ensemble, as `ensemble.json` lists them.
-    """
-    curves = learning_curves(segments)
-    strong, pale = {}, []
-    for of in members:
-        if (own := curves.get(("member", of["member"]))) is not None:
-            strong[f"member {of['member']}, trial {of['trial']}"] = own
-            before = curves.get(("trial", of["trial"]), own)
-            pale.append(np.vstack([before[before[:, 0] < own[0, 0]], own[:1]]))
-    return _curves(strong, pale) if strong else None
-
-
-def _curves(
-    strong: Mapping[str, Curve], pale: Sequence[Curve], rungs: Sequence[int] = ()
-) -> Figure | None:
-    if not (drawn := [*strong.values(), *pale]):
-        return None
     figure = style.new_figure(WIDE, 4.4)
     axes = figure.add_subplot()
     keys = []
-    for (name, curve), colour in zip(strong.items(), style.PALETTE, strict=False):
-        keys += axes.plot(*curve.T, color=colour, lw=2.2, zorder=6, label=name)
+    for number, colour in zip(best, style.PALETTE, strict=False):
+        look: dict[str, Any] = {"color": colour, "lw": 2.2, "zorder": 6}
+        keys += axes.plot(*curves["trial", number].T, label=f"trial {number}", **look)
+    pale = others[:: 1 + len(others) // 500]  # more would hide each other
     thin = style.crowded(len(pale), 60)
     axes.add_collection(LineCollection(pale, colors=PALE, alpha=0.3 + 0.4 * thin, lw=1.2))
     for rung in rungs:
         axes.axvline(rung, color=SOFT, lw=0.9, ls="--", zorder=1)
-    points = np.concatenate(drawn)
+    points = np.concatenate([curves["trial", number] for number in order])
     style.value_axis(axes, "y", points[:, 1])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     if rungs and points[:, 0].max() >= 9 * rungs[0]:
@@ -264,41 +231,4 @@ def gcd_time_figure(frame: pd.DataFrame) -> Figure:
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     style.tidy(axes, grid="y")
     style.legend_above(figure, keys, columns=3)
-    return figure
-
-
-def forecast_figure(segments: Sequence[SegmentResult]) -> Figure | None:
-    """Actual against predicted times of segments, with the 90 % intervals as bars.
-
-    Parameters
-    ----------
-    segments
-        Segments of trials and members. One that was cut short, ended early, or was trained fused
-        with others was not predicted; None if that is so of all.
-    """
-    whole = [
-        s for s in segments if s.predicted_seconds and s.fused == 1 and s.is_whole and s.seconds > 0
-    ]
-    if not whole:
-        return None
-    columns = [(s.predicted_seconds, s.seconds, s.predicted_low, s.predicted_high) for s in whole]
-    predicted, actual, low, high = np.array(columns, dtype=float).T
-    figure = style.new_figure(4.7, 4.2)
-    axes = figure.add_subplot()
-    colours = [BLUE if s.kind == "trial" else ORANGE for s in whole]
-    size = 26 * style.crowded(len(whole), 200)
-    axes.scatter(predicted, actual, s=size, c=colours, linewidths=0, alpha=0.8, zorder=3)
-    axes.hlines(actual, low, high, color=PALE, lw=style.crowded(len(whole), 100), zorder=2)
-    title = f"{len(whole):,} segments: mean absolute error "
-    title += percent(float(np.mean(np.abs(predicted - actual) / actual)))
-    if known := int(np.isfinite(low).sum()):
-        held = percent(float(np.sum((low <= actual) & (actual <= high))) / known)
-        title += f"\n90 % intervals hold {held} of {known:,}"
-    values = np.concatenate([predicted, actual])
-    style.value_axis(axes, "x", values)
-    style.value_axis(axes, "y", values)
-    axes.plot([values.min(), values.max()], [values.min(), values.max()], color=SOFT, lw=1)
-    axes.set(xlabel="predicted [s]; trials blue, members orange", ylabel="actual [s]")
-    axes.set_title(title, fontsize=11, color=style.INK, loc="left")
-    style.tidy(axes)
     return figure

@@ -31,7 +31,7 @@ CAUSES = HELD | {
     "queue": "not there yet: work waits for nodes",
     "away": "nodes without work: given back or idle",
 }
-"""All causes; nodes of the last two have not come yet, or have nothing to do."""
+"""Causes with those of nodes that have not come yet, or have nothing to do."""
 _IDLE = ("gang", "ready", "no work", "tail")
 SECONDS_IDLE = 20.0
 """A job whose nodes have nothing to do for longer is given back, so that from then on nobody knows

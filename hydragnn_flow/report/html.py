@@ -52,10 +52,9 @@ def render(run: RunFiles) -> str:
     directory, summary, pages = RunDirectory(run.directory), run.ensemble, environment()
     script = pages.get_template("page.js").render()
     own = run.trials[run.trials["origin"] == ""]
-    objectives = run.config.search.objectives
+    objectives = run.search.objectives
     complete = best_first(own[own["state"] == "complete"])[value_columns(objectives)[0]]
-    asked: float = getattr(run.config.ensemble, "coverage", 0.0)
-    coverage = summary["coverage"] if summary else asked
+    coverage = summary["coverage"] if summary else run.coverage or 0.0
     spent, targets = stage_of(run.directory).gcd_time, test_targets(run)
     columns = [c for table in (run.graphs, run.nodes) if table is not None for c in table.columns]
     return pages.get_template("report.html.j2").render(
@@ -91,27 +90,24 @@ def pictures(
     run: RunFiles, targets: list[accuracy.TargetValues], coverage: float, spent: pd.DataFrame | None
 ) -> dict[str, list[Picture]]:
     """The figures there is data for, by section."""
-    members = (run.ensemble or {}).get("members", [])
     measures = (run.ensemble or {}).get("measures") or {}
     estimates = {name: of["measures"] for name, of in measures.items()}
-    chosen = {member["trial"] for member in members}
+    chosen = {member["trial"] for member in (run.ensemble or {}).get("members", [])}
     # Where nobody asks for errors, a structure is all that they are measured on.
-    segments = run.segments if run.config.search.judges_errors else []
-    found: dict[str, list[Picture]] = {}
-    for target in targets:
-        for section, draw in (("parity", accuracy.parity), ("deviation", accuracy.deviation)):
-            picture = embed(draw(target, estimates.get(target.name)), target.name)
-            found.setdefault(section, []).append(picture)
+    segments = run.segments if run.search.judges_errors else []
+    parity = [
+        embed(accuracy.parity(target, estimates.get(target.name, {})), target.name)
+        for target in targets
+    ]
     drawn: dict[str, Figure | None] = {
         "coverage": accuracy.coverage(targets, coverage) if targets else None,
         "history": figures.history(run.study, run.trials, chosen),
-        "curves": figures.trial_curves(run.trials, segments, run.config.rungs),
-        "members": figures.member_curves(run.segments, members),
+        "curves": figures.trial_curves(run.trials, segments, run.rungs),
         "gcd_time": None if spent is None else figures.gcd_time_figure(spent),
-        "forecasts": figures.forecast_figure(run.segments),
         **figures.search_figures(run.study, run.trials),
     }
-    return found | {section: [embed(made)] for section, made in drawn.items() if made is not None}
+    found = {section: [embed(made)] for section, made in drawn.items() if made is not None}
+    return found | ({"parity": parity} if parity else {})
 
 
 def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:

@@ -29,7 +29,7 @@ FEW_TRIALS = f"Fewer than {MANY} trials: take this as a hint."
 def parameter_importance(
     study: Study, frame: pd.DataFrame, objective: int = 0, *, fanova: bool = False
 ) -> pd.DataFrame:
-    """How much each parameter decides whether a trial is among the best tenth (at least five).
+    """Measure how far each parameter decides whether a trial is among the best (tenth, or five).
 
     PED-ANOVA (Watanabe et al., arXiv:2304.10255): the divergence between a parameter's values in
     the best trials and its values in all of them, each parameter by itself. A conditional parameter

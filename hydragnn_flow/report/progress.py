@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from rich import progress
 from rich.console import Console
 
-# A file has no bar to redraw: a line appears each time this fraction of a stage is done.
-_LOG_EVERY = 0.1
-
 
 class CampaignView:
     """The :class:`~hydragnn_flow.campaign.view.View` of a terminal; elsewhere a few plain lines.
@@ -53,7 +50,8 @@ class CampaignView:
             self._tasks[stage] = self._progress.add_task(stage, total=total, note=note)
         self._progress.update(self._tasks[stage], completed=done, total=total, note=note)
         fraction, logged = done / total if total else 1.0, self._logged.get(stage, 0.0)
-        worth_a_line = fraction >= logged + _LOG_EVERY or logged < fraction == 1.0
+        # A file has no bar to redraw.
+        worth_a_line = fraction >= logged + 0.1 or logged < fraction == 1.0
         if not self.console.is_terminal and worth_a_line:
             self._logged[stage] = fraction
             self.say(f"{stage}: {done}/{total} {note}".rstrip())

@@ -9,22 +9,26 @@ from typing import Any
 import optuna
 import pandas as pd
 
-from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.base import validate
+from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml
+from hydragnn_flow.plain_files import read_json, read_yaml
 from hydragnn_flow.report.trials_frame import find_study, study_frame
-from hydragnn_flow.run_directory import COMMANDS, RunDirectory
+from hydragnn_flow.run_directory import COMMANDS, CONFIG, RunDirectory
 from hydragnn_flow.segment import SegmentResult
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """All the report needs of a run directory."""
+    """Content of a run directory that the report needs."""
 
     directory: Path
-    config: RunConfig
+    name: str
+    search: SearchConfig
+    rungs: tuple[int, ...]
+    """Epochs at which trials are judged."""
+    coverage: float | None
+    """Coverage of the intervals; None without an ensemble."""
     configuration: str
     """`run.yaml` as it is written."""
     commands: list[str]
@@ -54,22 +58,18 @@ def read_run(directory: Path) -> RunFiles:
     InputError
         If it is no run directory, or a complete file in it cannot be read.
     """
-    path = directory / "run.yaml"
-    values = read_yaml(path, remedy=FROM_A_COPY)
-    if "objective" in (values.get("search") or {}):
-        raise InputError(
-            f"{path}: search.objective: the run of a function has no networks to report on; look "
-            f"at its trials.csv"
-        )
-    known = {key: value for key, value in values.items() if key in RunConfig.model_fields}
-    config: RunConfig = validate(RunConfig, known, path)
+    config = RunDirectory(directory).config()
+    values = read_yaml(directory / CONFIG)
     run, segments = RunDirectory(directory), list(RunDirectory(directory).results())
     study = find_study(directory) or optuna.create_study(directions=config.search.directions)
     kept = (run.ensemble / "manifest.json", run.store / "manifest.json")
     return RunFiles(
         directory=directory,
-        config=config,
-        configuration=path.read_text(encoding="utf-8"),
+        name=config.name,
+        search=config.search,
+        rungs=config.rungs,
+        coverage=None if config.ensemble is None else config.ensemble.coverage,
+        configuration=(directory / CONFIG).read_text(encoding="utf-8"),
         commands=[str(command) for command in values.get(COMMANDS) or []],
         versions={str(k): str(v) for k, v in (values.get("versions") or {}).items()},
         manifest=next((read_json(file) for file in kept if file.exists()), None),

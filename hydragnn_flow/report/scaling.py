@@ -32,8 +32,6 @@ MEANINGS: dict[Kind, str] = {
 """The kinds of scaling in words."""
 FOLDER = "scaling"
 """Folder of a run directory with its studies."""
-LEAST = 0.5
-"""Efficiency below which GCDs do not pay: half of their time is lost."""
 _VERSION = 1
 _logger = logging.getLogger(__name__)
 
@@ -103,8 +101,7 @@ class Study:
 
     @property
     def about(self) -> dict[str, Any]:
-        """All but the points and the name of the run, which may be moved: if it is the same, so is
-        the study."""
+        """Fields that identify the study: no points, nor the name of a run that may be moved."""
         return asdict(replace(self, points=(), run=""))
 
     def of(self, kind: Kind) -> list[Point]:
@@ -200,22 +197,22 @@ def verdicts(study: Study) -> list[str]:
 
 
 def _verdict(study: Study, kind: Kind, points: Sequence[Point]) -> str:
-    """Where GCDs stop paying."""
-    efficient = [study.efficiency(point, kind) for point in points]
-    pay = next((n for n, of in enumerate(efficient) if of < LEAST), len(points))
+    """Sentence that says where GCDs stop paying."""
     if len(points) < 2:
         return ""
-    point, pays = points[min(pay, len(points) - 1)], points[pay - 1]
-    trains = f"{100 * efficient[points.index(point)]:.0f} % of the graphs that it trains on"
-    share = f"each GCD trains {trains} {points[0].gcds}"
+    efficient = [study.efficiency(point, kind) for point in points]
+    # They do not pay where half of their time is lost.
+    pay = next((n for n, of in enumerate(efficient) if of < 0.5), len(points))
+    at = min(pay, len(points) - 1)
+    point, pays = points[at], points[pay - 1]
+    train = f"each GCD trains {100 * efficient[at]:.0f} % of the graphs that it trains on"
     if point is pays:
-        return f"{kind} scaling: {_on(pays)} pay: {share}"
-    beyond, verb = point.nodes > 1 and pays.nodes == 1, "does" if pays.gcds == 1 else "do"
-    more = "a second node does" if beyond else f"more than {_on(pays)} {verb}"
+        return f"{kind} scaling: {_on(pays)} pay: {train} {points[0].gcds}"
     side_by_side = number(point.gcds / pays.gcds * pays.throughput / point.throughput)
     return (
-        f"{kind} scaling: {more} not pay: on {_on(point)} {share}; trials side by side on "
-        f"{_on(pays)} each train {side_by_side} times as many together"
+        f"{kind} scaling: beyond {_on(pays)} it does not pay: on {_on(point)} {train} "
+        f"{points[0].gcds}; trials side by side on {_on(pays)} each train {side_by_side} times as "
+        f"many together"
     )
 
 

@@ -1,8 +1,7 @@
-"""How far a run is: its phase, what is planned, and what has come of it so far."""
+"""Stage of a run: its phase, what is planned, and what has come of it so far."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -38,19 +37,16 @@ class Stage:
     trials: list[TrialRecord]
     results: list[SegmentResult]
     planned_trials: int
-    """Zero if `run.yaml` does not say, as the next two."""
+    """Zero if `run.yaml` does not say, as the next."""
     planned_members: int
-    member_epochs: int
-    started: float
-    """When the last driver began, as Unix time [s]; zero if it is not known."""
-    begun: dict[int, float]
-    """Number of each member whose training has begun -> when, as Unix time [s]."""
+    begun: set[int]
+    """Numbers of the members whose training has begun."""
     trained: list[int]
     """Numbers of the members that are trained to their end."""
     failed: list[int]
     """Numbers of the members that failed for good; trials next in line take their place."""
     has_members: bool = True
-    """Whether the search leads to an ensemble."""
+    """True if the search leads to an ensemble."""
     at_work: Sequence[SegmentResult] = ()
     to_come: Collection[Kind] = ()
     study: optuna.Study | None = None
@@ -58,17 +54,17 @@ class Stage:
 
     @property
     def gcd_time(self) -> pd.DataFrame | None:
-        """Where the time of the GCDs went so far."""
+        """Account of the time of the GCDs so far."""
         return gcd_time([*self.results, *self.at_work], self.to_come)
 
     def __str__(self) -> str:
         if self.phase == "search":
-            early = len(self.begun.keys() | {*self.trained})
+            early = len(self.begun | {*self.trained})
             ended = sum(trial.state != "running" for trial in self.trials)
             told = f"search: {ended:,} of {self.planned_trials or '?'} trials have ended"
             return told + (f"; {early} members began early" if early else "")
         if self.phase == "members":
-            training = len(self.begun.keys() - {*self.trained, *self.failed})
+            training = len(self.begun - {*self.trained, *self.failed})
             failed = f", {len(self.failed)} failed" if self.failed else ""
             told = f"members: {len(self.trained)} of {self.planned_members or '?'} are trained"
             return f"{told}, {training} in training{failed}"
@@ -92,7 +88,7 @@ def stage_of(run_directory: Path) -> Stage:
     trained = sorted(k for k, end in ends.items() if end == "ok" and (folder / str(k)).exists())
     failed = sorted(member.member for member in failed_members(directory.ensemble))
     files = (file for file in folder.glob("*/begun") if file.parent.name.isdigit())
-    begun = {int(file.parent.name): file.stat().st_mtime for file in files}
+    begun = {int(file.parent.name) for file in files}
     planned = _integer(values, "search", "trials")
     searching = any(trial.state == "running" for trial in trials)
     limit = (values.get("search") or {}).get("energy_kwh")
@@ -123,8 +119,6 @@ def stage_of(run_directory: Path) -> Stage:
         results,
         planned,
         size,
-        _member_epochs(values),
-        start,
         begun,
         trained,
         failed,
@@ -197,18 +191,4 @@ def _integer(values: Mapping[str, Any], section: str, key: str) -> int:
     try:
         return int(values[section][key])
     except (KeyError, TypeError, ValueError):
-        return 0
-
-
-def _member_epochs(values: Mapping[str, Any]) -> int:
-    """Epochs of a member in total, each as long as a trial's."""
-    try:
-        members, trials = values["ensemble"].get("budget"), values["search"].get("budget") or {}
-        if not members:
-            return _integer(values, "ensemble", "epochs")
-        (unit,) = (unit for unit, size in members.items() if size is not None)
-        trial = values["network"]["Training"]["num_epoch"]
-        epochs = members[unit] / (1.0 if unit == "epochs" else trials[unit] / trial)
-        return math.ceil(round(float(epochs), 6))
-    except (KeyError, TypeError, ValueError, AttributeError):
         return 0

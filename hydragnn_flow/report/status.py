@@ -18,7 +18,6 @@ from hydragnn_flow.locks import is_locked
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
 from hydragnn_flow.report.cost import cost_of, energy_sentences, nodes_cost
 from hydragnn_flow.report.errors import closing_table
-from hydragnn_flow.report.forecast import predicted_end, told_end
 from hydragnn_flow.report.gcd_time import gcd_time_sentence
 from hydragnn_flow.report.stage import Stage, best_errors, stage_of
 from hydragnn_flow.report.tables import SIMULATED_RUN
@@ -26,7 +25,7 @@ from hydragnn_flow.report.trials_frame import best_table, study_frame
 from hydragnn_flow.run_directory import CONFIG, RunDirectory, objectives_of
 from hydragnn_flow.segment import SegmentResult
 
-_MOST_TRIALS, _MOST_FAILURES = 5, 3
+_MOST_FAILURES = 3
 
 
 def status_table(run_directory: Path) -> RenderableType:
@@ -44,7 +43,7 @@ def status_table(run_directory: Path) -> RenderableType:
     shown.append(Text(f"phase: {stage}"))
     if stage.study is not None:
         frame = study_frame(stage.study, stage.results, objectives_of(run_directory))
-        shown.append(best_table(frame, _MOST_TRIALS))
+        shown.append(best_table(frame, 5))
     # Where nobody asks for errors, a structure is all that they are measured on.
     if stage.has_members and (found := best_errors(run_directory, stage.results)):
         shown.append(Text(f"smallest validation errors: {', '.join(found)}"))
@@ -86,9 +85,6 @@ def _driver(run_directory: Path, stage: Stage) -> Iterator[str]:
     if called := [(modified(lock), n) for n, lock in locks if is_locked(lock)]:
         since, number = min(called)
         yield f"longest at work: trial {number}, for {elapsed(since)}"
-    now = time.time()
-    if (end := predicted_end(stage, now)) is not None:
-        yield f"predicted end: {told_end(end, now)}"
     if (spent := stage.gcd_time) is not None:
         yield gcd_time_sentence(spent)
     cost = {**cost_of(stage.results), **nodes_cost(run_directory)}

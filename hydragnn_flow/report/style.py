@@ -27,9 +27,6 @@ PALETTE = (
 INK, SOFT, PALE, FAINT = "#222222", "#6b7280", "#9aa3af", "#d9dde3"
 WIDE = 9.4
 """Width of a figure across the page [in]."""
-_PIXELS_PER_INCH = 96
-# A drawing of more bytes opens more slowly than a picture of pixels.
-_MOST_SVG_BYTES = 150_000
 
 
 class Picture(NamedTuple):
@@ -45,15 +42,15 @@ class Picture(NamedTuple):
 
 def embed(figure: Figure, of: str = "") -> Picture:
     """Make a figure a ``data:`` address: SVG, or PNG where that would be large."""
-    file, kind = io.BytesIO(), "svg+xml"
+    file, kind, pixels_per_inch = io.BytesIO(), "svg+xml", 96
     figure.savefig(file, format="svg", metadata={"Date": None})
-    if file.tell() > _MOST_SVG_BYTES:
+    if file.tell() > 150_000:  # such a drawing opens more slowly than a picture of pixels
         drawn, file, kind = io.BytesIO(), io.BytesIO(), "png"
-        figure.savefig(drawn, format="png", dpi=2 * _PIXELS_PER_INCH)
+        figure.savefig(drawn, format="png", dpi=2 * pixels_per_inch)
         few = Image.open(drawn).convert("RGB").quantize(64, Image.Quantize.FASTOCTREE)
         few.save(file, "png", optimize=True)  # a palette takes a third of the bytes
     data = base64.b64encode(file.getvalue()).decode("ascii")
-    width = round(figure.get_figwidth() * _PIXELS_PER_INCH)
+    width = round(figure.get_figwidth() * pixels_per_inch)
     return Picture(f"data:image/{kind};base64,{data}", width, of)
 
 

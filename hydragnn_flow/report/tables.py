@@ -49,7 +49,6 @@ COLUMNS = {
     "sum": ("%", "time of the parts, of the same steps timed as a whole"),
 }
 """Unit and meaning of the columns whose name alone does not say enough."""
-_MOST_ROWS = 500
 _NUMBER = re.compile(r"[-+\N{MINUS SIGN}]?\d([^a-zA-Z]| to )*$|$")
 
 
@@ -77,7 +76,7 @@ def shown(table: pd.DataFrame) -> Shown:
     table
         A frame with plain names of columns.
     """
-    head = table.head(_MOST_ROWS).astype(object)
+    head = table.head(500).astype(object)
     rows = [[cell(value) for value in row] for row in head.itertuples(index=False, name=None)]
     headings = []
     for i, name in enumerate(map(str, table.columns)):

@@ -33,8 +33,6 @@ from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, as_graphs, m
 from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.loading import moved
 
-_STEPS = 60
-
 
 class _Suite:
     """Tests of an engine's networks of one kind."""
@@ -112,7 +110,7 @@ class _Suite:
         wanted = {name: wanted[name] + torch.tensor(unit) for name, unit in self._units.items()}
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         losses = []
-        for _ in range(_STEPS):
+        for _ in range(60):
             optimizer.zero_grad()
             found = model(batch)
             loss = torch.stack(

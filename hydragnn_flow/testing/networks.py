@@ -7,6 +7,7 @@ from typing import Any
 import ase.build
 import numpy as np
 import torch
+from ase.data import atomic_numbers
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
@@ -15,7 +16,7 @@ from hydragnn_flow.models import HydraModel, Model, build_model
 
 CUTOFF = 4.0
 """Cutoff of the structures' neighbour lists [Å]."""
-COPPER, GOLD = 29, 79
+COPPER, GOLD = map(atomic_numbers.__getitem__, ("Cu", "Au"))
 
 
 def manifest() -> Manifest:

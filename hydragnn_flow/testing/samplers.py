@@ -37,7 +37,6 @@ SPACE = {
     "only": Parameter(choices=("one value",)),
 }
 _RUNGS = (1, 3, 9)
-_FLYING = 4
 
 
 class SamplerSuite:
@@ -119,7 +118,7 @@ class SamplerSuite:
 
 def _run(search: Search, count: int) -> list[TrialRecord]:
     """Run further trials, four at a time: the oldest ends first, and every seventh fails."""
-    flying = [search.ask().number for _ in range(min(_FLYING, count))]
+    flying = [search.ask().number for _ in range(min(4, count))]
     first = flying[0]
     while flying:
         _end(search, flying.pop(0))

@@ -34,8 +34,6 @@ from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.sources import Chunk, Record, Source, fingerprint, open_source
 
 _TARGETS = {"energy": np.zeros(1), "forces": np.zeros((2, 3))}
-# Tolerance of positions, shifts and lengths in float32.
-_ROUNDING = 1e-4
 
 
 class SourceSuite:
@@ -138,7 +136,7 @@ class SourceSuite:
         for name, target in source.found_targets.items():
             expected = "float64" if target.level == "graph" else "float32"
             assert columns[name].values.dtype == expected, name
-        assert (_lengths(columns) <= self.cutoff * (1 + _ROUNDING)).all()
+        assert (_lengths(columns) <= self.cutoff * (1 + 1e-4)).all()  # in float32
 
     def _graphs(self, source: Source) -> Iterator[tuple[Chunk, Record, Data]]:
         for chunk in source.chunks():

@@ -20,7 +20,6 @@ from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
@@ -70,7 +69,6 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
     assert {spec.validation for spec in pools.sent} == {(5, 3)}
 
     selection = select_trials(context, trials)  # by the predictions of those five
-    assert stage_of(context.directory.path).member_epochs == 9
     members = trained(MemberPhase(context, selection, trials), FakePool(really))
     assert len(members) == 2
     for k in range(2):

@@ -24,53 +24,13 @@ START = 1_750_000_000.0
 Span = tuple[int, int, int]
 """Epochs before and after, and the rung."""
 
-NETWORK = {
-    "Architecture": {
-        "mpnn_type": "SchNet",
-        "hidden_dim": 32,
-        "num_conv_layers": 3,
-        "radius": 5.0,
-        "enable_interatomic_potential": True,
-        "energy_peratom_weight": 1.0,
-        "force_weight": 1.0,
-        "output_heads": {"node": {"num_headlayers": 1, "dim_headlayers": [32], "type": "mlp"}},
-        "task_weights": [1.0],
-    },
-    "Variables_of_interest": {
-        "input_node_features": [0],
-        "output_names": ["energy"],
-        "type": ["node"],
-    },
-    "Training": {
-        "num_epoch": RUNGS[-1],
-        "batch_size": 16,
-        "Optimizer": {"type": "AdamW", "learning_rate": 0.002},
-    },
-}
-
-CONFIGURATION = {
-    "name": "quickstart",
-    "seed": 1,
-    "data": {
-        "source": {"format": "emt_alloys", "structures": 320},
-        "split": {"val": 0.15, "test": 0.15},
-    },
+_CONFIGS = Path(__file__).parents[2] / "configs"
+NETWORK = json.loads((_CONFIGS / "potential.json").read_text())["NeuralNetwork"]
+NETWORK["Training"]["num_epoch"] = RUNGS[-1]
+CONFIGURATION = yaml.safe_load((_CONFIGS / "quickstart.yaml").read_text())
+CONFIGURATION["search"] |= {"trials": 16, "min_epochs": RUNGS[0]}
+CONFIGURATION |= {
     "network": NETWORK,
-    "search": {
-        "trials": 16,
-        "min_epochs": 3,
-        "reduction_factor": 3,
-        "space": {
-            "Architecture.mpnn_type": {"choices": ["SchNet", "EGNN", "PNA"]},
-            "Architecture.hidden_dim": {"int": [16, 64], "log": True},
-            "Architecture.num_gaussians": {
-                "int": [8, 40],
-                "when": {"Architecture.mpnn_type": ["SchNet"]},
-            },
-            "Training.Optimizer.learning_rate": {"float": [5e-4, 1e-2], "log": True},
-        },
-    },
-    "ensemble": {"size": 3, "epochs": 30, "coverage": 0.9},
     "versions": {"torch": "2.13.0", "optuna": "5.0.0"},
     "commands": ["hydragnn-flow run 'a b.yaml' --site local"],
 }

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_flow.report.figures import forecast_figure, gcd_time_figure
+from hydragnn_flow.report.figures import gcd_time_figure
 from hydragnn_flow.report.gcd_time import CAUSES, gcd_time, gcd_time_sentence, gcd_time_table, spent
 from hydragnn_flow.segment import SegmentResult
 
@@ -217,19 +217,3 @@ def test_the_figure_has_a_key_for_each_cause_and_cuts_pauses_out():
     assert named == {CAUSES[cause] for cause in spent(frame)}
     assert figure.axes[0].get_xlim() == (0, 40)
     assert [text.get_text() for text in figure.axes[0].texts] == ["stopped for 0.158 h"]
-
-
-def test_predictions_are_compared_for_whole_segments_alone():
-    whole = {"to_epoch": 3, "planned_epochs": 3}
-    figure = forecast_figure(
-        [
-            segment(0, 10, predicted_seconds=12.0, predicted_low=9.0, predicted_high=15.0, **whole),
-            segment(0, 10, predicted_seconds=6.0, predicted_low=5.0, predicted_high=8.0, **whole),
-            segment(0, 10, predicted_seconds=10.0, **whole),
-            segment(0, 10, predicted_seconds=99.0, to_epoch=2, planned_epochs=3),
-            segment(0, 10, **whole),
-        ]
-    )
-    assert figure is not None and forecast_figure([segment(0, 10, **whole)]) is None
-    title = "3 segments: mean absolute error 20.0 %\n90 % intervals hold 50.0 % of 2"
-    assert figure.axes[0].get_title(loc="left") == title

@@ -12,7 +12,6 @@ from optuna.trial import TrialState, create_trial
 from search_cases import DROPOUT, RADIAL, RATE, TYPE, WIDTH, made_study
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report import importance
 from hydragnn_flow.report.importance import parameter_importance
 from hydragnn_flow.report.trials_frame import study_frame
 from hydragnn_flow.search.records import REASON
@@ -57,18 +56,11 @@ def test_too_few_trials_are_refused_and_one_value_has_no_importance():
     assert list(importance_of((study, []))["importance"]) == [0.0]
 
 
-def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr(importance, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r"pip install 'hydragnn_flow\[fanova\]'"):
-        importance_of(made_study(20), fanova=True)
-
-
 @needs_sklearn
 @pytest.mark.parametrize("has_condition", [False, True])
-@pytest.mark.parametrize("seed", range(2))
-def test_what_a_sampler_has_settled_early_still_matters_most(seed, has_condition):
+def test_what_a_sampler_has_settled_early_still_matters_most(has_condition):
     """Nine of ten trials have the good value of the parameter that doubles the cost."""
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     study = optuna.create_study(direction="minimize")
     both: dict[str, Any] = {n: CategoricalDistribution([False, True]) for n in ("settled", "open")}
     for number in range(40):

@@ -37,8 +37,8 @@ def test_history_shows_complete_and_pruned_trials_the_best_and_the_chosen(finish
 @pytest.mark.parametrize(
     ("count", "objectives", "names"),
     [
-        (60, 2, ["importance", "slices", "parallel", "pareto"]),
-        (60, 1, ["importance", "slices", "parallel"]),
+        (60, 2, ["importance", "slices", "pareto"]),
+        (60, 1, ["importance", "slices"]),
         (5, 1, []),
     ],
 )
@@ -71,19 +71,6 @@ def test_curves_of_the_best_are_strong_and_thousands_are_thinned_out():
         assert line.get_ydata()[-1] == segments[number].history[-1][-1]
     assert 300 < len(figure.axes[0].collections[0].get_paths()) <= 500
     assert figure.axes[0].get_xscale() == "log"
-
-
-def test_members_curves_begin_with_their_trials(finished):
-    run = read_run(finished.directory)
-    assert run.ensemble is not None
-    figure = figures.member_curves(run.segments, run.ensemble["members"])
-    assert figure is not None
-    for line in figure.axes[0].lines:
-        assert list(line.get_xdata()) == list(range(21, 31))
-    for before in figure.axes[0].collections[0].get_paths():
-        assert list(before.vertices[:, 0]) == list(range(1, 22))
-    assert f"member 2, trial {run.ensemble['members'][2]['trial']}" in keys(figure)
-    assert figures.member_curves([], run.ensemble["members"]) is None
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, 0.3, float("inf"), None])

@@ -67,18 +67,6 @@ def test_the_front_is_that_of_every_pair_compared():
     assert pruned["value.seconds"].isna().all()
 
 
-def test_what_was_not_asked_for_here_is_told_apart():
-    study = optuna.create_study()
-    study.add_trial(create_trial(values=[1.0], user_attrs={"origin": "runs/a, trial 3"}))
-    trial = study.ask()
-    trial.set_constraint("peak_memory_gib", 2.0)
-    study.tell(trial, 2.0)
-    study.enqueue_trial({"a": 1})
-    frame = study_frame(study, [])
-    assert list(frame["origin"]) == ["runs/a, trial 3", ""]
-    assert list(frame["feasible"]) == [True, False]
-
-
 def test_ranking_is_that_of_tpe():
     study = optuna.create_study()
     for value, reports, state in (

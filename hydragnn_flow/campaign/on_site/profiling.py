@@ -24,7 +24,6 @@ from hydragnn_flow.files import copy_file, is_there
 from hydragnn_flow.log import driver_log, tell
 from hydragnn_flow.models import build_model
 from hydragnn_flow.placement import Estimate
-from hydragnn_flow.report.run_files import read_run
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.segment import SegmentSpec
@@ -108,7 +107,8 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
     """
     if not (math.isfinite(seconds) and seconds > 0):
         raise InputError(f"--seconds {seconds}: must be a number above 0")
-    directory, config = RunDirectory(run), read_run(run).config
+    directory = RunDirectory(run)
+    config = directory.config()
     parameters: dict[str, Any] = {}
     if trial is not None:
         trials = {record.number: record for record in read_trials(directory.path)}

@@ -1,1 +1,0 @@
-"""PaiNN and MACE of schnetpack and mace-torch, for ``peers_accuracy.py``."""
