@@ -160,12 +160,12 @@ def deviation(target: TargetValues, measures: Measures | None = None) -> Figure:
     target
         Values of the test split.
     measures
-        Rank correlation and calibration errors of the target, printed above the figure.
+        Rank correlation of the target, printed above the figure.
     """
     figure = style.new_figure(5.6, 5.2)
     axes = figure.add_subplot()
     error, std = np.abs(target.errors), target.std
-    _title(figure, target, measures, spearman="Spearman", ence="ENCE")
+    _title(figure, target, measures, spearman="Spearman")
     drawn = np.isfinite(std) & (std > 0)
     positive = error[drawn & (error > 0)]
     if not len(positive):

@@ -20,8 +20,9 @@ from job_cases import CallsHere, ended
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.campaign.on_site import prediction
 from hydragnn_flow.campaign.on_site.prediction import predict_on_site
-from hydragnn_flow.ensemble import member_predictions, parts, write_predictions
-from hydragnn_flow.ensemble.predictions_files import PredictionFiles
+from hydragnn_flow.ensemble import write_predictions
+from hydragnn_flow.ensemble.predictions import member_predictions, parts
+from hydragnn_flow.ensemble.predictions.files import PredictionFiles
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd
