@@ -240,7 +240,7 @@ def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(run, monke
     def broken(ensemble, device):
         raise InputError("device cuda: cannot be used")
 
-    monkeypatch.setattr(parts, "on_device", broken)
+    monkeypatch.setattr(Ensemble, "on_device", broken)
     digest = parts.digest_of_ensemble(run)
     with pytest.raises(RuntimeError, match="this node cannot load the ensemble: device cuda"):
         parts._ensemble(str(run), digest, (), 0.8, None, "cuda")

@@ -189,7 +189,8 @@ def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]
         if lost:
             rows = "structures" if len(reference) == len(n_atoms) else "atoms"
             say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
-        size = n_atoms[:, None] if ensemble.manifest.is_extensive(name) else np.ones((1, 1))
+        extensive = ensemble.manifest.is_extensive(name)
+        size = n_atoms.astype(float)[:, None] if extensive else np.ones((1, 1))
         if (doubt := doubt_of(found.mean, found.std, reference, size)) is not None:
             say(
                 f"labels of {name} {doubt}: are they in {unit}, with the sign and the zero of the "

@@ -91,12 +91,12 @@ def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
             deviations = np.concatenate([some[name] for some in drawn]) - centre[name]
             draws = value + factor * deviations
             found[name] = estimate(float(value), draws, counted.n_structures)
-    for name, (value, lo, _) in found.items():
+    for name, (measured, lo, _) in found.items():
         # Where intervals hold all values or none, all draws agree: the end is that of the rule of
         # three (Hanley and Lippman-Hand, J. Am. Med. Assoc. 249, 1743 (1983)).
-        if name.startswith("coverage") and value in (0.0, 1.0) and np.isfinite(lo):
-            other = abs(value - min(3 / counted.n_structures, 1.0))
-            found[name] = Estimate(value, *sorted((value, other)))
+        if name.startswith("coverage") and measured in (0.0, 1.0) and np.isfinite(lo):
+            other = abs(measured - min(3 / counted.n_structures, 1.0))
+            found[name] = Estimate(measured, *sorted((measured, other)))
     return found
 
 
