@@ -19,8 +19,7 @@ from hydragnn_flow.config import EnsembleConfig, RunConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
-from hydragnn_flow.ensemble.failed_members import SELECTION
-from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
+from hydragnn_flow.ensemble.summary import FOLDER, SELECTION, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound

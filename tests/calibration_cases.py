@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.calibration import calibrate
-from hydragnn_flow.ensemble.conformal import Scores
-from hydragnn_flow.ensemble.deviation import Deviation
-from hydragnn_flow.ensemble.folds import folds
-from hydragnn_flow.ensemble.uncertainty import Calibration
+from hydragnn_flow.ensemble.uncertainty.calibration import calibrate, folds
+from hydragnn_flow.ensemble.uncertainty.conformal import Scores
+from hydragnn_flow.ensemble.uncertainty.deviation import Deviation
+from hydragnn_flow.ensemble.uncertainty.distribution import Calibration, size_of
 
 Floats = NDArray[np.float64]
 
@@ -29,17 +30,10 @@ def calibrated(
     noise: Floats | None = None,
 ) -> Calibration:
     """A calibration on residuals ``[n, d]``, each row a structure of its own."""
-    numbers = np.arange(len(residuals))
+    n = len(residuals)
+    size = size_of(per_atom, atoms, noise)
     found = calibrate(
-        residuals,
-        np.zeros(residuals.shape),
-        spread,
-        numbers,
-        folds(len(residuals)),
-        coverage,
-        per_atom,
-        atoms,
-        noise,
+        residuals, np.zeros(residuals.shape), spread, size, np.arange(n), folds(n), coverage
     )
     assert found is not None
-    return found
+    return replace(found, per_atom=per_atom, by_noise=noise is not None)

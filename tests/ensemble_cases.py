@@ -42,7 +42,14 @@ def untrained_ensemble(
         )
     asked = {**CONFIG["ensemble"], "coverage": 0.8}  # 5 structures cannot hold 0.9
     config = RunConfig.model_validate({**CONFIG, "network": network, "ensemble": asked})
-    finish_ensemble(run, config, store, drawn, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
+    finish_ensemble(
+        run,
+        config.members,
+        config.network_with({}),
+        store,
+        drawn,
+        {"wall_seconds": 1.0, "cpu_seconds": 1.0},
+    )
     return run
 
 

@@ -105,7 +105,9 @@ def test_ensemble_and_report_judge_by_the_same(tmp_path, store):
         save_checkpoint(folder / FILE, {"best": weights, "progress": progress})
         members.append(Member(k, k, 1.0, 1.0, ["0"], 1.0, 1.0))
     totals = {"wall_seconds": 1.0, "cpu_seconds": 1.0}
-    summary = finish_ensemble(tmp_path, config, store, members, totals)
+    summary = finish_ensemble(
+        tmp_path, config.members, config.network_with({}), store, members, totals
+    )
     expected = errors(store, "testset", member_folder(tmp_path / FOLDER, summary["best_member"]))
     for name, row in summary["test"].items():
         per_atom = row.get("mae_per_atom_best_member")

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from scipy.integrate import trapezoid
+from scipy.special import ndtr
 from scipy.stats import spearmanr
-
-from hydragnn_flow.ensemble.measures import COVERAGES, coverage_needed, miscalibration_area
 
 Floats = NDArray[np.float64]
 LEVEL = 0.9
 _SIMULATED = 2000
+_COVERAGES = np.linspace(0, 1, 101)
 
 
 @dataclass(frozen=True)
@@ -116,8 +117,9 @@ def _outcome(
 
 
 def _area(error: Floats, std: Floats) -> float:
-    needed = coverage_needed(error.ravel(), std.ravel())
-    return float(miscalibration_area((needed[:, None] <= COVERAGES).mean(axis=0)))
+    needed = 2 * ndtr(np.abs(error).ravel() / std.ravel()) - 1
+    held = (needed[:, None] <= _COVERAGES).mean(axis=0)
+    return float(trapezoid(np.abs(held - _COVERAGES), _COVERAGES))
 
 
 def area_of_perfect(structures: int) -> float:
@@ -126,6 +128,6 @@ def area_of_perfect(structures: int) -> float:
     areas = []
     for _ in range(_SIMULATED):
         claimed = np.sort(rng.random(structures))
-        held = np.searchsorted(claimed, COVERAGES, side="right") / structures
-        areas.append(float(miscalibration_area(held)))
+        held = np.searchsorted(claimed, _COVERAGES, side="right") / structures
+        areas.append(float(trapezoid(np.abs(held - _COVERAGES), _COVERAGES)))
     return float(np.quantile(areas, 0.95))

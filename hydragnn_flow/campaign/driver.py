@@ -168,7 +168,9 @@ def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | Non
         **cost_of(directory.results()),
         **nodes_cost(directory.path),
     }
-    summary = finish_ensemble(directory.path, config, context.store, members, totals)
+    summary = finish_ensemble(
+        directory.path, config.members, config.network_with({}), context.store, members, totals
+    )
     view.step("finish", 1, 2, "writing the report")
     write_report(directory.path)
     view.step("finish", 2, 2)

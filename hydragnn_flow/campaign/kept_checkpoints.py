@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.ensemble.candidates import candidate_of, most_of_a_type
+from hydragnn_flow.ensemble.selection import candidate_of, most_of_a_type
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
@@ -31,7 +31,8 @@ class KeptCheckpoints:
     """
 
     def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
-        self._directory, self._config = directory, config
+        self._directory = directory
+        self._architecture = config.network.get("Architecture", {})
         self._has_members = config.ensemble is not None
         self._deletes = config.search.keep_checkpoints == "best" or not self._has_members
         self._most = most_of_a_type(config.ensemble_size)
@@ -67,7 +68,7 @@ class KeptCheckpoints:
             return None
         if not self._has_members:
             return record.number
-        found = candidate_of(self._config, record, judged[-1])
+        found = candidate_of(self._architecture, record, judged[-1])
         best = self._best[found.mpnn_type]
         rank = found.feasible, -found.value, -found.trial
         if len(best) < self._most:

@@ -25,8 +25,8 @@ from hydragnn_flow.campaign.on_site.selecting import numbered, write_selection
 from hydragnn_flow.campaign.task import SegmentTask, log_retry
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.ensemble import Member, member_folder
-from hydragnn_flow.ensemble.failed_members import FailedMember, failed_members
 from hydragnn_flow.ensemble.selection import Selection
+from hydragnn_flow.ensemble.summary import FailedMember, failed_members
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.files import patiently
 from hydragnn_flow.log import tell

@@ -90,7 +90,7 @@ def evaluate(
     """Measure the errors of a finished run's ensemble, and its uncertainty, on labelled data."""
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble import evaluate as measure
-    from hydragnn_flow.ensemble.target_measures import save_measures
+    from hydragnn_flow.ensemble.evaluation.measures import save_measures
     from hydragnn_flow.report.errors import measures_frame
     from hydragnn_flow.report.tables import terminal
 

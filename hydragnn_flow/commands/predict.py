@@ -26,7 +26,7 @@ from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.ensemble import Ensemble
-    from hydragnn_flow.ensemble.predictions_files import Written
+    from hydragnn_flow.ensemble.predictions.files import Written
     from hydragnn_flow.execution import Site
 
 app = typer.Typer()

@@ -55,9 +55,9 @@ def select(
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.ensemble import Ensemble
     from hydragnn_flow.ensemble.acquisition import select_structures, write_selection
-    from hydragnn_flow.ensemble.labels import keys_of_label
-    from hydragnn_flow.ensemble.predictions_files import check_keeps_input
-    from hydragnn_flow.ensemble.structure_files import (
+    from hydragnn_flow.ensemble.predictions.files import check_keeps_input
+    from hydragnn_flow.ensemble.predictions.labels import keys_of_label
+    from hydragnn_flow.ensemble.predictions.structure_files import (
         naming,
         open_path,
         readable_records,

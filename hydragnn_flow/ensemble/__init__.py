@@ -14,14 +14,13 @@ from hydragnn_flow.lazy import lazily
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.acquisition import Selection, select_structures
     from hydragnn_flow.ensemble.calculator import EnsembleCalculator
-    from hydragnn_flow.ensemble.conformal import needed_for_coverage
     from hydragnn_flow.ensemble.ensemble import Ensemble
-    from hydragnn_flow.ensemble.evaluation import evaluate
+    from hydragnn_flow.ensemble.evaluation.evaluate import evaluate, recalibrate
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
-    from hydragnn_flow.ensemble.predictions_files import write_predictions
-    from hydragnn_flow.ensemble.predictions_table import Predictions
-    from hydragnn_flow.ensemble.recalibration import recalibrate
+    from hydragnn_flow.ensemble.predictions.files import write_predictions
+    from hydragnn_flow.ensemble.predictions.table import Predictions
     from hydragnn_flow.ensemble.summary import member_folder
+    from hydragnn_flow.ensemble.uncertainty.conformal import needed_for_coverage
     from hydragnn_flow.ensemble.watch import UncertaintyWatch
 else:
     __getattr__, __dir__ = lazily(
@@ -30,16 +29,16 @@ else:
             "Ensemble": "ensemble",
             "EnsembleCalculator": "calculator",
             "Member": "finish",
-            "Predictions": "predictions_table",
+            "Predictions": "predictions.table",
             "Selection": "acquisition",
             "UncertaintyWatch": "watch",
-            "evaluate": "evaluation",
+            "evaluate": "evaluation.evaluate",
             "finish_ensemble": "finish",
             "member_folder": "summary",
-            "needed_for_coverage": "conformal",
-            "recalibrate": "recalibration",
+            "needed_for_coverage": "uncertainty.conformal",
+            "recalibrate": "evaluation.evaluate",
             "select_structures": "acquisition",
-            "write_predictions": "predictions_files",
+            "write_predictions": "predictions.files",
         },
     )
 

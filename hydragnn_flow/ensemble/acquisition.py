@@ -11,13 +11,18 @@ import torch
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.applicability import deviations_of
+from hydragnn_flow.ensemble.domain.applicability import deviations_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
-from hydragnn_flow.ensemble.frames import extended_xyz
-from hydragnn_flow.ensemble.inputs import BUDGET, check_structures, current, graph_batches
-from hydragnn_flow.ensemble.member_predictions import predict_all
-from hydragnn_flow.ensemble.structure_files import Record, by_name
-from hydragnn_flow.ensemble.uncertainty import Floats
+from hydragnn_flow.ensemble.predictions.inputs import (
+    BUDGET,
+    check_structures,
+    current,
+    graph_batches,
+)
+from hydragnn_flow.ensemble.predictions.member_predictions import predict_all
+from hydragnn_flow.ensemble.predictions.structure_files import Record, by_name
+from hydragnn_flow.ensemble.predictions.table import extended_xyz
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.models import Model

@@ -16,8 +16,8 @@ from ase.stress import voigt_6_to_full_3x3_stress
 from torch import Tensor, nn
 
 from hydragnn_flow.ensemble.ensemble import Ensemble
-from hydragnn_flow.ensemble.inputs import graph_inputs
-from hydragnn_flow.ensemble.uncertainty import Floats, combine
+from hydragnn_flow.ensemble.predictions.inputs import graph_inputs
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats, combine
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.potential import Potential
 from hydragnn_flow.models.stress import STRESS

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from hydragnn_flow.ensemble.summary import SUMMARY
-from hydragnn_flow.ensemble.uncertainty import Calibration
+from hydragnn_flow.ensemble.uncertainty.distribution import Calibration
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import json_text, write_json
 from hydragnn_flow.plain_files import read_json, sound
@@ -32,10 +33,8 @@ class _Content(msgspec.Struct):
     calibration_by_data_set: dict[str, dict[str, Calibration]] = {}
 
 
-def load_calibrations(
-    folder: Path, summary: Mapping[str, Any]
-) -> tuple[dict[str, Calibration], dict[str, dict[str, Calibration]]]:
-    """Return the calibrations of an ensemble by target, and by data set and target.
+def load_calibrations(folder: Path, summary: Mapping[str, Any]) -> dict[str, Calibration]:
+    """Return the calibrations of an ensemble by target.
 
     Parameters
     ----------
@@ -50,11 +49,14 @@ def load_calibrations(
         If the calibration file is damaged or of another version or ensemble.
     """
     found = recalibration_of(folder) or summary
-    own = found.get("calibration_by_data_set") or {}
-    return (
-        msgspec.convert(found["calibration"], dict[str, Calibration]),
-        msgspec.convert(own, dict[str, dict[str, Calibration]]),
+    of_all = msgspec.convert(found["calibration"], dict[str, Calibration])
+    own = msgspec.convert(
+        found.get("calibration_by_data_set") or {}, dict[str, dict[str, Calibration]]
     )
+    return {
+        target: replace(one, by_data_set={k: of[target] for k, of in own.items() if target in of})
+        for target, one in of_all.items()
+    }
 
 
 def recalibration_of(folder: Path) -> dict[str, Any] | None:
@@ -80,26 +82,31 @@ def recalibration_of(folder: Path) -> dict[str, Any] | None:
 
 
 def save_calibrations(
-    folder: Path,
-    calibrations: Mapping[str, Calibration],
-    by_data_set: Mapping[str, Mapping[str, Calibration]],
-    calibrated_on: Mapping[str, Any],
+    folder: Path, calibrations: Mapping[str, Calibration], calibrated_on: Mapping[str, Any]
 ) -> None:
     """Write calibrations on other data, and which data, whole or not at all."""
     content = {
         "ensemble": _digest(folder),
         "calibrated_on": dict(calibrated_on),
-        "calibration": plain_calibrations(calibrations),
-        "calibration_by_data_set": {
-            data_set: plain_calibrations(found) for data_set, found in by_data_set.items()
-        },
+        **plain_calibrations(calibrations),
     }
     write_json(folder / FILE, _sealed(content))
 
 
-def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, dict[str, Any]]:
-    """Convert calibrations by target to plain values for JSON."""
-    return {name: one.to_dict() for name, one in calibrations.items()}
+def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
+    """Convert calibrations by target to the keys that files have of them."""
+    names = dict.fromkeys(name for one in calibrations.values() for name in one.by_data_set)
+    return {
+        "calibration": {target: one.to_dict() for target, one in calibrations.items()},
+        "calibration_by_data_set": {
+            name: {
+                target: one.by_data_set[name].to_dict()
+                for target, one in calibrations.items()
+                if name in one.by_data_set
+            }
+            for name in names
+        },
+    }
 
 
 def _digest(folder: Path) -> str:

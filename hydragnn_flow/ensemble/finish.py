@@ -9,27 +9,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config.network import NetworkConfig
+from hydragnn_flow.config.run import EnsembleConfig
 from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
-from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability, deviations_of
-from hydragnn_flow.ensemble.branches import data_sets_said
-from hydragnn_flow.ensemble.calibration import CalibrationData
 from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.calibration_file import plain_calibrations
 from hydragnn_flow.ensemble.checksums import write_checksums
-from hydragnn_flow.ensemble.comparison import compare_by_data_set, compare_models
+from hydragnn_flow.ensemble.domain.applicability import APPLICABILITY, Applicability, deviations_of
 from hydragnn_flow.ensemble.ensemble import MANIFEST, Ensemble
-from hydragnn_flow.ensemble.failed_members import failed_members
-from hydragnn_flow.ensemble.folds import calibration_split, folds
-from hydragnn_flow.ensemble.labels import labels_of, numbers_of
-from hydragnn_flow.ensemble.member_predictions import lay_out, predict_graphs
+from hydragnn_flow.ensemble.evaluation.bootstrap import compare_models
+from hydragnn_flow.ensemble.evaluation.measures import measure_targets
 from hydragnn_flow.ensemble.members import load_member, member_files
-from hydragnn_flow.ensemble.predictions_table import GRAPH_ID
-from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION
-from hydragnn_flow.ensemble.target_measures import measure_targets
-from hydragnn_flow.ensemble.uncertainty import Distribution, Floats, measured_coverage
+from hydragnn_flow.ensemble.predictions.branches import data_sets_said
+from hydragnn_flow.ensemble.predictions.labels import labels_of, numbers_of
+from hydragnn_flow.ensemble.predictions.member_predictions import lay_out, predict_graphs
+from hydragnn_flow.ensemble.predictions.table import GRAPH_ID, joined
+from hydragnn_flow.ensemble.summary import ENSEMBLE, FOLDER, SUMMARY, VERSION, failed_members
+from hydragnn_flow.ensemble.uncertainty.calibration import CalibrationData, calibration_split, folds
+from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats, measured_coverage
 from hydragnn_flow.ensemble.weights import weigh_members
 from hydragnn_flow.files import json_text, write_text
 from hydragnn_flow.training.measures.criterion import Criterion
@@ -65,7 +65,8 @@ class Member:
 
 def finish_ensemble(
     run_directory: str | Path,
-    config: RunConfig,
+    config: EnsembleConfig,
+    network: NetworkConfig,
     store: GraphStore,
     members: Sequence[Member],
     totals: dict[str, float],
@@ -77,7 +78,9 @@ def finish_ensemble(
     run_directory
         Directory of the campaign, with the members' folders.
     config
-        Configuration with the coverage of intervals and the criterion for weights.
+        Section `ensemble`: coverage of intervals, criterion, and combination of members.
+    network
+        Network of the run, for its criterion.
     store
         Store of the campaign. Its calibration split, or else its validation split, is used for
         weights and calibration. Errors on its test split are computed here and nowhere else.
@@ -93,12 +96,11 @@ def finish_ensemble(
     """
     run_directory = Path(run_directory)
     folder = run_directory / FOLDER
-    coverage = config.members.coverage
+    coverage = config.coverage
     loaded = [load_member(folder, member.member, store.manifest) for member in members]
     models, kept = tuple(model for model, _ in loaded), [found for _, found in loaded]
-    network, name = config.network_with({}), config.criterion
-    trivial = trivial_errors(store["trainset"], store.manifest, name)
-    criterion = Criterion.of(network, store.manifest, trivial, name)
+    trivial = trivial_errors(store["trainset"], store.manifest, config.criterion)
+    criterion = Criterion.of(network, store.manifest, trivial, config.criterion)
     split = calibration_split(store)
     fold = folds(len(split))
     known = _predictions(models, kept, split)
@@ -114,7 +116,7 @@ def finish_ensemble(
         split.n_atoms,
         split.branch,
         fold,
-        config.members.aggregation,
+        config.aggregation,
         median=not network.Architecture.enable_interatomic_potential,
     )
     weights = combined.weights
@@ -130,7 +132,7 @@ def finish_ensemble(
         numbers_of([split], store.manifest),
         data_sets_said([split], store.manifest),
     )
-    calibrations, by_data_set = calibrated_on.calibrations(), calibrated_on.by_data_set()
+    calibrations = calibrated_on.calibrations()
     deviations = deviations_of(known, weights, store.manifest, split.n_atoms)
     applicability = Applicability.of(store["trainset"], store.manifest, deviations)
     applicability.save(folder / APPLICABILITY)
@@ -142,7 +144,6 @@ def finish_ensemble(
         coverage,
         aggregation=combined.aggregation,
         applicability=applicability,
-        by_data_set=by_data_set,
         numbers=tuple(member.member for member in members),
     )
 
@@ -152,7 +153,7 @@ def finish_ensemble(
     folder_out.mkdir(exist_ok=True)
     predictions = _predictions(models, kept, test)
     tested = predict_graphs(ensemble, store, [test], {GRAPH_ID: test.graph_id}, predictions)
-    tables = lay_out(ensemble, tested, with_members=True).tables
+    tables = joined([lay_out(ensemble, tested, with_members=True).tables])
     tables.save(folder_out / "test")
     distributions = ensemble.distributions(
         predictions, test.n_atoms, tested.numbers, tested.data_sets
@@ -161,6 +162,16 @@ def finish_ensemble(
     compared = {ENSEMBLE: {name: found.mean for name, found in distributions.items()}}
     for k, member in enumerate(members):
         compared[str(member.member)] = {name: predictions[name][k] for name in references}
+    single = compared[str(members[best].member)]
+    tested_models = {"best_member": single, ENSEMBLE: compared[ENSEMBLE]}
+    measures = measure_targets(
+        distributions,
+        references,
+        test.n_atoms,
+        tables.graphs["flagged"].to_numpy(bool),
+        store.manifest,
+        coverage,
+    )
     summary = {
         "version": VERSION,
         "coverage": coverage,
@@ -173,22 +184,9 @@ def finish_ensemble(
         "failed": [asdict(failed) for failed in failed_members(folder)],
         "best_member": members[best].member,
         "calibrated_on": {"split": split.name, "structures": len(split)},
-        "calibration": plain_calibrations(calibrations),
-        "calibration_by_data_set": {
-            name: plain_calibrations(found) for name, found in by_data_set.items()
-        },
-        "test": _test(ensemble, test, predictions, distributions, best),
-        "measures": {
-            name: found.to_dict()
-            for name, found in measure_targets(
-                distributions,
-                references,
-                test.n_atoms,
-                tables.graphs["flagged"].to_numpy(bool),
-                store.manifest,
-                coverage,
-            ).items()
-        },
+        **plain_calibrations(calibrations),
+        "test": _test(store.manifest, tested_models, references, distributions, test.n_atoms),
+        "measures": {name: found.to_dict() for name, found in measures.items()},
         "errors": compare_models(compared, references, test.n_atoms, store.manifest),
         "data_sets": _of_data_sets(compared, references, distributions, test, store.manifest),
         **totals,
@@ -210,17 +208,20 @@ def _of_data_sets(
     manifest: Manifest,
 ) -> dict[str, dict[str, dict[str, Any]]]:
     """Compute errors and interval coverage on the structures of each data set."""
-    names = data_sets_said([test], manifest)
-    found = compare_by_data_set(compared, references, test.n_atoms, names, manifest)
-    for name, errors in found.items():
-        assert names is not None  # there are several
-        of_graphs = names == name
+    names, found = data_sets_said([test], manifest), {}
+    if names is None:
+        return {}
+    for name in manifest.data_sets.values():
+        of_graphs = np.asarray(names == name)
+        errors = compare_models(compared, references, test.n_atoms, manifest, of_graphs)
         for error in errors.values():
             target = error["target"]
             rows = manifest.targets[target].rows_of(of_graphs, test.n_atoms)
             predicted = distributions[target]
             inside = (references[target] >= predicted.lo) & (references[target] <= predicted.hi)
             error["coverage"] = float(inside[rows & np.isfinite(predicted.mean).all(axis=1)].mean())
+        if errors:
+            found[name] = errors
     return found
 
 
@@ -248,33 +249,27 @@ def _predictions(
 
 
 def _test(
-    ensemble: Ensemble,
-    test: GraphSplit,
-    members: dict[str, Floats],
-    distributions: dict[str, Distribution],
-    best: int,
+    manifest: Manifest,
+    compared: Mapping[str, Mapping[str, Floats]],
+    references: Mapping[str, Floats],
+    distributions: Mapping[str, Distribution],
+    n_atoms: NDArray[np.int64],
 ) -> dict[str, dict[str, Any]]:
     """Compute errors of the best single member and of the ensemble, and the interval coverage."""
-    results: dict[str, dict[str, Any]] = {}
-    atoms = test.n_atoms.astype(float)[:, None]
+    results = {}
     for name, predicted in distributions.items():
-        target = ensemble.manifest.targets[name]
-        reference = labels_of(test, name, predicted.mean.shape[1])
-        errors = {
-            "best_member": np.abs(members[name][best] - reference),
-            "ensemble": np.abs(predicted.mean - reference),
-        }
         known = np.isfinite(predicted.mean)
         if not known.any():
             continue
         row: dict[str, Any] = {
-            "unit": target.unit,
-            "coverage": measured_coverage(reference, predicted),
+            "unit": manifest.targets[name].unit,
+            "coverage": measured_coverage(references[name], predicted),
         }
-        for who, error in errors.items():
+        for who, values in compared.items():
+            error = np.abs(values[name] - references[name])
             row[f"mae_{who}"] = float(error[known].mean())
-            if ensemble.manifest.is_extensive(name):
-                row[f"mae_per_atom_{who}"] = float((error / atoms).mean())
+            if manifest.is_extensive(name):
+                row[f"mae_per_atom_{who}"] = float((error / n_atoms[:, None]).mean())
         if predicted.aleatoric_std is not None:
             row["aleatoric_std"] = float(predicted.aleatoric_std.mean())
         results[name] = row

@@ -21,7 +21,6 @@ from hydragnn_flow.training.predict import restore_model
 from hydragnn_flow.training.predictions import SPLITS, predictions_in
 
 Floats = NDArray[np.float64]
-_ROUNDING = 1e-6
 _REMEDY = "take it from a copy, or delete it and ensemble.json and start the run again"
 
 
@@ -52,28 +51,18 @@ def remaining_members(
     """
     members = {row["member"]: float(row["weight"]) for row in summary["members"]}
     total = sum(members.values())
-    if not abs(total - 1) < _ROUNDING:
+    if not abs(total - 1) < 1e-6:
         raise InputError(
             f"{folder / SUMMARY}: weights of the members add up to {total:g}, not to 1; take the "
             f"file from a copy, or, in the directory of a run, delete it and start the run again"
         )
-    strange = sorted(set(without) - members.keys())
-    if strange:
-        raise InputError(
-            f"{folder}: has no member {strange[0]} to leave out; its members are "
-            f"{', '.join(map(str, members))}"
-        )
     numbers = [member for member in members if member not in without]
-    if len(numbers) < 2:
-        raise InputError(
-            f"{folder}: without {', '.join(map(str, sorted(without)))} fewer than two of its "
-            f"{len(members)} members are left, which say nothing of their uncertainty; leave "
-            f"fewer out"
-        )
     weights = np.array([members[number] for number in numbers])
-    if not weights.sum() > 0:
+    if set(without) - members.keys() or len(numbers) < 2 or not weights.sum() > 0:
+        told = ", ".join(map(str, sorted(without)))
         raise InputError(
-            f"{folder}: members {', '.join(map(str, numbers))} have no weight; leave others out"
+            f"{folder}: member {told} cannot be left out; two of its members, "
+            f"{', '.join(map(str, members))}, must be left, and one of them with a weight"
         )
     return numbers, weights / weights.sum() if without else weights
 

@@ -1,13 +1,15 @@
-"""Summary of a finished ensemble in its run directory, read without loading the models."""
+"""Summary of a finished ensemble, and its failed members, read without loading the models."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
 
-from hydragnn_flow.ensemble.uncertainty import Calibration
+from hydragnn_flow.ensemble.uncertainty.distribution import Calibration
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
 
@@ -43,12 +45,12 @@ def per_atom(unit: str) -> tuple[str, float]:
 
 
 def member_name(member: int) -> str:
-    """The folder of a member's files, within that of the ensemble."""
+    """Return the folder of a member's files, within that of the ensemble."""
     return f"members/{member}"
 
 
 def member_folder(folder: str | Path, member: int) -> Path:
-    """The folder of a member's files."""
+    """Return the folder of a member's files."""
     return Path(folder) / member_name(member)
 
 
@@ -112,19 +114,49 @@ def _without_ensemble(path: Path) -> str:
             f"{SUMMARY}); correct the path"
         )
     if read_yaml(path / "run.yaml").get("ensemble", "") is None:
-        return (
-            f"{path}: was a search for the fastest training, which has no ensemble; name "
-            f"another run"
-        )
-    begun = _folders(path / FOLDER / "members")
-    if begun:
-        missing = f"its {begun} members are not all trained, or not weighed and calibrated yet"
-    elif trials := _folders(path / "trials"):
-        missing = f"its search has begun {trials} trials, and no member is trained yet"
-    else:
-        missing = "its search has not begun"
-    return f"{path}: holds no finished ensemble: {missing}; run the campaign to its end first"
+        return f"{path}: was a search without an ensemble; name another run"
+    return f"{path}: holds no finished ensemble yet; run the campaign to its end first"
 
 
-def _folders(path: Path) -> int:
-    return sum(entry.is_dir() for entry in path.iterdir()) if path.is_dir() else 0
+SELECTION = "selection.json"
+"""File with the choice of members, in the ensemble's folder."""
+
+
+@dataclass(frozen=True)
+class FailedMember:
+    """Member whose training was given up."""
+
+    member: int
+    trial: int
+    reason: str
+
+
+def failed_members(folder: Path) -> list[FailedMember]:
+    """Return the members that were given up, in that order; none without such a record."""
+    try:
+        return [FailedMember(**values) for values in read_json(folder / SELECTION, "")["failed"]]
+    except (InputError, KeyError, TypeError):
+        return []
+
+
+def failed_sentences(summary: Mapping[str, Any]) -> list[str]:
+    """Return a sentence on each failed member: what replaces it, or why it stays unfinished.
+
+    Parameters
+    ----------
+    summary
+        Content of the file `ensemble.json`.
+    """
+    members: Sequence[Mapping[str, Any]] = summary["members"]
+    kept = {member["member"] for member in members}
+    return [
+        f"member {member['member']} (trial {member['trial']}) was not trained to its end: "
+        f"{member['reason']}"
+        for member in members
+        if member.get("reason")
+    ] + [
+        f"member {failed['member']} (trial {failed['trial']}) failed, and another trial took its "
+        f"place: {failed['reason']}"
+        for failed in summary.get("failed", ())
+        if failed["member"] not in kept
+    ]

@@ -10,7 +10,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.filters import Filter
 
-from hydragnn_flow.ensemble.frames import extended_xyz
+from hydragnn_flow.ensemble.predictions.table import extended_xyz
 from hydragnn_flow.errors import InputError, UncertaintyExceeded
 from hydragnn_flow.files import AppendOnly, is_there
 
@@ -62,15 +62,13 @@ class UncertaintyWatch:
         self._atoms = _atoms_of(dynamics)
         given = {"forces_std": forces_std, "energy_std": energy_std_per_atom}
         self._limits = {name: limit for name, limit in given.items() if limit is not None}
-        if not self._limits:
+        if not self._limits or not all(limit > 0 for limit in self._limits.values()):
             raise InputError(
-                "there is nothing to watch; give forces_std, energy_std_per_atom or both"
+                f"thresholds to watch are {self._limits or 'missing'}; give forces_std, "
+                f"energy_std_per_atom or both, above zero"
             )
         if file is None and not stop:
             raise InputError("there is nothing to do at the thresholds; give file, stop or both")
-        for name, limit in self._limits.items():
-            if not limit > 0:
-                raise InputError(f"the threshold of {name} is {limit}; give a number above zero")
         known = getattr(self._atoms.calc, "implemented_properties", ())
         for name in self._limits:
             if name not in known:
@@ -107,25 +105,19 @@ class UncertaintyWatch:
 
     def _reason(self) -> str | None:
         """Return a sentence on the quantity beyond its threshold; None if there is none."""
-        if (limit := self._limits.get("forces_std")) is not None:
-            deviations = np.linalg.norm(self._property("forces_std"), axis=1)
-            worst = int(deviations.argmax())
-            if not deviations[worst] <= limit:
-                return (
-                    f"the force on atom {worst} ({self._atoms.symbols[worst]}) has a standard "
-                    f"deviation of {deviations[worst]:.3g} eV/Å, above {limit:g}"
-                )
-        if (limit := self._limits.get("energy_std")) is not None:
-            deviation = self._property("energy_std") / len(self._atoms)
-            if not deviation <= limit:
-                return (
-                    f"the energy has a standard deviation of {deviation:.3g} eV per atom, above "
-                    f"{limit:g}"
-                )
+        for name, limit in self._limits.items():
+            values = self._atoms.calc.get_property(name, self._atoms)
+            if name == "forces_std":
+                values = np.linalg.norm(values, axis=1)
+                worst = int(values.argmax())
+                what, unit = f"force on atom {worst} ({self._atoms.symbols[worst]})", "eV/Å"
+            else:
+                values = values / len(self._atoms)
+                what, unit = "energy", "eV per atom"
+            found = np.max(values)
+            if not found <= limit:
+                return f"the {what} has a standard deviation of {found:.3g} {unit}, above {limit:g}"
         return None
-
-    def _property(self, name: str) -> Any:
-        return self._atoms.calc.get_property(name, self._atoms)
 
     def _frame(self) -> str:
         results = self._atoms.calc.results
@@ -158,10 +150,8 @@ def _atoms_of(dynamics: Any) -> Atoms:
 
 def _make_ready(file: Path) -> None:
     """Truncate a structure half written before a crash; refuse files of another format."""
-    if not file.parent.is_dir():
-        raise InputError(f"{file}: there is no directory {file.parent}; make it first")
-    if file.is_dir():
-        raise InputError(f"{file}: is a directory; name a file")
+    if file.is_dir() or not file.parent.is_dir():
+        raise InputError(f"{file}: is no file in a directory that is there; name another")
     if not is_there(file):
         return
     with file.open("rb+") as frames:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.run import Aggregation
 from hydragnn_flow.ensemble.selection import Judged
-from hydragnn_flow.ensemble.uncertainty import Floats
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.training.measures.criterion import Criterion
 
 # Powers of a member's criterion: from equal weights to the best member nearly alone.

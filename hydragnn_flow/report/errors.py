@@ -12,8 +12,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from hydragnn_flow.ensemble.failed_members import failed_sentences
-from hydragnn_flow.ensemble.summary import ENSEMBLE
+from hydragnn_flow.ensemble.summary import ENSEMBLE, failed_sentences
 from hydragnn_flow.report.cost import cost_sentence
 from hydragnn_flow.report.tables import number, percent, terminal
 

@@ -13,8 +13,7 @@ import msgspec
 import optuna
 import pandas as pd
 
-from hydragnn_flow.ensemble.failed_members import failed_members
-from hydragnn_flow.ensemble.summary import FOLDER, per_atom
+from hydragnn_flow.ensemble.summary import FOLDER, failed_members, per_atom
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.fence import DRIVER_FILE, is_driven
 from hydragnn_flow.execution.pools.workers_file import read_workers

@@ -19,7 +19,7 @@ from hydragnn_flow.campaign.setup.stores import checked_store
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble.failed_members import SELECTION
+from hydragnn_flow.ensemble.summary import SELECTION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site, sole_driver
 from hydragnn_flow.files import unsynced, write_json

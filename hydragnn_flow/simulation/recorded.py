@@ -12,7 +12,7 @@ from typing import Any
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.config.search_checks import RESOURCES
-from hydragnn_flow.ensemble.failed_members import SELECTION
+from hydragnn_flow.ensemble.summary import SELECTION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.run_directory import RunDirectory

@@ -21,8 +21,8 @@ from hydragnn_flow.campaign.on_site.selecting import (
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.ensemble import Member
-from hydragnn_flow.ensemble.failed_members import SELECTION, failed_members
 from hydragnn_flow.ensemble.selection import Choice, Early, Selection
+from hydragnn_flow.ensemble.summary import SELECTION, failed_members
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.progress import CampaignView

@@ -8,7 +8,7 @@ from phase_cases import badly, leave_checkpoint, run, well
 from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
 from hydragnn_flow.campaign.on_site.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.ensemble import candidates
+from hydragnn_flow.ensemble import selection
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
@@ -20,8 +20,8 @@ SPACE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2], "log": True
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
-    monkeypatch.setattr(candidates, "_MOST_TRIALS", BEST)
-    monkeypatch.setattr(candidates, "_RESERVE", 0)
+    monkeypatch.setattr(selection, "_MOST_TRIALS", BEST)
+    monkeypatch.setattr(selection, "_RESERVE", 0)
 
 
 def having(context):

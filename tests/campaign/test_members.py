@@ -23,8 +23,8 @@ from phase_cases import (
 from hydragnn_flow import files
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.ensemble.failed_members import failed_members
 from hydragnn_flow.ensemble.selection import Choice, Selection
+from hydragnn_flow.ensemble.summary import failed_members
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Host, Spot
 from hydragnn_flow.search.records import best_first

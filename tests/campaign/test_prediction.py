@@ -20,8 +20,9 @@ from job_cases import CallsHere, ended
 from hydragnn_flow import Ensemble, cli
 from hydragnn_flow.campaign.on_site import prediction
 from hydragnn_flow.campaign.on_site.prediction import predict_on_site
-from hydragnn_flow.ensemble import member_predictions, parts, write_predictions
-from hydragnn_flow.ensemble.predictions_files import PredictionFiles
+from hydragnn_flow.ensemble import write_predictions
+from hydragnn_flow.ensemble.predictions import member_predictions, parts
+from hydragnn_flow.ensemble.predictions.files import PredictionFiles
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Node, Site
 from hydragnn_flow.placement import Gcd
@@ -239,7 +240,7 @@ def test_a_node_that_cannot_load_the_ensemble_is_not_the_inputs_fault(run, monke
     def broken(ensemble, device):
         raise InputError("device cuda: cannot be used")
 
-    monkeypatch.setattr(parts, "on_device", broken)
+    monkeypatch.setattr(Ensemble, "on_device", broken)
     digest = parts.digest_of_ensemble(run)
     with pytest.raises(RuntimeError, match="this node cannot load the ensemble: device cuda"):
         parts._ensemble(str(run), digest, (), 0.8, None, "cuda")

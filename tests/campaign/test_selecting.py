@@ -8,7 +8,7 @@ from campaign_cases import MEMBERS
 from phase_cases import run, well
 
 from hydragnn_flow.campaign.on_site.selecting import select_trials
-from hydragnn_flow.ensemble.failed_members import SELECTION
+from hydragnn_flow.ensemble.summary import SELECTION
 
 
 def test_a_restarted_driver_keeps_to_the_choice(campaign, caplog):

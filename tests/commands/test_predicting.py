@@ -35,8 +35,8 @@ def test_predicting_says_where_and_in_which_units(run, alloy_store, tmp_path, mo
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["predict", "{store}", "-o", "{folder}/out.csv"], "has no member 7 to leave out"),
-        (["evaluate", "{store}"], "has no member 7 to leave out"),
+        (["predict", "{store}", "-o", "{folder}/out.csv"], "member 7 cannot be left out"),
+        (["evaluate", "{store}"], "member 7 cannot be left out"),
     ],
 )
 def test_a_member_that_is_not_there_cannot_be_left_out(

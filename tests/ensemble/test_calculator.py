@@ -15,9 +15,7 @@ from ase.calculators.calculator import CalculationFailed, PropertyNotImplemented
 from ase.calculators.emt import EMT
 from ase.calculators.fd import calculate_numerical_forces, calculate_numerical_stress
 from ase.calculators.mixing import SumCalculator
-from ase.filters import FrechetCellFilter
 from ase.md.verlet import VelocityVerlet
-from ase.optimize import BFGS, FIRE
 from ase.stress import full_3x3_to_voigt_6_stress, voigt_6_to_full_3x3_stress
 from calibration_cases import plain
 from ensemble_cases import lively_ensemble, property_ensemble
@@ -113,18 +111,6 @@ def test_it_says_what_predict_says(ensemble, structure):
         np.testing.assert_array_equal(full_3x3_to_voigt_6_stress(values), expected)
 
 
-def test_many_structures_by_one_calculator_are_those_of_one_call(ensemble):
-    structures = [structure() for structure in STRUCTURES.values()]
-    tables = ensemble.predict(structures)
-    assert tables.graphs is not None and tables.nodes is not None
-    calculator = EnsembleCalculator(ensemble)
-    energies = [calculator.get_potential_energy(atoms) for atoms in structures]
-    np.testing.assert_allclose(energies, tables.graphs["energy_mean"], rtol=1e-12)
-    forces = np.concatenate([calculator.get_forces(atoms) for atoms in structures])
-    expected = tables.nodes[[f"forces_{axis}_mean" for axis in "xyz"]]
-    np.testing.assert_allclose(forces, expected, rtol=0, atol=1e-10)
-
-
 def test_forces_and_stress_are_slopes_of_the_energy(ensemble):
     """Positions come in float32, so steps cannot be short."""
     atoms = rattled()
@@ -135,17 +121,6 @@ def test_forces_and_stress_are_slopes_of_the_energy(ensemble):
     np.testing.assert_allclose(forces[:3], numerical, rtol=0, atol=3e-3 * np.abs(forces).max())
     strained = calculate_numerical_stress(atoms, eps=2e-3, force_consistent=False)
     np.testing.assert_allclose(stress, strained, rtol=0, atol=5e-3 * np.abs(stress).max())
-
-
-def test_the_stress_needs_no_labels(ensemble):
-    """As an ensemble without stress predicts it; its own networks stay as they were."""
-    assert "stress" not in ensemble.calibrations
-    before = ensemble.predict(rattled(), members=True).graphs
-    found = calculated(ensemble, rattled())
-    assert "stress" in found and "stress_std" not in found
-    assert not any(model.stress for model in ensemble.models)
-    after = ensemble.predict(rattled(), members=True).graphs
-    assert before is not None and before.equals(after)
 
 
 @pytest.mark.parametrize("name", ["crystal", "molecule", "slab"])
@@ -228,7 +203,7 @@ def test_every_change_is_seen(ensemble):
 
 def test_unknown_elements_are_refused_before_anything_is_computed(ensemble, monkeypatch):
     atoms = rattled()
-    atoms.calc = EnsembleCalculator(ensemble)
+    atoms.calc = calculator = EnsembleCalculator(ensemble)
     energy = atoms.get_potential_energy()
 
     def computes(*arguments):
@@ -240,64 +215,64 @@ def test_unknown_elements_are_refused_before_anything_is_computed(ensemble, monk
         for _ in range(2):  # the refusal leaves nothing that passes for a result
             with pytest.raises(InputError, match=r"the structure: has Al, which the training data"):
                 atoms.get_potential_energy()
+        with pytest.raises(InputError, match="has Al"):
+            calculator.calculate(atoms)  # as other programs call it
         atoms.positions[1] = atoms.positions[0]
         atoms.symbols[1] = "Cu"
         with pytest.raises(InputError, match=r"the structure: has the atoms 0 and 1 at one place"):
             atoms.get_forces()
     atoms = rattled()
-    atoms.calc = calculator = EnsembleCalculator(ensemble)
+    atoms.calc = calculator
     assert atoms.get_potential_energy() == energy
-    atoms.symbols[1] = "Al"
-    with pytest.raises(InputError, match="has Al"):
-        calculator.calculate(atoms)  # as other programs call it
-    with pytest.raises(InputError, match="has Al"):
-        atoms.get_potential_energy()
 
 
-def test_ase_exports_what_it_knows(ensemble):
-    """Beside results of its own: `get_properties`, and sums with other calculators."""
+def test_ase_copies_exports_sums_and_writes_it(ensemble, tmp_path):
     atoms = rattled()
     atoms.calc = EnsembleCalculator(ensemble)
+    energy, forces, stress = atoms.get_potential_energy(), atoms.get_forces(), atoms.get_stress()
+    for other in (copy.deepcopy(atoms), pickle.loads(pickle.dumps(atoms))):
+        assert other.get_potential_energy() == energy
+        other.positions[0] += 0.1
+        assert other.get_potential_energy() != energy
     found = atoms.get_properties(["energy", "forces", "stress"])
-    np.testing.assert_array_equal(found["forces"], atoms.get_forces())
-    energy = atoms.get_potential_energy()
+    np.testing.assert_array_equal(found["forces"], forces)
     assert found["energy"] == energy
+    for name in ("frame.traj", "frame.extxyz"):
+        ase.io.write(tmp_path / name, atoms)
+        back = ase.io.read(tmp_path / name)
+        assert isinstance(back, Atoms)
+        assert back.get_potential_energy() == pytest.approx(energy)
+        np.testing.assert_allclose(back.get_forces(), forces, atol=1e-7)
+        np.testing.assert_allclose(back.get_stress(), stress, atol=1e-7)
     atoms.calc = SumCalculator([EnsembleCalculator(ensemble), EMT()])
     both = atoms.get_potential_energy()
     atoms.calc = EMT()
     assert both == pytest.approx(energy + atoms.get_potential_energy())
 
 
-def test_copies_and_pickles_compute_the_same(ensemble):
-    atoms = rattled()
-    atoms.calc = EnsembleCalculator(ensemble)
-    energy = atoms.get_potential_energy()
-    for other in (copy.deepcopy(atoms), pickle.loads(pickle.dumps(atoms))):
-        assert other.get_potential_energy() == energy
-        other.positions[0] += 0.1
-        assert other.get_potential_energy() != energy
-    assert atoms.get_potential_energy() == energy
-
-
-def test_an_ensemble_that_is_no_potential_is_refused(ensemble):
-    with pytest.raises(
-        InputError, match=r"predicts energy and is no interatomic potential; .*predict"
-    ):
-        EnsembleCalculator(property_ensemble(ensemble))
+def with_edges(ensemble):
     manifest = ensemble.manifest.model_copy(update={"provenance": {"own_edges": True}})
-    with pytest.raises(InputError, match=r"brought edges of their own"):
-        EnsembleCalculator(replace(ensemble, manifest=manifest))
-    with pytest.raises(InputError, match=r"median of its members, .*: weighted, or call"):
-        EnsembleCalculator(replace(ensemble, aggregation="median"))
+    return replace(ensemble, manifest=manifest)
 
 
-def test_what_it_cannot_compute_with_is_refused_at_once(ensemble):
-    for device in ("gpu", "cuda:99"):
-        with pytest.raises(InputError, match=rf"device {device}: cannot be used \(.*such as cpu"):
-            EnsembleCalculator(ensemble, device=device)
-    for factor in (0.0, -1.0, np.nan):
-        with pytest.raises(InputError, match=r"energy_units_to_eV is .*; give the number of eV"):
-            EnsembleCalculator(ensemble, energy_units_to_eV=factor)
+@pytest.mark.parametrize(
+    ("change", "asked", "says"),
+    [
+        (property_ensemble, {}, r"predicts energy and is no interatomic potential; .*predict"),
+        (with_edges, {}, r"reads edges that the training data brought"),
+        (
+            lambda ensemble: replace(ensemble, aggregation="median"),
+            {},
+            r"median of its members, .*: weighted, or call",
+        ),
+        (lambda e: e, {"device": "cuda:99"}, r"device cuda:99: cannot be used \(.*such as cpu"),
+        (lambda e: e, {"energy_units_to_eV": 0.0}, r"energy_units_to_eV is .*; give the number"),
+        (lambda e: e, {"energy_units_to_eV": np.nan}, r"energy_units_to_eV is .*; give the num"),
+    ],
+)
+def test_what_it_cannot_compute_with_is_refused_at_once(ensemble, change, asked, says):
+    with pytest.raises(InputError, match=says):
+        EnsembleCalculator(change(ensemble), **asked)
 
 
 @pytest.mark.parametrize(
@@ -334,20 +309,6 @@ def test_what_is_not_finite_is_no_result(ensemble):
     assert atoms.calc.results == {}
 
 
-@pytest.mark.parametrize("optimizer", [FIRE, BFGS])
-def test_relaxations(ensemble, optimizer):
-    atoms = rattled()
-    atoms.calc = EnsembleCalculator(ensemble)
-    before = atoms.get_potential_energy()
-    optimizer(atoms, logfile=None).run(fmax=0.01, steps=8)
-    positions = atoms.get_potential_energy()
-    assert positions < before
-    volume = atoms.get_volume()
-    optimizer(FrechetCellFilter(atoms), logfile=None).run(fmax=0.01, steps=8)
-    assert atoms.get_potential_energy() < positions
-    assert atoms.get_volume() != volume
-
-
 def test_dynamics_conserve_the_energy(ensemble):
     """Atoms pass the cutoff and the sides of the cell meanwhile."""
     atoms = rattled()
@@ -368,16 +329,3 @@ def test_dynamics_conserve_the_energy(ensemble):
     assert len(edges) > 1
     assert np.ptp(kinetic) > 0.1  # what the potential took and gave
     assert np.ptp(total) < 0.01 * np.ptp(kinetic)
-
-
-def test_ase_writes_what_it_calculated(ensemble, tmp_path):
-    atoms = rattled()
-    atoms.calc = EnsembleCalculator(ensemble)
-    forces = atoms.get_forces()
-    for name in ("frame.traj", "frame.extxyz"):
-        ase.io.write(tmp_path / name, atoms)
-        back = ase.io.read(tmp_path / name)
-        assert isinstance(back, Atoms)
-        assert back.get_potential_energy() == pytest.approx(atoms.get_potential_energy())
-        np.testing.assert_allclose(back.get_forces(), forces, atol=1e-7)
-        np.testing.assert_allclose(back.get_stress(), atoms.get_stress(), atol=1e-7)

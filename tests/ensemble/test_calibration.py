@@ -12,16 +12,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 
-from hydragnn_flow.ensemble.calibration import calibrate
-from hydragnn_flow.ensemble.deviation import Deviation
-from hydragnn_flow.ensemble.folds import folds
-from hydragnn_flow.ensemble.uncertainty import Calibration, combine, distribution, measured_coverage
+from hydragnn_flow.ensemble.uncertainty.calibration import calibrate, folds
+from hydragnn_flow.ensemble.uncertainty.deviation import Deviation
+from hydragnn_flow.ensemble.uncertainty.distribution import (
+    Calibration,
+    Rows,
+    combine,
+    distribution,
+    measured_coverage,
+)
 
-EQUAL = np.full(5, 0.2)
+EQUAL, ONE = np.full(5, 0.2), np.ones((1, 1))
 
 
 def predicted(members, calibration, coverage=0.9):
-    return distribution(members, EQUAL, calibration, None, coverage=coverage)
+    return distribution(members, EQUAL, calibration, coverage=coverage)
 
 
 def scalars(rng, n):
@@ -70,7 +75,7 @@ def test_forces_are_held_in_every_quarter_of_their_norm():
         there = structure < 60
         mean, spread = combine(members[:, there], EQUAL)
         found = calibrate(
-            truth[there], mean, spread, structure[there], folds(60)[structure[there]], 0.9
+            truth[there], mean, spread, ONE, structure[there], folds(60)[structure[there]], 0.9
         )
         assert found is not None and len(found.norms) == 3
         truth = truth[~there]
@@ -107,7 +112,7 @@ def test_a_curve_is_taken_where_scale_and_floor_cannot_follow():
 
 
 def predicted_std(calibration, spread):
-    return np.asarray(np.hypot(*calibration.parts(spread, np.ones((1, 1)))))
+    return np.asarray(np.hypot(*calibration.parts(spread, np.ones((1, 1)), Rows())))
 
 
 @settings(max_examples=20, deadline=None)
@@ -149,16 +154,18 @@ def test_values_of_atoms_are_held_by_element():
     wide = np.where(numbers == 26, 1.0, 0.1)[:, None]
     residuals, spread = wide * rng.normal(size=(320, 1)), np.ones((320, 1))
     found = calibrate(
-        residuals, 0 * spread, spread, structure, folds(40)[structure], 0.9, numbers=numbers
+        residuals, 0 * spread, spread, ONE, structure, folds(40)[structure], 0.9, numbers=numbers
     )
     assert found is not None and found.elements == (8, 26)
     mean = np.zeros((4, 1))
-    oxygen, iron, rare, new = found.quantiles(mean, 0.9, np.array([8, 26, 79, 1]))[:, 0]
+    oxygen, iron, rare, new = found.quantiles(mean, 0.9, Rows(numbers=np.array([8, 26, 79, 1])))[
+        :, 0
+    ]
     assert iron / oxygen == pytest.approx(10, rel=0.4)
     assert oxygen < rare == new < iron, "by all atoms, as there is one structure of such"
-    assert found.quantiles(mean, 0.9).tolist() == [[rare]] * 4
+    assert found.quantiles(mean, 0.9, Rows()).tolist() == [[rare]] * 4
     members = np.zeros((5, 320, 1)) + np.array([-1, -1, 0, 1, 1])[:, None, None]
-    predicted = distribution(members, EQUAL, found, None, coverage=0.9, numbers=numbers)
+    predicted = distribution(members, EQUAL, found, Rows(numbers=numbers), coverage=0.9)
     half = predicted.interval(0.9)[1]
     np.testing.assert_array_equal(half, predicted.hi)
     for element in (8, 26):
@@ -177,11 +184,11 @@ def test_what_is_not_known_is_left_out():
     numbers = np.arange(40)
 
     def found(reference):
-        return calibrate(reference, 0 * spread, spread, numbers, folds(40), 0.9)
+        return calibrate(reference, 0 * spread, spread, ONE, numbers, folds(40), 0.9)
 
     calibration = found(unknown)
     assert calibration is not None
-    assert calibration.structures == calibration.least_structures == 20
+    assert calibration.structures == calibration.least_structures() == 20
     assert found(np.full((40, 1), np.nan)) is None
 
 
@@ -191,9 +198,9 @@ def test_structures_are_counted_whatever_group_their_atoms_are_in():
     mean = rng.normal(size=(60, 3)) * np.repeat([0.1, 10.0], 30)[:, None]
     error, spread = rng.normal(size=(60, 3)), rng.lognormal(size=(60, 3))
     numbers = np.arange(60)
-    calibration = calibrate(mean + error, mean, spread, numbers, folds(60), 0.8)
+    calibration = calibrate(mean + error, mean, spread, ONE, numbers, folds(60), 0.8)
     assert calibration is not None and calibration.norms
-    assert calibration.structures == 60 > calibration.least_structures
+    assert calibration.structures == 60 > calibration.least_structures()
 
 
 @settings(max_examples=10, deadline=None)
@@ -202,3 +209,11 @@ def test_a_calibration_survives_json(n, dim, seed):
     rng = np.random.default_rng(seed)
     found = calibrated(rng.normal(size=(n, dim)), rng.lognormal(size=(n, dim)), 0.5)
     assert msgspec.convert(json.loads(json.dumps(found.to_dict())), Calibration) == found
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 10, 24, 1001])
+def test_folds_are_ten_of_almost_equal_size_and_always_the_same(n):
+    found = folds(n)
+    assert len(found) == n and np.array_equal(found, folds(n))
+    sizes = np.bincount(found, minlength=1)
+    assert len(sizes) == max(min(n, 10), 1) and np.ptp(sizes) <= 1

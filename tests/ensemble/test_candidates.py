@@ -9,8 +9,8 @@ from campaign_cases import CONFIG
 from segment_cases import make_spec
 
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.ensemble import candidates as module
-from hydragnn_flow.ensemble.candidates import choose_trials
+from hydragnn_flow.ensemble import selection as module
+from hydragnn_flow.ensemble.selection import choose_trials
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
@@ -59,7 +59,14 @@ def trials(tmp_path, alloy_store):
             records[number] = TrialRecord(number, "failed", {}, None, "diverged: loss is NaN")
         config = RunConfig.model_validate(content)
         selection, missing = choose_trials(
-            config, records, results, lambda number: tmp_path / str(number), split, criterion
+            config.members,
+            config.network["Architecture"],
+            config.search.keep_checkpoints == "best",
+            records,
+            results,
+            lambda number: tmp_path / str(number),
+            split,
+            criterion,
         )
         return [choice.trial for choice in selection.chosen], missing
 

@@ -1,29 +1,27 @@
 """Errors and uncertainty on labelled data: of stores, files and structures in Python."""
 
-import copy
 import dataclasses
 import json
 import re
 import sys
-from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import ase.db
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from ase import Atoms
-from ase.calculators.emt import EMT
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.io import write
+from numpy.typing import NDArray
 
 from hydragnn_flow import InputError, cli
 from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble import evaluate
-from hydragnn_flow.ensemble.evaluation import doubt_of, offset_of
-from hydragnn_flow.ensemble.labels import every_label
+from hydragnn_flow.ensemble.evaluation.evaluate import doubt_of
+from hydragnn_flow.ensemble.predictions.labels import every_label
 
 
 @pytest.fixture
@@ -82,14 +80,6 @@ def test_a_campaign_ends_with_the_measures_of_its_test_split(run, ensemble, allo
     assert (energy.unit, per_atom.unit, forces.unit) == ("eV", "meV/atom", "eV/Å")
     assert energy.structures == energy.values == forces.structures == len(n_atoms)
     assert forces.values == 3 * n_atoms.sum()
-    test = summary["test"]
-    for measured, told in (
-        (energy.measures["mae"].value, test["energy"]["mae_ensemble"]),
-        (per_atom.measures["mae"].value, 1000 * test["energy"]["mae_per_atom_ensemble"]),
-        (forces.measures["mae"].value, test["forces"]["mae_ensemble"]),
-        (forces.measures["coverage_80"].value, test["forces"]["coverage"]),
-    ):
-        assert measured == pytest.approx(told)
 
 
 def test_all_ways_to_the_same_data_give_the_same_measures(
@@ -119,25 +109,20 @@ def test_all_ways_to_the_same_data_give_the_same_measures(
     same(evaluate(ensemble, file, keys=KEYS), expected)
 
 
-def test_flagged_structures_are_counted_and_their_errors_told_apart(ensemble, structures, tmp_path):
+def test_flagged_structures_are_counted_and_their_errors_told_apart(ensemble, structures):
     odd = structures[1]
     results = odd.calc.results
     odd.set_cell(0.8 * odd.cell.array, scale_atoms=True)
     odd.calc = SinglePointCalculator(odd, **results)
-    flagged = ensemble.predict(structures).graphs["flagged"].to_numpy(bool)
+    table = ensemble.predict(structures).graphs
+    flagged, away = table["flagged"].to_numpy(bool), np.abs(table["energy_error"].to_numpy())
     assert flagged[1] and not flagged.all()
-    file = tmp_path / "all.extxyz"
-    write(file, structures)
-    for data in (structures, file):
-        found = evaluate(ensemble, data)
-        table = ensemble.predict(structures).graphs
-        away = np.abs(table["energy_error"].to_numpy())
-        energy = found["energy"]
-        assert energy.flagged == flagged.sum()
-        assert energy.measures["mae_flagged"].value == pytest.approx(away[flagged].mean(), rel=1e-4)
-        mean = away[~flagged].mean()
-        assert energy.measures["mae_unflagged"].value == pytest.approx(mean, rel=1e-4)
-        assert {"mae_flagged", "mae_unflagged"} <= found["forces"].measures.keys()
+    found = evaluate(ensemble, structures)
+    energy = found["energy"]
+    assert energy.flagged == flagged.sum()
+    for name, which in (("mae_flagged", flagged), ("mae_unflagged", ~flagged)):
+        assert energy.measures[name].value == pytest.approx(away[which].mean(), rel=1e-4)
+        assert name in found["forces"].measures
     some = [atoms for atoms, is_flagged in zip(structures, flagged, strict=True) if not is_flagged]
     alike = evaluate(ensemble, some)["energy"]
     assert alike.flagged == 0 and "mae_flagged" not in alike.measures
@@ -170,22 +155,6 @@ def test_tables_are_read_as_in_training(of_tables, structures, tmp_path):
         graphs = of_tables.predict(tmp_path / "new.csv").graphs
         assert list(graphs["id"]) == list("abcde") and list(graphs["frame"]) == [0, 1, 2, 3, 4]
         np.testing.assert_allclose(graphs["energy"], energies)
-
-
-@pytest.mark.parametrize(
-    ("table", "says"),
-    [
-        ("name,E\na,1\n", r"new\.csv: structure 0 has no column 'cif', where the training data"),
-        ("cif,E\n,1\n", r"new\.csv: structure 0 has an empty cell 'cif'"),
-        ("cif,E\nnone.cif,1\n", r"structure 0 cannot be read \(.*none\.cif.*\); correct or rem"),
-        ("cif,E\n", r"new\.csv holds no structures; give a file that does"),
-        ("cif,cif\n", r"new\.csv has two columns 'cif'; rename or remove one"),
-    ],
-)
-def test_tables_without_structures_are_refused(of_tables, tmp_path, table, says):
-    (tmp_path / "new.csv").write_text(table)
-    with pytest.raises(InputError, match=says):
-        evaluate(of_tables, tmp_path / "new.csv")
 
 
 def test_labels_have_the_keys_of_training_unless_others_are_given(ensemble, structures):
@@ -223,138 +192,74 @@ def test_labels_of_two_methods_are_not_mixed(ensemble, structures):
     manifest = ensemble.manifest.model_copy(update={"provenance": {"source": {"targets": targets}}})
     structures[0].info["dft_energy"] = 1.0
     trained = dataclasses.replace(ensemble, manifest=manifest)
-    with pytest.raises(InputError, match=r"no label of energy \('dft_energy'\), though 1 of 5"):
+    with pytest.raises(InputError, match=r"its label of energy \('dft_energy'\) is missing"):
         evaluate(trained, structures)
 
 
-def test_splits_that_count_together_are_told(ensemble, alloy_store):
-    """Among them is what the networks were trained on."""
+def predictions(n=20):
+    """Total energies of structures of 1 to 4 atoms, their error bars and numbers of atoms."""
+    random = np.random.default_rng(0)
+    atoms = random.integers(1, 5, n)[:, None]
+    return atoms * random.normal(-3, 2, (n, 1)), 0.1 * np.ones((n, 1)), atoms
+
+
+NOISE = np.random.default_rng(1).normal(0, 0.02, (20, 1))
+DOUBTS: dict[str, tuple[Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]], str | None]] = {
+    "right": (lambda e, n: e, None),
+    "twice": (lambda e, n: 2 * e, None),
+    "another unit": (lambda e, n: 23.06 * e, r"are about 23\.\d times the predictions \(corr"),
+    "another sign": (lambda e, n: -e, r"are about -1"),
+    "per atom": (lambda e, n: e / n, "follow the predictions divided by the number of atoms"),
+    "another zero": (lambda e, n: e - 500 * n, "are all about -500 away .* predictions per atom"),
+    "less than ten error bars": (lambda e, n: e + 0.2 * n, None),
+    "errors of a model": (lambda e, n: np.flip(e), None),
+    "too few": (lambda e, n: np.where(np.arange(20)[:, None] < 9, 40 * e, np.nan), None),
+    "constant": (lambda e, n: np.full_like(e, -8.0), None),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", DOUBTS)
+def test_labels_that_seem_to_be_in_another_unit_are_doubted(name):
+    change, says = DOUBTS[name]
+    energy, std, atoms = predictions()
+    found = doubt_of(energy, std, change(energy, atoms) + NOISE, atoms)
+    assert found is None if says is None else re.match(says, str(found))
+
+
+def test_doubts_are_told(ensemble, structures):
     said: list[str] = []
-    found = evaluate(ensemble, alloy_store, say=said.append)
-    assert found["energy"].structures == sum(len(alloy_store[name]) for name in alloy_store.splits)
-    assert "trainset, valset, testset" in said[0]
+    columns = [f"forces_{axis}_mean" for axis in "xyz"]
+    forces = ensemble.predict(structures).nodes[columns].to_numpy()
+    ends = np.cumsum([len(atoms) for atoms in structures])[:-1]
+    for atoms, of_atoms in zip(structures, np.split(-forces, ends), strict=True):
+        atoms.calc.results = {"forces": of_atoms}
+    evaluate(ensemble, structures, say=said.append)
+    assert "labels of forces are about -1 times" in said[-1] and "are they in eV/Å" in said[-1]
 
 
-def test_labels_in_another_unit_or_of_the_other_sign_are_doubted(ensemble, structures):
-    def doubts(factor):
-        said: list[str] = []
-        predicted = ensemble.predict(structures).nodes
-        columns = predicted[[f"forces_{axis}_mean" for axis in "xyz"]].to_numpy()
-        ends = np.cumsum([len(atoms) for atoms in structures])[:-1]
-        for atoms, forces in zip(structures, np.split(columns, ends), strict=True):
-            noise = np.random.default_rng(0).normal(0, 0.1 * columns.std(), forces.shape)
-            atoms.calc.results = {"forces": factor * (forces + noise)}
-        evaluate(ensemble, structures, say=said.append)
-        return [line for line in said if line.startswith("labels of forces")]
-
-    assert doubts(1.0) == doubts(2.0) == doubts(0.5) == []
-    [said] = doubts(51.4)
-    assert re.match(r"labels of forces are about 5\d\.\d times the .* in eV/Å, with the sign", said)
-    [said] = doubts(-1.0)
-    assert "about -" in said
-    some = np.linspace(0, 1, 20)
-    assert doubt_of(some, 40 * some) is not None
-    assert doubt_of(some[:9], 40 * some[:9]) is None, "too few"
-    assert doubt_of(some, np.random.default_rng(0).normal(0, 40, 20)) is None, "errors, no unit"
-    assert doubt_of(some, np.ones(20)) is doubt_of(np.ones(20), some) is None
-
-
-def test_labels_with_another_zero_are_doubted(ensemble, structures):
-    """All structures of one size: no factor would tell."""
-
-    def doubts(per_atom):
-        said: list[str] = []
-        some = [atoms.copy() for atoms in structures for _ in range(3)]
-        graphs = ensemble.predict(some).graphs
-        noise = np.random.default_rng(0).normal(0, 1e-3, len(some))
-        for atoms, energy, error in zip(some, graphs["energy_mean"], noise, strict=True):
-            atoms.info["energy"] = energy + (error + per_atom) * len(atoms)
-        evaluate(ensemble, some, say=said.append)
-        return [line for line in said if line.startswith("labels of energy")]
-
-    assert doubts(0.0) == []
-    [said] = doubts(-500.0)
-    assert "about -500 away from the predictions per atom: are they in eV, counted from" in said
-    zeros, ones = np.zeros(20), np.ones(20)
-    assert offset_of(zeros, 0.05 * ones, ones) == 1
-    assert offset_of(zeros, 0.2 * ones, ones) is None, "five error bars are no other zero"
-    assert offset_of(zeros, 0.05 * ones, np.linspace(-1, 3, 20)) is None, "errors of a model"
-    assert offset_of(zeros[:9], 0.05 * ones[:9], ones[:9]) is None, "too few"
-
-
-def test_energies_per_atom_are_doubted(ensemble, structures):
-    said: list[str] = []
-    some = [atoms * (1, 1, k) for atoms in structures for k in (1, 2, 3)]
-    graphs = ensemble.predict(some).graphs
-    for atoms, energy in zip(some, graphs["energy_mean"], strict=True):
-        atoms.info["energy"] = 1.05 * energy / len(atoms)
-    evaluate(ensemble, some, say=said.append)
-    [doubt] = [line for line in said if line.startswith("labels of energy")]
-    assert doubt.endswith(
-        "follow the predictions divided by the number of atoms: multiply them by it"
-    )
-
-
-def test_what_is_not_predicted_is_told(ensemble, structures):
-    """A network that knows nothing of an element that some of the structures have."""
-    said: list[str] = []
-    counts = Counter(int(z) for atoms in structures for z in set(atoms.numbers))
-    [(element, k), *_] = [pair for pair in counts.items() if pair[1] < len(structures)]
-    models = copy.deepcopy(ensemble.models)
-    with torch.no_grad():
-        for model in models:
-            dict(model.named_parameters())["encoder.embedding.elements.weight"][element] = np.nan
-    found = evaluate(dataclasses.replace(ensemble, models=models), structures, say=said.append)
-    assert f"energy of {k} structures is not finite in the prediction and does not count" in said
-    assert found["energy"].structures == len(structures) - k
-
-
-def test_results_of_another_structure_are_no_labels(ensemble, structures):
-    shared = EMT()
-    for atoms in structures:
-        atoms.calc = shared
-        atoms.get_potential_energy()
-    with pytest.raises(InputError, match="though 1 of"):
-        evaluate(ensemble, structures)
-    assert next(iter(evaluate(ensemble, structures[-1]))) == "energy"
-    structures[0].calc = object()  # ASE takes any that has the methods it calls
-    with pytest.raises(InputError, match="no structure has a label of energy, forces"):
-        evaluate(ensemble, structures[0])
-
-
-def broken(change):
+def broken(number, **results):
     def changed(structures):
-        change(structures)
+        known = structures[number].calc.results | results
+        structures[number].calc.results = {k: v for k, v in known.items() if v is not None}
         return structures
 
     return changed
 
 
-def forces(value):
-    return broken(lambda structures: structures[1].calc.results.update(forces=value))
-
-
 @pytest.mark.parametrize(
     ("change", "keys", "says"),
     [
+        (broken(1, forces=None), {}, r"^structure 1: its label of forces \('forces'\) is missing"),
         (
-            broken(lambda structures: structures[1].calc.results.pop("forces")),
+            broken(1, forces=np.full((9, 3), np.nan)),
             {},
-            r"^structure 1: has no label of forces \('forces'\), though 4 of 5 structures",
+            r"^structure 1: its label of forces is not",
         ),
-        (forces(np.full((9, 3), np.nan)), {}, r"^structure 1: its label of forces is not"),
-        (forces([1.0, 2.0]), {}, r"^structure 1: .* not 3 numbers per atom \(\[1\.0, 2\.0\]\); c"),
-        (
-            lambda structures: forces(structures[1].get_forces().T)(structures),
-            {},
-            r"^structure 1: .* not 3 numbers per atom \(array",
-        ),
-        (forces("large"), {}, r"^structure 1: .* not 3 numbers per atom \('large'\); correct"),
-        (
-            broken(lambda structures: structures[2].calc.results.update(energy=np.inf)),
-            {},
-            r"^structure 2: has NaN or infinity in its label of energy; correct it or leave",
-        ),
+        (broken(1, forces=[1.0, 2.0]), {}, r"^structure 1: .* not 3 numbers per atom; corr"),
+        (broken(1, forces=np.zeros((3, 8))), {}, r"^structure 1: .* not 3 numbers per atom"),
+        (broken(1, forces="large"), {}, r"^structure 1: .* not 3 numbers per atom; correct"),
+        (broken(2, energy=np.inf), {}, r"^structure 2: its label of energy is not finite"),
         (renamed, {}, r"^no structure has .*is dft_energy, dft_forces\).*--key energy=KEY"),
         (renamed, {"enrgy": "dft_energy"}, r"predicts no target 'enrgy'; its targets are energy"),
         (
@@ -371,25 +276,28 @@ def test_labels_that_will_not_do_are_refused(ensemble, structures, change, keys,
 
 
 def test_refusals_name_the_file(ensemble, structures, alloy_store, tmp_path):
-    bare = structures[0].copy()
-    write(tmp_path / "bare.xyz", bare, format="extxyz")
-    with pytest.raises(InputError, match=r"/bare\.xyz: no structure has a label.*is nothing\); n"):
-        evaluate(ensemble, tmp_path / "bare.xyz")
-    write(tmp_path / "labelled.xyz", structures, format="extxyz")
-    with pytest.raises(InputError, match=r"/bare\.xyz: has no label of energy.*though 5 of 6"):
-        evaluate(ensemble, tmp_path)
-    with pytest.raises(InputError, match=r"labelled\.xyz: is no GraphStore.*leave --split out"):
-        evaluate(ensemble, tmp_path / "labelled.xyz", split="testset")
-    with pytest.raises(InputError, match=r"store\.gs: a GraphStore names its labels by targets"):
-        evaluate(ensemble, alloy_store, keys=KEYS)
-    with pytest.raises(InputError, match=r"^structures have no splits"):
-        evaluate(ensemble, structures, split="testset")
-    with pytest.raises(InputError, match=r"nowhere: does not exist"):
-        evaluate(ensemble, tmp_path / "nowhere")
+    write(tmp_path / "bare.xyz", structures[0].copy(), format="extxyz")
     graph = atoms_to_graph(structures[0], 4.0, None)
     write_store(tmp_path / "bare.gs", {"trainset": [graph]}, cutoff=4.0)
-    with pytest.raises(InputError, match=r"bare\.gs: has no labels of energy, forces; give data"):
-        evaluate(ensemble, tmp_path / "bare.gs")
+    folder = tmp_path / "some"
+    folder.mkdir()
+    write(folder / "bare.xyz", structures[0].copy(), format="extxyz")
+    write(folder / "labelled.xyz", structures, format="extxyz")
+    for data, asked, says in (
+        (tmp_path / "bare.xyz", {}, r"/bare\.xyz: no structure has a label.*is nothing\); n"),
+        (folder, {}, r"/bare\.xyz: its label of energy .*is missing"),
+        (
+            folder / "labelled.xyz",
+            {"split": "testset"},
+            r"labelled\.xyz: is no GraphStore.*--split",
+        ),
+        (alloy_store, {"keys": KEYS}, r"store\.gs: a GraphStore names its labels by targets"),
+        (structures, {"split": "testset"}, r"^structures have no splits"),
+        (tmp_path / "nowhere", {}, r"nowhere: does not exist"),
+        (tmp_path / "bare.gs", {}, r"bare\.gs: has no labels of energy, forces; give data"),
+    ):
+        with pytest.raises(InputError, match=says):
+            evaluate(ensemble, data, **asked)
 
 
 @pytest.mark.parametrize("dim", [6, 9])
@@ -405,7 +313,7 @@ def test_a_stress_is_read_in_both_orders(dim):
     np.testing.assert_array_equal(read[:3], [voigt if dim == 6 else tensor.ravel()] * 3)
     assert np.isnan(read[3]).all(), "a molecule has none"
     found["d"] = Found(cell, {})
-    with pytest.raises(InputError, match="d: has no label of stress"):
+    with pytest.raises(InputError, match="d: its label of stress"):
         every_label(found, "stress", described, ["stress"])
 
 
@@ -426,7 +334,9 @@ def command(run, monkeypatch, capsys):
     return call
 
 
-def test_the_command_prints_a_table_and_writes_it(command, ensemble, alloy_store, tmp_path):
+def test_the_command_prints_a_table_and_writes_it(
+    command, ensemble, alloy_store, structures, tmp_path
+):
     expected = evaluate(ensemble, alloy_store, split="testset")
     csv, file = tmp_path / "measures.csv", tmp_path / "measures.json"
     code, said, wrong = command(alloy_store.path, "--split", "testset", "-o", csv)
@@ -444,13 +354,9 @@ def test_the_command_prints_a_table_and_writes_it(command, ensemble, alloy_store
         assert told == pytest.approx(expected[row.target].measures[row.measure], nan_ok=True)
     assert command(alloy_store.path, "--split", "testset", "-o", file)[0] == 0
     assert json.loads(file.read_text()).keys() == expected.keys()
-
-
-def test_the_command_takes_keys(command, structures, tmp_path):
-    file = tmp_path / "new.extxyz"
-    write(file, renamed(structures))
-    keys = [f"--key={target}={key}" for target, key in KEYS.items()]
-    code, said, wrong = command(file, *keys)
+    new = tmp_path / "new.extxyz"
+    write(new, renamed(structures))
+    code, said, wrong = command(new, *(f"--key={target}={key}" for target, key in KEYS.items()))
     assert code == 0 and "forces" in said, wrong
 
 

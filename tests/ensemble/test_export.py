@@ -9,15 +9,13 @@ import torch
 from ase.build import bulk
 from ase.io import write
 from ensemble_cases import untrained_ensemble
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble, EnsembleCalculator, InputError, cli
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.ensemble import export as export_module
 from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.ensemble.calibration_file import save_calibrations
-from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums, write_checksums
+from hydragnn_flow.ensemble.checksums import CHECKSUMS, write_checksums
 from hydragnn_flow.ensemble.export import export_ensemble
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 
@@ -55,8 +53,9 @@ def flow(monkeypatch, capsys, *words):
     return end.value.code, said.out + said.err
 
 
-def test_it_predicts_what_the_run_does(run, exported, alloy_store):
-    ensembles = [Ensemble.load(place) for place in (run, exported)]
+def test_it_predicts_what_the_run_does_wherever_it_is(run, exported, alloy_store, tmp_path):
+    moved = Path(shutil.copytree(exported, tmp_path / "elsewhere"))
+    ensembles = [Ensemble.load(place) for place in (run, moved)]
     for predictions in (
         [one.predict(STRUCTURES, members=True) for one in ensembles],
         [one.predict(alloy_store, split="testset") for one in ensembles],
@@ -83,39 +82,6 @@ def test_it_holds_what_predicts_and_nothing_else(run, exported):
     assert (exported / "members" / "0" / FILE).stat().st_size < whole.stat().st_size / 2
 
 
-def test_it_may_be_moved(run, exported, tmp_path):
-    moved = Path(shutil.copytree(exported, tmp_path / "elsewhere"))
-    then, now = (Ensemble.load(place).predict(STRUCTURES).graphs for place in (run, moved))
-    assert then is not None and now is not None and now.equals(then)
-
-
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_any_flipped_byte_is_refused(exported, data):
-    files = sorted(file for file in exported.rglob("*") if file.is_file())
-    file = data.draw(st.sampled_from(files))
-    sound = file.read_bytes()
-    place = data.draw(st.integers(0, len(sound) - 1))
-    other = sound[place] ^ data.draw(st.integers(1, 255))
-    file.write_bytes(sound[:place] + bytes([other]) + sound[place + 1 :])
-    try:
-        with pytest.raises(InputError, match=r"is damaged|is missing|has changed|version"):
-            Ensemble.load(exported)
-    finally:
-        file.write_bytes(sound)
-    verify_checksums(exported)
-
-
-def test_a_missing_file_is_named(exported, tmp_path):
-    copy = Path(shutil.copytree(exported, tmp_path / "copy"))
-    (copy / "members" / "1" / FILE).unlink()
-    with pytest.raises(InputError, match=r"members/1/checkpoint\.pt: is missing.* --without 1"):
-        Ensemble.load(copy)
-    (copy / "ensemble.json").unlink()
-    with pytest.raises(InputError, match=r"copy/ensemble\.json: is missing"):
-        Ensemble.load(copy)
-
-
 def test_it_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -133,34 +99,18 @@ def test_it_is_written_whole_or_not_at_all(run, tmp_path, monkeypatch):
         (["{run}", "{new}/nowhere/out"], "there is no directory"),
         (["{exported}", "{new}/out"], "is an exported ensemble already; copy the directory"),
         (["{new}", "{new}/out"], "is neither the directory of a run"),
+        (["{damaged}", "{new}/out"], "manifest.json: has changed since"),
     ],
 )
 def test_what_the_command_refuses(run, exported, tmp_path, monkeypatch, capsys, words, says):
-    filled = [word.format(run=run, exported=exported, new=tmp_path) for word in words]
-    code, said = flow(monkeypatch, capsys, "export", *filled)
+    damaged, new = tmp_path / "damaged", tmp_path / "new"
+    shutil.copytree(run, damaged)
+    (damaged / "ensemble" / "manifest.json").write_text("{}")
+    new.mkdir()
+    paths = {"run": run, "exported": exported, "damaged": damaged, "new": new}
+    code, said = flow(monkeypatch, capsys, "export", *(word.format(**paths) for word in words))
     assert code == 2 and says in said, said
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "says"),
-    [
-        ("ensemble.json", lambda text: text.replace('"mae_', '"mea_'), "has changed since"),
-        ("ensemble.json", lambda text: "[]", "ensemble.json: is damaged (no mapping); take it"),
-        ("manifest.json", lambda text: "{}", "manifest.json: has changed since"),
-        ("calibration.json", lambda text: "{}", "calibration.json: is damaged"),
-    ],
-)
-def test_damage_is_refused_by_name_and_nothing_is_written(
-    run, tmp_path, monkeypatch, capsys, name, change, says
-):
-    copy = Path(shutil.copytree(run, tmp_path / "run"))
-    file = copy / "ensemble" / name
-    file.write_text(change(file.read_text() if file.exists() else ""))
-    for words in (["export", copy, tmp_path / "out"], ["predict", copy, copy / "run.yaml"]):
-        code, said = flow(monkeypatch, capsys, *words)
-        assert code == 2 and says in said, said
-    assert [found.name for found in tmp_path.iterdir()] == ["run"]
+    assert list(new.iterdir()) == []
 
 
 def test_the_commands_take_what_the_command_writes(run, tmp_path, monkeypatch, capsys):
@@ -188,21 +138,6 @@ def test_the_commands_take_what_the_command_writes(run, tmp_path, monkeypatch, c
     assert {"energy_member_0", "energy_member_2"} < set(found) and "energy_member_1" not in found
 
 
-def test_names_of_a_stranger_write_nothing_outside(run, tmp_path):
-    """A run from somebody else, with checksums that fit, puts nothing beside the export."""
-    evil = b"echo owned\n"
-    strange = Path(shutil.copytree(run, tmp_path / "there" / "run"))
-    (tmp_path / "there" / ".bashrc").write_bytes(evil)
-    folder, home = strange / "ensemble", tmp_path / "home"
-    write_checksums(folder, [*read_json(folder / CHECKSUMS)["sha256"], "../../.bashrc"])
-    (home / "models").mkdir(parents=True)
-    (home / ".bashrc").write_text("mine\n")
-    with pytest.raises(InputError, match=r"checksums\.json: is damaged"):
-        export_ensemble(strange, home / "models" / "new", "a card\n")
-    assert (home / ".bashrc").read_text() == "mine\n"
-    assert [*(home / "models").iterdir()] == []
-
-
 @pytest.mark.parametrize("name", ["applicability.json", "members/1", "calibration.json", ""])
 def test_links_out_of_a_run_are_not_exported(run, tmp_path, name):
     """Somebody's own files must not come into what they hand on."""
@@ -210,7 +145,7 @@ def test_links_out_of_a_run_are_not_exported(run, tmp_path, name):
     place, outside = strange / "ensemble" / name, tmp_path / "outside"
     if name == "calibration.json":
         found = Ensemble.load(strange).calibrations
-        save_calibrations(place.parent, found, {}, {"structures": {"energy": 9}})
+        save_calibrations(place.parent, found, {"structures": {"energy": 9}})
     place.rename(outside)
     place.symlink_to(outside)
     with pytest.raises(InputError, match="is a link out of"):

@@ -86,16 +86,6 @@ def test_errors_are_those_of_the_tables(alloy_store, tmp_path):
     assert found["coverage"] == pytest.approx(inside.mean())
 
 
-def test_tables_have_the_members_numbers(alloy_store, tmp_path):
-    """Which have gaps where one was replaced."""
-    untrained_ensemble(tmp_path, alloy_store, numbers=(1, 3))
-    table = pd.read_parquet(tmp_path / "predictions" / "test.parquet")
-    members = [name for name in table if name.startswith("energy_member_")]
-    assert members == ["energy_member_1", "energy_member_3"]
-    found = Ensemble.load(tmp_path).predict(alloy_store, split="testset", members=True)
-    np.testing.assert_allclose(found.graphs[members], table[members], rtol=1e-5)
-
-
 def test_the_best_member_has_the_smallest_criterion(alloy_store, tmp_path):
     """Of its validation predictions, whatever its training told."""
     untrained_ensemble(tmp_path, alloy_store, members=3)

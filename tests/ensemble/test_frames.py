@@ -10,7 +10,7 @@ from ase import Atoms
 from ase.calculators.singlepoint import SinglePointCalculator
 from ase.spacegroup import crystal
 
-from hydragnn_flow.ensemble.frames import extended_xyz
+from hydragnn_flow.ensemble.predictions.table import extended_xyz
 
 KEPT: dict[str, Any] = {
     "numbers": np.arange(3),

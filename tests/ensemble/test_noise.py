@@ -3,25 +3,21 @@
 import json
 from dataclasses import replace
 
-import ase
 import msgspec
 import numpy as np
 import pandas as pd
 import pytest
-from ase.build import bulk
-from ase.calculators.emt import EMT
 from calibration_cases import calibrated
 from campaign_cases import CONFIG
 from segment_cases import make_spec, network_with
 
-from hydragnn_flow import Ensemble, EnsembleCalculator, InputError
+from hydragnn_flow import Ensemble, InputError
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
-from hydragnn_flow.data import Target, atoms_to_graph, write_store
 from hydragnn_flow.ensemble import FOLDER, Member, finish_ensemble, member_folder
-from hydragnn_flow.ensemble.member_predictions import predict_members
-from hydragnn_flow.ensemble.structure_files import open_structures
-from hydragnn_flow.ensemble.uncertainty import (
+from hydragnn_flow.ensemble.predictions.member_predictions import predict_members
+from hydragnn_flow.ensemble.predictions.structure_files import open_structures
+from hydragnn_flow.ensemble.uncertainty.distribution import (
     Calibration,
     combine,
     combine_noise,
@@ -87,7 +83,7 @@ def test_intervals_follow_the_noise():
         known = combine_noise(noise, EQUAL)[half[0]] if told else None
         found = calibrated((truth - mean)[half[0]], spread[half[0]], noise=known)
         given = noise[:, half[1]] if told else None
-        d = distribution(members[:, half[1]], EQUAL, found, None, given, coverage=0.9)
+        d = distribution(members[:, half[1]], EQUAL, found, noise=given, coverage=0.9)
         assert measured_coverage(truth[half[1]], d) == pytest.approx(0.9, abs=0.02)
         held = (truth[half[1]] >= d.lo) & (truth[half[1]] <= d.hi)
         certain = noise[1, half[1]] < np.median(noise[1])
@@ -116,7 +112,14 @@ def finish(directory, store, network, members, **config_keys):
         assert result.status == "ok"
         trained.append(Member(k, k, result.best_val_error, result.best_val_loss, ["0"], 1.0, 1.0))
     config = RunConfig.model_validate({**CONFIG, "network": network, **config_keys})
-    finish_ensemble(directory, config, store, trained, {"wall_seconds": 1.0, "cpu_seconds": 1.0})
+    finish_ensemble(
+        directory,
+        config.members,
+        config.network_with({}),
+        store,
+        trained,
+        {"wall_seconds": 1.0, "cpu_seconds": 1.0},
+    )
 
 
 def test_members_keep_their_noise_beside_their_predictions(run):
@@ -145,29 +148,6 @@ def test_the_table_has_both_parts_of_the_deviation(run):
     summary = json.loads((run / FOLDER / "ensemble.json").read_text())
     told = summary["test"]["energy"]["aleatoric_std"]
     assert told == pytest.approx(graphs["energy_aleatoric_std"].mean())
-
-
-def test_potentials_have_noise_of_energies_and_forces(alloy_store, tmp_path):
-    network = network_with(Training__loss_function_type="GaussianNLLLoss", Training__nll_beta=0.5)
-    finish(tmp_path, alloy_store, network, members=2)
-    ensemble = Ensemble.load(tmp_path)
-    tables = ensemble.predict(alloy_store, split="testset")
-    assert tables.nodes is not None
-    for table, name in ((tables.graphs, "energy"), (tables.nodes, "forces_x")):
-        noise = table[f"{name}_aleatoric_std"]
-        assert (noise > 0).all() and noise.std() > 0
-        np.testing.assert_allclose(
-            table[f"{name}_std"], np.hypot(table[f"{name}_epistemic_std"], noise)
-        )
-    for axis in "yz":
-        pd.testing.assert_series_equal(
-            tables.nodes[f"forces_{axis}_aleatoric_std"], noise, check_names=False
-        )
-    atoms = bulk("Cu", cubic=True)
-    atoms.calc = EnsembleCalculator(ensemble)
-    atoms.get_potential_energy()
-    row = ensemble.predict(atoms).graphs.iloc[0]
-    assert atoms.calc.results["energy_std"] == pytest.approx(row["energy_std"], rel=1e-5)
 
 
 def test_a_loaded_ensemble_predicts_its_noise(run, alloy_store):
@@ -208,58 +188,9 @@ def test_a_member_less_does_not_turn_an_error_into_a_factor_of_noise():
     assert found == msgspec.convert(json.loads(json.dumps(found.to_dict())), Calibration)
     left, equal = members[:2], np.full(2, 0.5)
     without, given = (
-        distribution(left, equal, found, None, noise, coverage=0.9)
+        distribution(left, equal, found, noise=noise, coverage=0.9)
         for noise in (None, np.full((2, 200, 1), 0.05))
     )
     assert measured_coverage(truth, given) == pytest.approx(0.9, abs=0.05)
     assert given.aleatoric_std is None
     np.testing.assert_array_equal(given.std, without.std)
-
-
-def strained_copper(path):
-    """Cells with their stresses, and in the test molecules, whose stress nobody knows."""
-    graphs = []
-    for k in range(24):
-        rng = np.random.default_rng(k)
-        atoms = bulk("Cu", "fcc", a=3.6 * rng.uniform(0.96, 1.06), cubic=True)
-        if k in (19, 23):
-            atoms = ase.Atoms("Cu2", [[0, 0, 0], [rng.uniform(2.2, 2.8), 0, 0]])
-        atoms.rattle(0.05, seed=k)
-        atoms.calc = EMT()
-        stress = atoms.get_stress(voigt=False) if atoms.pbc.all() else np.zeros((3, 3))
-        labels = {"energy": np.array([atoms.get_potential_energy()]), "forces": atoms.get_forces()}
-        graphs.append(atoms_to_graph(atoms, 4.0, None, k, {**labels, "stress": stress.ravel()}))
-    targets = {
-        "energy": Target(level="graph", dim=1, unit="eV"),
-        "forces": Target(level="node", dim=3, unit="eV/Å"),
-        "stress": Target(level="graph", dim=9, unit="eV/Å^3"),
-    }
-    splits = {"trainset": graphs[:12], "valset": graphs[12:18], "testset": graphs[18:]}
-    return write_store(path, splits, targets=targets, cutoff=4.0)
-
-
-def test_stress_reaches_the_table(tmp_path):
-    store = strained_copper(tmp_path / "store.gs")
-    network = network_with(Architecture__stress_weight=1.0)
-    targets = {"energy": "eV", "forces": "eV/Å", "stress": "eV/Å^3"}
-    data = {
-        "source": {"format": "ase", "train": "copper.xyz", "targets": targets},
-        "split": {"val": 0.25, "test": 0.25},
-    }
-    finish(tmp_path / "run", store, network, members=2, data=data)
-    table = pd.read_parquet(tmp_path / "run" / "predictions" / "test.parquet")
-    tensor = store["testset"].target("stress").reshape(-1, 3, 3)
-    molecules = store["testset"].n_atoms == 2
-    assert molecules.any()
-    for name, a, b in (("xx", 0, 0), ("yy", 1, 1), ("zz", 2, 2), ("yz", 1, 2), ("xz", 0, 2)):
-        np.testing.assert_allclose(table[f"stress_{name}"], tensor[:, a, b])
-        assert (table[f"stress_{name}_mean"].isna() == molecules).all()
-    cells = table[~molecules]
-    assert (cells["stress_xy_lo"] <= cells["stress_xy_hi"]).all()
-    told = json.loads((tmp_path / "run" / FOLDER / "ensemble.json").read_text())["test"]["stress"]
-    errors = [
-        (cells[f"stress_{c}_mean"] - cells[f"stress_{c}"]).abs()
-        for c in ("xx", "yy", "zz", "yz", "xz", "xy")
-    ]
-    assert told["mae_ensemble"] == pytest.approx(np.mean(errors))
-    assert 0 <= told["coverage"] <= 1 and "mae_per_atom_ensemble" not in told

@@ -11,9 +11,16 @@ from ase.build import bulk
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.ensemble import parts
-from hydragnn_flow.ensemble.parts import CHUNK, Asked, OtherParts, divide, per_part, plan
-from hydragnn_flow.ensemble.structure_files import Files, Piece
+from hydragnn_flow.ensemble.predictions import parts
+from hydragnn_flow.ensemble.predictions.parts import (
+    CHUNK,
+    Asked,
+    OtherParts,
+    divide,
+    per_part,
+    plan,
+)
+from hydragnn_flow.ensemble.predictions.structure_files import Files, Piece
 
 
 @settings(max_examples=50)
@@ -95,8 +102,8 @@ def test_a_plan_stays_until_something_else_is_asked_for(tmp_path, monkeypatch):
 
 HANGS = """
 import time
-from hydragnn_flow.ensemble import parts
-parts._SECONDS_BETWEEN_CHUNKS, parts._CHUNKS_TO_WAIT = 0.02, 0.0
+from hydragnn_flow.ensemble.predictions import parts
+parts._PATIENCE = 0.05
 def chunks():
     yield "first"
     time.sleep(600.0)

@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.data.sources.ase_files import each_structure
-from hydragnn_flow.ensemble import member_predictions, structure_files
-from hydragnn_flow.ensemble.predictions_files import PredictionFiles, write_predictions
-from hydragnn_flow.ensemble.predictions_table import Chunk, Predictions
+from hydragnn_flow.ensemble.predictions import member_predictions, structure_files
+from hydragnn_flow.ensemble.predictions.files import PredictionFiles, write_predictions
+from hydragnn_flow.ensemble.predictions.table import Chunk, Predictions
 from hydragnn_flow.errors import InputError
 
 
@@ -213,16 +213,6 @@ def test_the_workflow_writes_what_python_predicts(run, ensemble, tmp_path, monke
         runpy.run_path(str(script), run_name="__main__")
     assert end.value.code == 2
     assert capsys.readouterr().err.startswith("error: none.xyz: does not exist")
-
-
-def test_labels_that_come_late_have_their_column(tmp_path, ensemble, monkeypatch):
-    small_chunks(monkeypatch, 2)
-    structures = [crystal(0), crystal(1), crystal(2), crystal(3, energy=2.5)]
-    write_predictions(ensemble, structures, [tmp_path / "out.csv"])
-    table = pd.read_csv(tmp_path / "out.csv")
-    np.testing.assert_array_equal(table["energy"], [np.nan] * 3 + [2.5])
-    assert table["energy_error"][3] == pytest.approx(table["energy_mean"][3] - 2.5)
-    assert "forces_x" not in pd.read_csv(tmp_path / "out_nodes.csv")
 
 
 def test_a_store_is_written_as_it_is_predicted(tmp_path, ensemble, alloy_store, monkeypatch):

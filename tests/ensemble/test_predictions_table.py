@@ -5,14 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pytest
 from calibration_cases import plain
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hydragnn_flow.data import Target
-from hydragnn_flow.ensemble.predictions_table import TargetValues, build_tables, component_names
-from hydragnn_flow.ensemble.uncertainty import distribution
+from hydragnn_flow.ensemble.predictions.table import TargetValues, build_tables
+from hydragnn_flow.ensemble.uncertainty.distribution import distribution
 
 ENERGY = {"energy": Target(level="graph", dim=1, unit="eV")}
 FORCES = {"forces": Target(level="node", dim=3, unit="eV/Å")}
@@ -27,25 +24,12 @@ def tables(ids, n_atoms, targets=(ENERGY | FORCES), labelled=True, members=False
     rows, values = {"graph": len(ids), "node": sum(n_atoms)}, {}
     for name, target in targets.items():
         found = rng.normal(size=(3, rows[target.level], target.dim))
-        predicted = distribution(found, np.full(3, 1 / 3), plain(1.2, 0.1, 1.7), None, coverage=0.9)
+        predicted = distribution(found, np.full(3, 1 / 3), plain(1.2, 0.1, 1.7), coverage=0.9)
         labels = found[0] + 1 if labelled else None
         wanted = dict(enumerate(found)) if members else {}
         values[name] = TargetValues(target, predicted, labels, wanted)
     about, n = {**origins, "graph_id": np.array(ids, np.int64)}, np.array(n_atoms, np.int64)
     return build_tables(about, n, values, 0.9, [""] * len(ids), np.zeros(len(ids), bool))
-
-
-@settings(deadline=None)
-@given(
-    structures=st.lists(st.tuples(st.integers(0, 10**9), st.integers(1, 5)), min_size=1, max_size=8)
-)
-def test_order_and_ids_are_those_of_the_input(structures):
-    ids, n_atoms = [i for i, _ in structures], [n for _, n in structures]
-    found = tables(ids, n_atoms)
-    assert found.graphs["graph_id"].tolist() == ids
-    expected = [(i, node) for i, n in structures for node in range(n)]
-    of_nodes = zip(found.nodes["graph_id"], found.nodes["node_index"], strict=True)
-    assert list(of_nodes) == expected
 
 
 def test_columns_are_those_of_the_contract():
@@ -66,25 +50,10 @@ def test_columns_are_those_of_the_contract():
     assert {f"t{suffix}".rstrip("012") for suffix in suffixes} | {"t_aleatoric_std"} <= {*told}
 
 
-def test_structures_of_several_splits_say_which():
-    charge = {"charge": Target(level="node", dim=1)}
-    found = tables([0, 1, 0], [1, 2, 1], charge, split=["trainset", "trainset", "testset"])
-    keys = found.nodes[["split", "graph_id", "node_index"]].values.tolist()
-    assert keys == [["trainset", 0, 0], ["trainset", 1, 0], ["trainset", 1, 1], ["testset", 0, 0]]
-    assert "split" not in found.nodes.attrs["units"]
-
-
 def test_a_level_without_targets_has_no_table():
     assert tables([0], [2], ENERGY).nodes is None
     only = tables([0], [2], FORCES)
     assert list(only.graphs) == ["graph_id", "note", "flagged"] and only.nodes is not None
-
-
-@pytest.mark.parametrize(
-    ("dim", "names"), [(1, ["q"]), (3, ["q_x", "q_y", "q_z"]), (2, ["q_0", "q_1"])]
-)
-def test_components_have_names(dim, names):
-    assert component_names("q", dim) == names
 
 
 def test_every_file_holds_the_table_and_parquet_its_units(tmp_path):

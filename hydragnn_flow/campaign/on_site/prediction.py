@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from hydragnn_flow.ensemble import Ensemble
-from hydragnn_flow.ensemble.parts import (
+from hydragnn_flow.ensemble.predictions.files import PredictionFiles, Written
+from hydragnn_flow.ensemble.predictions.parts import (
     Asked,
     OtherParts,
     Part,
@@ -19,8 +20,7 @@ from hydragnn_flow.ensemble.parts import (
     request_of,
     results_of,
 )
-from hydragnn_flow.ensemble.predictions_files import PredictionFiles, Written
-from hydragnn_flow.ensemble.structure_files import Files
+from hydragnn_flow.ensemble.predictions.structure_files import Files
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
 from hydragnn_flow.execution import Site, sole_driver
@@ -31,7 +31,7 @@ from hydragnn_flow.log import driver_log
 Shown = Callable[[int, int, str], None]
 """Function called with the number of finished structures, their total, and the reason to wait."""
 
-_TASK = "hydragnn_flow.ensemble.parts:predict_part"
+_TASK = "hydragnn_flow.ensemble.predictions.parts:predict_part"
 _SECONDS_TO_SEE = 90.0
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -61,7 +61,7 @@ def predict_on_site(
     data
         Path of a file, a directory of files or a GraphStore; visible to the nodes too.
     paths
-        Output files, as for :class:`~hydragnn_flow.ensemble.predictions_files.PredictionFiles`; the
+        Output files, as for :class:`~hydragnn_flow.ensemble.predictions.files.PredictionFiles`; the
         directory of the first is visible to the nodes.
     site
         Site that predicts, which decides the device.

@@ -12,9 +12,8 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.member_task import trained_epochs
 from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data.splits import VALIDATION
-from hydragnn_flow.ensemble.candidates import choose_trials
-from hydragnn_flow.ensemble.failed_members import SELECTION, FailedMember
-from hydragnn_flow.ensemble.selection import Choice, Early, Selection
+from hydragnn_flow.ensemble.selection import Choice, Early, Selection, choose_trials
+from hydragnn_flow.ensemble.summary import SELECTION, FailedMember
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there, write_json
 from hydragnn_flow.log import tell
@@ -134,7 +133,16 @@ def _chosen(context: Context, records: Sequence[TrialRecord]) -> tuple[Selection
         config.network_with({}), store.manifest, context.trivial_errors, config.criterion
     )
     judged = judged_by(store[VALIDATION], context.validation)
-    return choose_trials(config, records, context.ledger.trials, directory.trial, judged, criterion)
+    return choose_trials(
+        config.members,
+        config.network.get("Architecture", {}),
+        config.search.keep_checkpoints == "best",
+        records,
+        context.ledger.trials,
+        directory.trial,
+        judged,
+        criterion,
+    )
 
 
 def write_selection(context: Context, selection: Selection, failed: Sequence[FailedMember]) -> None:

@@ -20,7 +20,7 @@ from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.ensemble import needed_for_coverage
-from hydragnn_flow.ensemble.folds import calibration_split
+from hydragnn_flow.ensemble.uncertainty.calibration import calibration_split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.log import tell
 from hydragnn_flow.models import build_model

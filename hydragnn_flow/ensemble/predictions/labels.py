@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from hydragnn_flow.data import GraphSplit, Manifest, Target
 from hydragnn_flow.data.reading.split_part import Split
 from hydragnn_flow.data.sources.labels import shaped
 from hydragnn_flow.data.sources.structures import Found
-from hydragnn_flow.ensemble.uncertainty import Floats
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 
@@ -76,27 +75,21 @@ def every_label(
     InputError
         If some structures have no label, or a label is not finite or of another shape.
     """
-    of_keys = ([one.values.get(key) is not None for one in structures.values()] for key in keys)
     # One key for all: structures may have values of several methods.
-    key, has = next(((k, h) for k, h in zip(keys, of_keys, strict=True) if any(h)), ("", []))
+    has = [k for k in keys if any(one.values.get(k) is not None for one in structures.values())]
     if not has:
         return None
+    key = has[0]
     rows = []
     for name, found in structures.items():
         label, wrong = label_of(found, target, described, [key])
-        value = found.values.get(key)
+        if found.values.get(key) is not None:
+            if not wrong and not np.isfinite(label).all():
+                wrong = f"label of {target} is not finite"
+        elif target != STRESS or found.atoms.pbc.all():
+            wrong = f"label of {target} ({key!r}) is missing, though other structures have one"
         if wrong:
-            raise InputError(f"{name}: its {wrong} ({reprlib.repr(value)}); correct it")
-        if value is None and (target != STRESS or found.atoms.pbc.all()):
-            raise InputError(
-                f"{name}: has no label of {target} ({key!r}), though {sum(has)} of {len(has)} "
-                f"structures have one; add it or leave the structure out"
-            )
-        if value is not None and not np.isfinite(label).all():
-            raise InputError(
-                f"{name}: has NaN or infinity in its label of {target}; correct it or leave the "
-                f"structure out"
-            )
+            raise InputError(f"{name}: its {wrong}; correct it or leave the structure out")
         rows.append(label)
     return np.concatenate(rows)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-# Number of scores kept of a large set: those at multiples of 1/400.
+# Scores of a large set are kept at multiples of 1/400.
 _KEPT = 400
 # 20 * 0.55 is a little more than 11 in floating point
 _ROUNDING = 1e-9

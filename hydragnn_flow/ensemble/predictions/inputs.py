@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,7 +27,7 @@ from hydragnn_flow.models.engine import EngineModel
 from hydragnn_flow.training.plan.batching import Budget
 
 BUDGET = Budget(atoms=2048, edges=32_768)
-"""What a batch may hold of structures to predict: more was no faster, a quarter was slower."""
+"""Limits of a batch of structures to predict: more was no faster, a quarter was slower."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class StructureGraphs:
 
     @property
     def example(self) -> Atoms:
-        """A structure that the members can predict."""
+        """Structure that the members can predict."""
         assert self.manifest.cutoff is not None
         said = dict.fromkeys(self.inputs, 0.0)
         at = [[0, 0, 0], [0, 0, self.manifest.cutoff / 2]]
@@ -67,7 +68,7 @@ class StructureGraphs:
         return graph_inputs(self.manifest)
 
     def graph(self, atoms: Atoms) -> Data:
-        """The graph of a structure.
+        """Make the graph of a structure.
 
         Raises
         ------
@@ -101,7 +102,7 @@ class StructureGraphs:
 
 
 def with_branch(graphs: Data, branch: int, n: int) -> Data:
-    """A graph, or a batch of ``n``, with the number of the branch that predicts it."""
+    """Add the number of the branch that predicts it to a graph, or to a batch of ``n``."""
     graphs[BRANCH] = torch.full((n, 1), branch, dtype=torch.int64)
     return graphs
 
@@ -121,31 +122,29 @@ def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) ->
         If they need node features or edges that structures do not have.
     """
     models = list(models)
-    of_engine = any(isinstance(model, EngineModel) for model in models)
-    if of_engine and not _are_of_structures(trained_on):
-        raise InputError(
-            "the ensemble's engine was trained on graphs with node features or keys that "
-            "structures do not have; give a GraphStore prepared like its training data"
-        )
     embeddings = [
         layer for model in models for layer in model.modules() if isinstance(layer, NodeEmbedding)
     ]
-    if any(layer.element_column != 0 or layer.other_columns for layer in embeddings):
-        raise InputError(
-            f"the ensemble reads node features of {', '.join(trained_on.node_features)} "
-            f"that structures do not have; give a GraphStore prepared like its training data"
+    of_engine = any(isinstance(model, EngineModel) for model in models)
+    read = ""
+    if of_engine and not _are_of_structures(trained_on):
+        read = "node features or keys of graphs"
+    elif any(layer.element_column != 0 or layer.other_columns for layer in embeddings):
+        read = f"node features of {', '.join(trained_on.node_features)}"
+    elif trained_on.provenance.get("own_edges"):
+        read = (
+            f"edges that the training data brought, not neighbours by `radius` "
+            f"{trained_on.cutoff:g} and `max_neighbours` {trained_on.max_neighbours}"
         )
-    if trained_on.provenance.get("own_edges"):
+    if read:
         raise InputError(
-            f"the training data brought edges of their own, others than neighbours by "
-            f"`radius` {trained_on.cutoff:g} and `max_neighbours` "
-            f"{trained_on.max_neighbours}, and structures have none; give a GraphStore "
-            f"prepared like those data, or train with the two values their edges are made with"
+            f"the ensemble reads {read}, which structures do not have; give a GraphStore prepared "
+            f"like its training data"
         )
 
 
 def _are_of_structures(trained_on: Manifest) -> bool:
-    """Whether the graphs of a store hold nothing but what graphs of structures do.
+    """Return whether graphs of a store hold nothing but what graphs of structures do.
 
     An engine does not say what of them it reads.
     """
@@ -170,27 +169,18 @@ def check_structures(structures: object) -> Sequence[Atoms]:
     """
     if isinstance(structures, Atoms):
         return [structures]
-    if not isinstance(structures, Sequence) or isinstance(structures, (str, bytes)):
-        remedy = "make a list of it" if isinstance(structures, Iterable) else "give one"
-        if isinstance(structures, (str, bytes)):
-            remedy = "read it with ase.io.read"
-        raise InputError(
-            f"structures are ase.Atoms or a list of them, and this is of type "
-            f"{type(structures).__name__}; {remedy}"
-        )
-    for number, one in enumerate(structures):
-        if not isinstance(one, Atoms):
-            raise InputError(
-                f"structure {number} is of type {type(one).__name__}, not ase.Atoms; convert it "
-                f"or leave it out"
-            )
-    if not structures:
-        raise InputError("there are no structures to predict; give at least one")
-    return structures
+    if isinstance(structures, Sequence) and all(isinstance(one, Atoms) for one in structures):
+        if not structures:
+            raise InputError("there are no structures to predict; give at least one")
+        return structures
+    raise InputError(
+        f"structures are ase.Atoms or a list of them, not {reprlib.repr(structures)}; read files "
+        f"with ase.io.read"
+    )
 
 
 def current(atoms: Atoms) -> Found:
-    """A structure, and what is said of it, without results of another that its calculator keeps."""
+    """Read a structure's values, without results of another that its calculator keeps."""
     calculator = atoms.calc
     # ASE takes any that has the methods it calls.
     tells = hasattr(calculator, "check_state") and hasattr(calculator, "results")
@@ -229,41 +219,38 @@ def check_store(store: GraphStore, trained_on: Manifest) -> None:
     """
     found = store.manifest
     file = store.path / MANIFEST if (store.path / MANIFEST).exists() else store.path
-    for key, nothing in (("cutoff", "unknown"), ("max_neighbours", "none"), ("node_features", "")):
-        theirs, ours = getattr(found, key), getattr(trained_on, key)
+
+    def check(what: str, theirs: object, ours: object, remedy: str) -> None:
         if theirs != ours:
-            said = [nothing if value is None else str(value) for value in (theirs, ours)]
             raise InputError(
-                f"{file}: {key} is {said[0]}, but {said[1]} in the data the ensemble was trained "
-                f"on; prepare the store like those, or give its structures in a file ASE reads"
+                f"{file}: {what} is {theirs}, but {ours} in the data the ensemble was trained on; "
+                f"{remedy}"
             )
+
+    alike = "prepare the store like those, or give its structures in a file ASE reads"
+    for key in ("cutoff", "max_neighbours", "node_features"):
+        check(key, getattr(found, key), getattr(trained_on, key), alike)
     theirs, ours = graph_inputs(found), graph_inputs(trained_on)
-    if theirs and ours and theirs != ours:
-        raise InputError(
-            f"{file}: its graph_attr is {', '.join(theirs)}, but {', '.join(ours)} in the data the "
-            f"ensemble was trained on; prepare the store like those"
-        )
+    if theirs and ours:
+        check("its graph_attr", ", ".join(theirs), ", ".join(ours), alike)
     cut, whole = found.truncation, trained_on.truncation
     if cut is not None and cut.atoms and whole is not None and not whole.atoms:
         raise InputError(
             f"{file}: {cut.sentence(found.cutoff or 0.0, found.max_neighbours)}, and nothing in "
             f"the data the ensemble was trained on; give its structures in a file ASE reads"
         )
-    unknown = set(found.elements) - set(trained_on.elements)
-    if unknown:
+    if unknown := set(found.elements) - set(trained_on.elements):
         raise InputError(
             f"{file}: elements has {_symbols(unknown)}, which the training data do not have; make "
             f"a store without these structures"
         )
     for name in found.targets.keys() & trained_on.targets.keys():
-        theirs, ours = found.targets[name], trained_on.targets[name]
-        if not theirs.unit or not ours.unit:
-            theirs = theirs.model_copy(update={"unit": ours.unit})
-        if theirs != ours:
-            raise InputError(
-                f"{file}: targets.{name} is {_described(theirs)}, but {_described(ours)} in the "
-                f"data the ensemble was trained on; convert the labels, or leave them out"
-            )
+        of_store, of_training = found.targets[name], trained_on.targets[name]
+        if not of_store.unit or not of_training.unit:
+            of_store = of_store.model_copy(update={"unit": of_training.unit})
+        if of_store != of_training:
+            remedy = "convert the labels, or leave them out"
+            check(f"targets.{name}", _described(of_store), _described(of_training), remedy)
 
 
 def _described(target: Target) -> str:

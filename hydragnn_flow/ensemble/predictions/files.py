@@ -14,27 +14,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import pandas as pd
 import pyarrow as pa
 import torch
 from pyarrow import compute, csv, parquet
 
-from hydragnn_flow.ensemble.frames import extended_xyz
-from hydragnn_flow.ensemble.member_predictions import lay_out, on_device, predict_members
-from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, NODES, Chunk, may_be_absent
-from hydragnn_flow.ensemble.structure_files import (
+from hydragnn_flow.ensemble.committee import Committee
+from hydragnn_flow.ensemble.predictions.member_predictions import lay_out, predict_members
+from hydragnn_flow.ensemble.predictions.structure_files import (
     Graphs,
     Opened,
     Predictable,
     Progress,
     open_structures,
 )
+from hydragnn_flow.ensemble.predictions.table import (
+    GRAPH_ID,
+    NODES,
+    Chunk,
+    extended_xyz,
+    may_be_absent,
+)
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.locks import Held, Unlockable, locked
-
-if TYPE_CHECKING:
-    from hydragnn_flow.ensemble.ensemble import Ensemble
 
 EXTXYZ = ".extxyz"
 SUFFIXES = (".csv", ".parquet", EXTXYZ)
@@ -105,7 +109,7 @@ class PredictionFiles:
     def __exit__(self, *_: object) -> None:
         self._held.close()
 
-    def open(self, ensemble: Ensemble, data: Predictable, split: str | None) -> Opened:
+    def open(self, ensemble: Committee, data: Predictable, split: str | None) -> Opened:
         """Open the input of the files, as :func:`open_structures` does.
 
         Raises
@@ -158,7 +162,7 @@ class PredictionFiles:
 
 
 def write_predictions(
-    ensemble: Ensemble,
+    ensemble: Committee,
     data: Predictable,
     paths: Sequence[str | Path],
     *,
@@ -188,7 +192,7 @@ def write_predictions(
     """
     with PredictionFiles([Path(path) for path in paths]) as files:
         opened = files.open(ensemble, data, split)
-        there = on_device(ensemble, device)
+        there = ensemble.on_device(device)
         found = predict_members(there, opened, say=say, progress=progress)
         with_structures = files.hold_structures
         return files.fill(lay_out(there, one, members, with_structures) for one in found)
@@ -282,9 +286,11 @@ def _join_tables(parts: Sequence[tuple[Path, int]], path: Path) -> None:
     schema = pa.schema([whole.field(name) for name in whole.names if name not in empty])
     with path.open("wb") as out:
         if path.suffix == ".csv":
-            out.write((",".join(map(_quoted, schema.names)) + "\n").encode())
-            options = csv.WriteOptions(include_header=False, quoting_style="needed")
-            writer: Any = csv.CSVWriter(out, schema, write_options=options)
+            # Arrow would quote all names of columns.
+            out.write(pd.DataFrame(columns=schema.names).to_csv(index=False).encode())
+            writer: Any = csv.CSVWriter(
+                out, schema, write_options=csv.WriteOptions(include_header=False)
+            )
         else:
             schema = schema.with_metadata(whole.metadata)
             writer = parquet.ParquetWriter(out, schema)
@@ -307,10 +313,6 @@ def _holds(metadata: Any, name: str) -> bool:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     # Groups without rows, of structures without atoms, have no statistics.
     return any(one.num_rows and one.column(place).statistics.num_values for one in groups)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"' if set(name) & set(',"\n\r') else name
 
 
 def _join_frames(parts: Sequence[tuple[Path, int]], path: Path) -> None:

@@ -8,19 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hydragnn_flow.ensemble.environments import Floats
+from hydragnn_flow.ensemble.domain.environments import Floats
 
-# Fraction of the training data left beyond either end of a range, if there are many.
-_BEYOND = 0.003
 STRANGE = 0.02
 """Fraction of the training data beyond a range that ends at the tail of its values."""
-# Width of a margin in standard deviations: at least this, and more where the data are few.
-_MARGIN = 0.5
-_FAR = 3.8
 # Number of values below which the standard deviation itself is uncertain.
 _FEW = 10
-# Weight, in structures, with which an element's variance is shrunk towards that of all.
-_LEANING = 5.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +36,7 @@ class Range:
         values = values[np.isfinite(values)]
         if not len(values):
             return None
-        low, high = np.quantile(values, [_BEYOND, 1 - _BEYOND], method="inverted_cdf")
+        low, high = np.quantile(values, [0.003, 0.997], method="inverted_cdf")
         return cls(float(low), float(high), _width(len(values)) * float(values.std()))
 
     @classmethod
@@ -55,13 +48,14 @@ class Range:
     def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
         """Yield the index of each value beyond the range and its margin, and the end exceeded.
 
-        Only the requested sides are checked.
+        Only the requested sides are checked. The limits allow for rounding between two computations
+        of one quantity.
         """
         if below:
-            limit = self.low - self.margin - _rounding(self.low)
+            limit = self.low - self.margin - 1e-4 * max(1.0, abs(self.low))
             yield from ((i, self.low) for i in np.flatnonzero(values < limit).tolist())
         if above:
-            limit = self.high + self.margin + _rounding(self.high)
+            limit = self.high + self.margin + 1e-4 * max(1.0, abs(self.high))
             yield from ((i, self.high) for i in np.flatnonzero(values > limit).tolist())
 
 
@@ -88,7 +82,7 @@ def fraction_ranges(fractions: Floats) -> dict[int, Range]:
 
     In diverse chemistry most structures lack most elements, and say nothing of how much an
     element's fraction varies. The margin therefore comes from structures with the element, and is
-    shrunk towards that of the other elements where these are few.
+    shrunk towards that of the other elements, which count as five structures.
 
     Parameters
     ----------
@@ -99,7 +93,7 @@ def fraction_ranges(fractions: Floats) -> dict[int, Range]:
     n = held.sum(axis=0)
     means = fractions.sum(axis=0) / np.maximum(n, 1)
     squares = np.square(np.where(held, fractions - means, 0.0)).sum(axis=0)
-    variances = (squares + _LEANING * squares.sum() / n.sum()) / (n + _LEANING)
+    variances = (squares + 5 * squares.sum() / n.sum()) / (n + 5)
     lowest, highest = fractions.min(axis=0), fractions.max(axis=0)
     return {
         z: Range(float(lowest[z]), float(highest[z]), _width(int(n[z])) * math.sqrt(variances[z]))
@@ -109,9 +103,4 @@ def fraction_ranges(fractions: Floats) -> dict[int, Range]:
 
 def _width(n: int) -> float:
     """Return the margin beyond the ends of n values, in standard deviations."""
-    return max(_MARGIN, _FAR - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)
-
-
-def _rounding(end: float) -> float:
-    """Return the tolerance between two computations of one quantity."""
-    return 1e-4 * max(1.0, abs(end))
+    return max(0.5, 3.8 - math.sqrt(2 * math.log(n))) * (1 + _FEW / n)

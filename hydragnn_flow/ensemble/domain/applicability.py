@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,30 +16,28 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphSplit, Manifest
 from hydragnn_flow.data.branch_runs import spread
-from hydragnn_flow.ensemble.environments import (
-    SURROUNDINGS,
+from hydragnn_flow.ensemble.domain.environments import (
     Environments,
     Floats,
     Usual,
     extreme,
 )
-from hydragnn_flow.ensemble.ranges import (
+from hydragnn_flow.ensemble.domain.ranges import (
     STRANGE,
     Range,
     fraction_ranges,
     mirrored,
     ranges_of,
 )
-from hydragnn_flow.ensemble.uncertainty import combine
+from hydragnn_flow.ensemble.uncertainty.distribution import combine
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, sound
 
 APPLICABILITY = "applicability.json"
-_VERSION = 2
+_VERSION = 3
 
 # Number of training structures whose quantities are kept while ranges are computed.
 _SAMPLE = 8192
-_BATCH = 64
 
 
 class _Content(msgspec.Struct):
@@ -94,7 +92,7 @@ class Applicability:
                 quantities.setdefault(name, []).append(values)
             fractions.append(one.fractions)
         found = {name: np.concatenate(values) for name, values in quantities.items()}
-        ranges = ranges_of(found) | {SURROUNDINGS: Range.below_tail(found[SURROUNDINGS])}
+        ranges = ranges_of(found) | {"surroundings": Range.below_tail(found["surroundings"])}
         of_elements = fraction_ranges(np.concatenate(fractions))
         elements = sorted(of_elements)
         if len(training) > _SAMPLE:
@@ -128,22 +126,17 @@ class Applicability:
         manifest
             Manifest of the training data, for units.
         """
-        notes: dict[int, list[str]] = {}
-        for name, values in deviations.items():
-            if (range_ := self.deviations.get(name)) is None:
-                continue
-            unit = f" {manifest.targets[name].unit}".rstrip()
-            unit += " per atom" if manifest.is_extensive(name) else ""
-            with np.errstate(divide="ignore", invalid="ignore"):
-                logs = np.log(values)
-            what = f"the members' deviation of {name}"
-            for graph, end in range_.beyond(logs, False, True):
-                note = _note(
-                    what, values[graph], math.exp(end), unit, "largest", False, "calibration"
-                )
-                notes.setdefault(graph, []).append(note)
         n = max((len(values) for values in deviations.values()), default=0)
-        return ["; ".join(notes.get(graph, ())) for graph in range(n)]
+        notes = [""] * n
+        for name, values in deviations.items():
+            if range_ := self.deviations.get(name):
+                unit = f" {manifest.targets[name].unit}".rstrip()
+                unit += " per atom" if manifest.is_extensive(name) else ""
+                told = _Quantity(f"the members' deviation of {name}", unit, "", "largest", True)
+                with np.errstate(divide="ignore", invalid="ignore"):
+                    found = dict(told.notes(range_, np.log(values), "calibration"))
+                notes = joined_notes(notes, [found.get(graph, "") for graph in range(n)])
+        return notes
 
     def _said(self, one: Environments, usual: Usual) -> Iterator[tuple[int, str]]:
         """Yield structure numbers and notes."""
@@ -154,30 +147,27 @@ class Applicability:
             found = np.unique(one.numbers[(one.graph == graph) & ~known])
             symbols = ", ".join(chemical_symbols[z] for z in found)
             yield graph, f"the training data have no {symbols}"
-        for name, values in usual.quantities(one).items():
-            if (range_ := self.ranges.get(name)) is None:
-                continue
-            saying = _SAYINGS[name]
-            values[strange] = np.nan  # the unknown element is note enough
-            for graph, end in range_.beyond(values, saying.below, saying.above):
-                yield graph, saying.note(one, usual, graph, values[graph], end)
+        quantities = usual.quantities(one)
+        told = [
+            (_QUANTITIES[k], self.ranges[k], v) for k, v in quantities.items() if k in self.ranges
+        ]
         for z, range_ in self.fractions.items():
-            values = one.fractions[:, z].copy()
-            values[strange] = np.nan
-            what = f"the fraction of {chemical_symbols[z]}"
-            for graph, end in range_.beyond(values, "smallest", "largest"):
-                is_below = bool(values[graph] < end)
-                word = "smallest" if is_below else "largest"
-                yield graph, _note(what, values[graph], end, "", word, is_below)
+            fraction = _Quantity(
+                f"the fraction of {chemical_symbols[z]}", "", "smallest", "largest"
+            )
+            told.append((fraction, range_, one.fractions[:, z].copy()))
+        for quantity, range_, values in told:
+            values[strange] = np.nan  # the unknown element is note enough
+            yield from quantity.notes(range_, values, "training", one, usual)
 
     def save(self, path: Path) -> None:
         """Write `applicability.json`, whole or not at all."""
+        kinds = ("ranges", "fractions", "deviations")
+        ranges = {kind: getattr(self, kind) for kind in kinds}
         values = {
             "version": _VERSION,
             "elements": self.elements,
-            "ranges": _plain(self.ranges),
-            "fractions": _plain(self.fractions),
-            "deviations": _plain(self.deviations),
+            **msgspec.to_builtins(ranges, str_keys=True),
             "usual": None if self.usual is None else self.usual.to_dict(),
         }
         write_json(path, values)
@@ -194,7 +184,7 @@ class Applicability:
         remedy = f"{FROM_A_COPY}, or, in a run, delete ensemble.json and start the run again"
         values = read_json(path, remedy)
         with sound(path, remedy):
-            if values["version"] != _VERSION:
+            if values["version"] not in (2, _VERSION):  # 2 has quantities that no longer count
                 raise ValueError("of another version")
             found = msgspec.convert(values, _Content, str_keys=True)
             usual = None if found.usual is None else Usual.from_dict(found.usual)
@@ -249,111 +239,74 @@ def joined_notes(*notes: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _Saying:
-    value: Callable[[Environments, Usual, int], tuple[str, float, str]]
-    """Function that returns name, value and unit of a structure's quantity."""
-    logarithmic: bool
-    below: str = ""
-    above: str = ""
+class _Quantity:
+    """Quantity of structures, and how notes describe values beyond its range."""
+
+    name: str
+    unit: str
+    below: str
+    above: str
     """Wording of the upper end of the range, as ``below``; empty if exceeding it is harmless."""
+    logarithmic: bool = False
+    measured: Callable[[Environments, Usual, int], tuple[str, float]] | None = None
+    """Function that returns what of a structure is meant, after the name, and the value of that;
+    without one, the values themselves are told."""
 
-    def note(self, one: Environments, usual: Usual, graph: int, found: float, end: float) -> str:
-        """Return the note on a structure whose relative quantity is ``found``, beyond ``end``."""
-        what, value, unit = self.value(one, usual, graph)
-        limit = value * math.exp(end - found) if self.logarithmic else value + end - found
-        is_below = found < end
-        return _note(what, value, limit, unit, self.below if is_below else self.above, is_below)
+    def notes(
+        self,
+        range_: Range,
+        values: Floats,
+        data: str,
+        one: Environments | None = None,
+        usual: Usual | None = None,
+    ) -> Iterator[tuple[int, str]]:
+        """Yield number and note of each structure whose value is beyond the range."""
+        for graph, end in range_.beyond(values, self.below, self.above):
+            found = float(values[graph])
+            which, value = "", math.exp(found) if self.logarithmic else found
+            if self.measured is not None and one is not None and usual is not None:
+                which, value = self.measured(one, usual, graph)
+            limit = value * math.exp(end - found) if self.logarithmic else end
+            side, word = ("below", self.below) if found < end else ("above", self.above)
+            yield (
+                graph,
+                f"{self.name}{which} is {value:.3g}{self.unit}, {side} {limit:.3g}{self.unit}, the "
+                f"{word} in the {data} data",
+            )
 
 
-def _shortest(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    edges = one.edges_of(graph)
+def _closest(one: Environments, usual: Usual, graph: int) -> tuple[str, float]:
+    edges = np.flatnonzero(one.graph[one.receiver] == graph)
     edge = edges[usual.closer(one)[edges].argmin()]
     ends = sorted((one.numbers[one.sender[edge]], one.numbers[one.receiver[edge]]))
-    pair = "–".join(chemical_symbols[z] for z in ends)
-    return f"the distance {pair}", float(one.lengths[edge]), " Å"
+    return " " + "–".join(chemical_symbols[z] for z in ends), float(one.lengths[edge])
 
 
-def _nearest(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    edges = one.edges_of(graph)
-    shortest = np.full(len(one.numbers), np.inf)
-    np.minimum.at(shortest, one.receiver[edges], one.lengths[edges])
-    mean = float(shortest[np.isfinite(shortest)].mean())
-    return "the mean distance of nearest neighbours", mean, " Å"
-
-
-def _fewest(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    return _neighbours_of(one, graph, int(usual.more_neighbours(one)[one.atoms_of(graph)].argmin()))
-
-
-def _most(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    return _neighbours_of(one, graph, int(usual.more_neighbours(one)[one.atoms_of(graph)].argmax()))
-
-
-def _neighbours_of(one: Environments, graph: int, atom: int) -> tuple[str, float, str]:
-    at = one.atoms_of(graph)[atom]
-    symbol = chemical_symbols[one.numbers[at]]
-    return (
-        f"the coordination number of atom {atom} ({symbol})",
-        round(float(one.neighbours[at]), 2),
-        "",
-    )
-
-
-def _neighbours(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    mean = float(one.neighbours[one.atoms_of(graph)].mean())
-    return "the mean coordination number", mean, ""
-
-
-def _surroundings(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    atoms = one.atoms_of(graph)
+def _strangest(one: Environments, usual: Usual, graph: int) -> tuple[str, float]:
+    atoms = np.flatnonzero(one.graph == graph)
     away = usual.strangeness(one)[atoms]
     atom = int(away.argmax())
-    symbol = chemical_symbols[one.numbers[atoms[atom]]]
-    what = f"the distance from usual ones of the surroundings of atom {atom} ({symbol})"
-    return what, float(away[atom]), ""
+    return f" of atom {atom} ({chemical_symbols[one.numbers[atoms[atom]]]})", float(away[atom])
 
 
-def _volume(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    return "the volume per atom", float(one.volumes[graph] / one.n_atoms[graph]), " Å³"
+def _volume(one: Environments, usual: Usual, graph: int) -> tuple[str, float]:
+    return "", float(one.volumes[graph] / one.n_atoms[graph])
 
 
-def _atoms(one: Environments, usual: Usual, graph: int) -> tuple[str, float, str]:
-    return "the number of atoms", float(one.n_atoms[graph]), ""
-
-
-_SAYINGS = {
-    "shortest": _Saying(_shortest, True, below="shortest of such elements"),
-    "nearest": _Saying(_nearest, True, "shortest of such elements", "longest of such elements"),
-    "fewest": _Saying(_fewest, False, below="smallest of such elements"),
-    "most": _Saying(_most, False, above="largest of such elements"),
-    "neighbours": _Saying(
-        _neighbours, False, "smallest of such elements", "largest of such elements"
+_USUAL = "the distance from usual ones of the surroundings"
+_SMALLEST, _LARGEST = "smallest of such elements", "largest of such elements"
+_QUANTITIES = {
+    "shortest": _Quantity("the distance", " Å", "shortest of such elements", "", True, _closest),
+    "surroundings": _Quantity(
+        _USUAL, "", "", f"largest of {100 * (1 - STRANGE):g} %", measured=_strangest
     ),
-    SURROUNDINGS: _Saying(_surroundings, False, above=f"largest of {100 * (1 - STRANGE):g} %"),
-    "volume": _Saying(_volume, True, "smallest of such elements", "largest of such elements"),
-    "atoms": _Saying(_atoms, False, "smallest", "largest"),
+    "volume": _Quantity("the volume per atom", " Å³", _SMALLEST, _LARGEST, True, _volume),
+    "atoms": _Quantity("the number of atoms", "", "smallest", "largest"),
 }
-
-
-def _note(
-    what: str,
-    value: float,
-    limit: float,
-    unit: str,
-    end: str,
-    is_below: bool,
-    data: str = "training",
-) -> str:
-    side = "below" if is_below else "above"
-    return f"{what} is {value:.3g}{unit}, {side} {limit:.3g}{unit}, the {end} in the {data} data"
 
 
 def _environments(split: GraphSplit) -> Iterator[Environments]:
     """Return environments of a split, or of an even sample of its graphs, in batches."""
     chosen = np.sort(np.concatenate(list(spread(split.branch_runs, _SAMPLE))))
-    batches = split.batches(chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH))
+    batches = split.batches(chosen[i : i + 64] for i in range(0, len(chosen), 64))
     return map(Environments.of, batches)
-
-
-def _plain(ranges: Mapping[Any, Range]) -> dict[str, dict[str, float]]:
-    return {str(name): asdict(one) for name, one in ranges.items()}

@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data import Manifest, Target
-from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
-from hydragnn_flow.ensemble.deviation import Deviation, fit_curve, fit_deviation
-from hydragnn_flow.ensemble.measures import gaussian_crps
-from hydragnn_flow.ensemble.uncertainty import (
-    ByDataSet,
+from hydragnn_flow.data import GraphSplit, GraphStore, Manifest
+from hydragnn_flow.data.splits import CALIBRATION, VALIDATION
+from hydragnn_flow.ensemble.uncertainty.conformal import Scores, needed_for_coverage
+from hydragnn_flow.ensemble.uncertainty.deviation import (
+    Deviation,
+    fit_curve,
+    fit_deviation,
+    gaussian_crps,
+)
+from hydragnn_flow.ensemble.uncertainty.distribution import (
     Calibration,
     Floats,
     combine,
     combine_noise,
     group_of,
     size_of,
-    with_enough,
 )
 from hydragnn_flow.models import NOISE_SUFFIX
-
-# Errors depend on a vector's norm and on the element, so groups have their own quantiles if they
-# have enough structures.
-_GROUPS = 4
-_ENOUGH = 2
 
 
 @dataclass(frozen=True)
@@ -56,54 +54,30 @@ class CalibrationData:
     """Name of the data set of each structure; None if there is only one."""
 
     def calibrations(self) -> dict[str, Calibration]:
-        """Fit calibrations of all targets that have labels, on all structures together."""
-        found = {name: self._calibration(name) for name in self.references}
-        return {name: one for name, one in found.items() if one is not None}
+        """Fit calibrations of all targets that have labels, on all structures together.
 
-    def by_data_set(self) -> ByDataSet:
-        """Fit calibrations of each data set that has enough structures for intervals of its own."""
-        if self.data_sets is None:
-            return {}
-        names = dict.fromkeys(self.data_sets)
-        found = {name: self.some(self.data_sets == name).calibrations() for name in names}
-        return with_enough(found, self.coverage)
-
-    def some(self, chosen: NDArray[np.bool_]) -> CalibrationData:
-        """Return the data of some of the structures.
-
-        Parameters
-        ----------
-        chosen
-            Mask of the structures to keep, ``[n]``.
+        Data sets with enough structures for intervals have their own in them.
         """
+        found = {}
+        names = [] if self.data_sets is None else [*dict.fromkeys(self.data_sets)]
+        for target in self.references:
+            if (of_all := self._calibration(target)) is not None:
+                own = {name: self._calibration(target, name) for name in names}
+                known = {name: one for name, one in own.items() if one is not None}
+                whole = replace(of_all, by_data_set=known)
+                found[target] = whole.with_enough(self.coverage)
+        return found
 
-        def rows(output: str) -> NDArray[np.bool_]:
-            return self._target(output).rows_of(chosen, self.n_atoms)
-
-        return replace(
-            self,
-            members={
-                name: values.compress(rows(name), axis=1)
-                for name, values in self.members.items()
-                if name.removesuffix(NOISE_SUFFIX) in self.references
-            },
-            references={
-                name: values.compress(rows(name), axis=0)
-                for name, values in self.references.items()
-            },
-            fold=self.fold[chosen],
-            n_atoms=self.n_atoms[chosen],
-            numbers=None if self.numbers is None else self.numbers[np.repeat(chosen, self.n_atoms)],
-            data_sets=None if self.data_sets is None else self.data_sets[chosen],
-        )
-
-    def _calibration(self, name: str) -> Calibration | None:
-        """Fit the calibration of a target; None if no value is known."""
-        reference, noise = self.references[name], self.members.get(name + NOISE_SUFFIX)
-        target = self._target(name)
-        per_graph = target.level == "graph"
+    def _calibration(self, name: str, data_set: str | None = None) -> Calibration | None:
+        """Fit the calibration of a target, to one data set or to all; None without labels."""
+        noise = self.members.get(name + NOISE_SUFFIX)
+        target = self.manifest.targets[name]
         structure = target.rows_of(np.arange(len(self.n_atoms)), self.n_atoms)
         fold = self.fold[structure]
+        reference = self.references[name]
+        if data_set is not None and self.data_sets is not None:
+            of_data_set = np.asarray(self.data_sets == data_set)[structure, None]
+            reference = np.where(of_data_set, reference, np.nan)
         mean, spread = np.empty(reference.shape), np.empty(reference.shape)
         together = None if noise is None else np.empty(reference.shape)
         for number, by in enumerate(self.weights):
@@ -111,41 +85,37 @@ class CalibrationData:
             mean[there], spread[there] = combine(self.members[name][:, there], by, self.median)
             if noise is not None and together is not None:
                 together[there] = combine_noise(noise[:, there], by)
-        return calibrate(
+        per_atom = self.manifest.is_extensive(name)
+        found = calibrate(
             reference,
             mean,
             spread,
+            size_of(per_atom, self.n_atoms.astype(float)[structure, None], together),
             structure,
             fold,
             self.coverage,
-            per_atom=self.manifest.is_extensive(name),
-            atoms=self.n_atoms.astype(float)[:, None] if per_graph else None,
-            noise=together,
-            numbers=None if per_graph else self.numbers,
+            None if target.level == "graph" else self.numbers,
         )
-
-    def _target(self, output: str) -> Target:
-        """Return the target of an output, which may be the noise of a target."""
-        return self.manifest.targets[output.removesuffix(NOISE_SUFFIX)]
+        if found is None:
+            return None
+        return replace(found, per_atom=per_atom, by_noise=noise is not None)
 
 
 def calibrate(
     reference: Floats,
     mean: Floats,
     spread: Floats,
+    size: Floats,
     structure: NDArray[np.int64],
     fold: NDArray[np.int64],
     coverage: float,
-    per_atom: bool = False,
-    atoms: Floats | None = None,
-    noise: Floats | None = None,
     numbers: NDArray[np.int64] | None = None,
 ) -> Calibration | None:
     """Calibrate a target; None if no value is known.
 
-    Standard deviations are fitted twice, by :func:`~hydragnn_flow.ensemble.deviation.fit_deviation`
-    and with an isotonic curve on top; the fit that is better on held-out folds is kept. Scores of a
-    fold come from fits to the others.
+    Standard deviations are fitted twice, by :func:`fit_deviation` and with an isotonic curve on
+    top; the fit that is better on held-out folds is kept. Scores of a fold come from fits to the
+    others.
 
     Parameters
     ----------
@@ -154,26 +124,24 @@ def calibrate(
     mean, spread
         Weighted mean of the members and standard deviation between them ``[n, d]``, with weights
         fitted without the fold of the value.
+    size
+        Quantity with which shared errors grow, of a shape that fits; see :func:`size_of`.
     structure, fold
         Number and fold of the structure that each row belongs to, ``[n]``.
     coverage
         Fraction of true values for which intervals will be used most.
-    per_atom
-        True if errors grow with the number of atoms.
-    atoms
-        Number of atoms ``[n, 1]``; needed where ``per_atom``.
-    noise
-        Standard deviation of the noise that the members predict ``[n, d]``, if any.
     numbers
         Atomic number of each row ``[n]``, for node targets.
     """
-    size = np.broadcast_to(size_of(per_atom, atoms, noise), mean.shape)
+    size = np.broadcast_to(size, mean.shape)
     known = (np.isfinite(mean) & np.isfinite(reference)).all(axis=1)
     if not known.any():
         return None
     reference, mean, spread, size = (a[known] for a in (reference, mean, spread, size))
     structure, fold = structure[known], fold[known]
-    enough = _ENOUGH * needed_for_coverage(coverage)
+    # Errors depend on a vector's norm and on the element, so groups have their own quantiles if
+    # they have twice the structures that these need.
+    enough = 2 * needed_for_coverage(coverage)
     norms: tuple[float, ...] = ()
     elements: tuple[int, ...] = ()
     numbers = None if numbers is None else numbers[known]
@@ -183,40 +151,26 @@ def calibrate(
         elements = _elements_with(numbers, structure, enough)
     group = group_of(mean, numbers, norms, elements)
     deviations, scores = [], []
-    for components in _calibrated_together(mean.shape[1]):
-        error = np.abs(reference - mean)[:, components]
+    # Components of a vector share a calibration.
+    for columns in [[0, 1, 2]] if mean.shape[1] == 3 else [[c] for c in range(mean.shape[1])]:
+        error = np.abs(reference - mean)[:, columns]
         deviation, found = _cross_fitted(
-            error, spread[:, components], size[:, components], structure, fold
+            error, spread[:, columns], size[:, columns], structure, fold
         )
         deviations.append(deviation)
         rows = [group == g for g in range(max(len(norms), len(elements)) + 1)]
         if len(np.unique(structure[rows[-1]])) < enough:  # too few structures have rare elements
             rows[-1] = np.ones(len(group), bool)
-        of_values = np.repeat(structure[:, None], len(components), axis=1)
+        of_values = np.repeat(structure[:, None], len(columns), axis=1)
         scores.append(tuple(Scores.of(found[r].ravel(), of_values[r].ravel()) for r in rows))
-    return Calibration(
-        tuple(deviations),
-        tuple(scores),
-        norms,
-        per_atom,
-        len(np.unique(structure)),
-        elements,
-        noise is not None,
-    )
-
-
-def _calibrated_together(dim: int) -> Iterator[list[int]]:
-    """Yield components that share a calibration: those of a vector."""
-    if dim == 3:
-        yield [0, 1, 2]
-    else:
-        yield from ([component] for component in range(dim))
+    n_structures = len(np.unique(structure))
+    return Calibration(tuple(deviations), tuple(scores), norms, False, n_structures, elements)
 
 
 def _norms_between(mean: Floats, structure: NDArray[np.int64], enough: int) -> tuple[float, ...]:
     """Return the norms between groups of vectors with enough structures each, ascending."""
     norm = np.linalg.norm(mean, axis=1)
-    for groups in range(_GROUPS, 1, -1):
+    for groups in (4, 3, 2):
         edges = np.quantile(norm, np.arange(1, groups) / groups)
         group = np.searchsorted(edges, norm)
         if min(len(np.unique(structure[group == g])) for g in range(groups)) >= enough:
@@ -259,3 +213,21 @@ def _cross_fitted(
     scores = [weight @ (gaussian_crps(error, std) / size).mean(axis=1) for std in held_out]
     best = int(np.argmin(scores))
     return fits[best], error / held_out[best]
+
+
+def calibration_split(store: GraphStore) -> GraphSplit:
+    """Return the split for weights and calibration; validation if a store has none of its own."""
+    if CALIBRATION in store.splits and len(store[CALIBRATION]):
+        return store[CALIBRATION]
+    return store[VALIDATION]
+
+
+def folds(n_structures: int) -> NDArray[np.int64]:
+    """Return the fold of each structure, ``[n_structures]``: ten folds, or one per structure.
+
+    A fit on all folds but one has not seen the structures of that one, so its errors there are like
+    those on new structures (cross-fitting, Chernozhukov et al., Econom. J. 21, C1 (2018)). The
+    division depends only on the number of structures.
+    """
+    numbers = np.arange(n_structures, dtype=np.int64) % min(10, max(n_structures, 1))
+    return np.random.default_rng(0).permutation(numbers)

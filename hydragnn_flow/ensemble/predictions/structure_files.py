@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ase import Atoms
 from ase.data import chemical_symbols
@@ -24,13 +24,16 @@ from hydragnn_flow.data.sources.file_names import natural_order
 from hydragnn_flow.data.sources.single import check_sites
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import MANIFEST
-from hydragnn_flow.ensemble.inputs import check_store, check_structures, current, graph_inputs
-from hydragnn_flow.ensemble.labels import has_elements
-from hydragnn_flow.ensemble.predictions_table import GRAPH_ID, ID
+from hydragnn_flow.ensemble.committee import Committee
+from hydragnn_flow.ensemble.predictions.inputs import (
+    check_store,
+    check_structures,
+    current,
+    graph_inputs,
+)
+from hydragnn_flow.ensemble.predictions.labels import has_elements
+from hydragnn_flow.ensemble.predictions.table import GRAPH_ID, ID
 from hydragnn_flow.errors import InputError
-
-if TYPE_CHECKING:
-    from hydragnn_flow.ensemble.ensemble import Ensemble
 
 _NAMES = (ID, "material_id", "structure_id", "identifier", "name")
 """Keys by which files and `Atoms.info` name a structure; the first that is there counts."""
@@ -306,7 +309,7 @@ def open_path(
 
 
 def open_structures(
-    ensemble: Ensemble,
+    ensemble: Committee,
     data: Predictable,
     split: str | None = None,
     but: Collection[Path] = (),
@@ -334,7 +337,7 @@ def open_structures(
         opened = open_path(Path(data), ensemble.manifest, split, but)
     if isinstance(opened, GraphStore):
         check_store(opened, ensemble.manifest)
-        ensemble.branches.check_store(opened)
+        ensemble.branches.check_known(opened)
         splits = [opened[name] for name in (opened.splits if split is None else [split])]
         splits = [one for one in splits if len(one) > 0]
         if not splits:
@@ -351,7 +354,7 @@ def open_structures(
 
 
 def readable_records(
-    ensemble: Ensemble, files: Files, say: Callable[[str], None] = print
+    ensemble: Committee, files: Files, say: Callable[[str], None] = print
 ) -> dict[str, Record]:
     """Read all structures of files at once, by name, for what compares them with each other.
 

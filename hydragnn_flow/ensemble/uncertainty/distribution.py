@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.conformal import Scores, needed_for_coverage
-from hydragnn_flow.ensemble.deviation import Deviation
+from hydragnn_flow.ensemble.uncertainty.conformal import Scores, needed_for_coverage
+from hydragnn_flow.ensemble.uncertainty.deviation import Deviation
 from hydragnn_flow.errors import InputError
 
 Floats = NDArray[np.float64]
+
+
+class Rows(NamedTuple):
+    """Labels of the rows ``[n]`` of a target's values, by which their calibration differs."""
+
+    atoms: Floats | None = None
+    """Number of atoms ``[n, 1]``, for graph targets."""
+    numbers: NDArray[np.int64] | None = None
+    """Atomic numbers, for node targets whose nodes are atoms."""
+    data_sets: NDArray[np.object_] | None = None
+    """Names of the data sets, if there are several."""
 
 
 @dataclass(frozen=True)
@@ -41,15 +52,29 @@ class Calibration:
     by_noise: bool = False
     """True if shared errors grow with the noise that the members predict. Predictions then need
     that noise; otherwise it is ignored."""
+    by_data_set: dict[str, Calibration] = field(default_factory=dict)
+    """Calibrations that count instead for the rows of a data set, by its name."""
 
-    @property
-    def least_structures(self) -> int:
-        """Smallest number of structures behind an interval."""
-        return min(scores.structures for groups in self.scores for scores in groups)
+    def least_structures(self, data_sets: NDArray[np.object_] | None = None) -> int:
+        """Return the smallest number of structures behind an interval of rows of these data sets.
 
-    def quantiles(
-        self, mean: Floats, coverage: float, numbers: NDArray[np.int64] | None = None
-    ) -> Floats:
+        Without data sets it is that of all structures together.
+        """
+        n = 1 if data_sets is None else len(data_sets)
+        return min(
+            scores.structures
+            for _, one in self._of_rows(n, data_sets)
+            for groups in one.scores
+            for scores in groups
+        )
+
+    def with_enough(self, coverage: float) -> Calibration:
+        """Return it with those data sets only that have enough structures for a coverage."""
+        needed = needed_for_coverage(coverage)
+        kept = {k: one for k, one in self.by_data_set.items() if one.least_structures() >= needed}
+        return replace(self, by_data_set=kept)
+
+    def quantiles(self, mean: Floats, coverage: float, rows: Rows) -> Floats:
         """Return half widths of intervals in standard deviations, ``[n, d]``.
 
         They are infinite where the calibration had too few structures.
@@ -60,14 +85,17 @@ class Calibration:
             Mean predictions of the members, ``[n, d]``.
         coverage
             Fraction of true values in the intervals.
-        numbers
-            Atomic number of each row ``[n]``, for node targets.
+        rows
+            Labels of the rows.
         """
-        table = np.array([[one.quantile(coverage) for one in groups] for groups in self.scores])
-        group = group_of(mean, numbers, self.norms, self.elements)
-        return np.asarray(table.T[group] * np.ones(mean.shape))
+        found = np.empty(mean.shape)
+        for there, one in self._of_rows(len(mean), rows.data_sets):
+            table = np.array([[of.quantile(coverage) for of in groups] for groups in one.scores])
+            numbers = None if rows.numbers is None else rows.numbers[there]
+            found[there] = table.T[group_of(mean[there], numbers, one.norms, one.elements)]
+        return found
 
-    def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
+    def parts(self, spread: Floats, size: Floats, rows: Rows) -> tuple[Floats, Floats]:
         """Return the members' disagreement and shared error; their squares add up to the variance.
 
         Parameters
@@ -76,62 +104,38 @@ class Calibration:
             Standard deviation between members, ``[n, d]``.
         size
             Quantity with which shared errors grow, of a shape that fits.
+        rows
+            Labels of the rows.
         """
         size = np.broadcast_to(size, spread.shape)
-        if len(self.deviations) == 1:
-            return self.deviations[0].parts(spread, size)
-        columns = [one.parts(spread[:, [c]], size[:, [c]]) for c, one in enumerate(self.deviations)]
-        disagreement, shared = (np.hstack(part) for part in zip(*columns, strict=True))
+        disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
+        every = range(spread.shape[1])
+        for there, one in self._of_rows(len(spread), rows.data_sets):
+            alone = [[column] for column in every]
+            columns_of = [[*every]] if len(one.deviations) == 1 else alone
+            for columns, deviation in zip(columns_of, one.deviations, strict=True):
+                place = np.ix_(there, columns)
+                disagreement[place], shared[place] = deviation.parts(spread[place], size[place])
         return disagreement, shared
+
+    def _of_rows(
+        self, n: int, data_sets: NDArray[np.object_] | None
+    ) -> Iterator[tuple[NDArray[np.bool_], Calibration]]:
+        """Yield masks ``[n]``, which together cover all rows, and the calibration of each."""
+        others = np.ones(n, dtype=bool)
+        if data_sets is not None:
+            for name, one in self.by_data_set.items():
+                if (there := data_sets == name).any():
+                    yield there, one
+                    others &= ~there
+        if others.any() or not n:
+            yield others, self
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON."""
-        return asdict(self)
-
-
-ByDataSet = dict[str, dict[str, Calibration]]
-"""Calibration by data set and target. Data sets with too few structures have none of their own."""
-
-
-@dataclass(frozen=True, eq=False)
-class MixedCalibration:
-    """Calibrations of a target for different rows, with the methods of `Calibration`."""
-
-    parts_of: tuple[tuple[NDArray[np.bool_], Calibration], ...]
-    """Masks of rows ``[n]`` and their calibrations; together the masks cover all rows."""
-
-    @property
-    def per_atom(self) -> bool:
-        """True if the target is a sum over atoms."""
-        return self.parts_of[0][1].per_atom
-
-    @property
-    def by_noise(self) -> bool:
-        """True if shared errors grow with the noise that the members predict."""
-        return self.parts_of[0][1].by_noise
-
-    @property
-    def least_structures(self) -> int:
-        """Smallest number of structures behind an interval."""
-        return min(one.least_structures for _, one in self.parts_of)
-
-    def quantiles(
-        self, mean: Floats, coverage: float, numbers: NDArray[np.int64] | None = None
-    ) -> Floats:
-        """Return half widths of intervals; see :meth:`Calibration.quantiles`."""
-        found = np.empty(mean.shape)
-        for rows, one in self.parts_of:
-            here = None if numbers is None else numbers[rows]
-            found[rows] = one.quantiles(mean[rows], coverage, here)
-        return found
-
-    def parts(self, spread: Floats, size: Floats) -> tuple[Floats, Floats]:
-        """Return disagreement and shared error; see :meth:`Calibration.parts`."""
-        size = np.broadcast_to(size, spread.shape)
-        disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
-        for rows, one in self.parts_of:
-            disagreement[rows], shared[rows] = one.parts(spread[rows], size[rows])
-        return disagreement, shared
+        """Convert to plain values for JSON, without those of data sets."""
+        values = asdict(self)
+        del values["by_data_set"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -148,15 +152,19 @@ class Distribution:
     lo: Floats
     hi: Floats
     """Upper end of the calibrated interval; ``lo`` is the lower one."""
-    calibration: Calibration | MixedCalibration
+    calibration: Calibration
+    rows: Rows
     aleatoric_std: Floats | None = None
     """Calibrated noise that the heads predict; None if they predict none."""
-    numbers: NDArray[np.int64] | None = None
-    """Atomic number of each row, if the calibration depends on it."""
+
+    @property
+    def least_structures(self) -> int:
+        """Smallest number of calibration structures behind an interval."""
+        return self.calibration.least_structures(self.rows.data_sets)
 
     def interval(self, coverage: float) -> tuple[Floats, Floats]:
         """Return the ends of the interval for another fraction of true values."""
-        half = self.calibration.quantiles(self.mean, coverage, self.numbers) * self.std
+        half = self.calibration.quantiles(self.mean, coverage, self.rows) * self.std
         return self.mean - half, self.mean + half
 
 
@@ -202,13 +210,12 @@ def combine_noise(noise: Floats, weights: Floats) -> Floats:
 def distribution(
     members: Floats,
     weights: Floats,
-    calibration: Calibration | MixedCalibration,
-    atoms: Floats | None,
+    calibration: Calibration,
+    rows: Rows = Rows(),  # noqa: B008  # immutable
     noise: Floats | None = None,
     median: bool = False,
     *,
     coverage: float,
-    numbers: NDArray[np.int64] | None = None,
 ) -> Distribution:
     """Compute mean, standard deviations and interval of a target.
 
@@ -220,8 +227,8 @@ def distribution(
         Weights of the members, ``[n_members]``.
     calibration
         Calibration of the target.
-    atoms
-        Number of atoms ``[n, 1]``, for graph targets.
+    rows
+        Labels of the rows.
     noise
         Standard deviations of the noise ``[n_members, n, d]``, if the members predict it. It is
         used if the calibration was made with it: then all its members predicted one.
@@ -229,8 +236,6 @@ def distribution(
         True for the median of the members instead of their mean.
     coverage
         Fraction of true values in the interval.
-    numbers
-        Atomic numbers ``[n]``, for node targets.
 
     Raises
     ------
@@ -246,12 +251,13 @@ def distribution(
         )
     mean, spread = combine(members, weights, median)
     together = None if noise is None else combine_noise(noise, weights)
-    epistemic, shared = calibration.parts(spread, size_of(calibration.per_atom, atoms, together))
+    size = size_of(calibration.per_atom, rows.atoms, together)
+    epistemic, shared = calibration.parts(spread, size, rows)
     std = np.asarray(np.hypot(epistemic, shared))
-    half = calibration.quantiles(mean, coverage, numbers) * std
+    half = calibration.quantiles(mean, coverage, rows) * std
     aleatoric = None if noise is None else shared
     return Distribution(
-        mean, spread, epistemic, std, mean - half, mean + half, calibration, aleatoric, numbers
+        mean, spread, epistemic, std, mean - half, mean + half, calibration, rows, aleatoric
     )
 
 
@@ -282,39 +288,3 @@ def measured_coverage(reference: Floats, predicted: Distribution) -> float:
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))
-
-
-def calibration_of_rows(
-    target: str,
-    of_all: Calibration,
-    by_data_set: Mapping[str, Mapping[str, Calibration]],
-    data_sets: NDArray[np.object_],
-) -> Calibration | MixedCalibration:
-    """Return the calibration for rows that belong to several data sets.
-
-    Parameters
-    ----------
-    target
-        Name of the target.
-    of_all
-        Calibration from all structures together.
-    by_data_set
-        Calibrations by data set and target.
-    data_sets
-        Name of the data set of each row, ``[n]``.
-    """
-    names = [name for name in dict.fromkeys(data_sets) if target in by_data_set.get(name, {})]
-    parts = [(data_sets == name, by_data_set[name][target]) for name in names]
-    others = ~np.isin(data_sets, names)
-    if not parts:
-        return of_all
-    return MixedCalibration((*parts, (others, of_all)) if others.any() else tuple(parts))
-
-
-def with_enough(by_data_set: Mapping[str, Mapping[str, Calibration]], coverage: float) -> ByDataSet:
-    """Select the calibrations with enough structures for intervals of a coverage."""
-    needed = needed_for_coverage(coverage)
-    return {
-        name: {target: one for target, one in found.items() if one.least_structures >= needed}
-        for name, found in by_data_set.items()
-    }

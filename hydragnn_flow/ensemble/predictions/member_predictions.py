@@ -8,14 +8,11 @@ selection are made of these.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from ase import Atoms
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
@@ -23,21 +20,16 @@ from torch_geometric.data import Batch, Data
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.reading.split_part import Split, SplitPart
 from hydragnn_flow.data.store.statistics import target_array
-from hydragnn_flow.ensemble.applicability import are_noted, joined_notes
-from hydragnn_flow.ensemble.frames import with_predictions
-from hydragnn_flow.ensemble.inputs import BUDGET, graph_batches
-from hydragnn_flow.ensemble.labels import has_elements, in_components, keys_of_label, label_of
-from hydragnn_flow.ensemble.predictions_table import (
-    DATA_SET,
-    FLAGGED,
-    GRAPH_ID,
-    NOTE,
-    Chunk,
-    Column,
-    TargetValues,
-    build_tables,
+from hydragnn_flow.ensemble.committee import Committee
+from hydragnn_flow.ensemble.domain.applicability import are_noted, joined_notes
+from hydragnn_flow.ensemble.predictions.inputs import BUDGET, graph_batches
+from hydragnn_flow.ensemble.predictions.labels import (
+    has_elements,
+    in_components,
+    keys_of_label,
+    label_of,
 )
-from hydragnn_flow.ensemble.structure_files import (
+from hydragnn_flow.ensemble.predictions.structure_files import (
     Files,
     Graphs,
     Opened,
@@ -46,15 +38,22 @@ from hydragnn_flow.ensemble.structure_files import (
     Record,
     origins,
 )
-from hydragnn_flow.ensemble.uncertainty import Floats
+from hydragnn_flow.ensemble.predictions.table import (
+    DATA_SET,
+    FLAGGED,
+    GRAPH_ID,
+    NOTE,
+    Chunk,
+    Column,
+    TargetValues,
+    build_tables,
+    with_predictions,
+)
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
 from hydragnn_flow.models.stress import STRESS
-from hydragnn_flow.training.device import usable_device
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
-
-if TYPE_CHECKING:
-    from hydragnn_flow.ensemble.ensemble import Ensemble
 
 CHUNK = 1024
 """Structures that are predicted, laid out and written together. A part of `predict --site` begins
@@ -90,7 +89,7 @@ class Predicted:
 
 
 def predict_members(
-    ensemble: Ensemble,
+    ensemble: Committee,
     opened: Opened,
     *,
     pieces: Sequence[Piece] | None = None,
@@ -133,7 +132,7 @@ def predict_members(
         first += len(some)
 
 
-def predict_all(ensemble: Ensemble, records: Mapping[str, Record]) -> Predicted:
+def predict_all(ensemble: Committee, records: Mapping[str, Record]) -> Predicted:
     """Predict structures in one go, and refuse all if one has no prediction.
 
     Parameters
@@ -158,7 +157,7 @@ def predict_all(ensemble: Ensemble, records: Mapping[str, Record]) -> Predicted:
 
 
 def predict_graphs(
-    ensemble: Ensemble,
+    ensemble: Committee,
     store: GraphStore,
     splits: Sequence[Split],
     origins: Mapping[str, Column],
@@ -216,7 +215,7 @@ def predict_graphs(
     )
 
 
-def predict_records(ensemble: Ensemble, records: Sequence[Record], first: int = 0) -> Predicted:
+def predict_records(ensemble: Committee, records: Sequence[Record], first: int = 0) -> Predicted:
     """Predict structures in one go; ``refusals`` names those that cannot be predicted.
 
     Parameters
@@ -278,7 +277,7 @@ def predict_records(ensemble: Ensemble, records: Sequence[Record], first: int = 
 
 
 def lay_out(
-    ensemble: Ensemble, some: Predicted, with_members: bool, with_structures: bool = False
+    ensemble: Committee, some: Predicted, with_members: bool, with_structures: bool = False
 ) -> Chunk:
     """Combine members' predictions into tables.
 
@@ -317,18 +316,8 @@ def lay_out(
     return Chunk(tables, structures, int(is_lost.sum()), int((flagged & ~is_lost).sum()))
 
 
-def on_device(ensemble: Ensemble, device: str | torch.device) -> Ensemble:
-    """Return the ensemble, or a copy with its networks on another device."""
-    there = usable_device(device)
-    if there == ensemble.device:
-        return ensemble
-    return replace(
-        ensemble, models=tuple(copy.deepcopy(model).to(there) for model in ensemble.models)
-    )
-
-
 def _in_store(
-    ensemble: Ensemble, opened: Graphs, pieces: Sequence[Piece] | None, progress: Progress
+    ensemble: Committee, opened: Graphs, pieces: Sequence[Piece] | None, progress: Progress
 ) -> Iterator[Predicted]:
     splits = {one.name: one for one in opened.splits}
     pieces = [Piece(name) for name in splits] if pieces is None else pieces
@@ -346,7 +335,7 @@ def _in_store(
             done += len(some)
 
 
-def _outputs(ensemble: Ensemble, batches: Iterable[Batch]) -> tuple[dict[str, Floats], list[str]]:
+def _outputs(ensemble: Committee, batches: Iterable[Batch]) -> tuple[dict[str, Floats], list[str]]:
     """Return every member's outputs for graphs, and the out-of-distribution notes on each."""
     notes: list[str] = []
 

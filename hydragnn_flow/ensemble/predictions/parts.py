@@ -10,7 +10,6 @@ import faulthandler
 import hashlib
 import json
 import socket
-import time
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
@@ -25,10 +24,10 @@ from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
 from hydragnn_flow.ensemble.checksums import CHECKSUMS
 from hydragnn_flow.ensemble.ensemble import Ensemble
-from hydragnn_flow.ensemble.member_predictions import CHUNK, lay_out, on_device, predict_members
-from hydragnn_flow.ensemble.predictions_files import Written, write_part
-from hydragnn_flow.ensemble.predictions_table import Chunk
-from hydragnn_flow.ensemble.structure_files import Files, Graphs, Piece, open_structures
+from hydragnn_flow.ensemble.predictions.files import Written, write_part
+from hydragnn_flow.ensemble.predictions.member_predictions import CHUNK, lay_out, predict_members
+from hydragnn_flow.ensemble.predictions.structure_files import Files, Graphs, Piece, open_structures
+from hydragnn_flow.ensemble.predictions.table import Chunk
 from hydragnn_flow.ensemble.summary import ensemble_folder
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import open_regular, whole_directory, write_json
@@ -41,11 +40,8 @@ _PART = "part-"
 # Enough parts for GCDs of unequal speed to end together, and each long enough to be worth starting.
 _PARTS_PER_GCD = 4
 _MOST_CHUNKS = 64
-# Time to the first predictions [s]: kernels are compiled, a store is opened. From then on, the
-# longest time between two chunks [s], or number of the longest such times.
-_SECONDS_TO_BEGIN = 3600.0
-_SECONDS_BETWEEN_CHUNKS = 600.0
-_CHUNKS_TO_WAIT = 20.0
+# Longest time between two chunks [s]. The first waits for kernels that are compiled.
+_PATIENCE = 3600.0
 
 
 class Part(NamedTuple):
@@ -292,15 +288,11 @@ def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
 
     A GPU or a file system that hangs would otherwise hold up the whole prediction for ever.
     """
-    longest, begun = 0.0, time.monotonic()
-    faulthandler.dump_traceback_later(_SECONDS_TO_BEGIN, exit=True, file=2)
     try:
+        faulthandler.dump_traceback_later(_PATIENCE, exit=True, file=2)
         for chunk in chunks:
-            longest = max(longest, time.monotonic() - begun)
-            patience = max(_SECONDS_BETWEEN_CHUNKS, _CHUNKS_TO_WAIT * longest)
-            faulthandler.dump_traceback_later(patience, exit=True, file=2)
+            faulthandler.dump_traceback_later(_PATIENCE, exit=True, file=2)
             yield chunk
-            begun = time.monotonic()
     finally:
         faulthandler.cancel_dump_traceback_later()
 
@@ -330,7 +322,7 @@ def _ensemble(
         ensemble = Ensemble.load(run, without=without, data_set=data_set)
         if ensemble.coverage != coverage:
             ensemble = ensemble.at(coverage)
-        return on_device(ensemble, device)
+        return ensemble.on_device(device)
     except InputError as error:
         # The driver has loaded it, so this node is at fault, and another may do it.
         raise RuntimeError(f"this node cannot load the ensemble: {error}") from error

@@ -8,15 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.measures import gaussian_crps
-
 Floats = NDArray[np.float64]
 
-# A sample of this size gives the same two numbers as more values.
-_MOST_VALUES = 20_000
-# An isotonic curve is fitted to bins of values: one value says little of its deviation.
-_MOST_BINS = 20
-_LEAST_IN_BIN = 20
 _TINY = np.finfo(float).tiny
 
 
@@ -62,6 +55,20 @@ class Deviation:
         return np.asarray(np.hypot(*self.parts(spread, size)))
 
 
+def gaussian_crps(error: Floats, std: Floats) -> Floats:
+    """Compute the continuous ranked probability score of a Gaussian, in the unit of the value.
+
+    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. It is the absolute error
+    where the standard deviation is zero.
+    """
+    from scipy.special import ndtr  # imported here, as `status` does not need SciPy
+
+    z = error / np.where(std > 0, std, 1.0)
+    density = np.exp(-0.5 * z**2) / math.sqrt(2 * math.pi)
+    score = std * (z * (2 * ndtr(z) - 1) + 2 * density - 1 / math.sqrt(math.pi))
+    return np.asarray(np.where(std > 0, score, np.abs(error)))
+
+
 def fit_deviation(
     error: Floats,
     spread: Floats,
@@ -89,8 +96,8 @@ def fit_deviation(
     """
     from scipy.optimize import minimize  # imported here, as `status` does not need SciPy
 
-    if error.size > _MOST_VALUES:
-        rows = _MOST_VALUES // error.shape[1]
+    if error.size > 20_000:  # more values give the same two numbers
+        rows = 20_000 // error.shape[1]
         part = np.random.default_rng(0).choice(len(error), rows, replace=False)
         error, spread, size, weight = (a[part] for a in (error, spread, size, weight))
     error, spread, weight = error / size, spread / size, weight / weight.sum()
@@ -132,7 +139,7 @@ def fit_curve(
     """
     from scipy.optimize import isotonic_regression
 
-    bins = min(len(error) // _LEAST_IN_BIN, _MOST_BINS)
+    bins = min(len(error) // 20, 20)  # one value says little of its deviation
     total = _length(fitted.std(spread, size) / size)[:, 0]
     if bins < 2 or np.ptp(total) == 0:
         return None

@@ -1,19 +1,27 @@
-"""Table of predictions: a row per structure, and a row per atom for node targets."""
+"""Table of predictions: a row per structure, and a row per atom for node targets.
+
+Structures are also written as extended XYZ with what was predicted for them.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import ase.io
 import numpy as np
 import pandas as pd
 from ase import Atoms
 from numpy.typing import NDArray
 
 from hydragnn_flow.data import Target
-from hydragnn_flow.ensemble.uncertainty import Distribution, Floats
+from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
+from hydragnn_flow.files import replacing
 from hydragnn_flow.models.stress import STRESS, VOIGT
 
 GRAPH_ID, ID, NOTE, FLAGGED = "graph_id", "id", "note", "flagged"
@@ -54,10 +62,18 @@ class Predictions:
 
     def save(self, stem: str | Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
         """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""
-        from hydragnn_flow.ensemble.predictions_files import PredictionFiles
-
-        with PredictionFiles([Path(f"{Path(stem)}{suffix}") for suffix in suffixes]) as files:
-            return files.fill([Chunk(self)]).files
+        written = []
+        for suffix, (name, table) in product(suffixes, self.by_name().items()):
+            path = Path(f"{Path(stem)}{name}{suffix}")
+            with replacing(path) as temporary, temporary.open("wb") as file:
+                if suffix == ".csv":
+                    table.to_csv(file, index=False)
+                else:
+                    table.to_parquet(file, index=False)
+                file.flush()
+                os.fsync(file.fileno())
+            written.append(path)
+        return written
 
 
 class Chunk(NamedTuple):
@@ -178,3 +194,68 @@ def _column(values: Column) -> NDArray[Any]:
     """Convert strings to objects: string arrays are as wide as their longest entry."""
     column = np.asarray(values)
     return column.astype(object) if column.dtype.kind in "US" else column
+
+
+def extended_xyz(structures: Sequence[Atoms]) -> str:
+    """Write structures with their results, information and columns as extended XYZ.
+
+    The format ends a structure's information at a line break and a cell of a column at a blank:
+    line breaks become blanks, and columns are left out that have blank or empty words, complex
+    numbers or tensors.
+    """
+    text = StringIO()
+    ase.io.write(text, [_writable(atoms) for atoms in structures], format="extxyz")
+    return text.getvalue()
+
+
+def with_predictions(
+    structures: Sequence[Atoms],
+    said: Mapping[str, Column],
+    targets: Mapping[str, TargetValues],
+) -> list[Atoms]:
+    """Return copies of structures, without calculators, with their predictions.
+
+    Parameters
+    ----------
+    structures
+        Structures that were predicted.
+    said
+        Words and numbers of each structure for its `info`, by name; nothing where empty.
+    targets
+        Values of each target: in `info`, or those of atoms in `arrays`.
+    """
+    ends = np.cumsum([len(atoms) for atoms in structures])
+    values = [(name, one.described.level == "node", one.arrays()) for name, one in targets.items()]
+    copies = []
+    for row, (atoms, end) in enumerate(zip(structures, ends, strict=True)):
+        copied: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # ASE has no types
+        known = {name: column[row] for name, column in said.items()}
+        copied.info |= {name: v for name, v in known.items() if v is not None and v != ""}
+        for name, of_atoms, arrays in values:
+            place = slice(end - len(atoms), end) if of_atoms else row
+            for suffix, array in arrays.items():
+                value = array[place, 0] if array.shape[1] == 1 else array[place]
+                if not (suffix in ("", ERROR) and np.isnan(value).all()):
+                    (copied.arrays if of_atoms else copied.info)[f"{name}{suffix}"] = value
+        copies.append(copied)
+    return copies
+
+
+def _writable(atoms: Atoms) -> Atoms:
+    writable: Atoms = atoms.copy()  # type: ignore[no-untyped-call]  # ASE has no types
+    writable.calc = atoms.calc
+    for key, value in atoms.info.items():
+        if isinstance(value, str):
+            writable.info[key] = " ".join(value.splitlines())
+    for key, values in atoms.arrays.items():
+        if not _is_column(values):
+            del writable.arrays[key]
+    return writable
+
+
+def _is_column(values: NDArray[Any]) -> bool:
+    if values.dtype.kind in "biuf":
+        return values.ndim <= 2
+    if values.dtype.kind in "OSU":
+        return values.ndim == 1 and all(str(word).split() == [str(word)] for word in values)
+    return False

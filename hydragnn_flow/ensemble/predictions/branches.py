@@ -12,7 +12,7 @@ from torch_geometric.data import Batch
 from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data import GraphStore, Manifest
 from hydragnn_flow.data.reading.split_part import Split
-from hydragnn_flow.ensemble.inputs import with_branch
+from hydragnn_flow.ensemble.predictions.inputs import with_branch
 from hydragnn_flow.errors import InputError
 
 
@@ -43,41 +43,29 @@ class Branches:
         """
         known = self.manifest.data_sets
         if not self.several or name not in known.values():
-            told = f"its data sets are {self._names}" if known else "it has but one"
-            raise InputError(
-                f"the ensemble has no branch of a data set {name!r}; {told}"
-                + ("" if known else ", so leave the name out")
-            )
+            told = f"its data sets are {self._names}" if known else "leave the name out"
+            raise InputError(f"the ensemble has no branch of a data set {name!r}; {told}")
 
-    def check_structures(self) -> None:
-        """Raise an error if it is open which of several branches predicts structures.
+    def check_known(self, store: GraphStore | None = None) -> None:
+        """Raise an error if it is open which of several branches predicts.
 
-        Raises
-        ------
-        InputError
-            If no data set was chosen; the message names those there are.
-        """
-        if self.several and self.data_set is None:
-            raise InputError(
-                f"the ensemble was trained on several data sets, {self._names}, each with "
-                f"energies or labels of its own level; say as which of them structures are to be "
-                f"predicted, by --data-set or Ensemble.of_data_set, or give graphs with the key "
-                f"{BRANCH!r}"
-            )
-
-    def check_store(self, store: GraphStore) -> None:
-        """Raise an error if it is open which of several branches predicts a store's graphs.
+        Parameters
+        ----------
+        store
+            Store to predict; None for structures.
 
         Raises
         ------
         InputError
-            If graphs name none and none was chosen; the message names those there are.
+            If the graphs name no data set and none was chosen; the message names those there are.
         """
-        if self.several and self.data_set is None and not self.are_known_to(store):
+        known = store is not None and self.are_known_to(store)
+        if self.several and self.data_set is None and not known:
+            where = "" if store is None else f"{store.path}: "
             raise InputError(
-                f"{store.path}: its graphs do not say to which of the ensemble's data sets, "
-                f"{self._names}, they belong; say as which of them they are to be predicted, "
-                f"by --data-set or Ensemble.of_data_set, or prepare the store from data sets of "
+                f"{where}the ensemble was trained on several data sets, {self._names}, each with "
+                f"energies or labels of its own level; say as which of them to predict, by "
+                f"--data-set or Ensemble.of_data_set, or give a store prepared from data sets of "
                 f"these names and the key {BRANCH!r}"
             )
 

@@ -1,0 +1,188 @@
+"""Members of an ensemble that predict together, and how their predictions are combined."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import torch
+from ase import Atoms
+from numpy.typing import NDArray
+from torch import nn
+from torch_geometric.data import Batch
+
+from hydragnn_flow.config.run import Aggregation
+from hydragnn_flow.data import Manifest, batch_graphs
+from hydragnn_flow.ensemble.domain.applicability import (
+    Applicability,
+    deviations_of,
+    joined_notes,
+)
+from hydragnn_flow.ensemble.predictions.branches import Branches
+from hydragnn_flow.ensemble.predictions.inputs import StructureGraphs, check_reads_structures
+from hydragnn_flow.ensemble.uncertainty.distribution import (
+    Calibration,
+    Distribution,
+    Floats,
+    Rows,
+    distribution,
+)
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models import NOISE_SUFFIX
+from hydragnn_flow.training.device import usable_device
+
+C = TypeVar("C", bound="Committee")
+
+
+@dataclass(frozen=True)
+class Committee:
+    """Trained models, their weights, the calibration of their error bars, and their domain."""
+
+    models: tuple[nn.Module, ...]
+    weights: NDArray[np.float64]
+    """Weights of the members ``[n_members]``, which add up to one."""
+    calibrations: dict[str, Calibration]
+    """Calibration of error bars by target."""
+    manifest: Manifest
+    """Manifest of the store the members were trained on."""
+    coverage: float
+    """Fraction of true values in the intervals."""
+    numbers: tuple[int, ...] | None = None
+    """Number of each member, which names its columns; counted from 0 if None."""
+    aggregation: Aggregation = "weighted"
+    """Combination of the members' predictions: ``median``, or their mean by ``weights``."""
+    applicability: Applicability = field(default_factory=Applicability)
+    """Ranges of the training data, for out-of-distribution notes; unknown by default."""
+    data_set: str | None = None
+    """Data set whose branch predicts structures that name none, if there are several."""
+    directory: Path | None = None
+    """Directory that the ensemble was loaded from."""
+
+    def remarks(
+        self, notes: Sequence[str], predictions: Mapping[str, Floats], n_atoms: NDArray[np.int64]
+    ) -> list[str]:
+        """Return notes on structures, extended where members differ more than in calibration.
+
+        Parameters
+        ----------
+        notes
+            Note on each structure: properties that the training data do not have.
+        predictions
+            Predictions of every member ``[n_members, n, d]`` by output.
+        n_atoms
+            Number of atoms of each structure.
+        """
+        found = deviations_of(predictions, self.weights, self.manifest, n_atoms)
+        deviations = self.applicability.deviation_notes(found, self.manifest)
+        return joined_notes(notes, deviations) if deviations else list(notes)
+
+    def refusal(self, atoms: Atoms) -> str | None:
+        """Return the reason why a structure cannot be predicted; None if it can be."""
+        try:
+            self.graphs.graph(atoms)
+        except InputError as error:
+            return str(error)
+        return None
+
+    def batch_of(self, atoms: Atoms) -> Batch:
+        """Return the graph of one structure as a batch for the members.
+
+        Raises
+        ------
+        InputError
+            If an element is not in the training data, or the structure cannot be a graph.
+        """
+        try:
+            return batch_graphs([self.graphs.graph(atoms)])
+        except InputError as error:
+            raise InputError(f"the structure: {error}") from None
+
+    def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
+        """Return members' predictions ``[n, d]`` by output and member number."""
+        numbers = self.numbers or range(len(self.models))
+        return {
+            name: dict(zip(numbers, values, strict=True)) for name, values in predictions.items()
+        }
+
+    def distributions(
+        self,
+        members: dict[str, Floats],
+        n_atoms: NDArray[np.int64],
+        numbers: NDArray[np.int64] | None,
+        data_sets: NDArray[np.object_] | None = None,
+    ) -> dict[str, Distribution]:
+        """Combine members' predictions with the ensemble's weights and calibration.
+
+        Parameters
+        ----------
+        members
+            Predictions of the members ``[n_members, n, d]`` by output.
+        n_atoms
+            Number of atoms of each structure.
+        numbers
+            Atomic numbers of all structures; None if nodes are not atoms.
+        data_sets
+            Name of the data set of each structure, if there are several; by default
+            :attr:`data_set`.
+        """
+        if data_sets is None and self.data_set is not None:
+            data_sets = np.full(len(n_atoms), self.data_set, dtype=object)
+        atoms = n_atoms.astype(float)[:, None]
+        found = {}
+        for name, calibration in self.calibrations.items():
+            target = self.manifest.targets[name]
+            of_graphs = target.level == "graph"
+            found[name] = distribution(
+                members[name],
+                self.weights,
+                calibration,
+                Rows(
+                    atoms if of_graphs else None,
+                    None if of_graphs else numbers,
+                    None if data_sets is None else target.rows_of(data_sets, n_atoms),
+                ),
+                members.get(name + NOISE_SUFFIX),
+                self.aggregation == "median",
+                coverage=self.coverage,
+            )
+        return found
+
+    def check_reads_structures(self) -> None:
+        """Raise an error if the members need more than plain structures.
+
+        Raises
+        ------
+        InputError
+            If they need node features or edges that structures do not have, or it is open which of
+            several branches is to predict.
+        """
+        check_reads_structures(self.models, self.manifest)
+        self.branches.check_known()
+
+    def on_device(self: C, device: str | torch.device) -> C:
+        """Return the same members, or copies of them on another device."""
+        there = usable_device(device)
+        if there == self.device:
+            return self
+        return replace(self, models=tuple(copy.deepcopy(model).to(there) for model in self.models))
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the networks."""
+        return next(self.models[0].parameters()).device
+
+    @cached_property
+    def graphs(self) -> StructureGraphs:
+        """Converter of structures to graphs."""
+        return StructureGraphs(self.manifest, self.branches.number)
+
+    @cached_property
+    def branches(self) -> Branches:
+        """Branches of the networks, and the data set of each."""
+        several = any(getattr(model, "n_branches", 1) > 1 for model in self.models)
+        return Branches(self.manifest, several, self.data_set)

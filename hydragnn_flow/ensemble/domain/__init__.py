@@ -1,0 +1,1 @@
+"""Domain of an ensemble: ranges of its training data, and structures beyond them."""

@@ -1,0 +1,290 @@
+"""Distances, neighbours and volumes of structures, and what is usual in the training data.
+
+Each is compared with the mean of its elements in the training data, so that one range serves copper
+and gold. Means of rare elements and pairs are shrunk towards values from covalent radii.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from ase.data import covalent_radii
+from numpy.typing import NDArray
+from torch_geometric.data import Batch
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+_ELEMENTS = len(covalent_radii)
+# Number of distances at which neighbours are counted. More find no more vacancies, and their counts
+# vary more with temperature.
+_SHELLS = 6
+# Means over fewer values than this are shrunk towards the mean of all elements.
+_FEW = 5.0
+
+
+@dataclass(frozen=True)
+class Environments:
+    """Atoms and edges of a batch of structures, in plain arrays."""
+
+    numbers: Integers
+    """Atomic number of each atom, [n_atoms]."""
+    graph: Integers
+    """Structure of each atom, [n_atoms]."""
+    n_atoms: Integers
+    """Number of atoms of each structure, [n]."""
+    sender: Integers
+    receiver: Integers
+    """Atom at which each edge ends, [n_edges]; ``sender`` is where it begins."""
+    lengths: Floats
+    """Lengths of the edges [Å], [n_edges]."""
+    volumes: Floats
+    """Volume of each structure [Å³], [n]; NaN if it is not periodic in three directions."""
+    finite: NDArray[np.bool_]
+    """Mask of structures that are periodic in no direction, [n]."""
+
+    @classmethod
+    def of(cls, batch: Batch) -> Environments:
+        """Return the environments of graphs whose first node feature is the atomic number."""
+        sender, receiver = batch.edge_index.cpu().numpy()
+        positions = batch.pos.detach().cpu().numpy().astype(np.float64)
+        vectors = positions[receiver] - positions[sender] + batch.edge_shifts.cpu().numpy()
+        graph = batch.batch.cpu().numpy()
+        n = int(batch.num_graphs)
+        periodic, volumes = np.zeros((n, 3), bool), np.full(n, np.nan)
+        if "pbc" in batch and "cell" in batch:
+            periodic = batch.pbc.cpu().numpy().reshape(n, 3) != 0
+            cells = batch.cell.cpu().numpy().astype(np.float64).reshape(n, 3, 3)
+            volumes = np.where(periodic.all(axis=1), np.abs(np.linalg.det(cells)), np.nan)
+        numbers = batch.x[:, 0].cpu().numpy().astype(np.int64)
+        return cls(
+            np.where((numbers > 0) & (numbers < _ELEMENTS), numbers, 0),
+            graph,
+            np.bincount(graph, minlength=n),
+            sender,
+            receiver,
+            np.linalg.norm(vectors, axis=1),
+            volumes,
+            np.asarray(~periodic.any(axis=1)),
+        )
+
+    @cached_property
+    def pairs(self) -> Integers:
+        """Number of each edge's pair of elements, [n_edges]."""
+        ends = self.numbers[self.sender], self.numbers[self.receiver]
+        return np.minimum(*ends) * _ELEMENTS + np.maximum(*ends)
+
+    @cached_property
+    def closeness(self) -> Floats:
+        """Logarithm of each edge's length over the sum of the covalent radii, [n_edges]."""
+        radii = covalent_radii[self.numbers]
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.lengths / (radii[self.sender] + radii[self.receiver])))
+
+    @cached_property
+    def fractions(self) -> Floats:
+        """Fraction of each element in each structure, [n, 119]."""
+        where = self.graph * _ELEMENTS + self.numbers
+        counts = np.bincount(where, minlength=len(self.n_atoms) * _ELEMENTS)
+        return counts.reshape(-1, _ELEMENTS) / self.n_atoms[:, None]
+
+
+@dataclass(frozen=True)
+class Usual:
+    """Mean environments of elements in the training data."""
+
+    closeness: Floats
+    """Mean closeness of a structure's closest edge between two elements, by pair, [119²]."""
+    volume: Floats
+    """Mean volume of an atom [Å³], by element, [119]."""
+    surroundings: Surroundings
+
+    @classmethod
+    def found(cls, batches: Callable[[], Iterable[Environments]]) -> Usual:
+        """Compute means over structures, in memory that does not grow with their number.
+
+        Parameters
+        ----------
+        batches
+            Function that yields the structures, which may come from disk; called twice.
+        """
+        n, sums = np.zeros(_ELEMENTS**2), np.zeros(_ELEMENTS**2)
+        squares, products = np.zeros((_ELEMENTS, _ELEMENTS)), np.zeros(_ELEMENTS)
+        for one in batches():
+            pairs, closeness = _closest_of_pairs(one)
+            n += np.bincount(pairs, minlength=len(n))
+            sums += np.bincount(pairs, closeness, len(n))
+            known = np.isfinite(one.volumes)
+            squares += one.fractions[known].T @ one.fractions[known]
+            products += one.fractions[known].T @ (one.volumes / one.n_atoms)[known]
+        closeness = (sums + _FEW * sums.sum() / max(n.sum(), 1.0)) / (n + _FEW)
+        shells = ((one.numbers, _shells(one, closeness)) for one in batches())
+        return cls(closeness, _volumes(squares, products), Surroundings.found(shells))
+
+    def closer(self, one: Environments) -> Floats:
+        """Return the closeness of each edge less the mean of its pair, [n_edges]."""
+        return one.closeness - self.closeness[one.pairs]
+
+    def strangeness(self, one: Environments) -> Floats:
+        """Return the distance of each atom's surroundings from the usual, [n_atoms]."""
+        return self.surroundings.distances(one.numbers, _shells(one, self.closeness))
+
+    def quantities(self, one: Environments) -> dict[str, Floats]:
+        """Return quantities of each structure, [n], by name; NaN where undefined."""
+        n = len(one.n_atoms)
+        return {
+            "shortest": extreme(np.fmin, self.closer(one), one.graph[one.receiver], n),
+            "surroundings": extreme(np.fmax, self.strangeness(one), one.graph, n),
+            "volume": np.log(one.volumes / one.n_atoms / (one.fractions @ self.volume)),
+            "atoms": np.where(one.finite, one.n_atoms, np.nan),
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values for JSON; elements and pairs that do not occur are left out."""
+        usual = self.surroundings.usual
+        pairs = np.flatnonzero(self.closeness != self.closeness[0]).tolist()
+        elements = np.flatnonzero((usual != usual[0]).any(axis=1)).tolist()
+        return {
+            "closeness": {
+                "otherwise": float(self.closeness[0]),
+                "pairs": {
+                    "-".join(map(str, divmod(pair, _ELEMENTS))): float(self.closeness[pair])
+                    for pair in pairs
+                },
+            },
+            "volume": self.volume.tolist(),
+            "surroundings": {
+                "otherwise": usual[0].tolist(),
+                "usual": {str(z): usual[z].tolist() for z in elements},
+                "whitening": self.surroundings.whitening.tolist(),
+            },
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Usual:
+        """Read the values of :meth:`to_dict`."""
+        closeness = np.full(_ELEMENTS**2, values["closeness"]["otherwise"])
+        for pair, value in values["closeness"]["pairs"].items():
+            one, other = map(int, pair.split("-"))
+            closeness[one * _ELEMENTS + other] = value
+        around = values["surroundings"]
+        usual = np.tile(np.array(around["otherwise"], dtype=float), (_ELEMENTS, 1))
+        for z, of in around["usual"].items():
+            usual[int(z)] = of
+        whitening = np.array(around["whitening"], dtype=float).reshape(_SHELLS, -1)
+        volume = np.array(values["volume"], dtype=float).reshape(_ELEMENTS)
+        return cls(closeness, volume, Surroundings(usual, whitening))
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """Usual numbers of neighbours by distance for each element, and their covariance.
+
+    An atom next to a vacancy or in a surface has bonds, elements and volumes that all occur in the
+    training data, but the numbers of its near and far neighbours do not occur together there.
+    """
+
+    usual: Floats
+    """Mean number of neighbours by element, ``[119, n_shells]``."""
+    whitening: Floats
+    """Matrix from differences to independent numbers of variance 1, ``[n_shells, d]``."""
+
+    @classmethod
+    def found(cls, batches: Iterable[tuple[Integers, Floats]]) -> Surroundings:
+        """Compute means and covariance, in memory that does not grow with the number of atoms.
+
+        Parameters
+        ----------
+        batches
+            Atomic numbers, and neighbours from :func:`neighbours_in_shells`.
+        """
+        n, sums = np.zeros(_ELEMENTS), np.zeros((_ELEMENTS, _SHELLS))
+        squares = np.zeros((_SHELLS, _SHELLS))
+        for numbers, counts in batches:
+            n += np.bincount(numbers, minlength=_ELEMENTS)
+            np.add.at(sums, numbers, counts)
+            squares += counts.T @ counts
+        total = max(float(n.sum()), 1.0)
+        usual = (sums + _FEW * sums.sum(axis=0) / total) / (n + _FEW)[:, None]
+        crossed = sums.T @ usual
+        covariance = (squares - crossed - crossed.T + (usual.T * n) @ usual) / total
+        variances, directions = np.linalg.eigh(covariance)
+        varies = variances > 1e-4 * max(variances[-1], 1e-9)  # the others are noise
+        return cls(usual, directions[:, varies] / np.sqrt(variances[varies]))
+
+    def distances(self, numbers: Integers, counts: Floats) -> Floats:
+        """Compute the Mahalanobis distance of each atom's neighbours from the usual of its element.
+
+        Parameters are those of :meth:`found`, of one batch.
+        """
+        away: Floats = np.linalg.norm((counts - self.usual[numbers]) @ self.whitening, axis=1)
+        return away
+
+
+def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) -> Floats:
+    """Count the neighbours of each atom by distance, ``[n_atoms, n_shells]``.
+
+    A neighbour between two shells counts for both, more for the nearer one.
+
+    Parameters
+    ----------
+    receiver
+        Atom at which each edge ends, ``[n_edges]``.
+    distances
+        Lengths of edges in shortest distances of their pair of elements, ``[n_edges]``.
+    n_atoms
+        Number of atoms in all structures.
+    """
+    place = (distances - 0.8) / 0.3
+    below = np.floor(place).astype(np.int64)
+    above = place - below
+    counts = np.zeros(n_atoms * _SHELLS)
+    for shell, share in ((below, 1 - above), (below + 1, above)):
+        there = (shell >= 0) & (shell < _SHELLS)
+        where = receiver[there] * _SHELLS + shell[there]
+        counts += np.bincount(where, share[there], len(counts))
+    return counts.reshape(n_atoms, _SHELLS)
+
+
+def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
+    """Return the smallest (`np.fmin`) or largest value of each structure, NaN without any."""
+    found = np.full(n, np.nan)
+    which.at(found, graph, values)
+    return found
+
+
+def _shells(one: Environments, closeness: Floats) -> Floats:
+    """Count neighbours of each atom by distance, in units of the usual closest one."""
+    distances = np.exp(one.closeness - closeness[one.pairs])
+    return neighbours_in_shells(one.receiver, distances, len(one.numbers))
+
+
+def _closest_of_pairs(one: Environments) -> tuple[Integers, Floats]:
+    """Return pair and closeness of the closest edge of each pair of elements and structure."""
+    where = one.graph[one.receiver] * _ELEMENTS**2 + one.pairs
+    order = np.lexsort((one.closeness, where))
+    first = order[np.flatnonzero(np.diff(where[order], prepend=-1))]
+    return one.pairs[first], one.closeness[first]
+
+
+def _volumes(squares: Floats, products: Floats) -> Floats:
+    """Fit the volume of each element by least squares, shrunk towards cubes of covalent radii.
+
+    Parameters
+    ----------
+    squares, products
+        Sums over structures of products of two elements' fractions ``[119, 119]``, and of a
+        fraction and the volume per atom ``[119]``.
+    """
+    cubes = covalent_radii**3
+    norm = float(cubes @ squares @ cubes)
+    like_cubes = cubes * (float(cubes @ products) / norm if norm > 0 else 1.0)
+    # The cubes count as much as a fifth of a structure of one element alone.
+    leaning = squares + 0.2 * np.eye(_ELEMENTS)
+    found = like_cubes + np.linalg.solve(leaning, products - squares @ like_cubes)
+    # The fit may be negative for an element that only occurs with larger ones.
+    return np.maximum(found, 0.1 * like_cubes)

@@ -1,0 +1,1 @@
+"""Errors of predictions and of their error bars on labelled structures."""

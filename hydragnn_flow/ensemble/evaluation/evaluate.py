@@ -1,0 +1,332 @@
+"""Evaluation of an ensemble on labelled data, and recalibration of its error bars on them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.ensemble.calibration_file import save_calibrations
+from hydragnn_flow.ensemble.domain.applicability import are_noted
+from hydragnn_flow.ensemble.ensemble import Ensemble
+from hydragnn_flow.ensemble.evaluation.measures import TargetMeasures, measure_targets
+from hydragnn_flow.ensemble.predictions.labels import every_label, in_components, keys_of_label
+from hydragnn_flow.ensemble.predictions.member_predictions import (
+    Predicted,
+    predict_all,
+    predict_graphs,
+)
+from hydragnn_flow.ensemble.predictions.structure_files import (
+    Files,
+    Graphs,
+    Predictable,
+    Record,
+    by_name,
+    naming,
+    open_structures,
+    readable_records,
+)
+from hydragnn_flow.ensemble.summary import ensemble_folder, inside
+from hydragnn_flow.ensemble.uncertainty.calibration import CalibrationData, folds
+from hydragnn_flow.ensemble.uncertainty.conformal import needed_for_coverage
+from hydragnn_flow.ensemble.uncertainty.distribution import Floats
+from hydragnn_flow.errors import InputError
+
+
+def evaluate(
+    ensemble: Ensemble,
+    data: Predictable,
+    *,
+    split: str | None = None,
+    keys: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, TargetMeasures]:
+    """Predict labelled structures, and measure errors and uncertainty.
+
+    Parameters
+    ----------
+    ensemble
+        Ensemble that predicts the structures.
+    data
+        Path or structures that :func:`~hydragnn_flow.ensemble.ensemble.Ensemble.predict` takes, a
+        GraphStore, or ASE structures. Units are those of the training data.
+    split
+        Name of a GraphStore's split; all its splits if None.
+    keys
+        Key of the labels in files and structures by target. By default the key in the training
+        data, or else the target's name, in the results of a calculation, `Atoms.info` or
+        `Atoms.arrays`.
+    say
+        Function that receives remarks: files of a directory that were skipped, targets without
+        labels, splits that count together, labels that seem to be in another unit.
+
+    Returns
+    -------
+    dict
+        Measures by target, in the ensemble's order; extensive targets a second time as ``energy per
+        atom``.
+
+    Raises
+    ------
+    InputError
+        If there is nothing to predict, no target has labels, only some structures have one, or a
+        label does not match the ensemble's target.
+    """
+    found = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    return measure_targets(
+        ensemble.distributions(found.members, found.n_atoms, found.numbers, found.data_sets),
+        found.labels,
+        found.n_atoms,
+        are_noted(found.remarks),
+        ensemble.manifest,
+        ensemble.coverage,
+    )
+
+
+def predict_labelled(
+    ensemble: Ensemble,
+    data: Predictable,
+    *,
+    split: str | None = None,
+    keys: Mapping[str, str] | None = None,
+    say: Callable[[str], None] = print,
+) -> Predicted:
+    """Predict labelled structures, and return predictions and labels.
+
+    Parameters are those of :func:`evaluate`.
+
+    Raises
+    ------
+    InputError
+        In the same cases as :func:`evaluate`.
+    """
+    keys = keys or {}
+    if unknown := keys.keys() - ensemble.calibrations.keys():
+        raise InputError(
+            f"the ensemble predicts no target {min(unknown)!r}; its targets are "
+            f"{', '.join(ensemble.calibrations)}"
+        )
+    opened = open_structures(ensemble, data, split)
+    if isinstance(opened, Graphs):
+        if keys:
+            raise InputError(
+                f"{opened.store.path}: a GraphStore names its labels by targets; leave the keys out"
+            )
+        found = _in_store(ensemble, opened, say)
+    elif isinstance(opened, Files):
+        records = readable_records(ensemble, opened, say)
+        with naming(opened.path, records):
+            found = _in_records(ensemble, records, keys, say)
+    else:
+        found = _in_records(ensemble, by_name(opened), keys, say)
+    _tell_doubts(ensemble, found, say)
+    return found
+
+
+def _in_store(ensemble: Ensemble, opened: Graphs, say: Callable[[str], None]) -> Predicted:
+    store, splits = opened
+    labelled = [name for name in ensemble.calibrations if name in store.manifest.targets]
+    if not labelled:
+        raise InputError(
+            f"{store.path}: has no labels of {_listed(ensemble.calibrations)}; give data that have "
+            f"some"
+        )
+    _tell_missing(ensemble, labelled, say)
+    if len(splits) > 1:
+        names = ", ".join(one.name for one in splits)
+        say(f"splits that count together: {names}; choose one with split (--split)")
+    return predict_graphs(ensemble, store, splits, {})
+
+
+def _in_records(
+    ensemble: Ensemble,
+    records: Mapping[str, Record],
+    keys: Mapping[str, str],
+    say: Callable[[str], None],
+) -> Predicted:
+    """Read labels, then predict: errors in labels are reported before the slow prediction."""
+    targets = ensemble.manifest.targets
+    named = {name: record.found for name, record in records.items()}
+    wanted = {
+        name: [keys[name]] if name in keys else keys_of_label(ensemble.manifest, name)
+        for name in ensemble.calibrations
+    }
+    labels = {
+        name: label
+        for name, tried in wanted.items()
+        if (label := every_label(named, name, targets[name], tried)) is not None
+    }
+    missing = [name for name in wanted if name not in labels]
+    if not labels or keys.keys() & set(missing):
+        said = [one.values for one in named.values()]
+        has = sorted({key for values in said for key in values if values[key] is not None})
+        tried = _listed(key for name in missing for key in wanted[name])
+        raise InputError(
+            f"no structure has a label of {_listed(missing)} (looked for {tried}; there is "
+            f"{_listed(has) or 'nothing'}); name its key, as in --key {missing[0]}=KEY"
+        )
+    _tell_missing(ensemble, labels, say)
+    found = predict_all(ensemble, records)
+    dims = {name: values.shape[2] for name, values in found.members.items()}
+    return replace(
+        found, labels={name: in_components(v, name, dims[name]) for name, v in labels.items()}
+    )
+
+
+def _tell_doubts(ensemble: Ensemble, data: Predicted, say: Callable[[str], None]) -> None:
+    n_atoms = data.n_atoms
+    predicted = ensemble.distributions(data.members, n_atoms, data.numbers, data.data_sets)
+    for name, reference in data.labels.items():
+        unit = ensemble.manifest.targets[name].unit or "the unit"
+        found = predicted[name]
+        lost = int((np.isfinite(reference) > np.isfinite(found.mean)).any(axis=1).sum())
+        if lost:
+            rows = "structures" if len(reference) == len(n_atoms) else "atoms"
+            say(f"{name} of {lost} {rows} is not finite in the prediction and does not count")
+        extensive = ensemble.manifest.is_extensive(name)
+        size = n_atoms.astype(float)[:, None] if extensive else np.ones((1, 1))
+        if (doubt := doubt_of(found.mean, found.std, reference, size)) is not None:
+            say(
+                f"labels of {name} {doubt}: are they in {unit}, with the sign and the zero of the "
+                f"training data?"
+            )
+
+
+def doubt_of(predicted: Floats, std: Floats, reference: Floats, size: Floats) -> str | None:
+    """Return a hint that labels have another unit, sign or zero; None without one.
+
+    Labels in another unit are proportional to the predictions, which a model's errors do not cause.
+    Energies have another zero in another code or with other reference atoms.
+
+    Parameters
+    ----------
+    predicted, std, reference
+        Predictions of a target, their standard deviations and the labels, ``[n, d]``.
+    size
+        Number of atoms of each structure for extensive targets, otherwise 1; of a shape that fits.
+    """
+    known = np.isfinite(predicted) & np.isfinite(reference)
+    found, std, true = predicted[known], std[known], reference[known]
+    size = np.broadcast_to(size, predicted.shape)[known]
+    if len(found) < 10:
+        return None
+    spreads = float(found.std()), float(true.std())
+    if min(spreads) > 0:
+        correlation = float(np.corrcoef(found, true)[0, 1])
+        factor = math.copysign(spreads[1] / spreads[0], correlation)
+        if abs(correlation) >= 0.9 and not 1 / 3 < factor < 3:
+            times = f"about {factor:.3g} times the predictions (correlation {correlation:.2f})"
+            return f"are {times}"
+    error = true - found
+    if 3 * np.median(np.abs(true * size - found)) < np.median(np.abs(error)):
+        return "follow the predictions divided by the number of atoms"
+    error, std = error / size, std / size
+    if abs(error.mean()) > max(3 * error.std(), 10 * np.median(std)):
+        each = " per atom" if (size != 1).any() else ""
+        return f"are all about {error.mean():.3g} away from the predictions{each}"
+    return None
+
+
+def _tell_missing(ensemble: Ensemble, labelled: Container[str], say: Callable[[str], None]) -> None:
+    if missing := [name for name in ensemble.calibrations if name not in labelled]:
+        say(f"not evaluated, as no structure has a label: {', '.join(missing)}")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(dict.fromkeys(words))
+
+
+def recalibrate(
+    path: str | Path,
+    data: Predictable,
+    *,
+    split: str | None = None,
+    keys: Mapping[str, str] | None = None,
+    data_set: str | None = None,
+    say: Callable[[str], None] = print,
+) -> dict[str, int]:
+    """Fit an ensemble's standard deviations and intervals to labelled structures.
+
+    Means, weights and members stay. From then on the ensemble predicts with the new calibration, in
+    `calibration.json` in its folder. The calibration of the run stays in `ensemble.json`, with the
+    measures of the test split; it applies again if that file is deleted. Targets without labels
+    keep their previous calibration.
+
+    Parameters
+    ----------
+    path
+        Directory of a finished run, or of an exported ensemble.
+    data, split, keys, say
+        Arguments of :func:`evaluate`. The structures must not be those of training, but be like
+        those that will be predicted.
+    data_set
+        Name of the data set, see :meth:`Ensemble.load`.
+
+    Returns
+    -------
+    dict
+        Number of structures that each target was calibrated on.
+
+    Raises
+    ------
+    InputError
+        If there are too few structures for the coverage of the ensemble's intervals, or
+        :func:`evaluate` raises it.
+    """
+    folder = inside(Path(path), ensemble_folder(path))
+    ensemble = Ensemble.load(path, data_set=data_set)
+    predicted = predict_labelled(ensemble, data, split=split, keys=keys, say=say)
+    n_atoms = predicted.n_atoms
+    fold = folds(len(n_atoms))
+    calibrated_on = CalibrationData(
+        predicted.members,
+        predicted.labels,
+        np.tile(ensemble.weights, (int(fold.max()) + 1, 1)),
+        fold,
+        n_atoms,
+        ensemble.manifest,
+        ensemble.coverage,
+        ensemble.aggregation == "median",
+        predicted.numbers,
+        predicted.data_sets,
+    )
+    found = calibrated_on.calibrations()
+    if data_set is not None:  # only structures of this one count
+        own = ((name, one.by_data_set.get(data_set)) for name, one in found.items())
+        found = {name: one for name, one in own if one is not None}
+    counts = {name: found[name].structures if name in found else 0 for name in predicted.labels}
+    needed = needed_for_coverage(ensemble.coverage)
+    for name, count in counts.items():
+        if count < needed:
+            raise InputError(
+                f"{_named(data)}: has {count} structures to calibrate {name} on, and intervals of "
+                f"{100 * ensemble.coverage:g} % need at least {needed}; give more"
+            )
+    calibrations = dict(ensemble.calibrations)
+    for name, new in found.items():  # other data sets keep their calibrations
+        old = calibrations[name]
+        if data_set is None:
+            new = replace(new, by_data_set=old.by_data_set | new.by_data_set)
+        else:
+            new = replace(old, by_data_set=old.by_data_set | {data_set: new})
+        calibrations[name] = new
+    save_calibrations(
+        folder,
+        calibrations,
+        {"data": Path(_named(data)).name, "split": split, "structures": counts},
+    )
+    return counts
+
+
+def _named(data: Predictable) -> str:
+    if isinstance(data, GraphStore):
+        return str(data.path.absolute())
+    if isinstance(data, (str, os.PathLike)):
+        return str(Path(data).absolute())
+    return f"{1 if isinstance(data, Atoms) else len(data)} structures"

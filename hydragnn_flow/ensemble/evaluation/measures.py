@@ -1,0 +1,304 @@
+"""Measures of predictions and of their error bars, target by target, and their files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from hydragnn_flow.data import Manifest
+from hydragnn_flow.ensemble.evaluation.bootstrap import Estimate, drawn_counts, estimate, ratio
+from hydragnn_flow.ensemble.summary import per_atom
+from hydragnn_flow.ensemble.uncertainty.conformal import needed_for_coverage
+from hydragnn_flow.ensemble.uncertainty.deviation import gaussian_crps
+from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
+from hydragnn_flow.files import write_json, write_text
+
+MEASURES = ("mae", "rmse", "r2", "crps", "spearman")
+"""Names of the measures that do not depend on prediction intervals."""
+COVERAGES = (0.5, 0.8, 0.9, 0.95)
+"""Fractions for which intervals are measured, in addition to the one of the run."""
+# Intervals of a larger sample follow from a subsample with about as many values.
+_MOST_VALUES = 50_000
+
+
+@dataclass(frozen=True)
+class Sample:
+    """References and predictions of one target with components concatenated; arrays are ``[n]``."""
+
+    structure: NDArray[np.int64]
+    """Number of the structure that each value belongs to."""
+    reference: Floats
+    mean: Floats
+    std: Floats
+    intervals: Mapping[float, tuple[Floats, Floats]] = field(default_factory=dict)
+    """Lower and upper ends of calibrated intervals, by their nominal coverage."""
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+    def __getitem__(self, which: NDArray[np.bool_]) -> Sample:
+        return Sample(
+            self.structure[which],
+            self.reference[which],
+            self.mean[which],
+            self.std[which],
+            {coverage: (lo[which], hi[which]) for coverage, (lo, hi) in self.intervals.items()},
+        )
+
+    def known(self) -> Sample:
+        """Return the sample without values whose reference, mean or deviation is not finite."""
+        finite = np.isfinite(self.reference) & np.isfinite(self.mean) & np.isfinite(self.std)
+        return self if finite.all() else self[finite]
+
+
+def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
+    """Compute every measure of a sample, with its interval from a bootstrap of structures.
+
+    Parameters
+    ----------
+    sample
+        Sample of predictions; only its known values count.
+    seed
+        Seed of the bootstrap.
+
+    Returns
+    -------
+    dict
+        Estimates by the names of `MEASURES`, then ``coverage_90`` and ``width_90`` (fraction of
+        true values in intervals of 90 %, and their mean width), and so on. ``crps`` is that of a
+        Gaussian, ``spearman`` the correlation of absolute error and standard deviation.
+    """
+    sample = sample.known()
+    if not len(sample):
+        names = [*MEASURES, *(name for c in sample.intervals for name in interval_names(c))]
+        return dict.fromkeys(names, Estimate(np.nan, np.nan, np.nan))
+    # A number whose square is too large has no measures, and a warning would not help.
+    with np.errstate(over="ignore", invalid="ignore"):
+        counted = _Counted(sample)
+        values = counted.measures(np.ones(counted.n_structures))
+        part, factor = _part(sample, counted, seed)
+        centre = part.measures(np.ones(part.n_structures))
+        counts = drawn_counts(part.n_structures, part.n_values, seed)
+        drawn = [part.measures(some) for some in counts]
+        found = {}
+        for name, value in values.items():
+            deviations = np.concatenate([some[name] for some in drawn]) - centre[name]
+            draws = value + factor * deviations
+            found[name] = estimate(float(value), draws, counted.n_structures)
+    for name, (measured, lo, _) in found.items():
+        # Where intervals hold all values or none, all draws agree: the end is that of the rule of
+        # three (Hanley and Lippman-Hand, J. Am. Med. Assoc. 249, 1743 (1983)).
+        if name.startswith("coverage") and measured in (0.0, 1.0) and np.isfinite(lo):
+            other = abs(measured - min(3 / counted.n_structures, 1.0))
+            found[name] = Estimate(measured, *sorted((measured, other)))
+    return found
+
+
+def interval_names(coverage: float) -> tuple[str, str]:
+    """Return the names of the measures of intervals with a nominal ``coverage``."""
+    percent = f"{coverage * 100:g}"
+    return f"coverage_{percent}", f"width_{percent}"
+
+
+def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float]:
+    """Return a subsample to draw from, and the factor for deviations of its draws.
+
+    Deviations fall with the root of the number of structures: those of m out of n structures are
+    √(n / m) times too large (Politis, Romano and Wolf, Subsampling, Springer (1999)). Where a
+    hundred structures have most values, some values of each represent all.
+    """
+    n = counted.n_structures
+    m = max(round(n * _MOST_VALUES / len(sample)), 100)
+    rng = np.random.default_rng(seed)
+    if m < n:
+        chosen = rng.choice(np.unique(sample.structure), m, replace=False)
+        sample = sample[np.isin(sample.structure, chosen)]
+    if len(sample) > 2 * _MOST_VALUES:
+        sample = sample[rng.random(len(sample)) < _MOST_VALUES / len(sample)]
+    elif m >= n:
+        return counted, 1.0
+    return _Counted(sample), min(m / n, 1.0) ** 0.5
+
+
+class _Counted:
+    """Sample prepared for measures with any counts of its structures."""
+
+    def __init__(self, sample: Sample) -> None:
+        numbers, self._structure = np.unique(sample.structure, return_inverse=True)
+        self.n_values, self.n_structures = len(sample), len(numbers)
+        error = sample.mean - sample.reference
+        self._sums = {
+            name: np.bincount(self._structure, values) for name, values in _terms(sample, error)
+        }
+        self._of_intervals = [name for c in sample.intervals for name in interval_names(c)]
+        self._ranks = _mid_ranks(sample.std), _mid_ranks(np.abs(error))
+
+    def measures(self, counts: Floats) -> dict[str, Floats]:
+        """Compute every measure, ``[...]``, for structure counts ``[..., n_structures]``."""
+        sums = {name: counts @ values for name, values in self._sums.items()}
+        n = sums["count"]
+        means = {name: ratio(total, n) for name, total in sums.items()}
+        # R² is NaN where references are equal but for rounding of their squares.
+        squares = sums["squared_reference"]
+        spread = squares - ratio(sums["reference"] ** 2, n)
+        spread = np.where(spread > 1e-12 * squares, spread, 0.0)
+        weights = counts[..., self._structure]
+        return {
+            "mae": means["error"],
+            "rmse": np.sqrt(means["squared_error"]),
+            "r2": 1 - ratio(sums["squared_error"], spread),
+            "crps": means["crps"],
+            "spearman": _rank_correlation(weights, *(ranks(weights) for ranks in self._ranks)),
+            **{name: means[name] for name in self._of_intervals},
+        }
+
+
+def _terms(sample: Sample, error: Floats) -> Iterator[tuple[str, Floats]]:
+    """Yield names and values ``[n]`` of the additive terms of measures."""
+    yield "count", np.ones(len(error))
+    yield "error", np.abs(error)
+    yield "squared_error", error**2
+    reference = sample.reference - sample.reference.mean()
+    yield "reference", reference
+    yield "squared_reference", reference**2
+    yield "crps", gaussian_crps(error, sample.std)
+    for coverage, (lo, hi) in sample.intervals.items():
+        measured, width = interval_names(coverage)
+        yield measured, ((lo <= sample.reference) & (sample.reference <= hi)).astype(np.float64)
+        yield width, hi - lo
+
+
+def _mid_ranks(values: Floats) -> Callable[[Floats], Floats]:
+    """Return a function from counts ``[..., n]`` to the rank of each value less a half.
+
+    The rank is the number of smaller values and half of that of equal ones.
+    """
+    distinct, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[order], np.arange(len(distinct)))
+
+    def ranks(counts: Floats) -> Floats:
+        sums = np.add.reduceat(counts[..., order], starts, axis=-1)
+        return np.asarray((sums.cumsum(axis=-1) - sums / 2)[..., place])
+
+    return ranks
+
+
+def _rank_correlation(counts: Floats, one: Floats, other: Floats) -> Floats:
+    """Compute Spearman's rank correlation of mid-ranks ``[..., n]``, NaN for constants."""
+    middle = counts.sum(axis=-1, keepdims=True) / 2  # the mean of any ranks
+    one, other = one - middle, other - middle
+    together, first, second = (
+        (counts * a * b).sum(axis=-1) for a, b in ((one, other), (one, one), (other, other))
+    )
+    return ratio(together, np.sqrt(first * second))
+
+
+@dataclass(frozen=True)
+class TargetMeasures:
+    """Error and uncertainty measures of one target, in one unit."""
+
+    unit: str
+    structures: int
+    """Number of structures with a label and a prediction."""
+    values: int
+    """Number of values in these structures; forces have three per atom."""
+    flagged: int
+    """Number of these structures that are unlike the ensemble's training data."""
+    measures: dict[str, Estimate]
+    """Estimates by the names of :func:`measure`. If structures are flagged, also ``mae_flagged``
+    and ``mae_unflagged``, of these and of the others."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values; undefined numbers become None."""
+        measures = {name: one.to_dict() for name, one in self.measures.items()}
+        return {**vars(self), "measures": measures}
+
+
+def measure_targets(
+    predicted: Mapping[str, Distribution],
+    references: Mapping[str, Floats],
+    n_atoms: NDArray[np.int64],
+    flagged: NDArray[np.bool_],
+    manifest: Manifest,
+    coverage: float,
+) -> dict[str, TargetMeasures]:
+    """Compute the measures of all targets whose true values are known.
+
+    Parameters
+    ----------
+    predicted
+        Predictions ``[n, d]`` by target.
+    references
+        True values ``[n, d]`` by target.
+    n_atoms
+        Number of atoms of each structure, ``[n]``.
+    flagged
+        Mask of structures that are unlike the ensemble's training data, ``[n]``.
+    manifest
+        Level and unit of each target.
+    coverage
+        Fraction of true values in the predictions' intervals; intervals of `COVERAGES` are measured
+        too, as far as the calibration had enough structures.
+    """
+    found = {}
+    for name, values in predicted.items():
+        if name not in references:
+            continue
+        target = manifest.targets[name]
+        rows = target.rows_of(np.arange(len(n_atoms)), n_atoms)
+        units: list[tuple[str, str, float | Floats]] = [(name, target.unit, 1.0)]
+        if manifest.is_extensive(name):
+            unit, factor = per_atom(target.unit)
+            units.append((f"{name} per atom", unit, factor / n_atoms[:, None]))
+        for label, unit, scale in units:
+            columns = (references[name], values.mean, values.std)
+            reference, mean, std = ((column * scale).ravel() for column in columns)
+            structure = np.repeat(rows, values.mean.shape[1])
+            ends = {}
+            for level in sorted({*COVERAGES, coverage}):
+                if values.least_structures >= needed_for_coverage(level):
+                    lo, hi = values.interval(level)
+                    ends[level] = (lo * scale).ravel(), (hi * scale).ravel()
+            sample = Sample(structure, reference, mean, std, ends).known()
+            found[label] = _measures(sample, flagged, unit)
+    return found
+
+
+def _measures(sample: Sample, flagged: NDArray[np.bool_], unit: str) -> TargetMeasures:
+    found = measure(sample)
+    structures, is_flagged = np.unique(sample.structure), flagged[sample.structure]
+    if is_flagged.any():
+        found["mae_flagged"] = measure(sample[is_flagged])["mae"]
+        found["mae_unflagged"] = measure(sample[~is_flagged])["mae"]
+    n_flagged = int(flagged[structures].sum())
+    return TargetMeasures(unit, len(structures), len(sample), n_flagged, found)
+
+
+def save_measures(path: Path, measures: Mapping[str, TargetMeasures]) -> None:
+    """Write measures whole or not at all.
+
+    Parameters
+    ----------
+    path
+        File that ends in ``.json``, for :meth:`TargetMeasures.to_dict` by target, or in ``.csv``,
+        for a row per measure of each target.
+    measures
+        Measures to write, by target.
+    """
+    if path.suffix == ".json":
+        write_json(path, {name: target.to_dict() for name, target in measures.items()})
+        return
+    rows = [
+        (name, target.unit, target.structures, target.values, measure, *estimate)
+        for name, target in measures.items()
+        for measure, estimate in target.measures.items()
+    ]
+    columns = ["target", "unit", "structures", "values", "measure", "value", "lo", "hi"]
+    write_text(path, pd.DataFrame(rows, columns=columns).to_csv(index=False))

@@ -1,0 +1,1 @@
+"""Members over structures: input, one iterator, tables, and files of predictions."""

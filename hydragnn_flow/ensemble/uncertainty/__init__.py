@@ -1,0 +1,1 @@
+"""Error bars: the spread between members, calibrated on structures that no member has seen."""
