@@ -34,7 +34,7 @@ FOLDER = "scaling"
 """Folder of a run directory with its studies."""
 LEAST = 0.5
 """Efficiency below which GCDs do not pay: half of their time is lost."""
-_VERSION = 1
+_VERSION = 2
 _logger = logging.getLogger(__name__)
 
 
@@ -77,7 +77,7 @@ class Study:
     site, device
         Site and device of the measurement.
     seconds
-        Time for each mode of a profile [s].
+        Time of a profile [s].
     network
         JSON of the network, by which a study of another network is recognised.
     points
