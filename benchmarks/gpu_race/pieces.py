@@ -23,7 +23,6 @@ from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
 from hydragnn_flow.models.kernels.extremes import extreme
 from hydragnn_flow.models.kernels.filtered_messages import filtered_message_sum, slices_of
 from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
-from hydragnn_flow.models.kernels.silu import smooth_silu
 from hydragnn_flow.models.kernels.spline import Interpolation, KnotBags, Knots
 
 OURS, PLAIN = "ours", "torch's own"
@@ -175,7 +174,6 @@ def pieces(device: torch.device, atoms: int) -> list[Piece]:
             ),
             (numbers(n_edges, HEADS), numbers(n_atoms, HEADS, WIDTH)),
         ),
-        Piece("silu", smooth_silu, functional.silu, (numbers(n_edges, WIDTH),)),
     ]
 
 

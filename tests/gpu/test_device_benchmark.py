@@ -42,7 +42,7 @@ def test_every_table_is_printed(tmp_path, device):
         assert row["kernels"]["costliest"] and math.isfinite(row["kernels"]["seconds"])
     assert [one["processes"] for one in found["details"]["processes"]] == [1, 2]
     pieces = found["details"]["pieces"]
-    assert len({one["piece"] for one in pieces}) == 10
+    assert len({one["piece"] for one in pieces}) == 9
     assert all(one["worst"] < 1e-3 for one in pieces), pieces
     (together,) = found["details"]["fused"]
     assert together["loss"] < 1e-4 and together["weight"] < 1e-4, together
