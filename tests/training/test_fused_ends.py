@@ -24,7 +24,7 @@ from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.runner import run_segment
 
 CPU = torch.device("cpu")
-EPOCHS = 3
+EPOCHS = 4
 CHEAP: dict[str, Any] = {
     "Architecture__mpnn_type": "SAGE",
     "Architecture__enable_interatomic_potential": False,
