@@ -154,7 +154,7 @@ def test_a_stress_is_compared_in_voigts_order(stressed):
 def test_stress_is_trained_on(tmp_path, stressed):
     for dim, store in stressed.items():
         network = network_with(Architecture__stress_weight=1.0)
-        result = run_segment(make_spec(tmp_path / str(dim), store, 3, network=network))
+        result = run_segment(make_spec(tmp_path / str(dim), store, 8, network=network))
         assert result.status == "ok", result.reason
         assert result.history[-1][1] < result.history[0][1]
         assert 0 < result.metrics["stress_mae"] < 3
