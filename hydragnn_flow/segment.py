@@ -157,9 +157,7 @@ class SegmentSpec(JobSpec):
     scratch: str | None = None
     """Fast local directory of the node for a copy of the store."""
     profile_seconds: float = 0.0
-    """Time to profile its steps in each mode [s], without training; 0 to train."""
-    parts_only: bool = False
-    """True to profile only the stages of a step, without comparing other modes."""
+    """Time to profile its steps [s], without training; 0 to train."""
     traced: bool = False
     """True to add a trace of some steps to the profile."""
 

@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("run", help="directory of a run with a prepared store")
     parser.add_argument("--trial", type=int, help="trial whose network it is")
     parser.add_argument("--gcds", help="numbers of GCDs, as 1,2,4,8 (default: powers of two)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="for each mode of a profile")
+    parser.add_argument("--seconds", type=float, default=5.0, help="of each measurement")
     parser.add_argument("--site", default="local", help="site name, site file, or site.yaml")
     parser.add_argument("-A", "--account", help="project that pays for batch jobs")
     parser.add_argument("-p", "--partition", help="partition or queue of batch jobs")

@@ -25,7 +25,7 @@ Trial = Annotated[
     int | None,
     typer.Option("--trial", help="Trial whose network to use, not the configuration's.", min=0),
 ]
-Seconds = Annotated[float, typer.Option("--seconds", help="Seconds for each mode.", min=0.1)]
+Seconds = Annotated[float, typer.Option("--seconds", help="Seconds to measure.", min=0.1)]
 
 
 def _trace(trace: Path | None) -> Path | None:
@@ -67,8 +67,7 @@ def profile(
 ) -> None:
     """Say where the time of a training step goes, and what to do about it.
 
-    Trains on GCDs of a site on real data, on cached batches and without exchanging gradients, and
-    reads without training. Needs a prepared store, changes nothing.
+    Trains on GCDs of a site. Needs a prepared store, changes nothing.
     """
     machine = sites.load(site, options)
     from hydragnn_flow.campaign.on_site.profiling import profile_on_site

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,6 @@ _VIEWS = frozenset({
 })
 # fmt: on
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm"})
-# Kernels, passes over the parameters, and operations per parameter of a fused Adam step: it reads
-# the parameter, its gradient and two moments, and writes three of them.
-_ADAM_LAUNCHES, _ADAM_PASSES, _ADAM_FLOPS = 4, 7, 12
-# Number of atoms and edges in the larger batch of a real step, and least number of graphs: networks
-# that normalise over the batch need two.
-_PROBED, _FEWEST_PROBED = 50_000, 4
 
 
 @dataclass(frozen=True)
@@ -145,48 +140,27 @@ class _Memory:
         self.now -= size
 
 
-@dataclass
-class _MetaBatch:
-    """Batch of a given size without values, with all keys that a network may read."""
-
-    x: Tensor
-    pos: Tensor
-    edge_index: Tensor
-    edge_shifts: Tensor
-    batch: Tensor
-    edge_attr: Tensor
-    pe: Tensor
-    rel_pe: Tensor
-    graph_attr: Tensor
-    cell: Tensor
-    dataset_name: Tensor
-    num_graphs: int
-    largest_graph: int
-    any_finite: bool
-
-
 def _meta_batch(
     encoder: Encoder, atoms: int, edges: int, graphs: int, largest: int | None, finite: bool
-) -> _MetaBatch:
-    def numbers(*shape: int) -> Tensor:
-        return torch.empty(shape, device="meta")
+) -> Any:
+    """Return a batch of a given size without values, with all keys that a network may read."""
 
-    def integers(*shape: int) -> Tensor:
-        return torch.empty(shape, dtype=torch.int64, device="meta")
+    def numbers(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        return torch.empty(shape, dtype=dtype, device="meta")
 
     read = encoder.inputs
-    return _MetaBatch(
+    return SimpleNamespace(
         x=numbers(atoms, encoder.embedding.n_columns),
         pos=numbers(atoms, 3),
-        edge_index=integers(2, edges),
+        edge_index=numbers(2, edges, dtype=torch.int64),
         edge_shifts=numbers(edges, 3),
-        batch=integers(atoms),
+        batch=numbers(atoms, dtype=torch.int64),
         edge_attr=numbers(edges, max(read.edge_columns, default=0) + 1),
         pe=numbers(atoms, read.encodings),
         rel_pe=numbers(edges, read.edge_encodings),
         graph_attr=numbers(graphs, read.graph_attr),
         cell=numbers(3 * graphs, 3),
-        dataset_name=integers(graphs, 1),
+        dataset_name=numbers(graphs, 1, dtype=torch.int64),
         num_graphs=graphs,
         largest_graph=largest or -(-atoms // graphs),
         any_finite=finite,
@@ -277,7 +251,9 @@ def probed_cost(
     atoms, edges, graphs
         Total numbers in the batch whose cost is estimated.
     """
-    most = min(graphs, max(_FEWEST_PROBED, _PROBED * graphs // (atoms + edges)), len(split))
+    # Number of atoms and edges in the larger batch of a real step, and least number of graphs:
+    # networks that normalise over the batch need two.
+    most = min(graphs, max(4, 50_000 * graphs // (atoms + edges)), len(split))
     # Graphs of mean size, so that the two batches differ enough to show how the cost grows.
     off = np.abs(split.n_atoms + split.n_edges - (atoms + edges) / graphs)
     chosen = np.argsort(off, kind="stable")[:most]
@@ -303,11 +279,13 @@ def probed_cost(
 def _with_update(counter: _Counter, model: Model) -> NetworkCost:
     n = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
     element = model.dtype.itemsize
+    # Kernels, passes over the parameters, and operations per parameter of a fused Adam step: it
+    # reads the parameter, its gradient and two moments, and writes three of them.
     return NetworkCost(
         parameters=n,
-        flops=counter.flops + _ADAM_FLOPS * n,
-        bytes=counter.bytes + _ADAM_PASSES * n * element,
-        launches=counter.launches + _ADAM_LAUNCHES,
+        flops=counter.flops + 12 * n,
+        bytes=counter.bytes + 7 * n * element,
+        launches=counter.launches + 4,
         peak_bytes=counter.memory.peak,
     )
 

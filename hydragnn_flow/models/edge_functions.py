@@ -17,9 +17,6 @@ from hydragnn_flow.models.radial import GaussianBasis
 if TYPE_CHECKING:
     from hydragnn_flow.models.mpnn.base import DatasetStatistics
 
-KNOTS_PER_FEATURE = 4
-"""Number of knots per feature, with which a spline has relative errors of some thousandths."""
-
 
 class EdgeReader(nn.Module):
     """Prepares the functions of a batch's edges.
@@ -113,5 +110,6 @@ def gaussian_reader(
     """
     gaussians = architecture.num_gaussians if lengths else 0
     basis = GaussianBasis(gaussians, statistics.cutoff) if gaussians else None
-    intervals = KNOTS_PER_FEATURE * gaussians
+    # Number of knots per feature, with which a spline has relative errors of some thousandths.
+    intervals = 4 * gaussians
     return EdgeReader(basis, gaussians, intervals, statistics.n_attributes, statistics.cutoff)

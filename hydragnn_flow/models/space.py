@@ -10,8 +10,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from hydragnn_flow.data.reading.split import GraphSplit
 
-_SAMPLE = 64
-
 
 class Space(NamedTuple):
     """Positions of atoms, and which graphs are not periodic.
@@ -43,7 +41,7 @@ def space_of(batch: Any, positions: Tensor) -> Space:
 
 def any_finite(split: GraphSplit) -> bool:
     """Return whether a graph of a split has no periodic direction, judging by a sample."""
-    step = max(len(split) // _SAMPLE, 1)
+    step = max(len(split) // 64, 1)
     return bool(finite_graphs(split.batch(range(0, len(split), step))).any())
 
 

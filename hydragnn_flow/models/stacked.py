@@ -13,7 +13,7 @@ operations, and only for the same graphs in all networks.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -68,16 +68,13 @@ class StackedNetwork(nn.Module):
                 layer.lengths = layer.lengths.repeat(members, 1)
         self.network.register_parameter("precision", precision)
 
-    def is_turned(self, name: str) -> bool:
-        """Return whether a weight is stored transposed."""
-        layer, attribute = self._places[name]
-        return isinstance(layer, StackedLinear) and attribute == "weight"
-
-    def put(self, weights: Mapping[str, Tensor]) -> None:
-        """Set weights [members, …] by their names in the network."""
-        for name, weight in weights.items():
-            layer, attribute = self._places[name]
-            setattr(layer, attribute, weight)
+    def put(self, members: Sequence[Mapping[str, Tensor]]) -> None:
+        """Set the weights of all networks, by name; gradients flow back into each network's own."""
+        for name, (layer, attribute) in self._places.items():
+            weights = [named[name] for named in members]
+            if isinstance(layer, StackedLinear) and attribute == "weight":
+                weights = [weight.t() for weight in weights]
+            setattr(layer, attribute, torch.stack(weights))
 
     def forward(self, batch: object) -> dict[str, Tensor]:
         """Compute the outputs of all networks, concatenated."""

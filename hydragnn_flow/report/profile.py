@@ -1,4 +1,4 @@
-"""Profile of a trial's steps for the terminal: the modes, the parts, a roofline and an answer."""
+"""Profile of a trial's steps for the terminal: the parts of a step, and an answer."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pandas as pd
 from rich.console import Group, RenderableType
 
 from hydragnn_flow.report.tables import terminal
-from hydragnn_flow.training.profiles.profile_result import ALONE, CACHED, Parts, TrainingProfile
+from hydragnn_flow.training.profiles.profile_result import Parts, TrainingProfile
 
 WORDS = {
     "reading": "waiting for data",
@@ -36,23 +36,8 @@ def answer(profile: TrainingProfile) -> str:
     return f"{share:.0%} of the step {_ANSWERS[name]}".replace("%", " %", 1)
 
 
-def roofline(profile: TrainingProfile) -> str:
-    """Sentence that compares the speed of a GCD with the roofline."""
-    peaks, intensity = profile.peaks, profile.intensity
-    attainable = peaks.attainable(intensity)
-    limit = "operations" if attainable == peaks.flops else "bytes"
-    achieved = profile.flops_per_second
-    moved = achieved / intensity
-    return (
-        f"roofline: {intensity:.3g} FLOP on a byte; a GCD does {peaks.flops / 1e9:,.3g} GFLOP/s or "
-        f"moves {peaks.bytes / 1e9:,.3g} GB/s, so {limit} limit this step to "
-        f"{attainable / 1e9:,.3g} GFLOP/s; achieved {achieved / 1e9:,.3g} GFLOP/s and "
-        f"{moved / 1e9:,.3g} GB/s, {achieved / attainable:.0%}".replace("%", " %")
-    )
-
-
 def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
-    """Tables of the modes and the parts of a step, and sentences about them.
+    """Table of the parts of a step, and sentences about it.
 
     Parameters
     ----------
@@ -61,11 +46,6 @@ def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
     nodes
         Number of nodes that had the GCDs.
     """
-    modes = [
-        (name, of.steps, 1e3 * of.seconds, 1e3 * of.cpu_seconds, of.graphs_per_second)
-        for name, of in profile.timings.items()
-    ]
-    columns = ["mode", "steps", "ms/step", "CPU ms/step", "graphs/s"]
     parts = [
         (WORDS[name], 1e3 * getattr(profile.parts, name), f"{share:.0%}")
         for name, share in shares(profile.parts).items()
@@ -74,18 +54,12 @@ def profile_tables(profile: TrainingProfile, nodes: int = 1) -> RenderableType:
     parts.append(("together", 1e3 * profile.parts.seconds, added))
     where = f"{profile.ranks} x {profile.device}" + (f" on {nodes} nodes" if nodes > 1 else "")
     joules = profile.joules_per_graph
-    whose = "processor's time of a step" if profile.device == "cpu" else "time of a step"
     facts = [
-        f"timing the parts changes the {whose} by {100 * profile.disturbance:+.1f} %",
-        f"a step: {profile.graphs:.1f} graphs, {profile.atoms:,.0f} atoms, "
-        f"{profile.edges:,.0f} edges over {where}; {profile.parameters:,} parameters",
-        roofline(profile),
+        f"{profile.steps} steps of {profile.graphs:.1f} graphs, {profile.atoms:,.0f} atoms, "
+        f"{profile.edges:,.0f} edges over {where}: "
+        f"{profile.graphs / profile.seconds:,.4g} graphs/s",
         f"peak memory {profile.peak_memory_gib:.3f} GiB of a process",
         "energy: nothing here counts it" if joules is None else f"energy {joules:.3g} J a graph",
     ]
-    if ALONE in profile.timings:
-        more = profile.timings[CACHED].seconds - profile.timings[ALONE].seconds
-        facts.append(f"by cached batches, other ranks make a step {1e3 * more:.2f} ms longer")
     shown = pd.DataFrame(parts, columns=["a step's time goes into", "ms", "share"])
-    tables = terminal(pd.DataFrame(modes, columns=columns)), terminal(shown)
-    return Group(*tables, *facts, answer(profile))
+    return Group(terminal(shown), *facts, answer(profile))

@@ -32,7 +32,7 @@ MEANINGS: dict[Kind, str] = {
 """The kinds of scaling in words."""
 FOLDER = "scaling"
 """Folder of a run directory with its studies."""
-_VERSION = 1
+_VERSION = 2
 _logger = logging.getLogger(__name__)
 
 
@@ -75,7 +75,7 @@ class Study:
     site, device
         Site and device of the measurement.
     seconds
-        Time for each mode of a profile [s].
+        Time of a profile [s].
     network
         JSON of the network, by which a study of another network is recognised.
     points

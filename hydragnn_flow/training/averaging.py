@@ -38,15 +38,10 @@ class Average:
         """Update the average with the weights after a step."""
         if not self.decay:
             return
-        weight = self.weight_of_a_step()
-        torch._foreach_lerp_(_here(self._averaged), _here(self._newest), weight)
-
-    def weight_of_a_step(self) -> float:
-        """Count a step; returns the weight of the new parameters in the average."""
         # Short at first, or the random initial weights would linger.
         weight = max(1 - self.decay, 9 / (10 + self.steps)) if self.steps else 1.0
         self.steps += 1
-        return weight
+        torch._foreach_lerp_(_here(self._averaged), _here(self._newest), weight)
 
     @contextmanager
     def applied(self) -> Iterator[nn.Module]:

@@ -9,9 +9,6 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-# Bounds of a layer's rate in units of the learning rate, as in DeepSpeed.
-_SMALLEST, _LARGEST = 0.01, 10.0
-
 
 class Lamb(Optimizer):
     """Adam with a step length per layer in proportion to the norm of the layer's weights.
@@ -63,9 +60,10 @@ class Lamb(Optimizer):
         direction = torch._foreach_div(first, 1 - beta1**count)
         torch._foreach_div_(direction, denominator)
         torch._foreach_add_(direction, weights, alpha=group["weight_decay"])
+        # Bounds of a layer's rate in units of the learning rate, as in DeepSpeed.
         ratios = [
             # A layer of zeros, such as biases at first, has no norm to scale by.
-            torch.where((size > 0) & (length > 0), size / length, 1.0).clamp(_SMALLEST, _LARGEST)
+            torch.where((size > 0) & (length > 0), size / length, 1.0).clamp(0.01, 10.0)
             for size, length in zip(
                 torch._foreach_norm(weights), torch._foreach_norm(direction), strict=True
             )

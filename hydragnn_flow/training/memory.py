@@ -13,10 +13,6 @@ from typing import Any
 import torch
 
 _CLEAR_REFS, _STATUS = Path("/proc/self/clear_refs"), Path("/proc/self/status")
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # malloc.h
-# Larger blocks are mapped one by one. When kept, they fragmented the heap until it was eight times
-# what was in use.
-_LARGEST_KEPT = 2**25
 # Only torch's own allocator raises torch.OutOfMemoryError. Other libraries allocate memory
 # themselves and fail with messages of their own: BLAS and DNN libraries of CUDA and ROCm, the
 # runtimes of CUDA, HIP and Level Zero, NCCL and RCCL.
@@ -41,8 +37,10 @@ def keep_freed_memory() -> None:
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(_TRIM_THRESHOLD, -1)
-        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT)
+        mallopt(-1, -1)  # M_TRIM_THRESHOLD of malloc.h, then M_MMAP_THRESHOLD
+        # Larger blocks are mapped one by one. When kept, they fragmented the heap until it was
+        # eight times what was in use.
+        mallopt(-3, 2**25)
 
 
 def give_back_memory() -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.profiles.steady import Steady
 
 SECONDS_BETWEEN_SYNCS = 1.0
 # Writing a checkpoint may cost this fraction of the training time that it protects.
@@ -37,6 +38,55 @@ class Diverged(ArithmeticError):
 
 class Stopped(Exception):
     """Request to end the segment before its rung; the message says why."""
+
+
+class Steady:
+    """Number, time and energy of the steps after the first `WARM_UP_STEPS`.
+
+    In the first steps kernels are chosen, memory is allocated, and DDP learns the order of
+    gradients. They would dominate a training of a few steps and say nothing about a long one.
+
+    Parameters
+    ----------
+    joules
+        Function that returns the energy of this rank so far [J]; None if there is no counter.
+    """
+
+    def __init__(self, joules: Callable[[], float | None] = lambda: None) -> None:
+        self._joules = joules
+        self._before: float | None = None
+        self.left = WARM_UP_STEPS
+        """Number of warm-up steps left; 0 once steps count."""
+        self.steps = self.graphs = 0
+        """Number of graphs, over all ranks."""
+        self.seconds = 0.0
+        """Time of these steps, without validation and checkpoints [s]."""
+        self.joules: float | None = 0.0 if joules() is not None else None
+        """Energy on this rank [J]; None if it was not counted throughout."""
+
+    @property
+    def totals(self) -> dict[str, Any]:
+        """Fields of a :class:`.TrainingOutcome`."""
+        names = ("steps", "graphs", "seconds", "joules")
+        return {f"steady_{name}": getattr(self, name) for name in names}
+
+    def resume(self) -> None:
+        """Continue measuring with the next step, after something else."""
+        self._before = self._joules()
+
+    def count(self, steps: int, graphs: int, seconds: float) -> None:
+        """Count steps since the last call or `resume`; in the warm-up at most ``left``."""
+        before, now = self._before, self._joules()
+        self._before = now
+        if self.left:
+            self.left -= min(steps, self.left)
+            return
+        self.steps, self.graphs = self.steps + steps, self.graphs + graphs
+        self.seconds += seconds
+        if self.joules is None or now is None or before is None:
+            self.joules = None  # a lost counter would make the remaining steps look cheap
+        else:
+            self.joules += now - before
 
 
 class TrainingMonitor:
@@ -164,8 +214,8 @@ class TrainingMonitor:
         self.gcd_seconds += n * seconds * self.world.size
         between = min(SECONDS_BETWEEN_SYNCS, self._seconds_between_syncs)
         self._steps_between_syncs = max(1, int(between / max(seconds, 1e-6)))
-        if (left := self.steady.until_begin) is not None:
-            self._steps_between_syncs = min(self._steps_between_syncs, left)
+        if self.steady.left:
+            self._steps_between_syncs = min(self._steps_between_syncs, self.steady.left)
         self._synced = time.monotonic()
         self._losses, self._norms = [], []
         losses, norms = values[:n], values[n:]

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from hydragnn_flow.data import Manifest
     from hydragnn_flow.data.reading.split_part import Split
 
-# Number of batches whose outputs are read together; the host waits for every read.
-_TOGETHER = 64
-
 
 def restore_model(
     network: NetworkConfig | Mapping[str, Any], manifest: Manifest, weights: dict[str, Any]
@@ -61,7 +58,8 @@ class Outputs:
         for name, values in outputs.items():
             self._waiting.setdefault(name, []).append(values.detach())
         self._batches += 1
-        if self._batches % _TOGETHER == 0:
+        # Number of batches whose outputs are read together; the host waits for every read.
+        if self._batches % 64 == 0:
             self._bring()
 
     def arrays(self) -> dict[str, NDArray[np.floating[Any]]]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -77,39 +78,25 @@ def run_segment(
 
     def check_stop() -> None:
         """Raise ``Stopped`` on all ranks if one is asked to stop (collective)."""
-        if world.size == 1:
-            if is_over():
-                raise Stopped("asked to stop while it predicted")
-            return
-        asked = torch.tensor(float(is_over()), device=device)
-        if float(world.sum(asked)):
+        asked = float(is_over())
+        if world.size > 1:
+            asked = float(world.sum(torch.tensor(asked, device=device)))
+        if asked:
             raise Stopped("asked to stop while it predicted")
 
     try:
         store = open_store(spec.store, spec.mode, spec.scratch)
         forget_peak_memory(device)  # now that an earlier segment's store is gone
         trainer = Trainer(spec, store, device, world, spent)
-        outcome = replace(
-            outcome,
-            from_epoch=trainer.progress.epoch,
-            from_step=trainer.progress.step,
-            spent_seconds=trainer.spent_before.seconds,
-            spent_joules=trainer.spent_before.joules,
-        )
+        outcome = begun(trainer, outcome.started)
         trainer.run(is_over, alive, meter.joules)
         predict_splits(trainer, store, check_stop)
         trainer.leave()
-    except Diverged as error:
-        outcome = replace(outcome, status="diverged", reason=str(error))
-    except Stopped as stop:
-        outcome = replace(outcome, status="interrupted", reason=str(stop))
-    except (MemoryError, RuntimeError) as error:
-        reason = out_of_memory(error)
-        if reason is None:
+    except Exception as error:
+        ended = how_ended(error, world)
+        if ended is None:
             raise
-        outcome = replace(outcome, status="out_of_memory", reason=reason)
-        if world.is_joined:  # the other ranks still wait in collectives
-            keep_forever(error)
+        outcome = replace(outcome, **ended)
     if trainer is not None:
         if outcome.status in AGREED:
             trainer.leave()
@@ -122,6 +109,35 @@ def run_segment(
         peak_memory_gib=peak_memory_gib(device),
         joules=meter.joules(),
     )
+
+
+def begun(trainer: Trainer, started: float) -> TrainingOutcome:
+    """Return the outcome of a segment that begins with a trainer's checkpoint."""
+    return TrainingOutcome(
+        status="ok",
+        started=started,
+        from_epoch=trainer.progress.epoch,
+        from_step=trainer.progress.step,
+        spent_seconds=trainer.spent_before.seconds,
+        spent_joules=trainer.spent_before.joules,
+    )
+
+
+def how_ended(error: Exception, world: World | None = None) -> dict[str, Any] | None:
+    """Return ``status`` and ``reason`` of a training that an error ended.
+
+    The errors are divergence, a stop and lack of memory; any other gives None.
+    """
+    if isinstance(error, Diverged):
+        return {"status": "diverged", "reason": str(error)}
+    if isinstance(error, Stopped):
+        return {"status": "interrupted", "reason": str(error)}
+    reason = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else None
+    if reason is None:
+        return None
+    if world is not None and world.is_joined:  # the other ranks still wait in collectives
+        keep_forever(error)
+    return {"status": "out_of_memory", "reason": reason}
 
 
 def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[], None]) -> None:
@@ -153,10 +169,7 @@ def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome
             step_seconds=trainer.monitor.step_seconds,
             graphs_per_step=trainer.graphs_per_step,
             learning_rate=trainer.learning_rate,
-            steady_steps=trainer.monitor.steady.steps,
-            steady_graphs=trainer.monitor.steady.graphs,
-            steady_seconds=trainer.monitor.steady.seconds,
-            steady_joules=trainer.monitor.steady.joules,
+            **trainer.monitor.steady.totals,
         )
     if progress.best_epoch:
         outcome = replace(

@@ -12,9 +12,7 @@ from typing import Any
 from hydragnn_flow.config.network import Scheduler, Training
 
 # Constants of one_cycle, as in torch's OneCycleLR.
-_RISE, _FIRST, _LAST = 0.3, 1 / 25, 1 / 25e4
-# Least relative decrease of the validation loss that counts as an improvement, as in torch.
-_PROGRESS = 1e-4
+_LAST = 1 / 25e4
 
 
 class Schedule:
@@ -59,7 +57,8 @@ class Schedule:
         if settings is None or settings.type != "ReduceLROnPlateau":
             return
         # A difference and not a ratio as in torch, because a likelihood can be negative.
-        if math.isinf(state["best"]) or val_loss < state["best"] - _PROGRESS * abs(state["best"]):
+        # Least relative decrease of the validation loss that counts as an improvement, as in torch.
+        if math.isinf(state["best"]) or val_loss < state["best"] - 1e-4 * abs(state["best"]):
             state["best"], state["waited"] = val_loss, 0
             return
         state["waited"] += 1
@@ -81,7 +80,7 @@ class Schedule:
         smallest = min(settings.min_lr, largest)
         warm_up = settings.warmup_epochs
         if settings.type == "one_cycle":
-            return largest * _one_cycle(done, span - one_step, warm_up or _RISE * span - one_step)
+            return largest * _one_cycle(done, span - one_step, warm_up or 0.3 * span - one_step)
         rising = min(1.0, (done + one_step) / warm_up) if warm_up else 1.0
         if settings.type == "ReduceLROnPlateau":
             return rising * max(largest * self._plateau["level"], smallest)
@@ -107,7 +106,7 @@ def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
 def _one_cycle(done: float, span: float, rise: float) -> float:
     """Return the factor of a rise and fall in one training; Smith & Topin, arXiv:1708.07120."""
     if done < rise:
-        return 1 + (_FIRST - 1) * _half_cosine(_clamped(done / rise))
+        return 1 + (1 / 25 - 1) * _half_cosine(_clamped(done / rise))
     passed = _clamped((done - rise) / max(span - rise, 1e-9))
     return _LAST + (1 - _LAST) * _half_cosine(passed)
 

@@ -38,18 +38,14 @@ from hydragnn_flow.training.optimizers import (
 from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
+from hydragnn_flow.training.plan.sampling import judged_by
 from hydragnn_flow.training.predict import Outputs
 from hydragnn_flow.training.predictions import KEY, gathered, kept
 from hydragnn_flow.training.schedules import Schedule
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
-from hydragnn_flow.training.validation import judged_by
 
 Course = Generator[tuple[Step, list[Batch | None]], None, None]
 """Iterator over steps and this rank's batches of each, taken one after the other."""
-# Number of times that the clock is read in an epoch that is limited by time.
-_LOOKS = 20
-# Number of graphs whose smallest is computed on ranks that have none in a step.
-_STAND_INS = 4096
 
 
 class Trainer:
@@ -153,8 +149,8 @@ class Trainer:
             self._take_steps_of(self.progress.batches)
         self.stand_in: Batch | None = None
         if world.size > 1:
-            # Collectives need every rank, so a rank without graphs in a step computes this graph.
-            first = np.arange(min(len(self.train), _STAND_INS))
+            # Collectives need every rank, so one without graphs in a step computes this small one.
+            first = np.arange(min(len(self.train), 4096))
             smallest = int(self.train.atoms_of(first).argmin())
             self.stand_in = moved(self.train.batch([smallest]), device)
             if self.division is not None:
@@ -203,7 +199,8 @@ class Trainer:
             *(self.world, self.device, self.spec.deadline, should_stop),
             seconds_between_saves=self.spec.site_gcds / SAVES_PER_SECOND,
             alive=alive,
-            seconds_between_syncs=each / self.world.size / _LOOKS,
+            # The clock is read so many times in an epoch that is limited by time.
+            seconds_between_syncs=each / self.world.size / 20,
             joules=joules,
         )
         try:
@@ -228,11 +225,8 @@ class Trainer:
 
     def _end(self, monitor: TrainingMonitor) -> None:
         if self._outputs is not None:
-            steps = self._in_order(self.val)
-            mine = self._outputs.arrays()
-            found = gathered(mine, self.val, steps, self.world, self.device)
+            self._keep(self.val, self._outputs)
             self._outputs = None
-            self.predicted[self.val.name] = kept(found, self.val)
         if self._unsaved:
             self._save(monitor)
 
@@ -341,13 +335,10 @@ class Trainer:
         self.parallel.settle()
         self.model.load_state_dict(self.best)
         model, outputs = self.model.eval(), Outputs()
-        steps = self._in_order(split)
-        with closing(self.batches(split, steps)) as batches, torch.no_grad():
-            for batch in batches:
-                before_batch()
-                outputs.add(self._outputs_of(model, batch))
-        found = gathered(outputs.arrays(), split, steps, self.world, self.device)
-        self.predicted[split.name] = kept(found, split)
+        with closing(self._in_order(model, split, before_batch)) as found:
+            for _, values in found:
+                outputs.add(values)
+        self._keep(split, outputs)
         if self.world.is_first:
             self.sending.rewrite({KEY: self.predicted})
         self.world.wait()
@@ -362,11 +353,8 @@ class Trainer:
         counts = Counts(len(split), int(split.n_atoms.sum()))
         n_terms, shape = len(self.loss.terms), self.metrics.shape
         sums = torch.zeros(n_terms + math.prod(shape), dtype=torch.float64, device=self.device)
-        steps = self._in_order(split)
-        with closing(self.batches(split, steps)) as batches, torch.no_grad():
-            for batch in batches:
-                before_batch()
-                outputs = self._outputs_of(model, batch)
+        with closing(self._in_order(model, split, before_batch)) as found:
+            for batch, outputs in found:
                 if batch is not None:
                     sums[:n_terms] += self.loss.term_means(outputs, batch, counts, judging=True)
                     sums[n_terms:] += self.metrics.sums(outputs, batch).flatten()
@@ -376,17 +364,30 @@ class Trainer:
         metrics = self.metrics.means(sums[n_terms:].view(shape))
         return float(self.loss.total(sums[:n_terms])), metrics
 
-    def _in_order(self, split: Split) -> list[Step]:
-        """Return the steps of an evaluation of a split."""
+    def _in_order(
+        self, model: nn.Module, split: Split, before_batch: Callable[[], None]
+    ) -> Generator[tuple[Batch | None, dict[str, Tensor]], None, None]:
+        """Yield this rank's batches of an evaluation, and their outputs.
+
+        If only other ranks have graphs the batch is None, and the outputs have no rows.
+        """
+        with closing(self.batches(split, self._steps_in_order(split))) as batches, torch.no_grad():
+            for batch in batches:
+                before_batch()
+                outputs = model(self.stand_in if batch is None else batch)
+                if batch is None:
+                    outputs = {name: values[:0] for name, values in outputs.items()}
+                yield batch, outputs
+
+    def _steps_in_order(self, split: Split) -> list[Step]:
         dealing = None if self.division is None else self.division.in_order(split)
         return plan_in_order(split, self.reading, self.world.size, dealing)
 
-    def _outputs_of(self, model: nn.Module, batch: Batch | None) -> dict[str, Tensor]:
-        """Return outputs for a batch; without rows if only other ranks have graphs."""
-        if batch is not None:
-            outputs: dict[str, Tensor] = model(batch)
-            return outputs
-        return {name: values[:0] for name, values in model(self.stand_in).items()}
+    def _keep(self, split: Split, outputs: Outputs) -> None:
+        """Store predictions of a split for the checkpoint, those of all ranks (collective)."""
+        steps = self._steps_in_order(split)
+        found = gathered(outputs.arrays(), split, steps, self.world, self.device)
+        self.predicted[split.name] = kept(found, split)
 
     def save(self) -> None:
         """Write the checkpoint and shards, each rank what it holds (collective)."""
@@ -542,12 +543,15 @@ class Trainer:
             alone = self.world.size > 1 and number < len(batches)
             with self.parallel.without_exchange() if alone else nullcontext():
                 losses.append(self._backward(step, piece))
+        return torch.stack(losses).sum(), self.update()
+
+    def update(self) -> Tensor:
+        """Change the weights by their gradient; returns its norm before clipping."""
         # The norm is needed without clipping too: it shows whether the gradient is finite.
-        most = self.settings.gradient_clip or math.inf
-        norm = self.parallel.clip(most)
+        norm = self.parallel.clip(self.settings.gradient_clip or math.inf)
         self.optimizer.step()
         self.average.update()
-        return torch.stack(losses).sum(), norm
+        return norm
 
     def _backward(self, step: Step, batch: Batch | None) -> Tensor:
         """Add a batch's gradient; returns its contribution to the step's loss."""

@@ -18,7 +18,6 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.report.scaling import Study
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import Search
-from hydragnn_flow.training.profiles.profile_result import ALONE, CACHED, LOADER, MARKED, REAL
 
 pytestmark = pytest.mark.xdist_group("processes")
 
@@ -66,9 +65,12 @@ def test_a_study_goes_through_the_pool_of_a_site(run, monkeypatch):
     assert strong is not None and weak is not None
     assert weak.graphs > 1.5 * strong.graphs > 0
     for profile in (strong, weak):
-        assert (profile.ranks, [*profile.timings]) == (2, [REAL, MARKED])
         parts = vars(profile.parts)
-        assert min(parts.values()) > 0 and profile.parts.seconds == sum(parts.values())
+        assert (
+            profile.ranks == 2
+            and min(parts.values()) > 0
+            and profile.parts.seconds == sum(parts.values())
+        )
     assert Study.read(study.path(run)) == study
     assert picture.stat().st_size > 10_000
     assert {path: path.read_bytes() for path in before} == before
@@ -109,7 +111,7 @@ def test_a_profile_begins_again_where_a_process_dies(run, tmp_path):
         waits=kill_one,
     )
     assert killed and "SIGKILL" in "".join(said)
-    assert nodes == 1 and [*profile.timings] == [REAL, MARKED, CACHED, LOADER, ALONE]
+    assert nodes == 1 and profile.parts.reading > 0
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert any("all_reduce" in event.get("name", "") for event in events)
     assert not (run / "profile").exists()
@@ -122,11 +124,9 @@ def test_of_a_divided_network_exchanging_is_what_other_ranks_cost(tmp_path, allo
     )
     study, _ = scaling_study(divided, site(gcds=2), gcds=[2], seconds=1.0)
     for profile in (point.profile for point in study.points):
-        assert profile is not None and [*profile.timings] == [REAL, MARKED, CACHED, LOADER, ALONE]
-        cached, alone = profile.timings[CACHED].seconds, profile.timings[ALONE].seconds
-        assert profile.parts.exchanging == max(cached - alone, 0.0)
-        assert profile.parts.computing == min(alone, cached) and profile.parts.waiting == 0
-        assert profile.parts.reading > 0
+        assert profile is not None and profile.parts.waiting == 0
+        assert profile.parts.reading > 0 and profile.parts.computing > 0
+        assert profile.parts.exchanging >= 0
 
 
 def test_a_batch_job_is_given_up_without_all_its_gcds_and_not_after_a_long_attempt(monkeypatch):

@@ -16,7 +16,7 @@ from hydragnn_flow.models.global_attention.attention import (
     PerformerAttention,
     orthogonal_directions,
 )
-from hydragnn_flow.models.padding import largest_graph, padding
+from hydragnn_flow.models.padding import padding
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, network, outputs
 
 Make = Callable[..., HydraModel]
@@ -108,13 +108,6 @@ def test_padding_goes_there_and_back():
     assert places.present.tolist() == [[True] * 3, [True, False, False], [True, True, False]]
 
 
-def test_a_batch_may_say_how_large_its_graphs_are():
-    batch = as_batch(alloy(), alloy().repeat((2, 1, 1)))
-    assert largest_graph(batch) == 8
-    batch.largest_graph = 9
-    assert largest_graph(batch.to("cpu")) == 9
-
-
 def test_cost_is_that_of_a_real_step(make, gps):
     model = make("CGCNN", potential=False, **gps)
     batch = as_batch(alloy(0), alloy(1))
@@ -139,7 +132,7 @@ def _encoded_batch():
     return batch
 
 
-@pytest.mark.parametrize("mpnn_type", ["PNA", "SchNet", "GAT", "CGCNN", "EGNN"])
+@pytest.mark.parametrize("mpnn_type", ["PNA", "EGNN"])
 def test_positional_encodings_matter(mpnn_type, manifest):
     torch.manual_seed(0)
     section = network(mpnn_type, potential=False, pe_dim=2, **GPS)
@@ -156,21 +149,8 @@ def test_positional_encodings_matter(mpnn_type, manifest):
         model(batch)
 
 
-def test_types_without_edge_features_need_none_of_edges(manifest):
-    section = network("GIN", potential=False, pe_dim=2, **GPS)
-    model, batch = build_model(section, _encoded(manifest, "pe")), _encoded_batch()
-    del batch.rel_pe
-    assert model(batch)["gap"].isfinite().all()
-
-
 @pytest.mark.parametrize(("keys", "missing"), [((), "pe"), (("pe",), "rel_pe")])
 def test_missing_encodings_are_refused(keys, missing, manifest):
     section = network("PNA", pe_dim=2, **GPS)
     with pytest.raises(InputError, match=f"pe_dim = 2 needs the key '{missing}' .* set pe_dim to"):
         build_model(section, _encoded(manifest, *keys))
-
-
-def test_without_attention_encodings_are_not_read(make):
-    """HydraGNN's files often set `pe_dim` where it is not used."""
-    model = make("PNA", potential=False, pe_dim=2)
-    assert model.encoder.inputs.encodings == 0

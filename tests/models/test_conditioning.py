@@ -89,12 +89,6 @@ def test_gradient_reaches_every_parameter(mode, potential_mode, conditioned):
         assert parameter.grad is not None and parameter.grad.abs().sum() > 0, name
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_cost_can_be_counted(mode, conditioned):
-    model = _model(conditioned, mode)
-    assert network_cost(model, 8, 100, 2).flops > 0
-
-
 def test_missing_features_are_refused(manifest, conditioned):
     with pytest.raises(InputError, match="use_graph_attr_conditioning needs the key 'graph_attr'"):
         _model(manifest, "film")

@@ -1,7 +1,5 @@
 """Convolutions beside PyG's, and the sums over neighbours that they are made of."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from geometry_cases import clusters
@@ -14,7 +12,6 @@ from hydragnn_flow.models.mpnn.cgcnn import CGConvolution
 from hydragnn_flow.models.mpnn.gat import HEADS, NEGATIVE_SLOPE, GATConvolution, GATEdges
 from hydragnn_flow.models.mpnn.gin import GINConvolution
 from hydragnn_flow.models.mpnn.mfc import BLOCK, MFC, MFCEdges, MFConvolution, degree_classes
-from hydragnn_flow.testing.networks import alloy, as_batch
 
 
 @pytest.mark.parametrize("features", [0, 3])
@@ -160,13 +157,6 @@ def test_large_attentions_do_not_overflow():
     assert layer(nodes, features, geometry).isfinite().all()
 
 
-def test_dropout_of_gat_is_of_training_alone(make):
-    model, batch = make("GAT", potential=False, dropout=0.5), as_batch(alloy())
-    assert not torch.equal(model(batch)["gap"], model(batch)["gap"])
-    model.eval()
-    assert torch.equal(model(batch)["gap"], model(batch)["gap"])
-
-
 @pytest.mark.parametrize("heads", [1, 3])
 def test_sums_over_neighbours_and_their_derivatives(heads):
     geometry = clusters()
@@ -194,24 +184,6 @@ def test_sums_over_neighbours_and_their_derivatives(heads):
         ones = torch.ones(40, 1).double()
         torch.testing.assert_close(bags.sum(values[:, 0]), plain(values, ones)[:, 0])
         assert torch.autograd.gradcheck(bags.sum, (values[:, 0],))
-
-
-@pytest.mark.parametrize("heads", [1, 2])
-def test_the_order_of_the_edges_is_nothing_to_the_sums(heads):
-    geometry = clusters()
-    generator = torch.Generator().manual_seed(0)
-    n = len(geometry.sender)
-    values = torch.randn(geometry.n_atoms, heads, 3, generator=generator).double()
-    weights = torch.randn(n, heads, generator=generator).double()
-    found = []
-    # Sorted by receiver, as neighbour lists are stored, and not.
-    for order in (torch.argsort(geometry.receiver), torch.randperm(n, generator=generator)):
-        some = replace(geometry, sender=geometry.sender[order], receiver=geometry.receiver[order])
-        values.requires_grad_()
-        total = neighbour_sums(some, heads).weighted_sum(values, weights[order])
-        (gradient,) = torch.autograd.grad(total.square().sum(), values)
-        found.append((total, gradient))
-    torch.testing.assert_close(*found)
 
 
 def test_a_prediction_makes_nothing_that_only_gradients_read():

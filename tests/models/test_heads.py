@@ -152,23 +152,14 @@ def test_branches_are_never_guessed(manifest, of_four):
 
 
 @pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
-@pytest.mark.parametrize("potential", [False, True], ids=["properties", "potential"])
-def test_costs_of_heads_are_counted(of_four, kind, potential):
-    """On batches of average size too, which are not whole graphs."""
-    one, two = (
-        network_cost(built(of_four, heads(kind, n), potential=potential), 101, 2000, 26)
-        for n in (1, 2)
-    )
-    assert one.flops < two.flops and one.launches < two.launches
-
-
-@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
 def test_flops_of_heads_are_those_of_a_real_step(of_four, kind):
     batch, model = branched(0, 1, 1), built(of_four, heads(kind, 2))
     exact = network_cost(model, batch.num_nodes, batch.num_edges, 3)
     with FlopCounterMode(display=False) as counter:
         sum(value.float().square().mean() for value in model(batch).values()).backward()
     assert exact.flops - 12 * exact.parameters == counter.get_total_flops()
+    # Batches of average size, which are not whole graphs, have a cost as well.
+    assert network_cost(model, 101, 2000, 26).flops > exact.flops
 
 
 def test_initial_bias_is_in_units_of_the_spread(of_four):
@@ -209,18 +200,6 @@ def noisy(manifest, **options):
     values["Training"]["loss_function_type"] = "GaussianNLLLoss"
     torch.manual_seed(0)
     return build_model(values, manifest)
-
-
-@pytest.mark.parametrize("kind", ["mlp", "mlp_per_node", "conv"])
-@pytest.mark.parametrize("branches", [1, 2])
-def test_noise_comes_beside_every_target(of_four, kind, branches):
-    model = noisy(of_four, output_heads=heads(kind, branches))
-    outputs = model(branched(0, branches - 1))
-    assert set(outputs) == {n + s for n in ("gap", "charge") for s in ("", NOISE_SUFFIX)}
-    for name in ("gap", "charge"):
-        value, noise = outputs[name], outputs[name + NOISE_SUFFIX]
-        assert noise.shape == value.shape and noise.dtype == value.dtype
-        assert (noise > 0).all() and noise.requires_grad
 
 
 def test_noise_stays_above_nothing_and_in_the_targets_unit(of_four):

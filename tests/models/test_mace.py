@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel
+from hydragnn_flow.models.couplings import SphericalHarmonics, symmetric_basis
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.mace import MACE, Degrees, plan
-from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, symmetric_basis
 from hydragnn_flow.models.mpnn.mace_radial import AgnesiTransform, ChebyshevBasis, SoftTransform
 from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
 from hydragnn_flow.testing.networks import alloy, as_batch
@@ -260,12 +260,9 @@ def test_tables_keep_their_precision(make):
     assert harmonics[0, 6] == pytest.approx(math.sqrt(5.0), abs=1e-15)
 
 
-def test_one_gaussian_is_refused(make):
+def test_what_radial_features_cannot_be_is_refused(make, manifest):
     with pytest.raises(InputError, match=r"Architecture\.num_radial"):
         make("MACE", radial_type="gaussian", num_radial=1)
-
-
-def test_transform_needs_elements(make, manifest):
     manifest.node_features[:] = ["coordination", "magnetic_moment"]
     with pytest.raises(InputError, match="distance_transform"):
         make("MACE", potential=False, distance_transform="Soft")

@@ -11,7 +11,7 @@ import yaml
 from campaign_cases import CONFIG, write_config
 from driver_cases import TWO_CORES
 from page_cases import REPOSITORY
-from segment_cases import NETWORK, make_spec, network_with
+from segment_cases import NETWORK, network_with
 
 from hydragnn_flow.config import load_network, resolve_config
 from hydragnn_flow.errors import InputError
@@ -20,7 +20,6 @@ from hydragnn_flow.models import build_model
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
 from hydragnn_flow.testing.networks import manifest, network
-from hydragnn_flow.training.runner import run_segment
 
 NAME = "my_package.my_module:MyType"
 SLOPE = "Architecture.mpnn_options.slope"
@@ -177,19 +176,6 @@ def test_its_version_is_recorded(tmp_path):
     directory.record_start(config)
     recorded = yaml.safe_load((directory.path / "run.yaml").read_text(encoding="utf-8"))
     assert recorded["versions"]["my_package.my_module"].startswith("sha256 ")
-
-
-def test_options_change_the_network(tmp_path, alloy_store):
-    losses = []
-    for number, slope in enumerate((0.5, 2.0)):
-        network = network_with(
-            Architecture__mpnn_type=NAME, Architecture__mpnn_options={"slope": slope}
-        )
-        spec = make_spec(tmp_path / str(number), alloy_store, 1, network=network)
-        result = run_segment(spec)
-        assert result.status == "ok", result.reason
-        losses.append(result.best_val_loss)
-    assert losses[0] != losses[1]
 
 
 @pytest.mark.slow

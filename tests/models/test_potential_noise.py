@@ -95,8 +95,8 @@ def test_what_is_not_trained_on_has_no_noise(manifest):
         assert has in found and has_not not in found
 
 
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_the_loss_of_an_energy_per_atom_takes_the_noise_per_atom(manifest, beta):
+def test_the_loss_of_an_energy_per_atom_takes_the_noise_per_atom(manifest):
+    beta = 0.5
     loss = Loss(load_network(noisy(beta=beta)), manifest)
     batch = as_batch(alloy(), alloy() * (2, 1, 1))
     batch["energy"], batch["forces"] = torch.zeros(2), torch.zeros(12, 3)
@@ -147,13 +147,3 @@ def test_noise_that_depends_on_the_element_is_found(manifest):
     for element, true in ((0.0, 0.1), (1.0, 0.8)):
         assert float(found[FORCES][gold == element].mean()) == pytest.approx(true, rel=0.25)
     assert np.corrcoef(found[ENERGY][:, 0], true_energy)[0, 1] > 0.8
-
-
-def test_mixed_precision_keeps_the_noise(manifest):
-    model, batch = built(manifest, noisy()).eval(), as_batch(alloy())
-    expected = model(batch)
-    with torch.autocast("cpu", torch.bfloat16):
-        found = model(batch)
-    for name in (ENERGY, FORCES):
-        assert found[name].dtype == expected[name].dtype
-        torch.testing.assert_close(found[name], expected[name], rtol=0.05, atol=0.01)

@@ -4,63 +4,39 @@ import pytest
 
 from hydragnn_flow.models.units import energy_unit, is_slope
 
-
-@pytest.mark.parametrize(
-    ("unit", "energy"),
-    [
-        ("eV/Å", "eV"),
-        ("eV/\N{ANGSTROM SIGN}", "eV"),
-        ("eV / A", "eV"),
-        ("eV/Ang", "eV"),
-        ("eV/angstrom", "eV"),
-        ("kcal/mol/Å", "kcal/mol"),
-        ("", "eV"),
-        ("eV/Å", ""),
-        ("eV/Ångström", "eV"),
-        ("ev/AA", "eV"),
-        ("Ha/Å", "Hartree"),
-        # What is not understood is not judged.
-        ("eV Å^-1", "eV"),
-        ("kcal/(mol·Å)", "kcal/mol"),
-        ("kJ/mol/Å", "kJ mol^-1"),
-        ("ticks/Å", "eV"),
-        ("eV/tick", "eV"),
-    ],
+PER_LENGTH = (
+    *(
+        "eV/Å",
+        "eV/\N{ANGSTROM SIGN}",
+        "eV / A",
+        "eV/Ang",
+        "eV/angstrom",
+        "eV/Ångström",
+        "ev/AA",
+        "",
+    ),
+    *("", "eV Å^-1", "ticks/Å", "eV/tick"),  # what is not understood is not judged
 )
-def test_forces_by_length(unit, energy):
-    assert is_slope(unit, energy)
+OF_OTHERS = [
+    *(("kcal/mol/Å", "kcal/mol"), ("eV/Å", ""), ("Ha/Å", "Hartree")),
+    *(("kcal/(mol·Å)", "kcal/mol"), ("kJ/mol/Å", "kJ mol^-1")),
+]
+NOT_PER_LENGTH = ("meV/Å", "Hartree/Bohr", "eV/Bohr", "eV/a0", "eV/nm", "eV/Å³", "GPa")
+PER_VOLUME = ("eV/Å³", "eV/Å^3", "eV/A**3", "eV/(Å^3)", "eV/Ang3", "")
+NOT_PER_VOLUME = ("GPa", "kbar", "eV/Å", "eV/Ang", "meV/Å³", "Hartree/Bohr^3")
 
 
-@pytest.mark.parametrize(
-    "unit", ["meV/Å", "Hartree/Bohr", "eV/Bohr", "eV/a0", "eV/nm", "eV/Å³", "GPa"]
-)
-def test_what_forces_are_not(unit):
-    assert not is_slope(unit, "eV")
+@pytest.mark.parametrize("by_volume", [False, True])
+def test_units_of_slopes_of_an_energy(by_volume):
+    right, wrong = (PER_VOLUME, NOT_PER_VOLUME) if by_volume else (PER_LENGTH, NOT_PER_LENGTH)
+    for unit in (*right, *wrong):
+        assert is_slope(unit, "eV", by_volume=by_volume) == (unit in right), unit
+    for unit, energy in OF_OTHERS if not by_volume else ():
+        assert is_slope(unit, energy), unit
 
 
-@pytest.mark.parametrize("unit", ["eV/Å³", "eV/Å^3", "eV/A**3", "eV/(Å^3)", "eV/Ang3", ""])
-def test_stress_by_volume(unit):
-    assert is_slope(unit, "eV", by_volume=True)
-
-
-@pytest.mark.parametrize("unit", ["GPa", "kbar", "eV/Å", "eV/Ang", "meV/Å³", "Hartree/Bohr^3"])
-def test_what_a_stress_is_not(unit):
-    assert not is_slope(unit, "eV", by_volume=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("eV", "ev"),
-        ("kcal / mol", "kcal/mol"),
-        ("KJ/mol", "kj/mol"),
-        ("Ha", "hartree"),
-        ("Eh", "hartree"),
-        ("Ry", "rydberg"),
-        ("", None),
-        ("eV/atom", None),
-        ("ticks", None),
-    ],
-)
-def test_units_of_energy(text, name):
-    assert energy_unit(text) == name
+def test_units_of_energy():
+    known = {"eV": "ev", "kcal / mol": "kcal/mol", "KJ/mol": "kj/mol", "Ha": "hartree"}
+    known |= {"Eh": "hartree", "Ry": "rydberg"}
+    for text in (*known, "", "eV/atom", "ticks"):
+        assert energy_unit(text) == known.get(text)

@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hydragnn_flow.report.scaling import Point, Study
-from hydragnn_flow.training.profiles.profile_result import (
-    ALONE,
-    CACHED,
-    LOADER,
-    MARKED,
-    REAL,
-    Parts,
-    Peaks,
-    Timing,
-    TrainingProfile,
-)
+from hydragnn_flow.training.profiles.profile_result import Parts, TrainingProfile
 
 BATCH = 16.0
 
@@ -26,28 +16,20 @@ def profile(
     seconds: float = 0.1,
     parts: Parts | None = None,
 ) -> TrainingProfile:
-    """A profile whose parts take 98 % of its step, unless they are given; marks take 2 %."""
+    """A profile whose parts take 98 % of its step, unless they are given."""
     parts = parts or Parts(*(share * 0.98 * seconds for share in (0.1, 0.5, 0.3, 0.1)))
     graphs = batches * BATCH
-    times = {REAL: seconds, MARKED: seconds, CACHED: 0.8 * seconds, ALONE: 0.5 * seconds}
-    times[LOADER] = 0.1 * seconds
     return TrainingProfile(
         device="cpu",
         ranks=gcds,
-        parameters=1000,
         graphs=graphs,
         atoms=30 * graphs,
         edges=900 * graphs,
-        flops=1e6 * graphs,
-        bytes=1e7 * graphs,
+        steps=100,
+        seconds=seconds,
         peak_memory_gib=0.5,
         joules_per_graph=None,
-        peaks=Peaks(5e10, 1e10),
         parts=parts,
-        timings={
-            name: Timing(100, time, time * (0.51 if name == MARKED else 0.5), graphs / time)
-            for name, time in times.items()
-        },
     )
 
 

@@ -117,7 +117,7 @@ def stopped(spec, store, steps):
         trainer.run(should_stop)
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(before=st.integers(1, 3), after=st.integers(1, 7), steps=st.integers(1, 2))
 def test_an_epoch_ends_with_the_steps_it_began_with(
     tmp_path_factory, alloy_store, before, after, steps

@@ -14,9 +14,9 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.plan import epochs as epochs_module
+from hydragnn_flow.training.plan.sampling import judged_by
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
-from hydragnn_flow.training.validation import judged_by
 
 
 def trainer(folder, store, until=3, **changes):

@@ -15,9 +15,8 @@ from hydragnn_flow.training.measures.losses import Counts, Loss
 from hydragnn_flow.training.measures.metrics import Metrics
 from hydragnn_flow.training.measures.terms import atoms_per_structure
 from hydragnn_flow.training.measures.trivial import trivial_errors
-from hydragnn_flow.training.plan.sampling import drawn_size
+from hydragnn_flow.training.plan.sampling import drawn_size, judged_by
 from hydragnn_flow.training.runner import run_segment
-from hydragnn_flow.training.validation import judged_by
 
 ERRORS = ("energy_mae", "energy_mae_per_atom", "forces_mae")
 

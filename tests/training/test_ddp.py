@@ -31,10 +31,9 @@ NETWORKS = {
     # uneven shares of a step
     "SchNet": network_with(Training__batch_size=5),
     "EGNN": network_with(Training__batch_size=5, Architecture__mpnn_type="EGNN"),
-    "PNA": network_with(Training__batch_size=5, Architecture__mpnn_type="PNA"),
     "by cost": network_with(Training__Batching=BUDGET),
     # what the loss and the optimiser have to settle among the ranks
-    "rmse": network_with(Training__batch_size=5, Training__loss_function_type="rmse"),
+    # more ranks than graphs in a step
     "rmse, one by one": network_with(Training__batch_size=1, Training__loss_function_type="rmse"),
     "in parts": network_with(Training__batch_size=5, Training__accumulation_steps=2),
     "ZeRO": network_with(Training__batch_size=5, Training__Optimizer__use_zero_redundancy=True),
@@ -56,8 +55,6 @@ NETWORKS = {
     PER_RANK: network_with(Training__batch_size=3),
     # whose reference energies the ranks fit together
     STARTED: network_with(Training__batch_size=5),
-    # more ranks than graphs in a step
-    "one by one": network_with(Training__batch_size=1),
     "some alone": network_with(
         Training__Batching=BUDGET | {"max_nodes": 14, "oversized_sample": "single"}
     ),

@@ -151,13 +151,6 @@ def test_ranks_hold_their_part(on_four_ranks):
         assert ranks[0]["optimiser"] == 2 * ranks[0]["parameters"]
 
 
-def test_a_checkpoint_in_parts_is_read_as_a_whole_one(folder, on_four_ranks, alloy_store):
-    assert on_four_ranks
-    state = load_checkpoint(folder / "full" / FILE)
-    assert "parts" not in state
-    assert not any(value.is_meta for value in state["model"].values())
-
-
 CONTINUED = ("full", "full, property", "hybrid")
 
 
@@ -359,9 +352,3 @@ def test_what_divides_already_is_not_divided_again():
         load_network(
             network_with(Training__ddp={"static_graph": True}, Training__accumulation_steps=2)
         )
-
-
-def test_one_gcd_has_all_of_it(tmp_path, alloy_store):
-    spec = make_spec(tmp_path / "t", alloy_store, 1, network=NETWORKS["hybrid"])
-    trainer = Trainer(spec, alloy_store, torch.device("cpu"), World())
-    assert not trainer.parallel.is_sharded

@@ -9,8 +9,7 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.config.search import WARM_UP_STEPS
 from hydragnn_flow.training import monitor as monitoring
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.monitor import TrainingMonitor
-from hydragnn_flow.training.profiles.steady import Steady
+from hydragnn_flow.training.monitor import Steady, TrainingMonitor
 from hydragnn_flow.training.runner import run_segment
 
 
@@ -41,11 +40,9 @@ def test_what_comes_first_or_between_is_not_counted(monkeypatch):
     assert steady.graphs == 8 * steady.steps
     assert steady.seconds == pytest.approx(0.25 * steady.steps)
     assert steady.joules == pytest.approx(7.0 * steady.seconds)
-
-
-def test_energy_that_nothing_counts_is_not_known():
-    monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
-    assert monitor.steady.joules is None
+    # The mean step excludes the first one alone.
+    between = 3.0 * (WARM_UP_STEPS - 1) + steady.seconds
+    assert monitor.steps == 40 and monitor.step_seconds == pytest.approx(between / 39)
 
 
 def test_energy_of_a_counter_that_is_lost_is_not_known():

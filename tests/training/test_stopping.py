@@ -32,13 +32,13 @@ def test_a_segment_ends_before_its_deadline(tmp_path, alloy_store, monkeypatch):
     seconds = itertools.count()
     told = SimpleNamespace(monotonic=lambda: float(next(seconds)))
     monkeypatch.setattr(monitoring, "time", told)
-    spec = make_spec(tmp_path / "t", alloy_store, 10_000, deadline=500.0)
+    spec = make_spec(tmp_path / "t", alloy_store, 10_000, deadline=120.0)
     result = run_segment(spec)
-    assert 300 < next(seconds) <= spec.deadline
+    assert 60 < next(seconds) <= spec.deadline
     assert result.status == "interrupted"
     assert result.reason.startswith("its time is up, in epoch")
     assert steps_saved(tmp_path / "t") >= (result.to_epoch, 0)
-    assert result.to_epoch > 1
+    assert result.to_epoch > 0
 
 
 def test_a_segment_without_time_gets_a_step_further(tmp_path, alloy_store):
@@ -115,8 +115,7 @@ class Poisoned(Trainer):
     ("what", "said"),
     [("loss", "training loss is nan"), ("norm", "training gradient's norm is (nan|inf)")],
 )
-@pytest.mark.parametrize("clip", [10.0, 0.0], ids=["clipped", "not clipped"])
-@pytest.mark.parametrize(("interval", "most"), [(0.0, 6), (1e9, 8)])
+@pytest.mark.parametrize(("clip", "interval", "most"), [(10.0, 0.0, 6), (0.0, 1e9, 8)])
 def test_divergence_is_named_by_its_step(
     tmp_path, alloy_store, monkeypatch, what, said, clip, interval, most
 ):
@@ -132,33 +131,15 @@ def test_divergence_is_named_by_its_step(
     assert trainer.count == most
 
 
-@pytest.mark.parametrize("mpnn_type", ["EGNN", "SchNet"])
-def test_atoms_that_leave_for_nowhere_diverge(tmp_path, alloy_store, mpnn_type):
+def test_atoms_that_leave_for_nowhere_diverge(tmp_path, alloy_store):
     """Where layers move the atoms, bad weights make lengths NaN, which no spline can look up."""
     network = network_with(
-        Architecture__mpnn_type=mpnn_type,
+        Architecture__mpnn_type="EGNN",
         Architecture__equivariance=True,
         Training__Optimizer__learning_rate=1e30,
     )
     result = run_segment(make_spec(tmp_path / "t", alloy_store, 3, network=network))
     assert result.status == "diverged", result.reason
-
-
-def test_the_host_rarely_waits_for_the_device(monkeypatch):
-    """A step that takes a millisecond is not followed by a wait of its own."""
-    now = 0.0
-    monkeypatch.setattr(monitoring, "time", SimpleNamespace(monotonic=lambda: now))
-    monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
-    loss, syncs, read = torch.ones((), dtype=torch.float64), 0, 0.0
-    for step in range(1, 501):
-        now += 0.001
-        monitor.record(loss, loss)
-        if monitor.sync_is_due:
-            read += sum(monitor.sync(1, step))
-            syncs += 1
-    read += sum(monitor.sync(1, 500))
-    assert read == 500
-    assert syncs <= 5
 
 
 def test_lack_of_memory_is_a_result(tmp_path, alloy_store):
@@ -190,13 +171,6 @@ def test_early_stopping_ends_a_trial_well(tmp_path, alloy_store):
     assert run_segment(member).to_epoch == 8
 
 
-def test_patience_alone_stops_nothing(tmp_path, alloy_store):
-    still = network_with(
-        Training__patience=1, Training__Optimizer={"type": "SGD", "learning_rate": 1e-30}
-    )
-    assert run_segment(make_spec(tmp_path / "t", alloy_store, 5, network=still)).to_epoch == 5
-
-
 class _Clock:
     """Time that passes when it is told to."""
 
@@ -221,24 +195,6 @@ def _take_steps(monitor, clock, seconds):
         number += 1
     monitor.sync(1, number)
     return number
-
-
-def test_the_mean_step_is_neither_the_first_nor_what_lies_between(monkeypatch):
-    clock = _Clock(monkeypatch)
-    monitor = TrainingMonitor(World(), torch.device("cpu"), None, lambda: False)
-    assert monitor.step_seconds == 0.0
-    assert _take_steps(monitor, clock, 5.0) == 1
-    assert monitor.step_seconds == 5.0
-    steps = 1
-    for _ in range(3):
-        steps += _take_steps(monitor, clock, 0.25)
-        clock.now += 100.0
-        monitor.evaluated(100.0)
-    clock.now += 30.0
-    monitor.saved(30.0)
-    steps += _take_steps(monitor, clock, 0.25)
-    assert monitor.step_seconds == pytest.approx(0.25)
-    assert monitor.steps == steps
 
 
 @pytest.mark.parametrize("least", [0.0, 200.0])

@@ -207,7 +207,7 @@ LOADS = st.lists(st.integers(0, 10**6).map(float), min_size=2, max_size=20)
 
 
 @given(loads=LOADS, world=st.integers(2, 40))
-def test_every_branch_and_every_rank_is_in_one_group(loads, world):
+def test_every_rank_is_in_one_group_and_has_as_much_to_do_as_can_be(loads, world):
     division = Division.of(loads, world)
     assert sorted(rank for ranks in division.ranks for rank in ranks) == [*range(world)]
     assert sorted(one for own in division.branches for one in own) == [*range(len(loads))]
@@ -216,11 +216,6 @@ def test_every_branch_and_every_rank_is_in_one_group(loads, world):
     for group, ranks in enumerate(division.ranks):
         assert [*ranks] == [*range(ranks[0], ranks[-1] + 1)]
         assert all(division.group_of(rank) == group for rank in ranks)
-
-
-@given(loads=LOADS, world=st.integers(2, 40))
-def test_ranks_have_as_much_to_do_as_can_be(loads, world):
-    division = Division.of(loads, world)
     if world <= len(loads):
         each = [sum(loads[one] for one in own) for own in division.branches]
         assert max(each) <= sum(loads) / world + max(loads)
@@ -281,14 +276,6 @@ def test_data_sets_that_are_drawn_more_often_get_more_ranks(stores):
         sizes[weights["set0"]] = [len(ranks) for ranks in division.ranks]
     assert max(sizes[1]) == sizes[1][2] > 8
     assert max(sizes[20]) == sizes[20][0] > 8
-
-
-def test_one_gcd_has_all_heads(tmp_path, stores):
-    spec = spec_of("three", tmp_path, stores)
-    trainer = Trainer(spec, stores[3], torch.device("cpu"), World())
-    assert trainer.division is None
-    names = dict(trainer.model.named_parameters())
-    assert names.keys() == dict(build_model(spec.network, stores[3]).named_parameters()).keys()
 
 
 def test_what_cannot_be_divided_is_refused(stores, alloy_store):

@@ -29,8 +29,6 @@ from hydragnn_flow.search import read_trials
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.profiles.profile_result import TrainingProfile
 
-# Number of modes of running steps that a profile compares, and of those that the stages need.
-MODES, FEWEST_MODES = 5, 2
 FOLDER = "profile"
 """Folder of the run directory in which a profile works; deleted at the end."""
 # Time for the other nodes of a batch job to join after its first [s].
@@ -64,7 +62,7 @@ def profile_on_site(
     gcds
         Number of GCDs that train together, on one node or on several of a batch job.
     seconds
-        Time for each of the compared modes of running steps [s].
+        Time of the measured steps [s].
     trace
         File for a Chrome trace of some steps of the first rank.
     say
@@ -231,7 +229,7 @@ class _Profile(Task):
 
 
 def _profile(spec: SegmentSpec, gcds: int, site: Site) -> _Profile:
-    estimate = Estimate(gcds * _seconds(spec), site.node.gcd.memory_gib, 0.0, busy=1.0)
+    estimate = Estimate(gcds * spec.profile_seconds, site.node.gcd.memory_gib, 0.0, busy=1.0)
     return _Profile(spec=spec, width=gcds, estimate=estimate)
 
 
@@ -258,10 +256,6 @@ class _Waits:
                 f"{SECONDS_FOR_THE_OTHERS:.0f} s; see `hydragnn-flow site check`, or ask for fewer"
             )
         self._say(why or f"{free} of {gcds} GCDs are there")
-
-
-def _seconds(spec: SegmentSpec) -> float:
-    return (FEWEST_MODES if spec.parts_only else MODES) * spec.profile_seconds
 
 
 def _gcds(count: int) -> str:

@@ -103,7 +103,7 @@ def scaling_study(
         with profiler(run, site, say, waits) as measure:
             for point in possible:
                 try:
-                    wide = replace(spec, batches=point.batches, parts_only=True)
+                    wide = replace(spec, batches=point.batches)
                     profile, nodes = measure(wide, point.gcds, None)
                     point = replace(point, profile=profile, nodes=nodes)
                 except OutOfMemory as error:

@@ -20,7 +20,7 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.measures.criterion import Criterion
-from hydragnn_flow.training.validation import judged_by
+from hydragnn_flow.training.plan.sampling import judged_by
 
 _VERSION = 3
 # Version 1 lacks failed members, version 2 lacks early ones.

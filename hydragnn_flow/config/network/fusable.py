@@ -6,8 +6,6 @@ from hydragnn_flow.config.network.load import HydraNetwork, NetworkConfig
 
 FUSABLE_TYPES = ("CGCNN", "EGNN", "GIN", "PAINN", "PNA", "PNAEq", "PNAPlus", "SAGE", "SchNet")
 """Message-passing types whose tensors have one row per atom, edge or graph."""
-FUSABLE_OPTIMIZERS = ("AdamW", "Adam", "SGD")
-"""Optimisers that can step all members at once."""
 
 
 def fusing_refusal(network: NetworkConfig) -> str:
@@ -16,19 +14,12 @@ def fusing_refusal(network: NetworkConfig) -> str:
         return "networks of an engine cannot be fused"
     architecture, training = network.Architecture, network.Training
     if architecture.mpnn_type not in FUSABLE_TYPES:
-        kind, known = architecture.mpnn_type, _listed(FUSABLE_TYPES)
+        kind, known = architecture.mpnn_type, ", ".join(FUSABLE_TYPES)
         return f"networks of the type {kind} cannot be fused, only those of {known}"
     if architecture.global_attn_engine is not None:
         return "networks with global attention cannot be fused"
-    if training.Optimizer.type not in FUSABLE_OPTIMIZERS:
-        known = _listed(FUSABLE_OPTIMIZERS)
-        return f"steps of the optimiser {training.Optimizer.type} cannot be fused, only of {known}"
     if training.precision == "bf16":
         return "training in bf16 cannot be fused"
     if training.accumulation_steps > 1:
         return "steps of several micro-batches cannot be fused"
     return ""
-
-
-def _listed(names: tuple[str, ...]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"

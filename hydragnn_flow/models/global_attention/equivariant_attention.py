@@ -26,15 +26,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.global_attention.recomputed import recomputed
-from hydragnn_flow.models.mpnn.mace_couplings import (
+from hydragnn_flow.models.couplings import (
     SphericalHarmonics,
     Table,
     clebsch_gordan,
     components,
     couple_to,
 )
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.global_attention.recomputed import recomputed
 from hydragnn_flow.models.padding import Padding
 from hydragnn_flow.models.space import Space
 

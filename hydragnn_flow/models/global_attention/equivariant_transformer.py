@@ -32,12 +32,6 @@ class RootMeanSquare(nn.Module):
         squares = features.square().mean(dim=(1, 2), keepdim=True)
         return features * (self.gain * (squares + 1e-8).rsqrt())
 
-    def _load_from_state_dict(self, state: dict[str, Tensor], prefix: str, *others: Any) -> None:
-        name = f"{prefix}gain"
-        if name in state:  # earlier versions stored a scalar
-            state[name] = state[name].reshape(1)
-        super()._load_from_state_dict(state, prefix, *others)
-
 
 class Perceptron(nn.Module):
     """Two linear layers on features of all degrees, with a gate by their norm in between.

@@ -6,11 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
+from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
-from hydragnn_flow.models.mpnn.layers import convolutions
+from hydragnn_flow.models.mpnn.layers import Convolutions
 
 
 class CGConvolution(nn.Module):
@@ -54,23 +52,19 @@ class CGConvolution(nn.Module):
         return new
 
 
-class CGCNN(MessagePassing):
+class CGCNN(Convolutions):
     """CGCNN over connections; over lengths too if requested, and always as a potential.
 
     Its width is `hidden_dim`; in HydraGNN it is the width of the input.
     """
 
-    def __init__(
-        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
-    ) -> None:
-        super().__init__(architecture, statistics, width, depth)
-        fades = architecture.sees_lengths
-        self.reader = gaussian_reader(architecture, statistics, lengths=fades)
-        self.layers = convolutions(
-            architecture,
+    def convolution(self, width: int) -> nn.Module:
+        """See :meth:`Convolutions.convolution`."""
+        return CGConvolution(
             width,
-            depth,
-            lambda: CGConvolution(width, self.reader.size, statistics.average_neighbours, fades),
+            self.reader.size,
+            self.statistics.average_neighbours,
+            fades=self.architecture.sees_lengths,
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:

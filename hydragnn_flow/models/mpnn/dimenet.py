@@ -12,15 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.couplings import SphericalHarmonics, Table
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.spline import Interpolation, Knots
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.dimenet_basis import EdgeTable, edge_table, spherical_bessel
-from hydragnn_flow.models.mpnn.mace_couplings import SphericalHarmonics, Table
 from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
-
-_KNOTS_PER_FUNCTION = 8
-"""Number of knots per function, for errors of about a hundredth in the fastest oscillation."""
 
 
 class AngularEdges(NamedTuple):
@@ -198,7 +195,8 @@ class DimeNet(MessagePassing):
         radial, degrees = architecture.num_radial, architecture.num_spherical
         # The exponent in the paper is one less than that of the envelope's polynomial.
         self.cutoff, self.exponent = statistics.cutoff, architecture.envelope_exponent + 1
-        self.knots = Knots(_KNOTS_PER_FUNCTION * (radial + degrees), statistics.cutoff)
+        # Number of knots per function, for errors of about a hundredth in the fastest oscillation.
+        self.knots = Knots(8 * (radial + degrees), statistics.cutoff)
         self.basis = BesselBasis(radial, statistics.cutoff)
         # Like PaiNN's gain: mean square one for neighbours of uniform density.
         self.gain = (statistics.cutoff**3 / 3.0) ** 0.5

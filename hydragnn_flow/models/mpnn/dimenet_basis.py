@@ -19,8 +19,6 @@ from hydragnn_flow.models.geometry import sum_by
 
 _ROW = 12
 """Number of edges in a row of :class:`EdgeTable`: more waste places, fewer make more rows."""
-_WASTE = 1.25
-"""Largest ratio of places with one long row per atom to places in rows of twelve."""
 
 
 def spherical_bessel(
@@ -130,7 +128,8 @@ def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
     n_rows, n_places, single = (n_edges + n_atoms * (_ROW - 1)) // _ROW, _ROW, False
     if countable and n_edges:
         n_rows, longest = int(rows_per_atom.sum()), int(degrees.max())
-        single = n_atoms * longest <= _WASTE * n_rows * _ROW
+        # Largest ratio of places with one long row per atom to places in rows of twelve.
+        single = n_atoms * longest <= 1.25 * n_rows * _ROW
         if single:
             rows_per_atom, n_rows, n_places = torch.ones_like(degrees), n_atoms, longest
     ends = rows_per_atom.cumsum(0)

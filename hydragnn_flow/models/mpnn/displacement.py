@@ -14,9 +14,6 @@ from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.mpnn.base import NodeState
 
-_REACH = 0.2
-"""Largest displacement by a layer [Å], with the average number of neighbours, all on one side."""
-
 
 @dataclass(frozen=True)
 class Edges:
@@ -69,7 +66,9 @@ class Displacement(nn.Module):
         self.size = nn.Sequential(
             nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1, bias=False), nn.Tanh()
         )
-        self.reach = _REACH / average_neighbours
+        # Largest displacement by a layer [Å], with the average number of neighbours, all on one
+        # side.
+        self.reach = 0.2 / average_neighbours
 
     def forward(self, state: NodeState, messages: Tensor, edges: Edges) -> Tensor:
         """Compute all displacements so far [n_atoms, 3] in Å, from messages [n_edges, width]."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
@@ -16,7 +17,6 @@ from hydragnn_flow.models.kernels.filtered_messages import (
     filtered_message_sum,
     slices_of,
 )
-from hydragnn_flow.models.kernels.silu import smooth_silu
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
 
@@ -76,7 +76,7 @@ class EGNNLayer(nn.Module):
         else:
             # In place, because no gradient needs these three.
             hidden = geometry.of_receiver(to_receivers).add_(geometry.of_sender(to_senders))
-            hidden = smooth_silu(hidden.add_(edges.functions.of(self.edge)))
+            hidden = functional.silu(hidden.add_(edges.functions.of(self.edge)))
             messages = hidden * edges.functions.of(self.filter)
             if self.displacement is not None:
                 tensors = self.displacement(state, messages, edges)

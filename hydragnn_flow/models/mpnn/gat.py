@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
+from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
-from hydragnn_flow.models.mpnn.layers import convolutions
+from hydragnn_flow.models.mpnn.layers import Convolutions
 
 HEADS = 6
 """Number of heads, each as wide as the node features."""
@@ -96,24 +94,16 @@ class GATConvolution(nn.Module):
         return own.scatter_reduce(0, index, logits, "amax")
 
 
-class GAT(MessagePassing):
+class GAT(Convolutions):
     """GAT over connections; over lengths too if requested, and always as a potential.
 
     The leaky ReLU has a kink, so the forces of a potential have small jumps.
     """
 
-    def __init__(
-        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
-    ) -> None:
-        super().__init__(architecture, statistics, width, depth)
-        fades = architecture.sees_lengths
-        self.reader = gaussian_reader(architecture, statistics, lengths=fades)
-        self.layers = convolutions(
-            architecture,
-            width,
-            depth,
-            lambda: GATConvolution(width, self.reader.size, architecture.dropout, fades),
-        )
+    def convolution(self, width: int) -> nn.Module:
+        """See :meth:`Convolutions.convolution`."""
+        fades = self.architecture.sees_lengths
+        return GATConvolution(width, self.reader.size, self.architecture.dropout, fades)
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
         """Compute Gaussians of the lengths and attributes, if any, and sums over neighbours."""

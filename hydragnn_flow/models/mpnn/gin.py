@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
-from hydragnn_flow.models.mpnn.layers import convolutions
+from hydragnn_flow.models.mpnn.layers import Convolutions
 
 
 class GINConvolution(nn.Module):
@@ -39,20 +37,13 @@ class GINConvolution(nn.Module):
         return (1.0 + self.epsilon) * nodes
 
 
-class GIN(MessagePassing):
+class GIN(Convolutions):
     """GIN's sums over connections."""
 
-    def __init__(
-        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
-    ) -> None:
-        super().__init__(architecture, statistics, width, depth)
-        name = architecture.activation_function
-        self.layers = convolutions(
-            architecture,
-            width,
-            depth,
-            lambda: GINConvolution(width, name, statistics.average_neighbours),
-        )
+    def convolution(self, width: int) -> nn.Module:
+        """See :meth:`Convolutions.convolution`."""
+        name = self.architecture.activation_function
+        return GINConvolution(width, name, self.statistics.average_neighbours)
 
     def edge_features(self, geometry: Geometry) -> NeighbourSums:
         """Return the sums over neighbours."""

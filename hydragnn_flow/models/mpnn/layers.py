@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.activation import activation
+from hydragnn_flow.models.edge_functions import gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import NodeState
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.normalization import Normalization
 
 
@@ -43,25 +43,35 @@ class Convolution(nn.Module):
         return NodeState(state.scalars + self.activation(self.norm(new, geometry)))
 
 
-def convolutions(
-    architecture: Architecture,
-    width: int,
-    depth: int,
-    make: Callable[[], nn.Module],
-    default: str = "layer",
-) -> nn.ModuleList:
-    """Return the layers of a type that only consists of convolutions.
+class Convolutions(MessagePassing):
+    """Type that only consists of convolutions of invariant features.
 
-    Parameters
-    ----------
-    architecture, width, depth
-        Arguments of the type.
-    make
-        Function that makes the convolution of a layer.
-    default
-        Normalisation if the architecture names none.
+    A type of this kind prepares what its convolutions need in :meth:`prepare`, and returns that of
+    a layer from :meth:`convolution`. Parameters are those of :class:`MessagePassing`.
     """
-    return nn.ModuleList(Convolution(make(), width, architecture, default) for _ in range(depth))
+
+    normalization: ClassVar[str] = "layer"
+    """Normalisation if the architecture names none."""
+
+    def __init__(
+        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
+    ) -> None:
+        super().__init__(architecture, statistics, width, depth)
+        self.architecture, self.statistics = architecture, statistics
+        self.prepare()
+        self.layers = nn.ModuleList(
+            Convolution(self.convolution(width), width, architecture, self.normalization)
+            for _ in range(depth)
+        )
+
+    def prepare(self) -> None:
+        """Make what the layers share; by default a reader of Gaussians and attributes."""
+        lengths = self.architecture.sees_lengths
+        self.reader = gaussian_reader(self.architecture, self.statistics, lengths=lengths)
+
+    def convolution(self, width: int) -> nn.Module:
+        """Return the convolution of a layer, for node features [n_atoms, width]."""
+        raise NotImplementedError
 
 
 class Followed(nn.Module):

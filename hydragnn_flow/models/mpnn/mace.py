@@ -11,16 +11,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.embedding import N_ELEMENTS
-from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
-from hydragnn_flow.models.mpnn.mace_couplings import (
+from hydragnn_flow.models.couplings import (
     SphericalHarmonics,
     Table,
     clebsch_gordan,
     components,
     couple_to,
 )
+from hydragnn_flow.models.embedding import N_ELEMENTS
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.mace_radial import RadialFeatures
 from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
 from hydragnn_flow.models.radial import polynomial_envelope

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.models.mpnn.mace_couplings import Array, Monomial, Table, symmetric_basis
+from hydragnn_flow.models.couplings import Array, Monomial, Table, symmetric_basis
 
 
 class SymmetricContraction(nn.Module):

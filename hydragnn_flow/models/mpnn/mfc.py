@@ -7,11 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry, sum_by
 from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
-from hydragnn_flow.models.mpnn.layers import convolutions
+from hydragnn_flow.models.mpnn.layers import Convolutions
 
 BLOCK = 32
 """Number of atoms that are multiplied with a class's weights at once."""
@@ -102,7 +100,7 @@ class MFConvolution(nn.Module):
         return new + self.bias.index_select(0, of_atom)
 
 
-class MFC(MessagePassing):
+class MFC(Convolutions):
     """MFC over connections.
 
     Classes are the degrees between the smallest and the largest of the training split, up to
@@ -110,22 +108,17 @@ class MFC(MessagePassing):
     train those of degrees that never occur.
     """
 
-    def __init__(
-        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
-    ) -> None:
-        super().__init__(architecture, statistics, width, depth)
-        seen = [degree for degree, n in enumerate(statistics.degree_histogram) if n]
-        most = architecture.max_neighbours or max(seen, default=0)
+    def prepare(self) -> None:
+        """Choose the classes of degrees."""
+        seen = [degree for degree, n in enumerate(self.statistics.degree_histogram) if n]
+        most = self.architecture.max_neighbours or max(seen, default=0)
         self.largest = min(max(seen, default=0), most)
         self.smallest = min(min(seen, default=0), most)
-        self.layers = convolutions(
-            architecture,
-            width,
-            depth,
-            lambda: MFConvolution(
-                width, self.largest - self.smallest + 1, statistics.average_neighbours
-            ),
-        )
+
+    def convolution(self, width: int) -> nn.Module:
+        """See :meth:`Convolutions.convolution`."""
+        classes = self.largest - self.smallest + 1
+        return MFConvolution(width, classes, self.statistics.average_neighbours)
 
     def edge_features(self, geometry: Geometry) -> MFCEdges:
         """Return sums over neighbours, and the classes of the atoms."""

@@ -15,10 +15,6 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 from hydragnn_flow.models.quiet import QuietLinear
 from hydragnn_flow.models.radial import BesselBasis
 
-# Networks are smoother, and learn forces in fewer steps, if messages and updates begin smaller than
-# what they are added to.
-_MESSAGES_BEGIN, _GATES_BEGIN = 0.4, 0.5
-
 
 class VectorEdges(NamedTuple):
     """Edge features that equivariant layers read.
@@ -100,7 +96,7 @@ class VectorUpdate(nn.Module):
         self.width = width
         self.mix = nn.Linear(width, 2 * width, bias=False)
         self.scalars = nn.Linear(2 * width, width)
-        self.gates = QuietLinear(width, (2 if last else 3) * width, _GATES_BEGIN)
+        self.gates = QuietLinear(width, (2 if last else 3) * width, 0.5)
 
     def forward(self, scalars: Tensor, vectors: Tensor) -> NodeState:
         """Return the state from scalars [n_atoms, width] and vectors [n_atoms, 3, width]."""
@@ -172,7 +168,9 @@ class PAINN(MessagePassing):
         self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
     ) -> None:
         super().__init__(architecture, statistics, width, depth)
-        scale = _MESSAGES_BEGIN * statistics.average_neighbours**-0.5
+        # Networks are smoother, and learn forces in fewer steps, if messages and updates begin
+        # smaller than what they are added to.
+        scale = 0.4 * statistics.average_neighbours**-0.5
         self.reader = VectorEdgeReader(architecture.num_radial, statistics, scale)
         self.layers = nn.ModuleList(
             PAINNLayer(width, self.reader.size, first=number == 0, last=number == depth - 1)

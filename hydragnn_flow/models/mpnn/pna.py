@@ -8,12 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.edge_functions import EdgeFunctions, gaussian_reader
+from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.extremes import EXTREMES, extreme
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
-from hydragnn_flow.models.mpnn.layers import convolutions
+from hydragnn_flow.models.mpnn.base import DatasetStatistics
+from hydragnn_flow.models.mpnn.layers import Convolutions
 
 N_AGGREGATORS = 4
 N_SCALERS = 3
@@ -154,31 +153,24 @@ def mean_log_degree(statistics: DatasetStatistics) -> float:
     return max(logs / max(sum(statistics.degree_histogram), 1), math.log(2.0))
 
 
-class PNA(MessagePassing):
+class PNA(Convolutions):
     """PNA over connections; over lengths too if requested, and always as a potential."""
 
-    def __init__(
-        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
-    ) -> None:
-        super().__init__(architecture, statistics, width, depth)
-        self.fades = architecture.sees_lengths
-        reader = gaussian_reader(architecture, statistics, lengths=self.fades)
-        self.reader = reader if reader.size else None
-        logs = mean_log_degree(statistics)
-        self.layers = convolutions(
-            architecture,
-            width,
-            depth,
-            lambda: (
-                WeightedPNAConvolution(width, reader.size, logs)
-                if reader.size
-                else PNAConvolution(width, logs)
-            ),
-        )
+    def prepare(self) -> None:
+        """Make the reader of the edges."""
+        super().prepare()
+        self.fades = self.architecture.sees_lengths
+
+    def convolution(self, width: int) -> nn.Module:
+        """See :meth:`Convolutions.convolution`."""
+        logs = mean_log_degree(self.statistics)
+        if not self.reader.size:
+            return PNAConvolution(width, logs)
+        return WeightedPNAConvolution(width, self.reader.size, logs)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:
         """Compute Gaussians of the lengths, and attributes; None if there are none."""
-        if self.reader is None:
+        if not self.reader.size:
             return None
         if self.fades:
             envelope, coordination = geometry.envelope, geometry.coordination

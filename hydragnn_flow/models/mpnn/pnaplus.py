@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hydragnn_flow.config.network import Architecture
+from torch import nn
+
 from hydragnn_flow.models.edge_functions import EdgeReader
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
-from hydragnn_flow.models.mpnn.layers import convolutions
+from hydragnn_flow.models.mpnn.layers import Convolutions
 from hydragnn_flow.models.mpnn.pna import (
     WeightedEdges,
     WeightedPNAConvolution,
@@ -14,37 +14,32 @@ from hydragnn_flow.models.mpnn.pna import (
 )
 from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
 
-# The highest Bessel function has a wavelength of two cutoffs divided by the number of functions.
-_KNOTS_PER_FUNCTION = 16
 
-
-class PNAPlus(MessagePassing):
+class PNAPlus(Convolutions):
     """PNA with Bessel functions of the length, which also gate the messages.
 
     In HydraGNN messages fade with these functions. Here the same envelope also weights each edge in
     the mean, the deviation and the degree.
     """
 
-    def __init__(
-        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
-    ) -> None:
-        super().__init__(architecture, statistics, width, depth)
-        size = architecture.num_radial
-        self.exponent = architecture.envelope_exponent
+    def prepare(self) -> None:
+        """Make the reader of the edges."""
+        size = self.architecture.num_radial
+        self.exponent = self.architecture.envelope_exponent
+        # The highest Bessel function has a wavelength of two cutoffs divided by the number of
+        # functions.
         self.reader = EdgeReader(
-            BesselBasis(size, statistics.cutoff),
+            BesselBasis(size, self.statistics.cutoff),
             size,
-            _KNOTS_PER_FUNCTION * size,
-            statistics.n_attributes,
-            statistics.cutoff,
+            16 * size,
+            self.statistics.n_attributes,
+            self.statistics.cutoff,
         )
-        logs = mean_log_degree(statistics)
-        self.layers = convolutions(
-            architecture,
-            width,
-            depth,
-            lambda: WeightedPNAConvolution(width, self.reader.size, logs, gated=True),
-        )
+
+    def convolution(self, width: int) -> nn.Module:
+        """See :meth:`Convolutions.convolution`."""
+        logs = mean_log_degree(self.statistics)
+        return WeightedPNAConvolution(width, self.reader.size, logs, gated=True)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges:
         """Compute Bessel functions of the lengths, attributes, and the polynomial envelope."""

@@ -7,11 +7,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
-from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing
-from hydragnn_flow.models.mpnn.layers import convolutions
+from hydragnn_flow.models.mpnn.layers import Convolutions
 
 
 class SAGEEdges(NamedTuple):
@@ -35,20 +33,18 @@ class SAGEConvolution(nn.Module):
         return new
 
 
-class SAGE(MessagePassing):
+class SAGE(Convolutions):
     """SAGE's means over connections.
 
     By default there is no normalisation: means do not grow with the number of neighbours, and the
     error on HydraGNN's synthetic task is half of that with layer normalisation.
     """
 
-    def __init__(
-        self, architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
-    ) -> None:
-        super().__init__(architecture, statistics, width, depth)
-        self.layers = convolutions(
-            architecture, width, depth, lambda: SAGEConvolution(width), default="none"
-        )
+    normalization = "none"
+
+    def convolution(self, width: int) -> nn.Module:
+        """See :meth:`Convolutions.convolution`."""
+        return SAGEConvolution(width)
 
     def edge_features(self, geometry: Geometry) -> SAGEEdges:
         """Return sums over neighbours, and the weights of means."""

@@ -23,10 +23,6 @@ from hydragnn_flow.models.outputs.head_layers import (
 NOISE_SUFFIX = "_aleatoric_std"
 """Suffix of the output with the standard deviation of a target's noise."""
 
-# Smallest standard deviation of the noise, as a fraction of the target's spread. Without it labels
-# that repeat exactly would have unlimited likelihood.
-_LEAST_NOISE = 1e-3
-
 
 @dataclass(frozen=True)
 class Output:
@@ -191,7 +187,9 @@ class Rescale(nn.Module):
 
 def deviations(raw: Tensor) -> Tensor:
     """Return standard deviations of noise, in units of the target's spread, from any numbers."""
-    return functional.softplus(raw) + _LEAST_NOISE
+    # Smallest standard deviation of the noise, as a fraction of the target's spread. Without it
+    # labels that repeat exactly would have unlimited likelihood.
+    return functional.softplus(raw) + 1e-3
 
 
 class Heads(nn.Module):

@@ -32,9 +32,6 @@ OWN = "own"
 KEY = "parts"
 """Key of a checkpoint: folder, sizes and checksums of its shards."""
 SUFFIX = ".parts"
-_CHUNK = 2**24
-# CRC-32 residue: the result for any bytes that end with their own CRC-32.
-_WHOLE = 0x2144DF1C
 
 
 class Damaged(InputError):
@@ -151,9 +148,10 @@ def checksum(file: Path) -> int:
     """Return a file's CRC-32; for a file that ends with its own CRC-32, that value."""
     crc, end = 0, b""
     with open_regular(file) as content:
-        while chunk := content.read(_CHUNK):
+        while chunk := content.read(2**24):
             crc, end = zlib.crc32(chunk, crc), (end + chunk[-4:])[-4:]
-    return int.from_bytes(end, "little") if crc == _WHOLE else crc
+    # CRC-32 residue: the result for any bytes that end with their own CRC-32.
+    return int.from_bytes(end, "little") if crc == 0x2144DF1C else crc
 
 
 def folder_of(checkpoint: Path) -> Path | None:

@@ -42,7 +42,7 @@ from hydragnn_flow.training.distributed import World
 # Longest time to write a checkpoint [s], with a margin for clocks that differ by minutes.
 _SECONDS_TO_WRITE = 3600.0
 # How often ranks retry to find a checkpoint that all of them read in the same state.
-_LOOKS, _SECONDS_BETWEEN_LOOKS = 4, 1.0
+_SECONDS_BETWEEN_LOOKS = 1.0
 # Severity of faults on a rank.
 _AWAY, _UNREADABLE, _DAMAGED = 0.5, 1.0, 2.0
 
@@ -237,7 +237,7 @@ class Sending:
             faults, others = world.sum(marks).cpu().unbind(1)
             if not (faults.any() or others.any()):
                 return found
-            if looks < _LOOKS:
+            if looks < 4:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
             elif faults.any():
                 fault = world.told(fault, device, int(faults.argmax()))

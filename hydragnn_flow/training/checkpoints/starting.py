@@ -27,11 +27,6 @@ from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import on_device
 from hydragnn_flow.training.plan.batching import Budget
 
-# Structures by which reference energies are fitted: many times the number of elements.
-_STRUCTURES = 2000
-# Relative cutoff of singular values in the fit, below which compositions count as dependent.
-_LEAST = 1e-10
-
 
 def freeze(model: nn.Module, names: Collection[str]) -> None:
     """Exclude parameters from training.
@@ -184,7 +179,8 @@ def _fit_references(
             products[k] += (rows[mine].T @ rest[mine])[:, 0]
     model.train(was_training)
     squares, products = (world.sum(one.to(device)).cpu() for one in (squares, products))
-    inverse = torch.linalg.pinv(squares, rtol=_LEAST, hermitian=True)
+    # Relative cutoff of singular values in the fit, below which compositions count as dependent.
+    inverse = torch.linalg.pinv(squares, rtol=1e-10, hermitian=True)
     shift = torch.einsum("kij,kj->ki", inverse, products)
     fitted = (branches.cpu() + shift).reshape(energies.shape)
     model.element_energies.copy_(fitted.view(torch.int64))
@@ -195,7 +191,8 @@ def _some_of(
 ) -> Iterable[Batch]:
     """Return this rank's batches of structures spread over a split, equally many per data set."""
     runs = split.branch_runs
-    chosen = np.concatenate(list(spread(runs, _STRUCTURES * len(runs.graphs))))
+    # Structures by which reference energies are fitted: many times the number of elements.
+    chosen = np.concatenate(list(spread(runs, 2000 * len(runs.graphs))))
     mine = np.sort(chosen)[world.rank :: world.size]
     size = budget.limits.get("graphs", 1)
     return on_device(split.batches(mine[k : k + size] for k in range(0, len(mine), size)), device)

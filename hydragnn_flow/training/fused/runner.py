@@ -15,8 +15,14 @@ from hydragnn_flow.segment import APART, SegmentSpec, TrainingOutcome
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.fused.trainer import FusedTrainer
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
-from hydragnn_flow.training.monitor import Diverged, Stopped
-from hydragnn_flow.training.runner import open_store, predict_splits, with_progress
+from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.runner import (
+    begun,
+    how_ended,
+    open_store,
+    predict_splits,
+    with_progress,
+)
 from hydragnn_flow.training.state import Spent
 
 
@@ -80,18 +86,7 @@ def run_fused(
             raise
         outcome = TrainingOutcome.cut_short("interrupted", APART + reason, wall)
         return [replace(outcome, seconds=outcome.seconds / n, fused=n)] * n
-    outcomes = [
-        TrainingOutcome(
-            status="ok",
-            started=started,
-            from_epoch=member.progress.epoch,
-            from_step=member.progress.step,
-            spent_seconds=member.spent_before.seconds,
-            spent_joules=member.spent_before.joules,
-            fused=n,
-        )
-        for member in fused.members
-    ]
+    outcomes = [replace(begun(member, started), fused=n) for member in fused.members]
     fused.run(is_over, alive)
     for place, member in enumerate(fused.members):
         failure = fused.ended[place]
@@ -120,12 +115,10 @@ def run_fused(
 def _ended(outcome: TrainingOutcome, error: Exception | None, apart: str) -> TrainingOutcome:
     if error is None:
         return outcome
-    if isinstance(error, Diverged):
-        return replace(outcome, status="diverged", reason=str(error))
-    if isinstance(error, Stopped):
-        return replace(outcome, status="interrupted", reason=APART + apart if apart else str(error))
-    if isinstance(error, (MemoryError, RuntimeError)) and (reason := out_of_memory(error)):
-        return replace(outcome, status="out_of_memory", reason=reason)
+    if (ended := how_ended(error)) is not None:
+        if apart and ended["status"] == "interrupted":
+            ended["reason"] = APART + apart
+        return replace(outcome, **ended)
     if isinstance(error, StoreError):
         return replace(outcome, status="refused", reason=str(error))
     traceback.print_exception(error)

@@ -7,6 +7,7 @@ others or diverge, and its checkpoint can be continued without them.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,10 @@ from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.fused.batches import FusedBatch, fused
-from hydragnn_flow.training.fused.member import FusedMember
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.fused.batches import fused
 from hydragnn_flow.training.fused.shapes import refusal_together
-from hydragnn_flow.training.fused.stack import Stack
+from hydragnn_flow.training.fused.stack import FusedMember, Stack
 from hydragnn_flow.training.memory import out_of_memory
 from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.state import Spent
@@ -91,11 +92,9 @@ class FusedTrainer:
         self.probe: Probe | None = None
         """Result of the probe; None before it."""
         self.members = [
-            FusedMember(spec, store, device, partial(spent, place))
+            FusedMember(spec, store, device, World(), partial(spent, place))
             for place, spec in enumerate(specs)
         ]
-        for place, member in enumerate(self.members):
-            member.bring_up_to_date = partial(self._give_back, place)
         self.ended: dict[int, Exception | None] = {}
         """Exception of each ended member by index; None for a normal end."""
         self.seconds = [0.0] * len(specs)
@@ -107,9 +106,7 @@ class FusedTrainer:
         self._courses: dict[int, Course] = {}
         self._next: dict[int, Step] = {}
         self._stack: Stack | None = None
-        self._rows: dict[int, int] = {}
-        self._behind: set[int] = set()
-        """Members whose weights in the stack are newer than their own."""
+        self._stacked_places: list[int] = []
 
     def run(
         self,
@@ -156,7 +153,7 @@ class FusedTrainer:
         difference = self._difference(expected)
         if difference is None:
             return
-        if not difference < _SAME.get(self.members[0].weights[0].dtype, 0.0):
+        if not difference < _SAME.get(self.members[0].parallel.weights[0].dtype, 0.0):
             self.apart = f"fused losses differ from separate ones by {difference:.1g} of them"
             return
         together = [self.timed_round(self.take) for _ in range(_PROBED)]
@@ -200,28 +197,33 @@ class FusedTrainer:
         """Take the next step of all members together, or separately if that is not possible."""
         if len(self._next) > 1:
             try:
-                losses, norms = self._stacked().step(self._batch())
+                losses = self._gradients()
             except (MemoryError, RuntimeError) as error:
                 reason = out_of_memory(error)
                 if reason is None:
                     raise
                 self.apart = f"fused training takes too much memory: {reason}"
+                self._stack = None
             else:
-                for place, row in self._rows.items():
-                    self.members[place].taken = losses[row], norms[row]
-                self._behind = set(self._rows)
+                for place, loss in losses.items():
+                    self._attempt(place, partial(self._update, place, loss))
                 return
         self.take_apart()
 
     def take_apart(self) -> None:
         """Take the next step of each member separately, one after the other."""
-        self._unstack()
         for place, step in [*self._next.items()]:
-            member = self.members[place]
-            try:
-                member.taken = member.step_alone(step)
-            except Exception as error:  # which is this member's alone
-                self._end(place, error)
+            self._attempt(place, partial(self.members[place].step_alone, step))
+
+    def _update(self, place: int, loss: Tensor) -> tuple[Tensor, Tensor]:
+        return loss, self.members[place].update()
+
+    def _attempt(self, place: int, take: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        """Take a member's step; an error is this member's alone."""
+        try:
+            self.members[place].taken = take()
+        except Exception as error:
+            self._end(place, error)
 
     def _advance(self, place: int) -> None:
         """Run what a member does between two steps, such as validation and checkpoints."""
@@ -238,43 +240,30 @@ class FusedTrainer:
         self.ended[place] = error
         self._next.pop(place, None)
 
-    def _stacked(self) -> Stack:
-        if self._stack is None or self._rows.keys() != self._next.keys():
-            self._unstack()
-            self._rows = {place: row for row, place in enumerate(self._next)}
-            left = [self.members[place] for place in self._next]
-            self._stack = Stack(left)
-        return self._stack
-
-    def _unstack(self) -> None:
-        for place in self._next:
-            self._give_back(place)
-        self._stack = None
-        self._behind.clear()
-
-    def _give_back(self, place: int) -> None:
-        """Copy newer weights from the stack to a member."""
-        if self._stack is not None and place in self._behind:
-            self._stack.give_back(self._rows[place])
-            self._behind.discard(place)
-
-    def _batch(self) -> FusedBatch:
-        steps = list(self._next.values())
+    def _gradients(self) -> dict[int, Tensor]:
+        """Set the gradients of all members for their next steps; returns the losses."""
+        places, steps = [*self._next], [*self._next.values()]
+        if self._stack is None or self._stacked_places != places:
+            self._stack = Stack([self.members[place] for place in places])
+            self._stacked_places = places
         batch = self.members[0].train.batch(np.concatenate([step.order for step in steps]))
-        return fused(batch, steps, self._store.manifest, self._beyond).on(self.device)
+        whole = fused(batch, steps, self._store.manifest, self._beyond).on(self.device)
+        return dict(zip(places, self._stack.gradients(whole).unbind(), strict=True))
 
     def _expected(self) -> dict[int, tuple[Tensor, Tensor]]:
         """Compute fused losses and gradient norms of the next steps without taking the steps."""
         if len(self._next) < 2:
             return {}
         try:
-            losses, gradients = self._stacked().gradient(self._batch())
+            losses = self._gradients()
         except (MemoryError, RuntimeError) as error:
             if out_of_memory(error) is None:
                 raise
             return {}
-        norms = torch.linalg.vector_norm(gradients, dim=1)
-        return {place: (losses[row], norms[row]) for place, row in self._rows.items()}
+        return {
+            place: (loss, self.members[place].parallel.clip(math.inf))
+            for place, loss in losses.items()
+        }
 
     def _difference(self, expected: dict[int, tuple[Tensor, Tensor]]) -> float | None:
         """Return the largest relative difference from the last steps; None if there is none."""

@@ -33,9 +33,6 @@ from hydragnn_flow.training.measures.terms import (
 
 __all__ = ["Counts", "Loss", "Term", "atoms_per_graph", "reference"]
 
-# Smallest mean square under a root, whose slope is infinite at zero.
-_SMALLEST_SQUARE = 1e-24
-
 
 @dataclass(frozen=True)
 class Counts:
@@ -168,7 +165,8 @@ class Loss:
         if not self.is_root:
             return means @ self._weights
         square = world.sum(means.detach().clone())
-        weights = self._weights / square.clamp_min(_SMALLEST_SQUARE).sqrt()
+        # The slope of a root is infinite at zero.
+        weights = self._weights / square.clamp_min(1e-24).sqrt()
         slope = 0.5 * (weights * means).sum(-1)
         return slope + slope.detach()
 

@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-# Number of graphs that gives a mean error within one or two per cent.
-_MOST_GRAPHS = 4096
-_RUN = 64
-_NO_ERROR = 1e-10
-
 
 def trivial_errors(
     split: GraphSplit, manifest: Manifest, name: CriterionName = "mae"
@@ -56,7 +51,8 @@ def trivial_errors(
     power = 2 if name == "rmse" else 1
     sums: dict[str, Floats] = {}
     guessers = _guessers(manifest)
-    places = spread(split.branch_runs, _MOST_GRAPHS, _RUN)
+    # Number of graphs that gives a mean error within one or two per cent.
+    places = spread(split.branch_runs, 4096, 64)
     with closing(split.batches(places)) as batches:
         for batch in batches:
             for target in manifest.targets:
@@ -104,7 +100,7 @@ def _guessers(manifest: Manifest) -> list[_Guesser]:
 def _unit(sums: Floats, power: int) -> float:
     n, *totals = sums.tolist()
     error, size = ((total / max(n, 1.0)) ** (1 / power) for total in totals)
-    return float(error if error > _NO_ERROR * size else size or 1.0)
+    return float(error if error > 1e-10 * size else size or 1.0)
 
 
 def _labels_and_guesses(

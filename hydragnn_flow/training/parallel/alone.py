@@ -45,12 +45,6 @@ class Parallel:
         """Return a context in which gradients accumulate on each rank without exchange."""
         return nullcontext()
 
-    def part_ways(self) -> None:
-        """Stop exchanging for good, so that steps can be timed as if there were no other rank.
-
-        The results of such steps are meaningless.
-        """
-
     def clip(self, most: float) -> Tensor:
         """Clip the gradient to norm ``most``; returns the norm before clipping."""
         return nn.utils.clip_grad_norm_(self.weights, most)

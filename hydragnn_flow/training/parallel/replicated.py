@@ -61,10 +61,6 @@ class Replicated(Parallel):
         """See :meth:`Parallel.without_exchange`."""
         return self._ddp.no_sync()
 
-    def part_ways(self) -> None:
-        """See :meth:`Parallel.part_ways`."""
-        self._ddp.require_backward_grad_sync = False
-
 
 def _in_bf16(state: Any, bucket: Any) -> Any:
     """Call torch's hook, which DDP refuses by name except on NCCL and XCCL; gloo sums bf16 too."""

@@ -75,7 +75,10 @@ class Sharded(Parallel):
             self._exchange(True)
 
     def part_ways(self) -> None:
-        """See :meth:`Parallel.part_ways`; from its next step on each rank holds all weights."""
+        """Stop exchanging for good, so that steps can be timed as if there were no other rank.
+
+        From its next step on each rank holds all weights. The results are meaningless.
+        """
         self._exchange(False)
         for unit in self._units:
             unit.set_reshard_after_forward(False, recurse=False)

@@ -107,11 +107,6 @@ class TaskParallel(Parallel):
         finally:
             self._is_last_piece = True
 
-    def part_ways(self) -> None:
-        """See :meth:`Parallel.part_ways`."""
-        self._all.part_ways()
-        self._exchange = None
-
     def clip(self, most: float) -> Tensor:
         """See :meth:`Parallel.clip`; the norm includes the heads of all ranks."""
         device = self.weights[0].device

@@ -35,10 +35,6 @@ BLOCKS = 16
 """Number of blocks among which a rank shuffles its stream: 16 of 4 MB, 64 MB of memory."""
 # Most graphs of a window, some megabytes to plan it, and its steps if the end is not known.
 _MOST_GRAPHS, _STEPS = 2**18, 128
-# Steps planned beyond the last one wanted, so that it is as full as the others.
-_SPARE = 8
-# Number of graphs whose sizes show how many fit into a step.
-_SAMPLE = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +91,8 @@ class Epoch:
         """Number of graphs in a full step; an estimate unless graphs alone are limited."""
         if self.budget.limits.keys() == {"graphs"}:
             return self.budget.of_a_step["graphs"]
-        graphs = self.order.graphs(0, min(len(self.index), _SAMPLE))
+        # Number of graphs whose sizes show how many fit into a step.
+        graphs = self.order.graphs(0, min(len(self.index), 4096))
         costs = Costs.of(self.index, self.budget, graphs)
         means = costs.values[:, ~costs.too_large].mean(axis=1) if not costs.too_large.all() else 1
         return float(max(1.0, (costs.limits / np.maximum(means, 1e-9)).min()))
@@ -173,7 +170,8 @@ class Epoch:
         each = self._graphs_that_fit
         steps = max(1, min(_STEPS, int(_MOST_GRAPHS / each)), math.ceil(of_blocks / each))
         if self.n_steps is not None:
-            steps = min(steps, self.n_steps - taken + (_SPARE if self.blocks is None else 0))
+            # Steps planned beyond the last one wanted, so that it is as full as the others.
+            steps = min(steps, self.n_steps - taken + (8 if self.blocks is None else 0))
         return math.ceil(steps * each)
 
     def _of_ranks(self, blocks: Ints, costs: Costs, start: int) -> tuple[Ints, Ints]:

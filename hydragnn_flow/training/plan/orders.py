@@ -17,13 +17,8 @@ from numpy.typing import NDArray
 from hydragnn_flow.data.branch_runs import BranchRuns
 
 Ints = NDArray[np.int64]
-# Purposes of random numbers of one seed beside passes, so that none depends on another.
-_TURNS, _RESAMPLE = 2, 4
-# Least number of draws that are shuffled together when branches alternate.
-_TOGETHER = 1024
 # Largest size whose permutation is numpy's, kept in half a megabyte; larger ones are computed.
 _KEPT = 2**16
-_ROUNDS = 5
 
 
 class Order(Protocol):
@@ -135,7 +130,8 @@ class InTurns:
             (runs.of_branch(branch), Shuffled(runs.graphs[branch], seed, bootstrap, 1 + branch))
             for branch in shares
         ]
-        repeats = -(-_TOGETHER // sum(shares.values()))
+        # Least number of draws that are shuffled together when branches alternate.
+        repeats = -(-1024 // sum(shares.values()))
         self._each = np.array([*shares.values()]) * repeats
         self._turns = np.repeat(np.arange(len(shares), dtype=np.int16), self._each)
 
@@ -144,8 +140,9 @@ class InTurns:
         length = len(self._turns)
         first, last = start // length, -(-stop // length)
         # Proportions are exact in every round.
+        # Purposes of random numbers of one seed beside passes, so that none depends on another.
         rounds = [
-            np.random.default_rng([self._seed, number, 0, _TURNS]).permutation(self._turns)
+            np.random.default_rng([self._seed, number, 0, 2]).permutation(self._turns)
             for number in range(first, last)
         ]
         branch = np.concatenate([self._turns[:0], *rounds])
@@ -185,13 +182,13 @@ def permutation(size: int, *key: int) -> Callable[[Ints], Ints]:
 
 def _resampled(numbers: Ints, size: np.int64 | Ints, seed: int) -> Ints:
     """Map each number to a pseudo-random number below ``size`` that depends on it and the seed."""
-    found: Ints = _mixed(numbers, _factors(seed, 0, 0, _RESAMPLE), 62) % size
+    found: Ints = _mixed(numbers, _factors(seed, 0, 0, 4), 62) % size
     return found
 
 
 def _factors(*key: int) -> NDArray[np.uint64]:
     """Return the odd factor of each round of :func:`_mixed`, [n_rounds]."""
-    return np.random.SeedSequence(key).generate_state(_ROUNDS, np.uint64) | np.uint64(1)
+    return np.random.SeedSequence(key).generate_state(5, np.uint64) | np.uint64(1)
 
 
 def _mixed(numbers: Ints, factors: NDArray[np.uint64], bits: int) -> Ints:

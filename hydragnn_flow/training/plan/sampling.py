@@ -1,4 +1,4 @@
-"""Sampling over data sets: how often the graphs of each branch are drawn."""
+"""Sampling: how often graphs of each branch are drawn, and which ones validate epochs."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
-from hydragnn_flow.data import Manifest
+import numpy as np
+
+from hydragnn_flow.data import GraphSplit, Manifest
+from hydragnn_flow.data.branch_runs import shares_of_branches
+from hydragnn_flow.data.reading.split_part import Split, SplitPart
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import Sampling
+from hydragnn_flow.training.plan.orders import permutation
 
 KEY = "data.sampling"
-# Longest cycle with exact proportions. One cycle is shuffled at once, which is cheap up to here.
-_MOST_DRAWS = 2**18
 
 
 def drawn_size(manifest: Manifest, sampling: Sampling) -> SplitSize:
@@ -95,9 +98,42 @@ def shares_of(
     draws = {n: int(weight * whole) for n, weight in weights.items()}
     common = math.gcd(*draws.values())
     shares = {n: number // common for n, number in draws.items()}
-    if sum(shares.values()) > _MOST_DRAWS:
+    # Longest cycle with exact proportions. One cycle is shuffled at once, which is cheap up to
+    # here.
+    if sum(shares.values()) > 2**18:
         raise InputError(
             f"{KEY}: the weights have proportions that come true only every {sum(shares.values())} "
             f"structures; write rounder ones"
         )
     return shares
+
+
+def judged_by(split: GraphSplit, drawn: tuple[int, int] | None) -> Split:
+    """Return the validation subset: all graphs, or for a large split some, fixed for a whole run.
+
+    Each data set counts equally, so equally many graphs are drawn from each, as far as it has them.
+
+    Parameters
+    ----------
+    split
+        Validation split of the store.
+    drawn
+        Number of graphs and the seed that draws them; None for all graphs.
+    """
+    if drawn is None or drawn[0] >= len(split):
+        return split
+    number, seed = drawn
+    purpose = 6  # of these random numbers of the seed
+    runs = split.branch_runs
+    if len(runs.graphs) == 1:
+        graphs = permutation(len(split), seed, purpose)(np.arange(number))
+    else:
+        graphs = np.concatenate(
+            [
+                runs.of_branch(branch).graphs(
+                    permutation(runs.graphs[branch], seed, purpose, branch)(np.arange(share))
+                )
+                for branch, share in shares_of_branches(runs, number).items()
+            ]
+        )
+    return SplitPart(split, np.sort(graphs))

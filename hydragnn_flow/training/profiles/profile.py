@@ -1,60 +1,89 @@
-"""Profile of a trial's steps: where their time goes, and how far they are from the roofline."""
+"""Profile of a trial's steps: the time of reading, computing, exchanging and waiting.
+
+Each rank records events in a step: it asks for its graphs, has them, has its last gradient, has the
+sums over all ranks, and has taken the step. After its last gradient a rank only waits, first for
+slower ranks, then for the remaining exchange. The slowest rank waits for nobody, so the shortest of
+these times over ranks is the exchange, and the excess of the others is waiting. Only durations are
+compared, so the clocks of nodes need not agree.
+
+Exchange that overlaps with computation costs nothing and is not counted. A sharded network gathers
+weights within its passes: its exchange is the time by which its steps are longer than those of a
+rank that holds everything.
+"""
 
 from __future__ import annotations
 
-import copy
 import itertools
+import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.files import replacing
-from hydragnn_flow.models import (
-    HydraModel,
-    Model,
-    NetworkCost,
-    build_model,
-    network_cost,
-    probed_cost,
-)
-from hydragnn_flow.models.space import any_finite
-from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.segment import SegmentSpec, Status, TrainingOutcome
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.energy import EnergyMeter
-from hydragnn_flow.training.loading import reads_ahead
 from hydragnn_flow.training.memory import forget_peak_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Stopped
+from hydragnn_flow.training.parallel.sharded import Sharded
 from hydragnn_flow.training.plan.batching import Step
-from hydragnn_flow.training.profiles.peaks import measured_peaks, waited
-from hydragnn_flow.training.profiles.profile_result import (
-    ALONE,
-    CACHED,
-    LOADER,
-    MARKED,
-    REAL,
-    Parts,
-    Peaks,
-    Timing,
-    TrainingProfile,
-)
-from hydragnn_flow.training.profiles.step_parts import Clock, MarkedTrainer, Marks, parts_of
+from hydragnn_flow.training.profiles.profile_result import Parts, TrainingProfile
+from hydragnn_flow.training.runner import how_ended, open_store
+from hydragnn_flow.training.trainer import Trainer
 
-# Untimed steps before a mode's first turn, in which kernels are chosen, caches filled and memory
-# allocated. On an accelerator before every turn, to use up batches read ahead meanwhile.
+# Untimed steps in which kernels are chosen, caches filled and memory allocated; traced steps.
 WARM_UP = 3
-# Length of a turn [s]. The modes take turns in alternating order, so that other load on the machine
-# affects all of them equally. On busy cores, turns of a second made identical modes differ by a
-# tenth.
-SECONDS_OF_A_TURN, LEAST_TURNS = 0.25, 4
-# Number of steps in a trace.
-TRACED = 5
+
+Moment = Any
+"""Time on the host [s], or an event on the stream that computes on an accelerator."""
+
+
+def profile_segment(
+    spec: SegmentSpec,
+    *,
+    device: torch.device | str = "cpu",
+    world: World | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    energy_fraction: Callable[[], float] = lambda: 1.0,
+    alive: Callable[[float], None] = lambda longest_step: None,
+) -> TrainingOutcome:
+    """Profile the steps of a segment; the first rank's outcome has the profile as its answer.
+
+    Parameters are those of :func:`~hydragnn_flow.training.runner.run_segment`. Like there, lack of
+    memory and a stop are returned as a status with a reason.
+    """
+    world = world or World()
+    device = torch.device(device)
+    torch.set_num_threads(spec.threads)
+    began, cpu = time.perf_counter(), time.process_time()
+
+    def is_over() -> bool:
+        alive(0.0)
+        return should_stop()
+
+    def ended(status: Status, reason: str = "") -> TrainingOutcome:
+        outcome = TrainingOutcome.cut_short(status, reason, began)
+        return replace(outcome, cpu_seconds=time.process_time() - cpu)
+
+    try:
+        store = open_store(spec.store, spec.mode, spec.scratch)
+        profile = profile_training(spec, store, device, world, is_over, energy_fraction)
+    except Exception as error:
+        failure = how_ended(error, world)
+        if failure is None:
+            raise
+        return ended(**failure)
+    return replace(ended("ok"), answer=profile.to_dict() if world.is_first else {})
 
 
 def profile_training(
@@ -62,7 +91,6 @@ def profile_training(
     store: GraphStore,
     device: torch.device,
     world: World | None = None,
-    seconds: float = 5.0,
     should_stop: Callable[[], bool] = lambda: False,
     energy_fraction: Callable[[], float] = lambda: 1.0,
 ) -> TrainingProfile:
@@ -75,10 +103,8 @@ def profile_training(
         the first rank writes a Chrome trace of some steps, whole or not at all.
     world
         Rank of this process and number of ranks (a collective call).
-    seconds
-        Time spent on each mode [s].
     should_stop
-        Function called between turns; if it returns true on any rank all stop.
+        Function called several times per second; if it returns true on any rank all stop.
     energy_fraction
         Function that returns the segment's fraction of the energy that this rank's counters see.
 
@@ -87,10 +113,9 @@ def profile_training(
     Stopped
         If ``should_stop`` returned true.
     """
-    world = world or World()
-    trainer = MarkedTrainer(spec, store, device, world)
+    trainer = MarkedTrainer(spec, store, device, world or World())
     try:
-        profile = _profile(trainer, store, seconds, should_stop, energy_fraction)
+        profile = _profile(trainer, should_stop, energy_fraction)
     except Stopped:
         trainer.leave()
         raise
@@ -101,225 +126,197 @@ def profile_training(
 
 
 def _profile(
-    trainer: MarkedTrainer,
-    store: GraphStore,
-    seconds: float,
-    should_stop: Callable[[], bool],
-    energy_fraction: Callable[[], float],
+    trainer: MarkedTrainer, should_stop: Callable[[], bool], energy_fraction: Callable[[], float]
 ) -> TrainingProfile:
-    world, device, spec = trainer.world, trainer.device, trainer.spec
+    world, device, train = trainer.world, trainer.device, trainer.train
     trainer.model.train()
     forget_peak_memory(device)
-    with ExitStack() as stack:
-        turns = max(LEAST_TURNS, round(seconds / SECONDS_OF_A_TURN))
-        work = _Work(trainer, seconds / turns, should_stop, energy_fraction, stack)
-        work.take(work.modes, turns)
-        peak_memory = peak_memory_gib(device)
-        if spec.traced:
-            work.trace(spec.trace)
-        if work.alone is not None:
+    with closing(_steps(trainer)) as steps:
+        _take(WARM_UP, steps, device)
+        meter = EnergyMeter(device, energy_fraction)
+        number, graphs, seconds = _timed(trainer, steps, should_stop)
+        joules, peak_memory = meter.joules(), peak_memory_gib(device)
+        parts = parts_of(trainer.seconds(), world, device)
+        if trainer.spec.traced:
+            _trace(trainer, steps, trainer.spec.trace)
+        if isinstance(trainer.parallel, Sharded):
             trainer.parallel.part_ways()
-            work.take([work.alone], turns)
-            work.modes.append(work.alone)
-        timings = {mode.name: mode.timing(world, device) for mode in work.modes}
+            _take(WARM_UP, steps, device)
+            _timed(trainer, steps, should_stop)
+            alone = parts_of(trainer.seconds(), world, device)
+            together, own = (each.seconds - each.reading for each in (parts, alone))
+            parts = Parts(parts.reading, min(own, together), max(together - own, 0.0))
     world.wait()
-    peaks = measured_peaks(device, trainer.settings.precision)
-    means = world.sum(torch.tensor([peaks.flops, peaks.bytes], dtype=torch.float64, device=device))
-    steps = trainer.plan(0)
-    n = len(steps)
-    graphs = sum(step.graphs for step in steps)
-    cost = _cost_of_a_step(trainer, store, steps)
+    plan = trainer.plan(0)
     return TrainingProfile(
         device=device.type,
         ranks=world.size,
-        parameters=cost.parameters,
-        graphs=graphs / n,
-        atoms=sum(step.atoms for step in steps) / n,
-        edges=sum(int(trainer.train.n_edges[step.order].sum()) for step in steps) / n,
-        flops=cost.flops,
-        bytes=cost.bytes,
+        graphs=sum(step.graphs for step in plan) / len(plan),
+        atoms=sum(step.atoms for step in plan) / len(plan),
+        edges=sum(int(train.n_edges[step.order].sum()) for step in plan) / len(plan),
+        steps=number,
+        seconds=seconds / number,
         peak_memory_gib=peak_memory,
-        joules_per_graph=work.joules_per_graph,
-        peaks=Peaks(*(means / world.size).tolist()),
-        parts=work.parts(timings),
-        timings=timings,
+        joules_per_graph=None if joules is None else joules / graphs,
+        parts=parts,
     )
 
 
-def _cost_of_a_step(trainer: MarkedTrainer, store: GraphStore, steps: list[Step]) -> NetworkCost:
-    """Return the theoretical cost of a step of mean size."""
-    n = len(steps)
-    edges = sum(int(trainer.train.n_edges[step.order].sum()) for step in steps)
-    graphs, atoms = sum(step.graphs for step in steps), sum(step.atoms for step in steps)
-    per_step = {"atoms": -(-atoms // n), "edges": -(-edges // n), "graphs": -(-graphs // n)}
-    model = trainer.model
-    if isinstance(model, HydraModel):
-        largest = int(trainer.train.n_atoms.max())
-        with torch.device("meta"):  # the whole network, where this rank has a shard
-            whole = build_model(trainer.spec.network, store)
-        return network_cost(
-            whole.to(model.dtype), **per_step, largest=largest, finite=any_finite(trainer.train)
-        )
-    assert isinstance(model, Model)
-    return probed_cost(copy.deepcopy(model).cpu(), trainer.train, **per_step)
+def _steps(trainer: MarkedTrainer) -> Generator[Step, None, None]:
+    """Take training steps on real data, epoch after epoch, one each time that one is asked for."""
+    for epoch in itertools.count():
+        steps = trainer.plan(epoch)
+        with closing(trainer.micro_batches(steps)) as batches:
+            for step in steps:
+                trainer.marked_step(step, batches)
+                yield step
 
 
-_Batches = Generator[tuple[Step, list[Batch]], None, None]
+def _take(number: int, steps: Iterator[Step], device: torch.device) -> int:
+    """Take some steps and wait for the device; returns the number of graphs in them."""
+    graphs = sum(step.graphs for step in itertools.islice(steps, number))
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
+    return graphs
 
 
-class _Mode:
-    """One way of going through steps, and its time so far."""
+def _timed(
+    trainer: MarkedTrainer, steps: Iterator[Step], should_stop: Callable[[], bool]
+) -> tuple[int, int, float]:
+    """Take steps for the time that the segment gives, equally many on all ranks.
 
-    def __init__(
-        self,
-        name: str,
-        work: Iterator[Step],
-        within: Callable[[], AbstractContextManager[None]] = nullcontext,
-    ) -> None:
-        self.name, self.work, self.within = name, work, within
-        self.steps_of_a_turn = 0
-        """Number of steps that the ranks agreed on in the first turn."""
-        self.steps = self.graphs = 0
-        self.seconds = self.cpu_seconds = 0.0
-
-    def timing(self, world: World, device: torch.device) -> Timing:
-        """Return the timing, averaged over all ranks (collective)."""
-        mine = torch.tensor([self.seconds, self.cpu_seconds], dtype=torch.float64, device=device)
-        seconds, cpu = (world.sum(mine) / world.size).tolist()
-        return Timing(self.steps, seconds / self.steps, cpu / self.steps, self.graphs / seconds)
-
-
-class _Work:
-    """Steps of a trainer in all modes that are compared."""
-
-    def __init__(
-        self,
-        trainer: MarkedTrainer,
-        seconds: float,
-        should_stop: Callable[[], bool],
-        energy_fraction: Callable[[], float],
-        stack: ExitStack,
-    ) -> None:
-        self.trainer, self.seconds, self.should_stop = trainer, seconds, should_stop
-        self.energy_fraction = energy_fraction
-        self.world, self.device = trainer.world, trainer.device
-        self.marks = Marks(Clock(self.device))
-        self._parts: list[torch.Tensor] = []
-        self._joules: float | None = None
-
-        real = stack.enter_context(closing(self._real()))
-        marked = _Mode(MARKED, self._marked(real), lambda: trainer.marking(self.marks))
-        self.modes = [_Mode(REAL, self._trained(real)), marked]
-        self.alone: _Mode | None = None
-        """Mode measured last, because it ends the exchange between ranks for good."""
-        if trainer.spec.parts_only and self._are_all_marked:
-            return
-        self.modes.append(_Mode(CACHED, self._trained(cached := self._cached())))
-        self.modes.append(_Mode(LOADER, (step for step, _ in real)))
-        if self.world.size > 1:
-            self.alone = _Mode(ALONE, self._trained(cached))
-
-    @property
-    def _are_all_marked(self) -> bool:
-        return not self.trainer.parallel.is_sharded
-
-    @property
-    def joules_per_graph(self) -> float | None:
-        """Energy per graph while training on real data [J]."""
-        return None if self._joules is None else self._joules / self.modes[0].graphs
-
-    def take(self, modes: Sequence[_Mode], turns: int) -> None:
-        """Run some modes in turns, in alternating order."""
-        for number in range(turns):
-            for mode in modes[:: -1 if number % 2 else 1]:
-                self.turn(mode)
-
-    def turn(self, mode: _Mode) -> None:
-        """Continue a mode until its time is up; all ranks take the same number of steps."""
-        with mode.within():
-            if not mode.steps or reads_ahead(self.device):
-                for _ in range(WARM_UP):
-                    next(mode.work)
-            waited(self.device)
-            self.world.wait()
-            begin = len(self.marks.steps)
-            meter = EnergyMeter(self.device, self.energy_fraction)
-            wall, cpu = time.perf_counter(), time.process_time()
-            steps = graphs = 0
-            while steps < mode.steps_of_a_turn or not mode.steps_of_a_turn:
-                # Ranks rarely check the time: a collective per step would be measured too.
-                more = mode.steps_of_a_turn or max(steps, 1)
-                for step in itertools.islice(mode.work, more):
-                    steps, graphs = steps + 1, graphs + step.graphs
-                waited(self.device)
-                if not mode.steps_of_a_turn and not self._time_left(wall):
-                    break
-            wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        mode.steps_of_a_turn, mode.steps = steps, mode.steps + steps
-        mode.seconds, mode.cpu_seconds = mode.seconds + wall, mode.cpu_seconds + cpu
-        mode.graphs += graphs
-        if mode.name == REAL and (joules := meter.joules()) is not None:
-            self._joules = (self._joules or 0.0) + joules
-        if mode.name == MARKED:
-            self._parts.append(self.marks.seconds(begin))
-            self.marks.steps.clear()
-        self._check_stop()
-
-    def parts(self, timings: Mapping[str, Timing]) -> Parts:
-        """Return the times of a step's activities (collective)."""
-        parts = parts_of(torch.cat(self._parts), self.world, self.device)
-        if self._are_all_marked:
-            return parts
-        # Exchange within the passes shows only as the difference that it makes to a step.
-        cached, alone = timings[CACHED].seconds, timings[ALONE].seconds
-        return Parts(parts.reading, min(alone, cached), max(cached - alone, 0.0))
-
-    def trace(self, path: Path) -> None:
-        """Write a trace of some steps of the first rank; all ranks take the steps."""
-        activities = [ProfilerActivity.CPU]
-        if self.device.type != "cpu":
-            activities.append(getattr(ProfilerActivity, self.device.type.upper()))
-        work = self.modes[0].work
-        for _ in range(WARM_UP):
-            next(work)
-        is_first = self.world.is_first
-        recording = torch_profile(activities=activities) if is_first else nullcontext()
-        with recording as recorded:
-            for _ in range(TRACED):
-                next(work)
-            waited(self.device)
-        if recorded is not None:
-            with replacing(path) as temporary:
-                recorded.export_chrome_trace(str(temporary))
-
-    def _real(self) -> _Batches:
-        for epoch in itertools.count():
-            steps = self.trainer.plan(epoch)
-            with closing(self.trainer.micro_batches(steps)) as batches:
-                yield from zip(steps, batches, strict=True)
-
-    def _cached(self) -> Iterator[tuple[Step, list[Batch]]]:
-        """Return an endless cycle over a few steps, read once; several, because sizes vary."""
-        steps = self.trainer.plan(0)[:8]
-        batches = list(self.trainer.micro_batches(steps))
-        return itertools.cycle(list(zip(steps, batches, strict=True)))
-
-    def _trained(self, batches: Iterator[tuple[Step, list[Batch]]]) -> Iterator[Step]:
-        for step, pieces in batches:
-            self.trainer.train_step(step, pieces)
-            yield step
-
-    def _marked(self, batches: Iterator[tuple[Step, list[Batch]]]) -> Iterator[Step]:
-        while True:
-            yield self.trainer.marked_step(batches)
-
-    def _time_left(self, begin: float) -> bool:
-        left = torch.tensor([self.seconds - (time.perf_counter() - begin)])
-        if self.world.size > 1:
-            left = self.world.sum(left.to(self.device)).cpu()
-        return float(left) > 0
-
-    def _check_stop(self) -> None:
-        asked = self.world.sum(torch.tensor([float(self.should_stop())], device=self.device))
-        if float(asked):
+    Returns their number and graphs, and their wall time averaged over ranks [s].
+    """
+    world, device = trainer.world, trainer.device
+    trainer.moments.clear()
+    number, at_once, graphs, total = 0, 1, 0, 0.0
+    while True:
+        begin = time.perf_counter()
+        graphs += _take(at_once, steps, device)
+        mine = [time.perf_counter() - begin, float(should_stop())]
+        seconds, asked = world.sum(torch.tensor(mine, dtype=torch.float64, device=device)).tolist()
+        number, total = number + at_once, total + seconds / world.size
+        if asked:
             raise Stopped("asked to stop while it measured")
+        if total >= trainer.spec.profile_seconds:
+            return number, graphs, total
+        # Least time between two questions whether to go on, which are collective [s].
+        if seconds < 0.25 * world.size:
+            at_once *= 2
+
+
+def _trace(trainer: MarkedTrainer, steps: Iterator[Step], path: Path) -> None:
+    """Write a trace of some steps of the first rank; all ranks take the steps."""
+    kind = trainer.device.type
+    activities = {ProfilerActivity.CPU, getattr(ProfilerActivity, kind.upper())}
+    is_first = trainer.world.is_first
+    with torch_profile(activities=activities) if is_first else nullcontext() as recorded:
+        _take(5, steps, trainer.device)
+    if recorded is not None:
+        with replacing(path) as temporary:
+            recorded.export_chrome_trace(str(temporary))
+
+
+class MarkedTrainer(Trainer):
+    """Trainer that records the moments of its steps, without waiting for the device."""
+
+    def __init__(
+        self, spec: SegmentSpec, store: GraphStore, device: torch.device, world: World
+    ) -> None:
+        super().__init__(spec, store, device, world)
+        self.moments: list[list[Moment]] = []
+        """Moments of each step: asked, there, last gradient, exchanged, taken."""
+        self._latest: Tensor | None = None
+        # An event costs a launch, so only the weight that was last in the step before has one.
+        self._last: Tensor | None = None
+        self._gradient: Moment = None
+        self._exchanged: Moment = None
+        for weight in self.parallel.weights:
+            weight.register_post_accumulate_grad_hook(self._complete)  # type: ignore[no-untyped-call]  # torch has no types here
+
+    def marked_step(self, step: Step, batches: Iterator[list[Batch | None]]) -> None:
+        """Take a step on its batches, which are read now, and record its moments."""
+        asked = self._now()
+        pieces = next(batches)
+        there = self._now()
+        self.train_step(step, pieces)
+        self.moments.append([asked, there, self._gradient, self._exchanged, self._now()])
+        self._gradient = self._exchanged = None
+
+    def seconds(self) -> Tensor:
+        """Return times of reading, of computing, and from last gradient to sums [s], [n_steps, 3].
+
+        A step whose last gradient was not recorded gives NaN.
+        """
+        between, rows = self._between, []
+        for asked, there, last, after, end in self.moments:
+            if self.parallel.is_sharded:  # its exchange is elsewhere, and its weights come and go
+                last = after
+            if last is None:
+                rows.append((math.nan,) * 3)
+            else:
+                computing = between(there, last) + between(after, end)
+                rows.append((between(asked, there), computing, between(last, after)))
+        return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
+
+    def _backward(self, step: Step, batch: Batch | None) -> Tensor:
+        loss = super()._backward(step, batch)
+        self._exchanged, self._last = self._now(), self._latest
+        return loss
+
+    def _complete(self, weight: Tensor) -> None:
+        """Record that the gradient of a weight is complete on this rank (hook)."""
+        self._latest = weight
+        if weight is self._last:
+            self._gradient = self._now()
+
+    def _now(self) -> Moment:
+        if self.device.type == "cpu":
+            return time.perf_counter()
+        event = torch.Event(self.device, enable_timing=True)
+        event.record()
+        return event
+
+    def _between(self, begin: Moment, end: Moment) -> float:
+        """Return the time between two moments [s]; an accelerator must have passed both."""
+        if self.device.type == "cpu":
+            return float(end - begin)
+        return float(begin.elapsed_time(end)) / 1e3
+
+
+def parts_of(seconds: Tensor, world: World, device: torch.device) -> Parts:
+    """Return the mean times of a step from the recorded steps of all ranks (collective).
+
+    Parameters
+    ----------
+    seconds
+        This rank's times from :meth:`MarkedTrainer.seconds`, for the same steps on every rank.
+    world
+        Rank of this process and number of ranks.
+    device
+        Device of the tensors in collectives.
+    """
+    ranks = torch.zeros(world.size, *seconds.shape, dtype=torch.float64, device=device)
+    ranks[world.rank] = seconds.to(device)
+    return divided(world.sum(ranks).cpu())
+
+
+def divided(seconds: Tensor) -> Parts:
+    """Compute the mean times of a step from those of each rank and step.
+
+    Parameters
+    ----------
+    seconds
+        Times from :meth:`MarkedTrainer.seconds` of all ranks [s], [n_ranks, n_steps, 3].
+    """
+    known = ~seconds.isnan().any(-1).any(0)
+    reading, computing, exposed = seconds[:, known].unbind(-1)
+    if len(seconds) == 1:
+        return Parts(float(reading.mean()), float((computing + exposed).mean()))
+    exchange = exposed.amin(0)
+    return Parts(
+        float(reading.mean()),
+        float(computing.mean()),
+        float(exchange.mean()),
+        float((exposed - exchange).mean()),
+    )
