@@ -43,11 +43,11 @@ def remarks(config: RunConfig) -> list[str]:
 
 
 def _networks(config: RunConfig) -> Iterator[NetworkConfig]:
-    """Yield the network as written, and with each example value of each parameter.
+    """Yield the network of whole trials, with each example value of each parameter in turn.
 
     Values that do not go with the first values of the other parameters are skipped.
     """
-    yield config.network_with({})
+    yield config.network_with(completed(config.search.space, {}))
     space = config.search.space
     for name, parameter in space.items():
         for value in parameter.examples():

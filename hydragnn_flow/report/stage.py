@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -123,7 +122,7 @@ def stage_of(run_directory: Path) -> Stage:
         results,
         planned,
         size,
-        _member_epochs(values),
+        _integer(values, "ensemble", "epochs"),
         start,
         begun,
         trained,
@@ -197,18 +196,4 @@ def _integer(values: Mapping[str, Any], section: str, key: str) -> int:
     try:
         return int(values[section][key])
     except (KeyError, TypeError, ValueError):
-        return 0
-
-
-def _member_epochs(values: Mapping[str, Any]) -> int:
-    """Epochs of a member in total, each as long as a trial's."""
-    try:
-        members, trials = values["ensemble"].get("budget"), values["search"].get("budget") or {}
-        if not members:
-            return _integer(values, "ensemble", "epochs")
-        (unit,) = (unit for unit, size in members.items() if size is not None)
-        trial = values["network"]["Training"]["num_epoch"]
-        epochs = members[unit] / (1.0 if unit == "epochs" else trials[unit] / trial)
-        return math.ceil(round(float(epochs), 6))
-    except (KeyError, TypeError, ValueError, AttributeError):
         return 0
