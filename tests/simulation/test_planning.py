@@ -173,8 +173,8 @@ def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(rest):
     assert energies(site) == [at_most]
     power = Power(250.0, 12, rest)
     found = [(row[""], row["P50"]) for row in energies(site, power)]
-    known = [("energy of segments [kWh]", "2"), ("energy of nodes, idle included [kWh]", "4")]
-    assert found == known[: 1 + (rest is not None)]
+    expected = [("energy of segments [kWh]", "2"), ("energy of nodes, idle included [kWh]", "4")]
+    assert found == expected[: 1 + (rest is not None)]
     where = {4: TOOK, 8: TOOK}
     known = {"is_calibrated": True, "node_hours": None, "power": power}
     told = [s for s in conclusions([TOOK] * 3, where, site, **known) if "energy" in s]

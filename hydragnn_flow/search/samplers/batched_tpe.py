@@ -58,7 +58,7 @@ class Density(_ParzenEstimator):
     @staticmethod
     def _widths(kernels: Any) -> NDArray[np.float64]:
         least = (kernels.adapted_high - kernels.adapted_low) / NARROWEST
-        return np.maximum(kernels.sigma, least)
+        return np.asarray(np.maximum(kernels.sigma, least))
 
 
 class Liar(Density):
@@ -66,7 +66,8 @@ class Liar(Density):
 
     @staticmethod
     def _widths(kernels: Any) -> NDArray[np.float64]:
-        return np.array([1.0 / NARROWEST, 1.0]) * (kernels.adapted_high - kernels.adapted_low)
+        width = float(kernels.adapted_high - kernels.adapted_low)
+        return np.array([width / NARROWEST, width])
 
 
 class BatchedTPESampler(TPESampler):
@@ -155,8 +156,11 @@ class BatchedTPESampler(TPESampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Sample a parameter at random at the start, later one that no trial had had before."""
-        sampler = self._random_sampler if self._starts else super()
-        return sampler.sample_independent(study, trial, param_name, param_distribution)
+        if self._starts:
+            return self._random_sampler.sample_independent(
+                study, trial, param_name, param_distribution
+            )
+        return super().sample_independent(study, trial, param_name, param_distribution)
 
     def after_trial(
         self,
