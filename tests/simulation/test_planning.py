@@ -169,7 +169,7 @@ def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(rest):
     """Four node-hours at 2.125 kW; or eight GCD-hours at 250 W, and the rest draws 500 W."""
     assert energies(replace(JOBS, node=replace(NODE, watts=None))) == []
     site = replace(JOBS, node=replace(NODE, watts=2125.0))
-    at_most = {"": "energy of the GCDs, at most [kWh]", "P10": "8.5", "P50": "8.5", "P90": "8.5"}
+    at_most = {"": "energy of the GCDs, at most [kWh]", "P10": "8.50", "P50": "8.50", "P90": "8.50"}
     assert energies(site) == [at_most]
     power = Power(250.0, 12, rest)
     found = [(row[""], row["P50"]) for row in energies(site, power)]
