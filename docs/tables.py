@@ -17,7 +17,6 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic.fields import FieldInfo
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.network import (
     Architecture,
     EngineArchitecture,
@@ -30,11 +29,11 @@ from hydragnn_flow.config.objective import ObjectiveSearch
 from hydragnn_flow.config.run import EnsembleConfig, ResourcesConfig
 from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.config.search import (
-    Failures,
     LearningCurve,
     Parameter,
     Patience,
     SearchConfig,
+    TrainingBudget,
 )
 from hydragnn_flow.config.sources import FORMATS, Role, section_class
 from hydragnn_flow.config.start_from import StartConfig
@@ -262,7 +261,6 @@ _TABLES: dict[str, Callable[[], str]] = {
     "budget": lambda: _rows(TrainingBudget),
     "patience": lambda: _rows(Patience),
     "learning_curve": lambda: _rows(LearningCurve),
-    "failures": lambda: _rows(Failures),
     "ensemble": lambda: _rows(EnsembleConfig),
     "resources": lambda: _rows(ResourcesConfig),
     "start_from": lambda: _rows(StartConfig),

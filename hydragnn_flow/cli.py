@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from hydragnn_flow.commands import (
@@ -24,12 +23,15 @@ from hydragnn_flow.commands import (
     sites,
 )
 from hydragnn_flow.commands.console import (
+    Config,
+    Data,
     RunDir,
     Terminal,
     console,
     interruptible,
     say,
     short,
+    show,
     using,
 )
 from hydragnn_flow.errors import CampaignStopped, InputError
@@ -54,10 +56,6 @@ app.add_typer(search.app)
 app.add_typer(select.app)
 app.add_typer(sites.app, name="site")
 
-Config = Annotated[
-    Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
-]
-
 
 def _store_of(path: Path) -> Path:
     with using(path):
@@ -81,10 +79,6 @@ Store = Annotated[
         show_default=False,
         callback=_store_of,
     ),
-]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="Directory of the data files; overrides data.path in CONFIG."),
 ]
 RunDirOption = Annotated[
     # The bracket is escaped: help texts are rich markup.
@@ -202,7 +196,7 @@ def status(
 
     with using(run_dir), sound(run_dir):
         console.print(status_table(run_dir))
-        for line in last_lines(run_dir, _LINES_OF_LOG) if log else ():
+        for line in last_lines(run_dir, 20) if log else ():
             say(line)
 
 
@@ -223,15 +217,22 @@ def store_info(path: Store) -> None:
 
     with using(path), open_foreign(path) as store:
         summary = store_summary(store)
-    table = Table("", "graphs", "atoms", "edges", title=Text(summary["path"]))
-    for name, size in summary["splits"].items():
-        table.add_row(name, *(f"{size[key]:,}" for key in ("graphs", "atoms", "edges")))
-    console.print(table)
-    keys = Table("key", "type", "shape in a graph", "unit")
-    for name, key in summary["keys"].items():
-        shape = Text(f"[{', '.join(map(str, key['shape']))}]")
-        keys.add_row(name, key["dtype"], shape, summary["units"].get(name, ""))
-    console.print(keys)
+    sizes = [
+        {"": name} | {key: f"{size[key]:,}" for key in ("graphs", "atoms", "edges")}
+        for name, size in summary["splits"].items()
+    ]
+    show(sizes, summary["path"])
+    show(
+        [
+            {
+                "key": name,
+                "type": key["dtype"],
+                "shape in a graph": f"[{', '.join(map(str, key['shape']))}]",
+                "unit": summary["units"].get(name, ""),
+            }
+            for name, key in summary["keys"].items()
+        ]
+    )
     of_atoms = bool(summary["elements"])
     per = {"graph": "structure", "node": "atom"} if of_atoms else {"graph": "graph", "node": "node"}
     targets = ", ".join(
@@ -273,7 +274,8 @@ def store_check(path: Store) -> None:
     with using(path):
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         with CampaignView(console) as view:
-            checked = check_store(path, view.step if size > _LONG else None)
+            # Only the check of a GiB takes long enough for a progress bar.
+            checked = check_store(path, view.step if size > 1 << 30 else None)
     graphs = _counted(checked["graphs"], "graph")
     if checked["unverified"]:
         files = _counted(len(checked["unverified"]), "file")
@@ -286,9 +288,6 @@ def store_check(path: Store) -> None:
 
 
 _RUNS = Path("runs")
-_LINES_OF_LOG = 20
-# Size [bytes] of a store whose check takes long enough for a progress bar.
-_LONG = 1 << 30
 
 
 def _in_place(paths: list[str], size: int) -> str:

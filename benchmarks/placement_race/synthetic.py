@@ -257,7 +257,7 @@ def staged(
     context.estimator = foreseen  # type: ignore[assignment]
     for name in ("widest", "_most_batches"):
         setattr(context, name, lambda network: min(widest, site.gcds_of_a_block))
-    workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), CALM, 0, 1e9)
+    workers = SimulatedWorkers(site, clock, foreseen, NoCurves(), CALM, 0)
     return Stage(context, foreseen, workers)
 
 

@@ -62,7 +62,8 @@ class Dispatch(Jobs[SegmentTask]):
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
         self._told_apart = False
-        self._fusing = Fusing(context.config, context.gcd)
+        config = context.config
+        self._fusing = Fusing(config.search, config.resources.fused_members, context.gcd)
 
     def number(self, kind: Kind) -> int:
         """Number of running segments of trials or of members."""

@@ -282,7 +282,7 @@ class MemberPhase:
         if result.status == "out_of_memory":
             config, trial = self.context.config, self.trials[result.number]
             network = config.network_with(trial.parameters)
-            return not takes_more(config.search.failures, network, result.accumulation_steps)
+            return not takes_more(config.resizes, network, result.accumulation_steps)
         return result.status in ("ok", "diverged")
 
     def _member(self, member: int) -> Member:

@@ -281,9 +281,9 @@ class TrialPhase:
             self._succeeded = True
             if self._report(number, rung, self._results[number]) == "goes_on":
                 self._queue(self.search.record(number), rung + 1)
-        elif is_final(config, task.parameters, result):
+        elif is_final(config.resizes, task.spec.network, result):
             self._fail(number, f"{result.status}: {result.reason}")
-        elif times_too_large(config.search.failures, [result]):
+        elif times_too_large(config.resizes, [result]):
             self._queue(self.search.record(number), rung, may_have_begun=True)
         else:
             self._repeat(task.again(result), result)
@@ -364,12 +364,13 @@ class TrialPhase:
 
     def _take_up_trial(self, trial: TrialRecord) -> None:
         history, rung = self._results[trial.number], 0
+        config = self.context.config
         for position, result in enumerate(history, start=1):
             if result.status == "ok" and result.best_val_error is not None:
                 if self._report(trial.number, result.rung, history[:position]) != "goes_on":
                     return
                 rung = result.rung + 1
-            elif is_final(self.context.config, trial.parameters, result):
+            elif is_final(config.resizes, config.network_with(trial.parameters), result):
                 self._fail(trial.number, f"{result.status}: {result.reason}")
                 return
         self._queue(trial, rung, may_have_begun=True)

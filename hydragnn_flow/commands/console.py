@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,6 +90,25 @@ def interruptible(told: str = "stopped; the same command continues from here") -
         raise Stopped(stop.code if isinstance(stop, SystemExit) else 130) from None
 
 
+def show(rows: Sequence[Mapping[str, Any]], title: str = "") -> None:
+    """Print a table.
+
+    Parameters
+    ----------
+    rows
+        Cells by the names of the columns; a missing cell stays empty.
+    title
+        Line above the table.
+    """
+    import pandas as pd
+
+    from hydragnn_flow.report.tables import terminal
+
+    if title:
+        say(title)
+    console.print(terminal(pd.DataFrame(list(rows)).fillna("")))
+
+
 def _existing(run_dir: Path) -> Path:
     with using(run_dir):
         if not (run_dir / "run.yaml").is_file():
@@ -99,15 +118,28 @@ def _existing(run_dir: Path) -> Path:
     return run_dir
 
 
-def writable(out: Path | None) -> Path | None:
-    """Refuse a table that could not be written, before anything is computed."""
-    return refuse_unwritable(out, ".csv", ".parquet")
+def writable(
+    *suffixes: str, option: str = "--out"
+) -> Callable[[Path | list[Path] | None], Path | list[Path] | None]:
+    """Return a callback that refuses files that could not be written, before work begins.
+
+    Parameters
+    ----------
+    suffixes
+        Endings that a file may have.
+    option
+        Name of the option for messages.
+    """
+
+    def check(given: Path | list[Path] | None) -> Path | list[Path] | None:
+        for out in given if isinstance(given, list) else [given] if given else []:
+            _check_writable(out, suffixes, option)
+        return given
+
+    return check
 
 
-def refuse_unwritable(out: Path | None, *suffixes: str, option: str = "--out") -> Path | None:
-    """Refuse a file that could not be written or has none of the given suffixes."""
-    if out is None:
-        return out
+def _check_writable(out: Path, suffixes: Sequence[str], option: str) -> None:
     if out.suffix not in suffixes:
         raise InputError(f"{option} {out}: must end in {' or '.join(suffixes)}")
     with using(out):
@@ -119,7 +151,6 @@ def refuse_unwritable(out: Path | None, *suffixes: str, option: str = "--out") -
             raise InputError(
                 f"{option} {out}: nothing may be written in {out.parent}; choose another"
             )
-    return out
 
 
 def _finished(run_dir: Path) -> Path:
@@ -138,6 +169,13 @@ def existing_data(data: Path) -> Path:
     return data
 
 
+Config = Annotated[
+    Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
+]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", help="Directory of the data files; overrides data.path in CONFIG."),
+]
 RunDir = Annotated[
     Path,
     typer.Argument(

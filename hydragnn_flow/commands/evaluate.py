@@ -13,19 +13,15 @@ from hydragnn_flow.commands.console import (
     Without,
     console,
     existing_data,
-    refuse_unwritable,
     say,
     say_without,
     short,
     using,
+    writable,
 )
 from hydragnn_flow.errors import InputError
 
 app = typer.Typer()
-
-
-def _writable(out: Path | None) -> Path | None:
-    return refuse_unwritable(out, ".csv", ".json")
 
 
 def _by_target(given: list[str] | None) -> list[str] | None:
@@ -79,7 +75,7 @@ def evaluate(
             "--out",
             help="Write the measures to a file too (.csv or .json).",
             show_default=False,
-            callback=_writable,
+            callback=writable(".csv", ".json"),
         ),
     ] = None,
     split: Split = None,

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rich.table import Table
-from rich.text import Text
-
-from hydragnn_flow.commands.console import console, interruptible, say, short, using
+from hydragnn_flow.commands.console import interruptible, say, short, show, using
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.execution import Site
-
-_BEST = 5
 
 
 def run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
@@ -29,13 +24,15 @@ def run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
     with interruptible(), using(run_dir):
         records = run_objective(config, site, run_dir)
     objectives = config.search.objectives
-    table = Table("trial", "state")
-    for name in (*objectives, "parameters"):
-        table.add_column(Text(name))
-    for record in [one for one in records if one.value is not None][:_BEST]:
+    rows = []
+    for record in [one for one in records if one.value is not None][:5]:
         values = record.values or (record.value,)
         told = ["" if value is None else f"{value:.4g}" for value in values]
         chosen = ", ".join(f"{name} = {value}" for name, value in record.parameters.items())
-        table.add_row(str(record.number), record.state, *told, Text(chosen))
-    console.print(table)
+        rows.append(
+            {"trial": record.number, "state": record.state}
+            | dict(zip(objectives, told, strict=False))
+            | {"parameters": chosen}
+        )
+    show(rows)
     say(f"trials  {short(run_dir)}/{TABLE}")

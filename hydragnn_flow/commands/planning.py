@@ -8,23 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hydragnn_flow.commands import sites
-from hydragnn_flow.commands.console import console, say, short, using
+from hydragnn_flow.commands.console import Config, Data, console, say, short, show, using
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
-    from hydragnn_flow.config import RunConfig
     from hydragnn_flow.execution import Site
     from hydragnn_flow.simulation import Conditions
 
 app = typer.Typer()
 
-Config = Annotated[
-    Path, typer.Argument(help="Run configuration (YAML).", metavar="CONFIG", show_default=False)
-]
-Data = Annotated[
-    Path | None,
-    typer.Option("--data", help="Directory of the data files; overrides data.path in CONFIG."),
-]
 Store = Annotated[
     Path | None,
     typer.Option(
@@ -82,11 +74,15 @@ def simulate(
     `trials` and `report` read the resulting run directory. To find out how many node-hours to apply
     for, use `plan`.
     """
-    from hydragnn_flow.commands.planned_tables import simulated_table
+    from hydragnn_flow.campaign import load_config
+    from hydragnn_flow.commands.planned_tables import machine as named
+    from hydragnn_flow.commands.planned_tables import simulated_rows
     from hydragnn_flow.report.progress import CampaignView
     from hydragnn_flow.simulation import simulate as run
 
-    loaded, machine = _loaded(config, site, data, options)
+    loaded = load_config(config, data=data)
+    loaded.data.check_files()
+    machine = _machine(site, options)
     path = run_dir or Path("runs") / f"{loaded.name}-simulated"
     with using(path, data, store, recorded), CampaignView(console) as view:
         found = run(
@@ -96,10 +92,10 @@ def simulate(
             view,
             conditions=_conditions(machine, queue_wait, losses),
             seed=seed,
-            store=_store(store, loaded),
+            store=_store(store, loaded.name),
             recorded=recorded,
         )
-    console.print(simulated_table(found, machine))
+    show(simulated_rows(found), f"Simulated on {named(machine)}")
     say(f"simulated run  {short(path)}; nothing was trained")
 
 
@@ -136,42 +132,43 @@ def plan(
     """
     import tempfile
 
+    from hydragnn_flow.campaign import load_config
     from hydragnn_flow.campaign.setup.stores import checked_store
     from hydragnn_flow.commands.planned_tables import (
         conclusions,
-        nodes_table,
-        plan_table,
-        survey_table,
+        nodes_rows,
+        plan_rows,
+        planned,
+        survey_rows,
     )
     from hydragnn_flow.report.progress import CampaignView
     from hydragnn_flow.simulation import Planner, misfits
 
-    loaded, machine = _loaded(config, site, data, options)
+    loaded = load_config(config, data=data)
+    loaded.data.check_files()
+    machine = _machine(site, options)
     with (
         using(data, store),
         tempfile.TemporaryDirectory() as folder,
         CampaignView(console) as view,
     ):
-        path = _store(store, loaded) or Path(folder) / "store.gs"
+        path = _store(store, loaded.name) or Path(folder) / "store.gs"
         with checked_store(loaded, path, view) as opened:
             planner = Planner(
                 loaded, machine, opened, _conditions(machine, queue_wait, losses), seed
             )
             found = planner.survey(view)
-            console.print(survey_table(found))
+            fit = sum(not one.reason for one in found)
+            drawn_from = "configurations drawn from the search space fit"
+            show(survey_rows(found), f"{fit} of {len(found)} {drawn_from}")
             for sentence in misfits(loaded.search.space, found):
                 say(sentence)
             drawn, on_nodes = planner.simulate(view, draws)
-    console.print(plan_table(drawn, machine, loaded, planner.power))
-    console.print(nodes_table(on_nodes))
-    for sentence in conclusions(
-        drawn,
-        on_nodes,
-        machine,
-        is_calibrated=planner.is_calibrated,
-        node_hours=node_hours,
-        power=planner.power,
-    ):
+    title = planned(loaded.search, loaded.ensemble, draws, machine)
+    show(plan_rows(drawn, machine, planner.power), title)
+    show(nodes_rows(on_nodes), "With other numbers of nodes, as the middle simulation")
+    known: dict[str, Any] = {"is_calibrated": planner.is_calibrated, "power": planner.power}
+    for sentence in conclusions(drawn, on_nodes, machine, node_hours=node_hours, **known):
         say(sentence)
 
 
@@ -186,24 +183,19 @@ def _conditions(site: Site, queue_wait: float, losses: float) -> Conditions:
     )
 
 
-def _loaded(
-    config: Path, site: str, data: Path | None, options: dict[str, Any]
-) -> tuple[RunConfig, Site]:
-    """The campaign, and the machine: an account, which nothing is paid with, need not be given."""
-    from hydragnn_flow.campaign import load_config
+def _machine(site: str, options: dict[str, Any]) -> Site:
+    """Load the machine: an account, which nothing is paid with, need not be given."""
     from hydragnn_flow.execution.site import about_site
 
-    loaded = load_config(config, data=data)
-    loaded.data.check_files()
     if options["account"] is None and Path(site).suffix not in (".yaml", ".yml"):
         options["account"] = about_site(site)[1].account
-    return loaded, sites.load(site, options)
+    return sites.load(site, options)
 
 
-def _store(given: Path | None, config: RunConfig) -> Path | None:
+def _store(given: Path | None, name: str) -> Path | None:
     if given is not None:
         if not (given / "manifest.json").is_file():
             raise InputError(f"--store {given}: is no GraphStore; prepare one or leave it out")
         return given
-    prepared = Path("runs") / config.name / "store.gs"
+    prepared = Path("runs") / name / "store.gs"
     return prepared if prepared.exists() else None

@@ -16,11 +16,11 @@ from hydragnn_flow.commands.console import (
     console,
     existing_data,
     interruptible,
-    refuse_unwritable,
     say,
     say_without,
     short,
     using,
+    writable,
 )
 from hydragnn_flow.errors import InputError
 
@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from hydragnn_flow.execution import Site
 
 app = typer.Typer()
-
-# Time after which a progress bar appears [s]; a shorter one would only flicker.
-_SECONDS_BEFORE_A_BAR = 3.0
-
-
-def _writable(outs: list[Path]) -> list[Path]:
-    for out in outs:
-        refuse_unwritable(out, ".csv", ".parquet", ".extxyz")
-    return outs
 
 
 @app.command()
@@ -62,7 +53,7 @@ def predict(
             "--out",
             help="File to write (.csv, .parquet or .extxyz); may be repeated. In the first two, "
             "targets of atoms go to a second table beside it, NAME_nodes.",
-            callback=_writable,
+            callback=writable(".csv", ".parquet", ".extxyz"),
         ),
     ] = [Path("predictions.csv")],  # noqa: B006  # typer reads it once
     split: Annotated[
@@ -166,7 +157,7 @@ def _here(ensemble: Ensemble, data: Path, paths: list[Path], **asked: Any) -> Wr
     with CampaignView(console) as view:
 
         def progress(done: int, total: int | None) -> None:
-            if total and time.monotonic() > begun + _SECONDS_BEFORE_A_BAR:
+            if total and time.monotonic() > begun + 3.0:  # a shorter bar would only flicker
                 view.step("predict", done, total)
 
         return write_predictions(ensemble, data, paths, progress=progress, **asked)

@@ -12,10 +12,10 @@ from hydragnn_flow.commands.console import (
     RunDir,
     console,
     interruptible,
-    refuse_unwritable,
     say,
     short,
     using,
+    writable,
 )
 from hydragnn_flow.errors import InputError
 
@@ -26,10 +26,6 @@ Trial = Annotated[
     typer.Option("--trial", help="Trial whose network to use, not the configuration's.", min=0),
 ]
 Seconds = Annotated[float, typer.Option("--seconds", help="Seconds to measure.", min=0.1)]
-
-
-def _trace(trace: Path | None) -> Path | None:
-    return refuse_unwritable(trace, ".json", option="--trace")
 
 
 def _widths(words: str) -> list[int]:
@@ -59,7 +55,7 @@ def profile(
         typer.Option(
             "--trace",
             help="Write a Chrome trace (.json) of some steps of the first GCD.",
-            callback=_trace,
+            callback=writable(".json", option="--trace"),
             show_default=False,
         ),
     ] = None,

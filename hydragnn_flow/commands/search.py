@@ -31,7 +31,7 @@ def trials(
             "--out",
             help="Write all trials as a table (.csv or .parquet) instead.",
             show_default=False,
-            callback=writable,
+            callback=writable(".csv", ".parquet"),
         ),
     ] = None,
 ) -> None:

@@ -11,19 +11,15 @@ from hydragnn_flow.commands.console import (
     DataSetName,
     FinishedRun,
     existing_data,
-    refuse_unwritable,
     say,
     short,
     using,
+    writable,
 )
 
 app = typer.Typer()
 
 _SUFFIX = ".extxyz"
-
-
-def _extxyz(out: Path) -> Path | None:
-    return refuse_unwritable(out, _SUFFIX)
 
 
 @app.command()
@@ -41,7 +37,8 @@ def select(
     ],
     n: Annotated[int, typer.Option("-n", help="How many to select.", min=1, show_default=False)],
     out: Annotated[
-        Path, typer.Option("-o", "--out", help="File to write (.extxyz).", callback=_extxyz)
+        Path,
+        typer.Option("-o", "--out", help="File to write (.extxyz).", callback=writable(_SUFFIX)),
     ] = Path(f"selected{_SUFFIX}"),
     data_set: DataSetName = None,
 ) -> None:

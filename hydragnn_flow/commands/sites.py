@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from rich.box import SIMPLE
-from rich.table import Table
 
 from hydragnn_flow.commands.console import console, say, short, using
+from hydragnn_flow.commands.console import show as show_table
 from hydragnn_flow.log import driver_log
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def show(site: _Name, **options: Any) -> None:
     from hydragnn_flow.execution.sites.preview import preview
 
     shown = preview(loaded)
-    console.print(_facts(loaded))
+    show_table(_facts(loaded), f"Site {loaded.name}")
     if shown.note:
         say(shown.note)
     block = shown.block
@@ -135,7 +134,7 @@ def check(
                 *(loaded, directory / "parsl", store, status.update), calibrates=calibrate
             )
         found = faults(loaded, reports, exchanges, calibration)
-        console.print(_report_table(reports))
+        show_table(_rows(reports))
         for one in exchanges:
             if "fault" not in one:
                 say(f"{one['between']} exchange {one['gb_per_s']:.2f} GB/s")
@@ -144,7 +143,7 @@ def check(
         if networks := [one for one in calibration.get("networks", []) if "taken" in one]:
             from hydragnn_flow.campaign.estimates.calibration import learn
 
-            console.print(_calibration_table(learn(loaded, networks)))
+            show_table(_calibrated(learn(loaded, networks)), "A training step [s]")
         for fault in found:
             say(fault)
         if found:
@@ -156,54 +155,43 @@ def check(
     say(f"{loaded.name} is as it should be: nodes {hosts}, GCDs {len(reports)}, torch {torch}")
 
 
-def _facts(site: Site) -> Table:
+def _facts(site: Site) -> list[dict[str, str]]:
     node, gcd = site.node, site.node.gcd
-    table = Table(title=f"Site {site.name}", show_header=False)
-    for name, value in (
-        ("nodes", f"{site.nodes}, in {site.blocks} block(s) of {site.nodes // site.blocks}"),
-        ("batch system", site.scheduler or "none"),
-        ("GCDs of a node", f"{len(node.gcds)} ({node.device}): {', '.join(node.gcds)}"),
-        ("memory of a GCD", f"{gcd.memory_gib:.1f} GiB for segments"),
-        ("trials on a GCD", f"at most {gcd.most_segments} side by side"),
-        ("CPU cores of a GCD", str(node.cores_per_gcd)),
-        ("their numbers", "  ".join(node.cores) or "left to the system"),
-        ("network interface", node.interface or "left to the system"),
-        ("scratch of a node", node.scratch or "none"),
-    ):
-        table.add_row(name, value)
-    return table
+    facts = {
+        "nodes": f"{site.nodes}, in {site.blocks} block(s) of {site.nodes // site.blocks}",
+        "batch system": site.scheduler or "none",
+        "GCDs of a node": f"{len(node.gcds)} ({node.device}): {', '.join(node.gcds)}",
+        "memory of a GCD": f"{gcd.memory_gib:.1f} GiB for segments",
+        "trials on a GCD": f"at most {gcd.most_segments} side by side",
+        "CPU cores of a GCD": str(node.cores_per_gcd),
+        "their numbers": "  ".join(node.cores) or "left to the system",
+        "network interface": node.interface or "left to the system",
+        "scratch of a node": node.scratch or "none",
+    }
+    return [{"": name, "as the site says": value} for name, value in facts.items()]
 
 
-def _report_table(reports: list[dict[str, Any]]) -> Table:
-    table = Table(box=SIMPLE)
-    for column in ("node", "GCD", "device", "GiB", "cores", "threads", "start, s"):
-        right = column in ("GiB", "threads", "start, s")
-        table.add_column(column, justify="right" if right else "left", overflow="fold")
-    stores = any(report.get("graphs") is not None for report in reports)
-    addresses = any(report.get("address") for report in reports)
-    if stores:
-        table.add_column("graphs", justify="right")
-    if addresses:
-        table.add_column("address", overflow="fold")
+def _rows(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of the table of what GCDs report; a column that is empty for all is left out."""
+    rows = []
     for report in reports:
+        row: dict[str, Any] = {"node": report["host"], "GCD": report["gcd"]}
         if "fault" in report:
-            table.add_row(report["host"], report["gcd"], "[red]fault, see below[/red]")
+            rows.append(row | {"device": "fault, see below"})
             continue
-        row = [
-            report["host"],
-            report["gcd"],
-            report["device"],
-            f"{report['memory_gib']:.1f}",
-            _ranges(report["cores"]),
-            str(report["threads"]),
-            f"{report['start_seconds']:.1f}",
-        ]
-        if stores:
-            row.append(f"{report['graphs']:,}")
-        if addresses:
-            row.append(report["address"])
-        table.add_row(*row)
-    return table
+        row |= {
+            "device": report["device"],
+            "GiB": f"{report['memory_gib']:.1f}",
+            "cores": _ranges(report["cores"]),
+            "threads": report["threads"],
+            "start, s": f"{report['start_seconds']:.1f}",
+        }
+        if report.get("graphs") is not None:
+            row["graphs"] = f"{report['graphs']:,}"
+        if report.get("address"):
+            row["address"] = report["address"]
+        rows.append(row)
+    return rows
 
 
 def _energy_sentence(reports: list[dict[str, Any]]) -> str:
@@ -214,15 +202,16 @@ def _energy_sentence(reports: list[dict[str, Any]]) -> str:
     return f"what counts energy: {', '.join(words)}"
 
 
-def _calibration_table(networks: Sequence[Calibrated]) -> Table:
-    table = Table(title=r"A training step \[s]", box=SIMPLE)
-    table.add_column("network")
-    for column in ("predicted before", "measured", "predicted after"):
-        table.add_column(column, justify="right")
-    for one in networks:
-        times = (f"{seconds:.3g}" for seconds in (one.before, one.measured, one.after))
-        table.add_row(f"{one.kind}, {one.hidden} features", *times)
-    return table
+def _calibrated(networks: Sequence[Calibrated]) -> list[dict[str, str]]:
+    return [
+        {
+            "network": f"{one.kind}, {one.hidden} features",
+            "predicted before": f"{one.before:.3g}",
+            "measured": f"{one.measured:.3g}",
+            "predicted after": f"{one.after:.3g}",
+        }
+        for one in networks
+    ]
 
 
 def _ranges(cores: list[int]) -> str:

@@ -15,10 +15,6 @@ from hydragnn_flow.errors import InputError
 
 _WHOLE = (int, int | None)
 _NUMBER = (float, float | None)
-# Larger whole numbers are not exact as floats, and no count gets so large.
-_LARGEST = 2**53
-# Number of letters of a key from which a longer one is guessed.
-_TELLING = 4
 # Pydantic's names of the members of unions.
 _TYPES = {"bool", "constrained-int", "tuple[constrained-int, ...]"}
 # Pydantic's words for the types of a YAML or JSON file.
@@ -48,6 +44,8 @@ class Section(BaseModel):
 
     unused: ClassVar[Mapping[str, str]] = {}
     """Keys that are accepted but change nothing, and the reason."""
+    removed: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+    """Keys of earlier versions: the default, which a recorded run may have, and what to write."""
 
     @model_validator(mode="before")
     @classmethod
@@ -65,6 +63,11 @@ def check_keys(section: type[Section], values: Any) -> Any:
     """
     if isinstance(values, dict):
         fields = section.model_fields  # a slow property
+        for key in values.keys() & section.removed.keys():
+            default, instead = section.removed[key]
+            if values[key] not in (None, default):
+                raise ValueError(f"{key} is no longer a key; {instead}")
+        values = {key: value for key, value in values.items() if key not in section.removed}
         for key, value in values.items():
             if key not in fields:
                 raise ValueError(unknown_key(key, fields, section.unused))
@@ -74,7 +77,8 @@ def check_keys(section: type[Section], values: Any) -> Any:
                 raise ValueError(f"{key} must be a whole number, got {value!r}")
             if kind in _NUMBER and isinstance(value, bool):
                 raise ValueError(f"{key} must be a number, got {value!r}")
-            if isinstance(value, int) and abs(value) > _LARGEST:
+            # Larger whole numbers are not exact as floats, and no count gets so large.
+            if isinstance(value, int) and abs(value) > 2**53:
                 raise ValueError(f"{key} is out of range, got {reprlib.repr(value)}")
     return values
 
@@ -95,7 +99,7 @@ def unknown_key(key: object, known: Iterable[str], unused: Mapping[str, str] | N
     names, given = list(known), _bare(str(key))
     # HydraGNN's keys are in several styles: `early_stopping` is most likely `EarlyStopping`.
     near = [name for name in [*names, *unused] if _bare(name) == given]
-    if not near and len(given) >= _TELLING:
+    if not near and len(given) > 3:  # enough to guess a longer one from
         near = [name for name in [*names, *unused] if _bare(name).startswith(given)]
     near = near or difflib.get_close_matches(str(key), [*names, *unused], n=1, cutoff=0.5)
     if not near:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -79,62 +80,56 @@ class DataConfig(Section):
         return split if source is None else split.of(source)
 
     @model_validator(mode="after")
-    def _some_source(self) -> DataConfig:
+    def _fits_together(self) -> DataConfig:
+        for conflict in self._conflicts():
+            raise ValueError(conflict)
+        return self
+
+    def _conflicts(self) -> Iterator[str]:
+        """Yield sentences about sources that cannot be, or do not go together."""
         if (self.source is None) == (self.sources is None):
             both = "both are there" if self.source else "none is there"
-            raise ValueError(
-                f"give source, or sources for several data sets; {both}, so write one of them"
-            )
-        names: set[str] = set()
-        for number, one in enumerate(self.sources or ()):
-            if one.name in names:
-                raise ValueError(
-                    f"sources.{number}: {one.name!r} is the name of two data sets; rename one"
-                )
-            names.add(one.name)
+            yield f"give source, or sources for several data sets; {both}, so write one of them"
+        several = self.sources or ()
+        for number, one in enumerate(several):
+            if any(one.name == other.name for other in several[:number]):
+                yield f"sources.{number}: {one.name!r} is the name of two data sets; rename one"
             try:
                 _split_of(one, self.split)
             except ValueError as error:
-                raise ValueError(f"sources.{number} ({one.name}): split.{error}") from None
-        _check_targets(self.sources or ())
-        _check_graph_attr(self.sources or ())
+                yield f"sources.{number} ({one.name}): split.{error}"
+        yield from _different_targets(several)
+        yield from _different_graph_attr(several)
         if self.in_place:
-            self._check_in_place()
-        return self
-
-    @model_validator(mode="after")
-    def _drawn_in_any_order(self) -> DataConfig:
+            yield from self._not_in_place()
         if self.sampling != "proportional" and self.mode == "stream":
-            raise ValueError(
+            yield (
                 "sampling: a stream is read block by block, as the structures come; write mode: "
                 "random, or remove sampling"
             )
         if self.sources is not None and isinstance(self.sampling, dict):
-            names = {one.name for one in self.sources}
-            for name in self.sampling:
-                if name not in names:
-                    raise ValueError(
-                        f"sampling.{name}: no data set of sources has this name"
-                        f"{did_you_mean(name, names) or '; correct it or remove it'}"
-                    )
+            names = {one.name for one in several}
+            for name in sorted(self.sampling.keys() - names):
+                hint = did_you_mean(name, names) or "; correct it or remove it"
+                yield f"sampling.{name}: no data set of sources has this name{hint}"
             if missing := sorted(names - self.sampling.keys()):
-                raise ValueError(f"sampling: {missing[0]} has no weight; give it one")
-        return self
+                yield f"sampling: {missing[0]} has no weight; give it one"
 
-    def _check_in_place(self) -> None:
+    def _not_in_place(self) -> Iterator[str]:
+        """Yield why training cannot read the files where they are."""
         for number, one in enumerate(self.data_sets):
             key = f"sources.{number} ({one.name})" if one.name else "source"
             try:
                 one.source.check_in_place()
             except ValueError as error:
-                raise ValueError(f"in_place: {key}: {error}") from None
+                yield f"in_place: {key}: {error}"
             if one.split is not None and one.split.calibration is not None:
-                raise ValueError(
+                yield (
                     f"in_place: {key}: the splits are those of the files, and split.calibration "
                     "would draw one; remove it, or leave in_place out"
                 )
         if self.dtypes != "hydragnn":
-            raise ValueError(
+            yield (
                 f"in_place: nothing is written that could be {self.dtypes}; remove dtypes, or "
                 "leave in_place out"
             )
@@ -210,8 +205,8 @@ def _of_data_set(error: InputError, number: int, one: DataSet) -> InputError:
     return InputError(str(error).replace("data.source.", f"data.sources.{number}."))
 
 
-def _check_targets(data_sets: tuple[DataSet, ...]) -> None:
-    """Raise an error if data sets differ in their targets or units."""
+def _different_targets(data_sets: tuple[DataSet, ...]) -> Iterator[str]:
+    """Yield in what targets or units data sets differ."""
     known: list[tuple[str, dict[str, TargetConfig | None]]] = []
     for one in data_sets:
         levels = one.source.target_levels
@@ -223,27 +218,28 @@ def _check_targets(data_sets: tuple[DataSet, ...]) -> None:
         if missing := targets.keys() ^ others.keys():
             target = min(missing)
             has, lacks = (name, first) if target in targets else (first, name)
-            raise ValueError(
+            yield (
                 f"sources: {has} has the target {target!r}, and {lacks} has not; one network "
                 f"learns the same targets from all of them, so name it in both or in none"
             )
+            return
         for target, described in targets.items():
             other = others[target]
             if described and other and described.unit != other.unit:
-                raise ValueError(
+                yield (
                     f"sources: {target} is in {other.unit} in {first} and in {described.unit} in "
                     f"{name}; convert one of them"
                 )
 
 
-def _check_graph_attr(data_sets: tuple[DataSet, ...]) -> None:
-    """Raise an error if data sets differ in `graph_attr` or its order."""
+def _different_graph_attr(data_sets: tuple[DataSet, ...]) -> Iterator[str]:
+    """Yield in what `graph_attr`, or in what order of it, data sets differ."""
     named = {one.name: getattr(one.source, "graph_attr", None) for one in data_sets}
-    given = {name: names for name, names in named.items() if names}
-    for name, names in given.items():
-        first, others = next(iter(given.items()))
+    given = [(name, names) for name, names in named.items() if names]
+    for name, names in given[1:]:
+        first, others = given[0]
         if names != others:
-            raise ValueError(
+            yield (
                 f"sources: graph_attr is {', '.join(others)} in {first} and {', '.join(names)} in "
                 f"{name}; name the same numbers in the same order"
             )

@@ -22,7 +22,6 @@ _LIMITS = (SECONDS, "gcd_hours")
 _OF_NETWORKS = (
     "budget",
     "energy_kwh",
-    "failures",
     "keep_checkpoints",
     "learning_curve",
     "validation_samples",
@@ -75,11 +74,9 @@ class ObjectiveSearch(SearchConfig):
     @field_validator("constraints")
     @classmethod
     def _known_limits(cls, constraints: dict[str, float]) -> dict[str, float]:
-        for name in constraints:
-            if name not in _LIMITS:
-                raise ValueError(
-                    f"{name!r} is not measured of a function; known: {', '.join(_LIMITS)}"
-                )
+        if unknown := constraints.keys() - {*_LIMITS}:
+            known = ", ".join(_LIMITS)
+            raise ValueError(f"{min(unknown)!r} is not measured of a function; known: {known}")
         return constraints
 
 

@@ -78,51 +78,32 @@ def _built(key: str, base: str, options: Mapping[str, Any], supplied: Mapping[st
     to every class that takes them; users may not give their ``seed`` and ``space``.
     """
     kind = _found(key, base, options)
-    name, signature = kind.__name__, inspect.signature(kind)
-    takes = {
-        parameter.name: parameter
-        for parameter in signature.parameters.values()
-        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    takes = inspect.signature(kind).parameters
+    given = {
+        name: _argument(f"{key}.{name}", takes.get(name), value, supplied)
+        for name, value in options.items()
+        if name != "type"
     }
-    given = {argument: value for argument, value in options.items() if argument != "type"}
-    for argument, value in given.items():
-        if argument in ("seed", "space") and argument in supplied:
-            raise ValueError(f"{key}.{argument} follows from the run's {argument}; remove it")
-        if argument not in takes:
-            hint = did_you_mean(argument, takes)
-            known = ", ".join(name for name in takes if name not in supplied)
-            hint = hint or f"; it takes {known or 'no options'}"
-            raise ValueError(f"{key}.{argument} is not an option of {name}{hint}")
-        given[argument] = _argument(f"{key}.{argument}", takes[argument], value, supplied)
-    for argument, parameter in takes.items():
-        if parameter.default is inspect.Parameter.empty and argument not in {**supplied, **given}:
-            raise ValueError(f"{key}: {name} needs {argument}; give it beside type")
-    more = {argument: value for argument, value in supplied.items() if argument in takes}
+    if twice := {"seed", "space"} & supplied.keys() & given.keys():
+        raise ValueError(f"{key}.{min(twice)} follows from the run's {min(twice)}; remove it")
     try:
         with warnings.catch_warnings():
             # The user chose class and options by name, so Optuna's warnings of them are noise.
             warnings.simplefilter("ignore")
-            return kind(**{**more, **given})
+            return kind(**{name: supplied[name] for name in supplied if name in takes} | given)
     except Exception as error:
-        raise ValueError(f"{key}: {name} refuses its options: {one_line(error)}") from None
+        raise ValueError(f"{key}: {kind.__name__} refuses its options: {one_line(error)}") from None
 
 
 def _argument(
-    key: str, parameter: inspect.Parameter, value: Any, supplied: Mapping[str, Any]
+    key: str, parameter: inspect.Parameter | None, value: Any, supplied: Mapping[str, Any]
 ) -> Any:
     """Return a plain value unchanged; build an object from a mapping or the name of a class."""
-    annotation = str(parameter.annotation)
+    annotation = "" if parameter is None else str(parameter.annotation)
     base = next((base for base in _HOMES if base in annotation), None)
-    if base is not None and isinstance(value, str):
-        value = {"type": value}
-    if base is not None and isinstance(value, Mapping):
-        return _built(key, base, value, supplied)
-    if "Callable" in annotation and value is not None:
-        raise ValueError(
-            f"{key} takes a function, which YAML cannot hold; write a class of your own and name "
-            f"it as module:Class"
-        )
-    return value
+    if base is None or not isinstance(value, str | Mapping):
+        return value
+    return _built(key, base, {"type": value} if isinstance(value, str) else value, supplied)
 
 
 def _found(key: str, base: str, options: Mapping[str, Any]) -> Any:

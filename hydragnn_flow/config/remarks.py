@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from hydragnn_flow.config.network import NetworkConfig, unused_keys
 from hydragnn_flow.config.network.hydragnn_keys import default_weights
 from hydragnn_flow.config.run import RunConfig
@@ -42,19 +40,20 @@ def remarks(config: RunConfig) -> list[str]:
     return found
 
 
-def _networks(config: RunConfig) -> Iterator[NetworkConfig]:
-    """Yield the network as written, and with each example value of each parameter.
+def _networks(config: RunConfig) -> list[NetworkConfig]:
+    """Return the network of whole trials, with each example value of each parameter in turn.
 
     Values that do not go with the first values of the other parameters are skipped.
     """
-    yield config.network_with({})
     space = config.search.space
-    for name, parameter in space.items():
-        for value in parameter.examples():
-            try:
-                yield config.network_with(completed(space, {name: value}))
-            except InputError:
-                continue
+    found: list[NetworkConfig] = []
+    of_one = ({name: value} for name, domain in space.items() for value in domain.examples())
+    for values in ({}, *of_one):
+        try:
+            found.append(config.network_with(completed(space, values)))
+        except InputError:
+            continue
+    return found or [config.network_with({})]
 
 
 def _meaning_of_batches(network: NetworkConfig) -> str:

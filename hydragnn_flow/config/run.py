@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section, explain
-from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.config.domain import Scalar
 from hydragnn_flow.config.network import (
     NetworkConfig,
     fusing_refusal,
@@ -42,12 +41,9 @@ class EnsembleConfig(Section):
     strategy: Strategy = "greedy"
     """Choice of members by the criterion: the trials that together predict best (``greedy``), the
     best trials (``top``), or the best of each message-passing type."""
-    epochs: int | None = Field(default=None, ge=1)
-    """Total epochs of a member, including those of a trial that it continues. Required unless there
-    is a ``budget``."""
-    budget: TrainingBudget | None = None
-    """Total training length of a member instead of ``epochs``, in the unit of ``search.budget``,
-    rounded up to whole epochs."""
+    epochs: int = Field(ge=1)
+    """Total epochs of a member, each as long as a trial's and including those of a trial that it
+    continues."""
     start: Literal["checkpoint", "scratch"] = "checkpoint"
     """Initial weights of a member: its trial's checkpoint, or new weights (``scratch``). A second
     member of a trial always begins with new ones."""
@@ -65,12 +61,7 @@ class EnsembleConfig(Section):
     """Fraction of true values that the predicted intervals are calibrated to contain. The
     calibrating split needs at least ``coverage / (1 - coverage)`` structures."""
 
-    @model_validator(mode="after")
-    def _trains_for_a_time(self) -> EnsembleConfig:
-        if (self.epochs is None) == (self.budget is None):
-            which = "both are" if self.budget else "neither is"
-            raise ValueError(f"epochs or budget is needed, and {which} given; give one of them")
-        return self
+    removed: ClassVar = {"budget": (None, "write epochs, each as long as a trial's")}
 
 
 # Paths whose values decide whether a network can be trained fused.
@@ -123,149 +114,115 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         base = self.network_with({})
-        if base.Architecture.radius is None:
-            raise ValueError("network: Architecture.radius [Å] is required for the neighbour list")
+        data = self.data.for_network(base)
         if self.start_from is not None:
             self.start_from.check(base, self.search.space)
-        data = self.data.for_network(base)
-        _check_targets(data, base)
-        _check_branches(data, base)
-        self._check_ensemble(base)
-        self._check_budgets(base.Training.num_epoch)
+        for conflict in self._conflicts(base, data):
+            raise ValueError(conflict)
         check_search(self.search, self.network_with, self.resources.gcds)
-        self._check_batches(base)
-        self._check_fused(base)
-        self._check_task_parallel(base)
-        return self.model_copy(update={"data": data, "search": self._search()})
+        return self.model_copy(update={"data": data})
 
-    def _search(self) -> SearchConfig:
-        """Return the search, in which out-of-memory is a result if its remedy is varied."""
-        search = self.search
-        failures, is_given = search.failures, "out_of_memory" in search.failures.model_fields_set
-        divided = self.ensemble is not None and self.resources.batch_per_gcd
-        is_searched = ACCUMULATION in search.space or not search.judges_errors
-        if is_given or divided or not is_searched:
-            return search
-        failures = failures.model_copy(update={"out_of_memory": "record"})
-        return search.model_copy(update={"failures": failures})
+    def _conflicts(self, base: NetworkConfig, data: DataConfig) -> Iterator[str]:
+        """Yield sentences about sections that do not go together."""
+        if base.Architecture.radius is None:
+            yield "network: Architecture.radius [Å] is required for the neighbour list"
+        yield from _wrong_targets(data, base)
+        yield from _wrong_branches(data, base)
+        yield from self._wrong_ensemble(base)
+        yield from self._wrong_resources(base)
 
-    def _check_ensemble(self, base: NetworkConfig) -> None:
-        """Raise an error if the ensemble does not fit the search, or is missing."""
-        ensemble, search = self.ensemble, self.search
-        objectives = " and ".join(search.objectives)
-        if ensemble is None:
-            if search.judges_errors:
-                raise ValueError(
-                    f"ensemble is missing; give it, with the epochs of its members (a search for "
-                    f"throughput, seconds or joules alone has none, this one is for {objectives})"
-                )
-            return
-        if not search.judges_errors:
-            raise ValueError(
+    def _wrong_ensemble(self, base: NetworkConfig) -> Iterator[str]:
+        """Yield why the ensemble or the budget does not fit the search."""
+        ensemble, search, epochs = self.ensemble, self.search, base.Training.num_epoch
+        objectives, budget = " and ".join(search.objectives), search.budget
+        if ensemble is None and search.judges_errors:
+            yield (
+                f"ensemble is missing; give it, with the epochs of its members (a search for "
+                f"throughput, seconds or joules alone has none, this one is for {objectives})"
+            )
+        if ensemble is not None and not search.judges_errors:
+            yield (
                 f"ensemble: members are chosen by their errors, and a search for {objectives} "
                 f"measures none; remove ensemble, or begin search.objectives with {CRITERION}"
             )
-        if ensemble.size > search.trials:
-            raise ValueError(
-                f"ensemble.size = {ensemble.size} is more than search.trials = "
-                f"{search.trials}; lower the one or raise the other"
+        if ensemble is not None and ensemble.size > search.trials:
+            yield (
+                f"ensemble.size = {ensemble.size} is more than search.trials = {search.trials}; "
+                f"lower the one or raise the other"
             )
-        if ensemble.aggregation == "median" and base.Architecture.enable_interatomic_potential:
-            raise ValueError(
+        if ensemble is not None and ensemble.epochs < epochs:
+            yield (
+                f"ensemble.epochs = {ensemble.epochs} is less than the trials' "
+                f"Training.num_epoch = {epochs}; raise it"
+            )
+        potential = base.Architecture.enable_interatomic_potential
+        if ensemble is not None and ensemble.aggregation == "median" and potential:
+            yield (
                 "ensemble.aggregation = median: forces would not be the gradient of the energy; "
                 "write auto, weighted or uniform"
             )
-
-    def _check_budgets(self, num_epoch: int) -> None:
-        """Raise an error for budgets that leave an epoch, a member or a measurement too little."""
-        trials = self.search.budget
-        steps = None if trials is None else trials.steps
-        if not self.search.judges_errors and steps is not None and steps <= WARM_UP_STEPS:
-            raise ValueError(
-                f"search.budget.steps = {steps}: the first {WARM_UP_STEPS} steps of a trial are "
-                f"not measured; give more, as {4 * WARM_UP_STEPS}"
-            )
-        if trials is not None and trials.unit in ("steps", "samples") and trials.size < num_epoch:
-            raise ValueError(
-                f"search.budget.{trials.unit} = {trials.size:g} cannot be divided into the "
-                f"Training.num_epoch = {num_epoch} epochs of a trial; lower num_epoch"
-            )
-        if self.ensemble is None:
+        if budget is None or budget.unit == "seconds":
             return
-        members = self.ensemble.budget
-        unit = trials.unit if trials is not None else "epochs"
-        if members is not None and members.unit != unit:
-            raise ValueError(
-                f"ensemble.budget is in {members.unit}, but that of trials is in {unit}; write "
-                f"ensemble.budget.{unit}, or ensemble.epochs instead"
+        if not search.judges_errors and budget.steps and budget.steps <= WARM_UP_STEPS:
+            yield (
+                f"search.budget.steps = {budget.steps}: the first {WARM_UP_STEPS} steps of a trial "
+                f"are not measured; give more, as {4 * WARM_UP_STEPS}"
             )
-        if self.member_epochs < num_epoch:
-            key, is_of = "ensemble.epochs", "the trials' Training.num_epoch"
-            mine, theirs = float(self.member_epochs), float(num_epoch)
-            if members is not None and trials is not None:
-                key, is_of = f"ensemble.budget.{unit}", f"search.budget.{unit}"
-                mine, theirs = members.size, trials.size
-            raise ValueError(f"{key} = {mine:g} is less than {is_of} = {theirs:g}; raise it")
+        if budget.size < epochs:
+            yield (
+                f"search.budget.{budget.unit} = {budget.size:g} cannot be divided into the "
+                f"Training.num_epoch = {epochs} epochs of a trial; lower num_epoch"
+            )
 
-    def _check_batches(self, base: NetworkConfig) -> None:
-        """Raise an error where a member cannot have a batch per GCD, or not continue without."""
-        if not self.resources.batch_per_gcd:
-            return
-        if self.data.mode == "stream":
-            raise ValueError(
+    def _wrong_resources(self, base: NetworkConfig) -> Iterator[str]:
+        """Yield why trials or members cannot use GCDs as the configuration says."""
+        streamed, training = self.data.mode == "stream", base.Training
+        if self.resources.batch_per_gcd and streamed:
+            yield (
                 "resources.batch_per_gcd: with data.mode = stream every member has one GCD; write "
                 "data.mode: random, or remove batch_per_gcd"
             )
-        if self.ensemble is None:
-            return
         # A member that continues on fewer GCDs computes the rest of its epoch in micro-batches.
-        key = "Training.loss_function_type"
-        varied = self.search.space.get(key)
-        if "rmse" in (base.Training.loss_function_type, *(varied.examples() if varied else ())):
-            raise ValueError(
-                f"resources.batch_per_gcd: {key} = 'rmse' takes the root over a whole step, so a "
+        loss = "Training.loss_function_type"
+        divides = self.resources.batch_per_gcd and self.ensemble is not None
+        if divides and "rmse" in self._values_of(loss, training.loss_function_type):
+            yield (
+                f"resources.batch_per_gcd: {loss} = 'rmse' takes the root over a whole step, so a "
                 f"member could not go on over fewer GCDs; write 'mse' or remove batch_per_gcd"
             )
-        if (treatment := self.search.failures.out_of_memory) != "resize":
-            raise ValueError(
-                f"resources.batch_per_gcd: a batch that is too large for a GCD has to be divided, "
-                f"which search.failures.out_of_memory = {treatment} forbids; write resize or "
-                f"remove batch_per_gcd"
-            )
-
-    def _check_fused(self, base: NetworkConfig) -> None:
-        """Raise an error for fused members if no network of the search can be fused."""
-        if self.resources.fused_members == 1:
-            return
-        reason = fusing_refusal(base)
-        if self.data.mode == "stream":
-            reason = "trainings on a store that is streamed (data.mode) cannot be fused"
-        elif self.search.budget is not None and self.search.budget.unit == "seconds":
-            reason = "epochs that end by time (search.budget.seconds) cannot be fused"
-        elif self.search.times_steps:
-            reason = "trials whose speed is an objective (search.objectives) cannot be fused"
-        elif any(path in self.search.space for path in _DECIDE_FUSING):
-            return  # other networks of the search may be fusable
-        if reason:
-            raise ValueError(f"resources.fused_members: {reason}; remove it")
-
-    def _check_task_parallel(self, base: NetworkConfig) -> None:
-        """Raise an error for task parallelism with one branch or with streamed data."""
+        if self.resources.fused_members > 1 and (reason := self._not_fusable(base)):
+            yield f"resources.fused_members: {reason}; remove it"
         key = "Training.task_parallel"
-        varied = self.search.space.get(key)
-        if True not in (base.Training.task_parallel, *(varied.examples() if varied else ())):
+        if True not in self._values_of(key, training.task_parallel):
             return
         if base.branches < 2:
-            raise ValueError(
+            yield (
                 f"network: {key} divides the heads of several data sets among GCDs, and "
                 f"Architecture.output_heads has one branch; remove it"
             )
-        if self.data.mode == "stream":
-            raise ValueError(
+        if streamed:
+            yield (
                 f"network: {key} lets each GCD compute the graphs of its data sets, and with "
                 f"data.mode = stream each reads blocks of all; write data.mode: random, or remove "
                 f"it"
             )
+
+    def _values_of(self, path: str, value: Scalar) -> tuple[Scalar, ...]:
+        """Return the value of a key of the network, and those that the search gives it."""
+        varied = self.search.space.get(path)
+        return (value, *(varied.examples() if varied else ()))
+
+    def _not_fusable(self, base: NetworkConfig) -> str:
+        """Return why no network of the search can be trained fused; empty if one can."""
+        if self.data.mode == "stream":
+            return "trainings on a store that is streamed (data.mode) cannot be fused"
+        if self.search.budget is not None and self.search.budget.unit == "seconds":
+            return "epochs that end by time (search.budget.seconds) cannot be fused"
+        if self.search.times_steps:
+            return "trials whose speed is an objective (search.objectives) cannot be fused"
+        if any(path in self.search.space for path in _DECIDE_FUSING):
+            return ""  # other networks of the search may be fusable
+        return fusing_refusal(base)
 
     def network_with(self, parameters: Mapping[str, Any]) -> NetworkConfig:
         """Return the validated network with some dotted paths set.
@@ -280,14 +237,12 @@ class RunConfig(Section):
     def network_values(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Return HydraGNN's JSON with some dotted paths into its `NeuralNetwork` section set.
 
-        See :func:`~hydragnn_flow.config.paths.set_path` for paths. `Resources` paths do not belong
-        to a network and are skipped. Heads that are described once are repeated for the branch of
-        each data set.
+        See :func:`~hydragnn_flow.config.trial_network.set_path` for paths. `Resources` paths do not
+        belong to a network and are skipped. Heads that are described once are repeated for the
+        branch of each data set.
         """
-        budget = self.search.budget
-        epochs = None if budget is None else budget.epochs
-        if self.divided_budget is not None and not self.search.judges_errors:
-            epochs = 1  # trials are only compared at the end
+        # Trials that are judged by their speed alone are only compared at the end.
+        epochs = 1 if self.divided_budget and not self.search.judges_errors else None
         return network_of_trial(self.network, parameters, self.data.branch_names, epochs)
 
     @property
@@ -337,20 +292,23 @@ class RunConfig(Section):
     @property
     def member_epochs(self) -> int:
         """Total epochs of a member, each as long as a trial's."""
-        members, trials = self.members.budget, self.search.budget
-        if members is None:
-            return int(self.members.epochs or 0)
-        if trials is None or members.epochs is not None:
-            return int(members.size)
-        return math.ceil(round(members.size * self.num_epoch / trials.size, 6))
+        return self.members.epochs
 
     @property
     def divided_budget(self) -> tuple[str, float] | None:
         """Unit and size of the budget that a trial's epochs divide; None if they are passes."""
         budget = self.search.budget
-        if budget is None or budget.unit == "epochs":
-            return None
-        return budget.unit, budget.size
+        return None if budget is None else (budget.unit, budget.size)
+
+    @property
+    def resizes(self) -> bool:
+        """True if a segment without memory continues with more micro-batches.
+
+        Otherwise lack of memory is a result of the trial: where the search varies the
+        micro-batches, or is for speed.
+        """
+        divided = self.ensemble is not None and self.resources.batch_per_gcd
+        return divided or (ACCUMULATION not in self.search.space and self.search.judges_errors)
 
     @property
     def rungs(self) -> tuple[int, ...]:
@@ -365,8 +323,8 @@ def is_file_name(name: str) -> str:
     return name
 
 
-def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
-    """Raise an error if the data lack outputs of the network, where targets are configured."""
+def _wrong_targets(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
+    """Yield outputs of the network that the data lack, where targets are configured."""
     architecture, asked = network.Architecture, network.Variables_of_interest
     targets = data.target_levels
     if targets is None:
@@ -382,28 +340,28 @@ def _check_targets(data: DataConfig, network: NetworkConfig) -> None:
         outputs = [(*output, key) for output in zip(asked.output_names, asked.type, strict=True)]
     for name, level, key in outputs:
         if name not in targets:
-            raise ValueError(
+            yield (
                 f"network: {key} needs a target {name!r}, but those of the data are "
                 f"{', '.join(targets)}; correct the one or the other"
             )
-        if targets[name] not in (None, level):
-            raise ValueError(
+        elif targets[name] not in (None, level):
+            yield (
                 f"network: {key} needs {name!r} by {level}, but in the data it is a target by "
                 f"{targets[name]}; correct the one or the other"
             )
 
 
-def _check_branches(data: DataConfig, network: NetworkConfig) -> None:
-    """Raise an error if the network's branches do not match the data sets."""
+def _wrong_branches(data: DataConfig, network: NetworkConfig) -> Iterator[str]:
+    """Yield why the network's branches do not match the data sets."""
     names = data.branch_names
     if names and network.branches != len(names):
-        raise ValueError(
+        yield (
             f"network: Architecture.output_heads has {network.branches} branches, but data.sources "
             f"has {len(names)} data sets ({', '.join(names)}); describe the heads once for all of "
             f"them, or give a list with a branch for each"
         )
     if unknown := (network.Training.branch_weights or {}).keys() - set(names):
-        raise ValueError(
+        yield (
             f"network: Training.branch_weights names {min(unknown)!r}, but the data sets of "
             f"data.sources are {', '.join(names) or 'not there'}; correct the name"
         )

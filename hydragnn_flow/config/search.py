@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.budget import TrainingBudget
 from hydragnn_flow.config.domain import Parameter, Scalar, check_conditions, did_you_mean
 from hydragnn_flow.config.optuna_classes import build_pruner, build_sampler
 from hydragnn_flow.config.samplers import SAMPLERS
 
-__all__ = ["Failures", "LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
+__all__ = ["LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
 
 if TYPE_CHECKING:
     SamplerName = str
@@ -43,14 +43,56 @@ def direction_of(objective: str) -> Direction:
     return "maximize" if objective in MAXIMISED else "minimize"
 
 
+Unit = Literal["steps", "samples", "seconds"]
+
+
+class TrainingBudget(Section):
+    """`search.budget`: length of a trial that no rung ends, given by one of the keys.
+
+    The budget is divided evenly into the ``Training.num_epoch`` epochs of a trial. A trial is
+    validated at the end of each epoch, and rungs lie at some of them. An epoch continues in the
+    shuffled training split where the previous one ended.
+    """
+
+    steps: int | None = Field(default=None, ge=1)
+    """Number of optimiser steps."""
+    samples: int | None = Field(default=None, ge=1)
+    """Number of structures trained on, repetitions included."""
+    seconds: float | None = Field(default=None, gt=0)
+    """Time of training steps, summed over GCDs [s], without start-up, validation and checkpoints.
+    Results depend on the machine and its load."""
+
+    removed: ClassVar = {
+        "epochs": (None, "write Training.num_epoch in the network instead of the budget")
+    }
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> TrainingBudget:
+        if len(given := self.model_dump(exclude_none=True)) != 1:
+            what = f"has {' and '.join(given)}" if given else "has none of them"
+            raise ValueError(f"{what}; give one of steps, samples and seconds")
+        return self
+
+    @property
+    def unit(self) -> Unit:
+        """Key that is given, the unit of :attr:`size`."""
+        units: tuple[Unit, ...] = get_args(Unit)
+        return next(unit for unit in units if getattr(self, unit) is not None)
+
+    @property
+    def size(self) -> float:
+        """Value of the key that is given."""
+        return float(getattr(self, self.unit))
+
+
 class Patience(Section):
     """`search.patience`: early stopping of trials that no longer improve."""
 
     epochs: int = Field(ge=1)
-    """Epochs without improvement before a trial stops."""
-    min_delta: float = Field(default=0.0, ge=0)
-    """Smallest decrease of the criterion (of ``val_loss``, if that is the first objective) that
-    counts as improvement."""
+    """Epochs without a smaller criterion before a trial stops. It is ``val_loss`` if that is the
+    first objective."""
+
+    removed: ClassVar = {"min_delta": (0.0, "any decrease is an improvement; remove it")}
 
 
 class LearningCurve(Section):
@@ -58,24 +100,6 @@ class LearningCurve(Section):
 
     probability: float = Field(default=0.95, gt=0.5, lt=1)
     """Probability at which a trial is stopped: that it would miss the ensemble if fully trained."""
-
-
-class Failures(Section):
-    """`search.failures`: treatment of trials that diverge, run out of memory or are lost.
-
-    ``record`` ends the trial as failed, with the reason. ``retry`` trains its segment again; the
-    trial fails at the third such end without progress, or at the tenth if its node or job was lost.
-    """
-
-    diverged: Literal["record", "retry"] = "record"
-    """Treatment of a loss that is no longer finite."""
-    out_of_memory: Literal["resize", "retry", "record"] = "resize"
-    """Treatment of a segment that runs out of memory. ``resize`` trains it again with twice as many
-    micro-batches. The default is ``record`` if the space varies ``Training.accumulation_steps`` or
-    no objective is a loss or an error."""
-    lost: Literal["retry", "record"] = "retry"
-    """Treatment of a segment that ends in any other way, by an error or a lost worker, node or
-    job."""
 
 
 class SearchConfig(Section):
@@ -110,8 +134,6 @@ class SearchConfig(Section):
     """Rule at the rungs: end trials that are not among the best so far (``stopping``), let them
     wait (``promotion``), ``stopping`` in brackets that begin at different rungs (``hyperband``), or
     no rule."""
-    brackets: int | None = Field(default=None, ge=1)
-    """Number of brackets of ``hyperband``. By default the number of rungs."""
     pruner: dict[str, Any] | None = None
     """Pruner that decides at the rungs instead of the rule: a class of ``optuna.pruners``, or
     ``module:Class``, and its arguments."""
@@ -119,8 +141,6 @@ class SearchConfig(Section):
     """Stop trials that no longer improve, in addition to the rule."""
     learning_curve: LearningCurve | None = None
     """Stop trials whose learning curve is not promising, in addition to the rule."""
-    failures: Failures = Failures()
-    """Treatment of trials that diverge, run out of memory or are lost."""
     keep_checkpoints: Literal["all", "best"] = "all"
     """Checkpoints of ended trials that stay on disk. ``best`` keeps those of possible members: the
     best 64 of each message-passing type (or three times ``ensemble.size``, if that is more)."""
@@ -132,6 +152,14 @@ class SearchConfig(Section):
     chooses the other parameters."""
     space: dict[str, Parameter] = Field(min_length=1)
     """Search space: dotted path into ``NeuralNetwork`` → domain."""
+
+    removed: ClassVar = {
+        "brackets": (None, "there are as many as rungs; remove it"),
+        "failures": (
+            {"diverged": "record", "out_of_memory": "resize", "lost": "retry"},
+            "a trial that diverges fails, a lost one goes on; remove it",
+        ),
+    }
 
     @field_validator("sampler", mode="before")
     @classmethod
@@ -193,26 +221,6 @@ class SearchConfig(Section):
     def _one_rule(self) -> SearchConfig:
         if not isinstance(self.sampler, str):
             build_sampler(self.sampler, self.space, seed=0)
-        if self.brackets is not None and self.rungs != "hyperband":
-            raise ValueError(
-                f"brackets = {self.brackets} belongs to rungs: hyperband, but rungs is "
-                f"{self.rungs!r}; correct one of them"
-            )
-        prunes = self.rungs != "none" or self.patience or self.learning_curve
-        chosen = self.sampler if isinstance(self.sampler, str) else self.sampler["type"]
-        if chosen in ("tpe", "TPESampler") and len(self.objectives) > 1 and prunes:
-            raise ValueError(
-                f"sampler: Optuna's {chosen} cannot learn from pruned trials of several "
-                f"objectives; write batched_tpe, or rungs: none"
-            )
-        if chosen == "CmaEsSampler" and len(self.objectives) > 1:
-            raise ValueError(
-                "sampler: CmaEsSampler knows one objective; write batched_tpe or NSGAIISampler"
-            )
-        if chosen == "CmaEsSampler" and self.constraints:
-            raise ValueError(
-                "sampler: CmaEsSampler ignores constraints; write batched_tpe, or remove them"
-            )
         if self.pruner is not None and self.rungs != "stopping":
             raise ValueError(
                 f"pruner judges at the rungs instead of the rule, but rungs is {self.rungs!r}; "
@@ -239,29 +247,24 @@ class SearchConfig(Section):
     def _trials_can_exist(self) -> SearchConfig:
         check_conditions(self.space)
         for i, values in enumerate(self.enqueue):
-            self._check_enqueued(f"enqueue.{i}", values)
+            for conflict in self._wrong_enqueued(values):
+                raise ValueError(f"enqueue.{i}{conflict}")
         return self
 
-    def _check_enqueued(self, place: str, values: dict[str, Scalar]) -> None:
+    def _wrong_enqueued(self, values: dict[str, Scalar]) -> Iterator[str]:
+        """Yield why no trial can have these values."""
         if not values:
-            raise ValueError(f"{place} names no parameter; give at least one or remove it")
+            yield " names no parameter; give at least one or remove it"
         for name, value in values.items():
             if name not in self.space:
-                raise ValueError(
-                    f"{place} names {name!r}, which is not in space"
-                    f"{did_you_mean(name, self.space) or '; remove it'}"
-                )
+                hint = did_you_mean(name, self.space) or "; remove it"
+                yield f" names {name!r}, which is not in space{hint}"
+                return
             if not self.space[name].contains(value):
-                raise ValueError(
-                    f"{place}: {name} = {value!r} is not in its domain; correct the value or "
-                    f"space.{name}"
-                )
+                yield f": {name} = {value!r} is not in its domain; correct it or space.{name}"
             for other, allowed in self.space[name].when.items():
                 if other in values and values[other] not in allowed:
-                    raise ValueError(
-                        f"{place}: {name} does not exist while {other} = {values[other]!r}; "
-                        f"remove it"
-                    )
+                    yield f": {name} does not exist while {other} = {values[other]!r}; remove it"
 
     @property
     def judges_errors(self) -> bool:

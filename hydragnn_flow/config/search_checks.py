@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from itertools import combinations, product
 from typing import Any
 
@@ -47,7 +46,6 @@ _SECTIONS: dict[str, type[Section]] = {
 # Losses, unlike the errors of single targets, are not comparable across values of these.
 _FIXED_BY_THE_LOSS = (
     "Training.loss_function_type",
-    "Training.huber_delta",
     "Architecture.energy_weight",
     "Architecture.energy_peratom_weight",
     "Architecture.force_weight",
@@ -70,8 +68,8 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
     Raises
     ------
     ValueError
-        If an objective is not an output, there are more brackets than rungs, or the space or a
-        given configuration asks for an impossible network.
+        If an objective is not an output, or the space or a given configuration asks for an
+        impossible network.
     """
     network = network_with({})
     outputs = _outputs(network)
@@ -83,12 +81,6 @@ def check_search(search: SearchConfig, network_with: NetworkWith, gcds: int | st
                 f"search.objectives: {objective!r} asks for an output {target!r}, which the "
                 f"network does not have{hint}"
             )
-    rungs = search.rung_epochs(network.Training.num_epoch)
-    if search.brackets is not None and search.brackets > len(rungs):
-        raise ValueError(
-            f"search.brackets = {search.brackets}, but there are {len(rungs)} rungs, at epochs "
-            f"{', '.join(map(str, rungs))}; lower it"
-        )
     both = {"throughput", "seconds"} <= {*search.objectives}
     if both and not search.judges_errors and GCDS not in search.space:
         raise ValueError(
@@ -125,30 +117,21 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
     Raises
     ------
     ValueError
-        If a parameter must not vary, changes nothing, or makes an impossible network.
+        If a parameter must not vary, or makes an impossible network.
     """
-    useful: set[str] = set()
     for name, parameter in space.items():
         if name.partition(".")[0] == RESOURCES:
             _check_resource(name, parameter)
-            useful.add(name)
             continue
         _check_may_vary(name)
         held = {other: values[0] for other, values in needed(space, name).items()}
-        networks = []
         for value in parameter.examples():
             try:
-                networks.append(_network(space, {**held, name: value}, network_with))
+                _try(space, {**held, name: value}, network_with)
             except InputError as error:
                 raise ValueError(f"search.space.{name}: {error}") from None
-        if _differ(networks) or len(set(parameter.examples())) == 1:
-            useful.add(name)
-    of_network = [name for name in space if name != GCDS]
-    for one, other in combinations(of_network, 2):
-        useful |= _try_pair(space, one, other, network_with)
-    for name in space:
-        if name not in useful:
-            raise ValueError(f"search.space.{name}: changes nothing here; remove it")
+    for one, other in combinations([name for name in space if name != GCDS], 2):
+        _try_pair(space, one, other, network_with)
 
 
 def _check_may_vary(name: str) -> None:
@@ -193,38 +176,30 @@ def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> N
                 raise ValueError(f"network: {sharding.wrong_width(width)}")
 
 
-def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> set[str]:
-    """Try the examples of two parameters together; return those that changed something."""
+def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> None:
+    """Try the examples of two parameters together."""
     conditions = both(needed(space, one), needed(space, other))
-    held = {name: values[0] for name, values in conditions.items() if values}
-    if len(held) < len(conditions):
-        return set()  # never in one trial
-    rows: dict[Scalar, list[NetworkConfig]] = defaultdict(list)
-    columns: dict[Scalar, list[NetworkConfig]] = defaultdict(list)
+    if not all(conditions.values()):
+        return  # never in one trial
+    held = {name: values[0] for name, values in conditions.items()}
     for first, second in product(space[one].examples(), space[other].examples()):
         if first not in conditions.get(one, (first,)):
             continue
         try:
-            network = _network(space, {**held, one: first, other: second}, network_with)
+            _try(space, {**held, one: first, other: second}, network_with)
         except InputError as error:
             raise ValueError(
                 f"search.space: {one} = {first!r} does not go with {other} = {second!r}: {error}"
             ) from None
-        rows[first].append(network)
-        columns[second].append(network)
-    changed = {one} if any(_differ(networks) for networks in columns.values()) else set()
-    return changed | ({other} if any(_differ(networks) for networks in rows.values()) else set())
 
 
-def _network(
-    space: Space, values: Mapping[str, Scalar], network_with: NetworkWith
-) -> NetworkConfig:
-    """Return the network with these values, adding those of other parameters if it needs them."""
+def _try(space: Space, values: Mapping[str, Scalar], network_with: NetworkWith) -> None:
+    """Make the network with these values, adding those of other parameters if it needs them."""
     try:
-        return network_with(values).effective()
+        network_with(values)
     except InputError as error:
         try:
-            return network_with(completed(space, values)).effective()
+            network_with(completed(space, values))
         except InputError:
             raise error from None
 
@@ -269,7 +244,3 @@ def _check_judged_alike(space: Space, network: NetworkConfig) -> None:
                 f"search.space.{name}: trials without a target could not be compared with others "
                 f"by ensemble.criterion; give weights above 0 only"
             )
-
-
-def _differ(networks: Sequence[NetworkConfig]) -> bool:
-    return any(network != networks[0] for network in networks)

@@ -9,8 +9,6 @@ from pydantic import Field
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.sources import SourceSection
 
-_DEFAULT_VAL = 0.1
-
 
 class SplitConfig(Section):
     """Fractions of the training input to set aside, drawn by the run's seed."""
@@ -41,7 +39,7 @@ class SplitConfig(Section):
                 raise ValueError(f"{role} is a set the source gives; remove the fraction")
         split = self
         if "val" not in given and split.val is None:
-            split = split.model_copy(update={"val": _DEFAULT_VAL})
+            split = split.model_copy(update={"val": 0.1})
         if "test" not in given and split.test is None:
             raise ValueError(
                 "test is needed, as the source gives no test set; give a fraction such as 0.1"

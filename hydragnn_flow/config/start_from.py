@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.network import EngineNetwork, NetworkConfig
@@ -30,21 +30,23 @@ OF_HEADS = {"enable_interatomic_potential", "graph_pooling", "output_heads"}
 
 
 class StartConfig(Section):
-    """`start_from`: trained weights that every trial begins with; a path alone names the rest's
-    defaults."""
+    """`start_from`: trained weights that every trial begins with.
+
+    A bare path uses the defaults of the other keys.
+    """
 
     path: Path
-    """Directory of a run or of an exported ensemble, folder of a trial or member, or a checkpoint
-    (``.pt``) in one. With ``network.engine: hydragnn`` a HydraGNN checkpoint (``.pk``) beside its
-    `config.json`."""
-    member: int | None = Field(default=None, ge=0)
-    """Number of the ensemble's member. By default the one with the smallest criterion."""
+    """Directory of a run or of an exported ensemble (its best member), folder of a trial or member,
+    or a checkpoint (``.pt``) in one. With ``network.engine: hydragnn`` a HydraGNN checkpoint
+    (``.pk``) beside its `config.json`."""
     heads: Literal["keep", "new"] = "keep"
     """Initial weights of the heads: the trained ones (``keep``), or random ones (``new``), for
     other targets."""
     freeze: Literal["none", "encoder"] | tuple[str, ...] = "none"
     """Parameters that are not trained: ``encoder`` (embedding and message-passing layers), or a
     list of parameters or modules, such as ``encoder.layers.layers.0``."""
+
+    removed: ClassVar = {"member": (None, "name the folder of the member in path")}
 
     @model_validator(mode="before")
     @classmethod

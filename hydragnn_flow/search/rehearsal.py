@@ -13,12 +13,9 @@ from hydragnn_flow.config.optuna_classes import build_sampler
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.space import suggest
 
-_REHEARSED = 15
-"""Number of trials shown to a sampler: Optuna's samplers are random for the first ten."""
-
 
 def rehearse(config: SearchConfig) -> None:
-    """Let a sampler given by its class propose for an invented history of this search.
+    """Let a sampler of others propose for an invented history of this search.
 
     A sampler that does not support the objectives, constraints or space is rejected before anything
     is trained.
@@ -26,14 +23,14 @@ def rehearse(config: SearchConfig) -> None:
     Parameters
     ----------
     config
-        Configuration of the search; samplers with a short name need no rehearsal.
+        Configuration of the search; those of this package need no rehearsal.
 
     Raises
     ------
     InputError
         If the sampler does not propose a value for every parameter.
     """
-    if isinstance(config.sampler, str):
+    if config.sampler in ("auto", "batched_tpe"):
         return
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     objectives = len(config.objectives)
@@ -44,25 +41,31 @@ def rehearse(config: SearchConfig) -> None:
         suggest(trial, config.space)
         for limit in config.constraints:
             trial.set_constraint(limit, float(number % 3 - 1))
+        value = float(number)
         if number % 5 == 4 and config.rungs != "none":
-            study.tell(trial, state=TrialState.PRUNED)
+            # As Search does it, for several objectives too.
+            study._storage.set_trial_intermediate_value(trial._trial_id, 1, value)
+            values = [value] if objectives == 1 else None
+            study._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED, values)
         else:
-            study.tell(trial, [float(number)] * objectives)
+            study.tell(trial, [value] * objectives)
 
-    for number in range(_REHEARSED):
+    shown = 15  # samplers of Optuna are random for the first ten
+    for number in range(shown):
         run(number)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             study.sampler = build_sampler(config.sampler, config.space, seed=0)
-            run(_REHEARSED)
-            run(_REHEARSED + 1)
+            run(shown)
+            run(shown + 1)
     except Exception as error:  # a user's class may raise anything
         reason = " ".join(str(error).split()) or type(error).__name__
         if isinstance(error, ModuleNotFoundError):
             reason += f"; pip install {error.name}"
+        name = config.sampler if isinstance(config.sampler, str) else config.sampler["type"]
         raise InputError(
-            f"search.sampler: {config.sampler['type']} cannot propose for this search: {reason}"
+            f"search.sampler: {name} cannot propose for this search: {reason}"
         ) from error
     finally:
         getattr(study.sampler, "close", lambda: None)()

@@ -17,8 +17,6 @@ from hydragnn_flow.simulation.clock import VirtualClock
 
 # Time after which an idle batch job is given back [s], as by the real pool.
 _SECONDS_IDLE = 20.0
-# Standard deviation of the logarithm of the time that nodes take to start.
-_OF_STARTS = 0.3
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class Blocks:
 
     def _begin(self, block: _Block) -> None:
         now = block.begun = self._clock.monotonic()
-        spread = np.exp(_OF_STARTS * self._drawn.standard_normal(self._nodes))
+        spread = np.exp(0.3 * self._drawn.standard_normal(self._nodes))
         for number, factor in enumerate(spread.tolist()):
             node = f"{block.name}-node{number}"
             start = now + self._conditions.node_seconds * factor

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,10 +32,6 @@ from hydragnn_flow.simulation.curves import Curves, DrawnCurves
 from hydragnn_flow.simulation.recorded import RecordedCurves, RecordedRun, RecordedTruth
 from hydragnn_flow.simulation.truth import DrawnTruth, EstimatedTruth, Truth
 from hydragnn_flow.simulation.workers import SimulatedWorkers
-
-_ON_VALIDATION = "val."
-# Number of fits of the sampler in a long simulated search.
-_FITS = 100
 
 
 @dataclass(frozen=True)
@@ -110,28 +105,31 @@ def simulate(
         if store is not None:
             directory.store.symlink_to(Path(store).absolute())
         run = None if recorded is None else RecordedRun(Path(recorded))
-        power = measured_power(CostFiles(site).read())
-        watts = simulated_watts(config, site, power) if run is None else run.gcd_watts
-        with checked_store(config, directory.store, view) as data:
-            if run is None:
-                return play(
-                    Stage(config, site, directory, data, view, token, gcd_watts=watts),
-                    lambda context: DrawnTruth(context.estimator, site, seed),
-                    conditions=conditions,
-                    seed=seed,
-                )
+        watts = simulated_watts(config, site, measured_power(CostFiles(site).read()))
+        if run is not None:
+            config = config.model_copy(update={"search": run.searched(config.search)})
+            # Recorded times include noise.
+            conditions = replace(conditions, noise=0.0)
             if (selection := run.selection) is not None:
                 directory.ensemble.mkdir()
                 write_json(directory.ensemble / SELECTION, selection)
+
+        def truth(context: Context) -> Truth:
+            if run is None:
+                return DrawnTruth(context.estimator, site, seed)
+            # Segments that the run lacks follow a cost model that has learned from it.
+            estimator = context.another_estimator()
+            estimator.learn(run.results)
+            other = EstimatedTruth(estimator, seed)
+            return RecordedTruth(run, other, site.node.uncounted_gib)
+
+        with checked_store(config, directory.store, view) as data:
             return play(
-                Stage(run.configured(config), site, directory, data, view, token, gcd_watts=watts),
-                lambda context: RecordedTruth(
-                    run, _expected(context, run, seed), site.node.uncounted_gib
-                ),
-                # Recorded times include noise.
-                conditions=replace(conditions, noise=0.0),
+                Stage(config, site, directory, data, view, token, gcd_watts=watts),
+                truth,
+                conditions=conditions,
                 seed=seed,
-                curves=lambda drawn: RecordedCurves(run, drawn),
+                curves=lambda drawn: drawn if run is None else RecordedCurves(run, drawn),
             )
 
 
@@ -212,6 +210,7 @@ def play(
             works=stage.works,
         )
         judged = [*config.search.objectives, *config.search.constraints]
+        targets = [name.removeprefix("val.") for name in judged if name.startswith("val.")]
         workers = SimulatedWorkers(
             stage.site,
             clock,
@@ -219,12 +218,7 @@ def play(
             curves(DrawnCurves(config.search.space, seed)),
             conditions,
             seed,
-            time.time(),
-            [
-                name.removeprefix(_ON_VALIDATION)
-                for name in judged
-                if name.startswith(_ON_VALIDATION)
-            ],
+            targets,
             stage.gcd_watts,
         )
         members = run_phases(context, lambda: workers)
@@ -234,20 +228,13 @@ def play(
     return summary
 
 
-def _expected(context: Context, run: RecordedRun, seed: int) -> Truth:
-    """Truth for segments that a recorded run lacks: a cost model that learned from the run."""
-    estimator = context.another_estimator()
-    estimator.learn(run.results)
-    return EstimatedTruth(estimator, seed)
-
-
 def _simulable(config: RunConfig, *, keeps_selection: bool) -> RunConfig:
     """Replace settings that need real time or predictions."""
     search, ensemble = config.search, config.ensemble
     if search.sampler in ("auto", "batched_tpe"):
-        # Later fits of a thousand trials hardly differ, so each gives a hundredth of the trials.
-        batch = max(1, search.trials // _FITS)
-        sampler = {"type": "batched_tpe", "batch_size": batch} if batch > 1 else "batched_tpe"
+        # Later fits of a thousand trials hardly differ, so each gives a fiftieth of the trials.
+        batch = max(1, search.trials // 50)
+        sampler = {"type": "batched_tpe", "batch_size": batch}
         search = search.model_copy(update={"sampler": sampler})
     if ensemble is not None and ensemble.strategy == "greedy" and not keeps_selection:
         ensemble = ensemble.model_copy(update={"strategy": "top"})

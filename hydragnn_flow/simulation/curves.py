@@ -17,13 +17,6 @@ from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.simulation.truth import draws
 
-# Error of a trivial predictor, smallest floor, and logarithm of the worst floor over the smallest.
-_FIRST, _FLOOR, _DEPTH = 1.0, 0.05, 3.0
-# Epochs after which errors begin to fall, and the power by which they do.
-_EPOCHS, _POWER = 0.5, 0.8
-# Standard deviations of the logarithms of floors between trials, and of errors between epochs.
-_OF_FLOORS, _OF_EPOCHS = 0.1, 0.03
-
 
 class Curves(Protocol):
     """Validation errors of trials and members."""
@@ -53,10 +46,10 @@ class DrawnCurves:
 
     def errors(self, spec: SegmentSpec) -> list[float]:
         drawn = draws(self._seed, "curve", spec.seed)
-        floor = self._floor(spec.network) * math.exp(_OF_FLOORS * drawn.standard_normal())
+        floor = self._floor(spec.network) * math.exp(0.1 * drawn.standard_normal())
         epochs = np.arange(1, spec.until_epoch + 1)
-        falling = floor + (_FIRST - floor) * (1 + epochs / _EPOCHS) ** -_POWER
-        noise = np.exp(_OF_EPOCHS * drawn.standard_normal(len(epochs)))
+        falling = floor + (1 - floor) * (1 + epochs / 0.5) ** -0.8
+        noise = np.exp(0.03 * drawn.standard_normal(len(epochs)))
         errors: list[float] = (falling * noise).tolist()
         return errors
 
@@ -66,7 +59,7 @@ class DrawnCurves:
             for name, domain in self._space.items()
             if (place := _place(domain, value_at(network, name))) is not None
         )
-        return _FLOOR * math.exp(_DEPTH * bowl)
+        return 0.05 * math.exp(3 * bowl)
 
 
 def value_at(network: NetworkConfig, path: str) -> Any:

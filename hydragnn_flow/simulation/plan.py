@@ -21,12 +21,6 @@ from hydragnn_flow.simulation.campaign import Simulated, Stage, play, simulated_
 from hydragnn_flow.simulation.survey import Configuration, survey
 from hydragnn_flow.simulation.truth import EstimatedTruth
 
-CONFIGURATIONS = 200
-"""Number of configurations in a survey."""
-# Tolerances of the interpolation of costs. A plan adds up thousands of networks, so errors of one
-# matter less than in a campaign, and fewer networks need counting.
-_TOLERANCE, _BEYOND = 0.7, 0.25
-
 
 class Quiet:
     """View that shows how many simulations are done, and nothing of each."""
@@ -79,7 +73,8 @@ class Planner:
         self._config, self._site, self._store = config, site, store
         self._conditions, self._seed = conditions, seed
         self._experience: list[Experience] = CostFiles(site).read()
-        self._works = WorkInterpolation(_TOLERANCE, _BEYOND)
+        # A plan adds up thousands of networks, so errors of one matter less than in a campaign.
+        self._works = WorkInterpolation(0.7, 0.25)
         self.power = measured_power(self._experience)
         """Measured power of GCDs and nodes; None if it was not measured."""
         self._watts = simulated_watts(config, site, self.power)
@@ -90,14 +85,14 @@ class Planner:
         return any(any(one.segments.values()) for one in self._experience)
 
     def survey(self, view: View) -> list[Configuration]:
-        """Draw configurations at random, and estimate the needs of each."""
+        """Draw 200 configurations at random, and estimate the needs of each."""
         with tempfile.TemporaryDirectory() as folder:
             directory = RunDirectory(Path(folder))
             context = Context(
                 *(self._config, self._site, directory, self._store, "", view), works=self._works
             )
             self._recall(context)
-            return survey(context, CONFIGURATIONS, self._seed)
+            return survey(context, 200, self._seed)
 
     def simulate(self, view: View, draws: int) -> tuple[list[Simulated], dict[int, Simulated]]:
         """Simulate the campaign with several systematic errors, and on other numbers of nodes.

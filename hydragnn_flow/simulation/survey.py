@@ -12,15 +12,11 @@ import optuna
 from optuna.samplers import RandomSampler
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.config.domain import Parameter, Scalar
+from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.placement import too_large
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.search.space import suggest
-
-# Number of configurations drawn in a region of the space, none of which fits, before the region is
-# reported.
-_ENOUGH = 3
 
 
 @dataclass(frozen=True)
@@ -106,39 +102,23 @@ def misfits(space: Mapping[str, Parameter], found: Sequence[Configuration]) -> l
     found
         Survey of the space.
     """
-    sentences = []
+    regions: dict[str, list[Configuration]] = {}
     for name, domain in space.items():
+        having = [one for one in found if name in one.parameters]
         if domain.choices is not None:
-            sentences += _choices(name, domain.choices, found)
-        else:
-            sentences += _ends(name, found)
-    return sentences
-
-
-def _choices(name: str, choices: Sequence[Scalar], found: Sequence[Configuration]) -> list[str]:
-    sentences = []
-    for choice in choices:
-        having = [one for one in found if one.parameters.get(name) == choice]
-        if len(having) >= _ENOUGH and all(one.reason for one in having):
-            sentences.append(f"{name} = {choice} fits nowhere: {_commonest(having)}")
-    return sentences
-
-
-def _ends(name: str, found: Sequence[Configuration]) -> list[str]:
-    having = sorted(
-        (one for one in found if name in one.parameters), key=lambda one: one.parameters[name]
-    )
-    fitting = [place for place, one in enumerate(having) if not one.reason]
-    if not fitting:
-        return []
-    low, high = having[: fitting[0]], having[fitting[-1] + 1 :]
-    limits = having[fitting[0]].parameters[name], having[fitting[-1]].parameters[name]
+            for choice in domain.choices:
+                alike = [one for one in having if one.parameters[name] == choice]
+                regions[f"{name} = {choice}"] = alike
+            continue
+        fitting = [one.parameters[name] for one in having if not one.reason]
+        if fitting:
+            low, high = min(fitting), max(fitting)
+            below = [one for one in having if one.parameters[name] < low]
+            above = [one for one in having if one.parameters[name] > high]
+            regions |= {f"{name} < {low:.4g}": below, f"{name} > {high:.4g}": above}
     return [
-        f"{name} {word} {limit:.4g} fits nowhere: {_commonest(end)}"
-        for end, word, limit in ((low, "<", limits[0]), (high, ">", limits[1]))
-        if len(end) >= _ENOUGH
+        f"{region} fits nowhere: {Counter(one.reason for one in of).most_common(1)[0][0]}"
+        for region, of in regions.items()
+        # Fewer than three tell nothing of a region.
+        if len(of) >= 3 and all(one.reason for one in of)
     ]
-
-
-def _commonest(found: Sequence[Configuration]) -> str:
-    return Counter(one.reason for one in found).most_common(1)[0][0]

@@ -14,23 +14,6 @@ from hydragnn_flow.placement import Estimate, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB
 from hydragnn_flow.segment import SegmentSpec, Status
 
-# Standard deviations of the logarithms of a GCD's rates, of the constants of message-passing types
-# and of trials, and of memory. Step times of types differ by up to a factor of two.
-_OF_RATES, _OF_TYPES, _OF_TRIALS, _OF_MEMORY = 0.4, 0.3, 0.12, 0.15
-# Rates at which a GCD exchanges gradients within its node and with others [B/s], and the latency of
-# an exchange [s].
-_WITHIN, _BEYOND, _LATENCY = 5e10, 1e10, 5e-5
-# Time of a forward pass as a fraction of a training step with as many graphs.
-_PREDICTION = 0.4
-_SECONDS_OF_A_CHECKPOINT = 0.1
-# Time in which a trainer process opens the store and builds its network [s].
-_SECONDS_TO_START = {"cpu": 1.0}
-_SECONDS_TO_START_A_GPU = 8.0
-# Standard deviation of the logarithm of one rank's time; ranks wait for the slowest in every step.
-_OF_RANKS = 0.03
-# Ratio of the largest batch to the mean one.
-_LARGEST_BATCH = 1.25
-
 
 @dataclass(frozen=True)
 class Cost:
@@ -49,8 +32,6 @@ class Cost:
     """Peak memory of each GCD, process included [GiB]."""
     graphs_per_step: float = 0.0
     """Mean number of graphs in a step over all ranks; 0 if unknown."""
-    launch_seconds: float = 0.0
-    """Time between launch and start [s]."""
     status: Status = "ok"
     """Status with which it ends, unless its node or batch job interferes."""
 
@@ -89,7 +70,7 @@ class DrawnTruth:
 
     def __init__(self, estimator: Estimator, site: Site, seed: int) -> None:
         self._estimator, self._site, self._seed = estimator, site, seed
-        self._rates = np.exp(_OF_RATES * draws(seed, "rates").standard_normal(3)).tolist()
+        self._rates = np.exp(0.4 * draws(seed, "rates").standard_normal(3)).tolist()
         self._known: dict[tuple[int, int], tuple[Work, int, float, float]] = {}
         self._types: dict[str, float] = {}
 
@@ -106,21 +87,23 @@ class DrawnTruth:
         alone = computing + launching if gcd.launches else max(computing, launching)
         exchange = 0.0
         if width > 1:
-            rate = _WITHIN if rank.nodes == 1 else _BEYOND
-            exchange = work.exchanged_bytes(width) / rate
-            exchange += _LATENCY * math.log2(width)
-        slowest = math.exp(_OF_RANKS * math.sqrt(2 * math.log(width)))
+            rate = 5e10 if rank.nodes == 1 else 1e10  # [B/s]
+            exchange = work.exchanged_bytes(width) / rate + 5e-5 * math.log2(width)
+        # Ranks, whose times differ by some 3 %, wait for the slowest in every step.
+        slowest = math.exp(0.03 * math.sqrt(2 * math.log(width)))
         step = slower * (alone * slowest + exchange)
         if rank.segment.budget is not None and rank.segment.budget[0] == "seconds":
             each = rank.segment.budget[1] / rank.segment.network.Training.num_epoch
             steps = max(1, round(each / (step * width)))
         graphs = self._estimator.graphs_per_step(rank.segment.network, rank.segment.batches)
         evaluated = self._estimator.judged / (graphs * steps)
-        net = work.activation_bytes * _LARGEST_BATCH / (width * micro_batches)
+        # The largest batch has a quarter more graphs than the mean one.
+        net = work.activation_bytes * 1.25 / (width * micro_batches)
         net += COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
         return Cost(
-            start_seconds=_SECONDS_TO_START.get(self._site.node.device, _SECONDS_TO_START_A_GPU),
-            epoch_seconds=step * steps * (1 + _PREDICTION * evaluated) + _SECONDS_OF_A_CHECKPOINT,
+            start_seconds=1.0 if self._site.node.device == "cpu" else 8.0,
+            # A forward pass takes two fifths of a training step, a checkpoint a tenth of a second.
+            epoch_seconds=step * steps * (1 + 0.4 * evaluated) + 0.1,
             step_seconds=step,
             steps=steps,
             busy=1.0 if gcd.launches else min(1.0, computing / alone),
@@ -136,14 +119,15 @@ class DrawnTruth:
             steps = self._estimator.steps_per_epoch(network, spec.batches)
             name = network.kind
             if name not in self._types:
+                # Step times of types differ by up to a factor of two.
                 drawn = draws(self._seed, "type", name).standard_normal()
-                self._types[name] = math.exp(_OF_TYPES * drawn)
+                self._types[name] = math.exp(0.3 * drawn)
             time, memory = draws(self._seed, "trial", spec.seed).standard_normal(2).tolist()
             self._known[key] = (
                 self._estimator.step_work(network, spec.batches),
                 steps,
-                self._types[name] * math.exp(_OF_TRIALS * time),
-                math.exp(_OF_MEMORY * memory),
+                self._types[name] * math.exp(0.12 * time),
+                math.exp(0.15 * memory),
             )
         return self._known[key]
 
@@ -195,17 +179,12 @@ class EstimatedTruth:
             return 1.0
         of_type = draws(self._seed, "type", spec.network.kind).standard_normal()
         own = draws(self._seed, "trial", spec.seed).standard_normal()
-        shares = zip(_SHARES, (self._off, of_type, own), strict=True)
-        return math.exp(deviation(estimate) * sum(share * off for share, off in shares))
-
-
-# Shares of a trial's error that are common to all trials, common to its type, and its own; the
-# squares add up to one. A site that was never measured is off as a whole.
-_SHARES = (math.sqrt(0.5), math.sqrt(0.25), math.sqrt(0.25))
-# 95th percentile of the standard normal distribution.
-_Z95 = 1.645
+        # Half of the variance is common to all trials, because a site that was never measured is
+        # off as a whole, a quarter to those of a type.
+        off = math.sqrt(0.5) * self._off + 0.5 * of_type + 0.5 * own
+        return math.exp(deviation(estimate) * off)
 
 
 def deviation(estimate: Estimate) -> float:
-    """Standard deviation of the logarithm of a segment's time."""
-    return math.log(estimate.high / estimate.seconds) / _Z95
+    """Standard deviation of the logarithm of a segment's time; its upper end is the P95."""
+    return math.log(estimate.high / estimate.seconds) / 1.645

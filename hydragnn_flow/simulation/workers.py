@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
@@ -24,9 +25,6 @@ from hydragnn_flow.simulation.curves import Curves
 from hydragnn_flow.simulation.sharing import Gcds, Job
 from hydragnn_flow.simulation.truth import Cost, Truth, draws
 from hydragnn_flow.training.checkpoints.checkpoint import VERSION, checkpoints
-
-# Time before the end of its batch job at which a segment has written its checkpoint [s].
-_SECONDS_TO_STOP = 10.0
 
 
 @dataclass(eq=False)
@@ -65,8 +63,6 @@ class SimulatedWorkers:
         Properties of the machine other than its speed.
     seed
         Seed of the random numbers.
-    unix_time
-        Unix time at which the clock starts [s].
     targets
         Names of the targets whose errors segments report.
     gcd_watts
@@ -81,12 +77,11 @@ class SimulatedWorkers:
         curves: Curves,
         conditions: Conditions,
         seed: int,
-        unix_time: float,
         targets: Sequence[str] = (),
         gcd_watts: float | None = None,
     ) -> None:
         self._site, self._clock, self._truth, self._curves = site, clock, truth, curves
-        self._conditions, self._unix_time = conditions, unix_time
+        self._conditions, self._unix_time = conditions, time.time()
         self._targets, self._gcd_watts = targets, gcd_watts
         self._drawn = draws(seed, "segments")
         self.gcds = Gcds(clock, conditions.interference)
@@ -144,7 +139,7 @@ class SimulatedWorkers:
             self._on[node][spec.attempt] = sending
         _, rank = sending.ranks[0]
         cost = sending.cost = self._truth.cost(rank)
-        sending.began = now + cost.launch_seconds
+        sending.began = now
         sending.from_epoch = max(spec.after_epoch, self._reached.get((spec.kind, spec.number), 0.0))
         sending.stretch = math.exp(self._conditions.noise * self._drawn.standard_normal())
         spots = [Spot(node, rank.gcd or 0) for node, rank in sending.ranks]
@@ -154,7 +149,7 @@ class SimulatedWorkers:
         )
         epochs = max(0.0, spec.until_epoch - sending.from_epoch)
         training = epochs * cost.epoch_seconds if fits else cost.step_seconds
-        work = cost.launch_seconds + (cost.start_seconds + training) * sending.stretch
+        work = (cost.start_seconds + training) * sending.stretch
         end = partial(self._finish, sending, fits)
         sending.job = Job(spots, work, cost.busy, cost.memory_gib, end)
         self.gcds.begin(sending.job)
@@ -163,9 +158,8 @@ class SimulatedWorkers:
             default=math.inf,
         )
         if left < math.inf:
-            sending.stop = self._clock.at(
-                now + left - _SECONDS_TO_STOP, partial(self._stop, sending)
-            )
+            # Ten seconds before the end of its batch job it has written its checkpoint.
+            sending.stop = self._clock.at(now + left - 10.0, partial(self._stop, sending))
 
     def _finish(self, sending: _Sending, fits: bool) -> None:
         assert sending.cost is not None
@@ -182,7 +176,7 @@ class SimulatedWorkers:
         """End a segment at a checkpoint, with the progress it made."""
         assert sending.cost is not None and sending.job is not None
         cost, spec, done = sending.cost, sending.spec, self.gcds.done(sending.job)
-        started = cost.launch_seconds + cost.start_seconds * sending.stretch
+        started = cost.start_seconds * sending.stretch
         each = cost.epoch_seconds * sending.stretch
         got = max(0.0, done - started) / each if each > 0 else 0.0
         if steps := math.floor(got * cost.steps):
@@ -267,7 +261,7 @@ class SimulatedWorkers:
         errors = self._curves.errors(spec)[:epochs]
         since = self._since.setdefault(name, math.floor(sending.from_epoch))
         best = min(range(since, epochs), key=errors.__getitem__, default=None)
-        slower = outcome.seconds / max(job.done - cost.launch_seconds, 1e-9)
+        slower = outcome.seconds / max(job.done, 1e-9)
         taken = round((reached - sending.from_epoch) * cost.steps)
         each = cost.step_seconds * sending.stretch * slower
         if reached > 0:

@@ -108,13 +108,7 @@ class Trainer:
             whole = model if self._divides else model.to(device)
             begin_with(Path(spec.weights), whole, self.train, self.reading, device, world)
         self.model: nn.Module = model
-        # An epoch that was begun on more GCDs continues with its larger steps, for which this
-        # segment was given too little memory.
-        larger = state is not None and state["progress"].get("batches", 1) > spec.batches
-        accumulates = self.settings.accumulation_steps > 1 or larger
-        self.parallel: Parallel = parallel(
-            model, self.settings, world, device, self.division, accumulates=accumulates
-        )
+        self.parallel: Parallel = parallel(model, self.settings, world, device, self.division)
         self.loss = Loss(network, store.manifest, device)
         self.metrics = Metrics(self.loss.targets, store.manifest, spec.criterion)
         trivial = spec.trivial_errors or trivial_errors(self.train, store.manifest, spec.criterion)

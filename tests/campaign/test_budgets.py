@@ -48,9 +48,9 @@ def really(spec):
 
 
 def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
-    """20 steps in 6 epochs: rungs after 6 and 20 steps; members have 27, so 9 epochs."""
+    """20 steps in 6 epochs: rungs after 6 and 20 steps; members have 9 epochs."""
     budgets = {"budget": {"steps": 20}, "validation_samples": 5}
-    config = configured({"budget": {"steps": 27}}, **budgets)
+    config = configured({"epochs": 9}, **budgets)
     assert (config.rungs, config.member_epochs) == ((2, 6), 9)
     context = started(tmp_path, store, config)
     context.directory.store.symlink_to(store.path)
@@ -82,39 +82,14 @@ def test_a_campaign_in_steps_through_rungs_to_its_members(tmp_path, store):
         assert drawn == round(30 * of_trial.graphs_per_step)
 
 
-def test_a_budget_in_epochs_takes_the_place_of_num_epoch():
-    config = configured({"budget": {"epochs": 12}}, budget={"epochs": 9})
-    assert (config.num_epoch, config.rungs, config.member_epochs) == (9, (2, 6, 9), 12)
-    assert config.divided_budget is None
-    assert configured().rungs == (2, 6)
-
-
-@pytest.mark.parametrize(
-    ("budget", "epochs"), [({"seconds": 90.5}, 10), ({"seconds": 60}, 6), ({"seconds": 60.1}, 7)]
-)
-def test_members_are_trained_in_whole_epochs(budget, epochs):
-    assert configured({"budget": budget}, budget={"seconds": 60}).member_epochs == epochs
-
-
 @pytest.mark.parametrize(
     ("search", "ensemble", "said"),
     [
         ({"budget": {}}, {"epochs": 8}, "has none of them; give one of steps, samples"),
-        ({"budget": {"steps": 9, "epochs": 1}}, {"epochs": 8}, "has steps and epochs; give one"),
+        ({"budget": {"steps": 9, "samples": 9}}, {"epochs": 8}, "has steps and samples; give one"),
         ({"budget": {"steps": 5}}, {"epochs": 8}, r"search\.budget\.steps = 5 cannot be divided"),
         ({"budget": {"samples": 60}}, {"epochs": 5}, r"ensemble\.epochs = 5 is less than the tr"),
-        (
-            {"budget": {"samples": 60}},
-            {"budget": {"samples": 50}},
-            r"ensemble\.budget\.samples = 50 is less than search\.budget\.samples = 60",
-        ),
-        (
-            {"budget": {"steps": 60}},
-            {"budget": {"seconds": 50}},
-            r"in seconds, but that of trials is in steps; write ensemble\.budget\.steps, or",
-        ),
-        ({}, {"budget": {"steps": 500}}, r"that of trials is in epochs"),
-        ({}, {"budget": {"epochs": 8}, "epochs": 8}, "epochs or budget is needed, and both are"),
+        ({}, {"budget": {"steps": 500}, "epochs": 8}, "budget is no longer a key; write epochs"),
         ({"validation_samples": 0}, {"epochs": 8}, "must be auto, all, or a whole number from 1"),
     ],
 )
@@ -134,7 +109,6 @@ def test_budgets_that_cannot_be(search, ensemble, said):
         ({"budget": {"seconds": 60}}, 10_000),
         ({"budget": {"seconds": 60}, "validation_samples": "all"}, 10**6),
         ({"validation_samples": 77}, 77),
-        ({"budget": {"epochs": 3}}, 10**6),
     ],
 )
 def test_judging_costs_no_more_than_training(store, search, judged):

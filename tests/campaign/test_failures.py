@@ -65,16 +65,10 @@ def test_a_lost_node_is_not_charged_to_its_trials(campaign):
 
 
 @pytest.mark.parametrize(
-    ("error", "failures", "reason"),
-    [
-        (ManagerLost, {}, "its node node7 was lost"),
-        # It is not charged, though a loss would be recorded as a failure.
-        (NeverCame, {"lost": "record"}, "node7 took it no more"),
-    ],
+    ("error", "reason"),
+    [(ManagerLost, "its node node7 was lost"), (NeverCame, "node7 took it no more")],
 )
-def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
-    campaign, error, failures, reason
-):
+def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(campaign, error, reason):
     """It is on two nodes, one of which is lost or takes no more work."""
     space = {**CONFIG["search"]["space"], "Resources.gcds": {"choices": [4]}}
     sent: list[SegmentSpec] = []
@@ -85,35 +79,29 @@ def test_a_gang_of_which_a_part_ends_badly_is_called_off_and_sent_again(
             raise error(b"m", "node7")
         return well(spec)
 
-    context = campaign(space=space, failures=failures)
+    context = campaign(space=space)
     context.site = replace(SITE, nodes=2)
     trials, pools = run(context, machine)
     assert {trial.state for trial in trials} <= {"complete", "pruned"}
     assert pools.called_off == [("node1", sent[0].attempt, reason)]
     again = next(spec for spec in sent[3:] if spec.number == sent[0].number)
     assert again.attempt != sent[0].attempt
-    if not failures:
+    if error is ManagerLost:
         first, *_ = context.directory.results()
         assert (first.status, first.reason) == ("lost", reason)
         assert again.may_have_begun and not sent[0].may_have_begun
 
 
-RECORD = {"diverged": "record", "out_of_memory": "record", "lost": "record"}
-
-
 @pytest.mark.parametrize(
-    ("failures", "status", "tries", "reason"),
+    ("status", "tries", "reason"),
     [
-        *((RECORD, status, 1, f"{status}: disk full") for status in (*RECORD, "killed")),
-        ({"diverged": "retry"}, "diverged", MOST_TRIES, "diverged 3 times without getting further"),
-        ({}, "error", MOST_TRIES, "without getting further"),
+        ("diverged", 1, "diverged: disk full"),
+        ("error", MOST_TRIES, "without getting further"),
     ],
 )
-def test_a_trial_has_failed_where_the_configuration_says_so_or_it_never_gets_further(
-    campaign, failures, status, tries, reason
-):
+def test_a_trial_that_diverges_or_never_gets_further_has_failed(campaign, status, tries, reason):
     trials, pools = run(
-        campaign(failures=failures),
+        campaign(),
         lambda spec: badly(spec, status) if spec.number == 2 else well(spec),
     )
     assert trials[2].state == "failed" and reason in trials[2].reason

@@ -21,6 +21,10 @@ ONE_SHAPE: dict[str, Any] = {
 FOUR: dict[str, Any] = {"resources": {"fused_members": 4}}
 
 
+def made(context, gcd):
+    return Fusing(context.config.search, context.config.resources.fused_members, gcd)
+
+
 def groups(pool):
     """Numbers of the segments of each process."""
     return [[spec.number for spec in rank.specs] for rank in pool.ranks]
@@ -51,7 +55,7 @@ def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(ca
         assert len(group) == 1 or len(group) <= 4  # by chance they may be of one
     costs = {**ONE_SHAPE, "objectives": ["val_error", "seconds"]}
     for settings in ({**FOUR, **costs}, ONE_SHAPE):  # and not without the key
-        assert Fusing(campaign(**settings).config, campaign().gcd).trials_at_once == 1
+        assert made(campaign(**settings), campaign().gcd).trials_at_once == 1
 
 
 def members(context, machine):
@@ -119,7 +123,7 @@ def test_no_more_are_put_together_than_fit_the_memory(campaign):
     tasks = [
         replace(task, estimate=replace(task.estimate, memory_gib=1.0)) for task in phase._ready
     ]
-    fusing = Fusing(context.config, replace(context.gcd, memory_gib=2.0))
+    fusing = made(context, replace(context.gcd, memory_gib=2.0))
 
     def sizes(found):
         return [len(task.members) for task in found]
@@ -131,6 +135,6 @@ def test_no_more_are_put_together_than_fit_the_memory(campaign):
     assert bundle.estimate.seconds == pytest.approx(sum(t.estimate.seconds for t in tasks[:2]))
     assert sizes(fusing.together(tasks, 4, 0.5)) == [1] * 4  # a GCD for each
     assert sizes(fusing.together(tasks, 0, 0.5)) == [1] * 4
-    whole = Fusing(context.config, replace(context.gcd, memory_gib=16.0))
+    whole = made(context, replace(context.gcd, memory_gib=16.0))
     assert sizes(whole.together(tasks, 1, 0.5)) == [4]
     assert sizes(whole.together(tasks, 2, 0.5)) == [2, 2]

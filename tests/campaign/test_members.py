@@ -118,12 +118,11 @@ def test_members_of_other_trials_are_refused(campaign):
     def machine(spec):
         return badly(spec) if (spec.kind, spec.number) == ("trial", 0) else well(spec)
 
-    settings = {"failures": {"lost": "retry"}}
-    context = campaign(**settings)
+    context = campaign()
     trials, _ = run(context, machine)
     trained(member_phase(context, sorted(trials, key=best_first())[:MEMBERS]), FakePool(machine))
     context.directory.journal.unlink()
-    context = campaign(**settings)
+    context = campaign()
     trials, _ = run(context, well)
     with pytest.raises(InputError, match=r"member 0 .* than trial 0, .* restore study.journal"):
         member_phase(context, sorted(trials, key=best_first())[:MEMBERS])

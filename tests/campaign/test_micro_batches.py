@@ -158,23 +158,14 @@ def test_a_member_that_runs_out_of_memory_is_taken_in_more_parts(campaign):
 
 
 @pytest.mark.parametrize(
-    ("training", "failures", "steps", "state"),
-    [
-        ({}, "resize", 1, "running"),
-        ({}, "resize", 4, "failed"),
-        ({"loss_function_type": "rmse"}, "resize", 1, "failed"),
-        ({}, "record", 1, "failed"),
-        ({}, "retry", 1, "running"),
-    ],
+    ("training", "steps", "state"),
+    [({}, 1, "running"), ({}, 4, "failed"), ({"loss_function_type": "rmse"}, 1, "failed")],
 )
-def test_every_judge_of_what_did_not_fit_comes_to_the_same(
-    campaign, training, failures, steps, state
-):
+def test_every_judge_of_what_did_not_fit_comes_to_the_same(campaign, training, steps, state):
     """The driver at work, the next one, and who makes the study anew."""
     changes = {
         "training": {"batch_size": 4, **training},
         "space": SPACE_OF_ONE_SIZE,
-        "failures": {"out_of_memory": failures},
     }
     phase = TrialPhase(campaign(**changes))
     trial, directory = phase.search.ask(), phase.context.directory

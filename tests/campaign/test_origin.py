@@ -107,19 +107,17 @@ def test_weights_that_had_begun_with_others_keep_their_statistics(run):
 
 
 @pytest.mark.parametrize(
-    ("path", "member", "words"),
+    ("path", "words"),
     [
-        ("nowhere", None, "nowhere does not exist; correct the path"),
-        (".", 7, "has no member 7; its members are 0, 1"),
-        ("trials/3", 1, "is no ensemble; remove the key"),
-        ("trials", None, "trials has no config.json and is no trial's folder in a run"),
-        ("trials/4/checkpoint.pt", None, "4 nor the files of its run say the network of a trial"),
-        ("trials/5/a.csv", None, "a.csv is no checkpoint"),
-        ("run.yaml", None, "is no checkpoint"),
+        ("nowhere", "nowhere does not exist; correct the path"),
+        ("trials", "trials has no config.json and is no trial's folder in a run"),
+        ("trials/4/checkpoint.pt", "4 nor the files of its run say the network of a trial"),
+        ("trials/5/a.csv", "a.csv is no checkpoint"),
+        ("run.yaml", "is no checkpoint"),
     ],
 )
-def test_what_it_may_not(run, tmp_path, path, member, words):
-    start = {"path": f"earlier/{path}", **({} if member is None else {"member": member})}
+def test_what_it_may_not(run, tmp_path, path, words):
+    start = {"path": f"earlier/{path}"}
     with pytest.raises(InputError, match=rf"run\.yaml: start_from.*{words}"):
         load_config(written(tmp_path, start))
 

@@ -34,8 +34,8 @@ def searched(folder, finish=False, **changes):
     have ended too.
     """
     search = {"trials": 24, "min_epochs": 1, "reduction_factor": 2, "space": SPACE}
-    search |= {"failures": {"diverged": "record", "out_of_memory": "record"}, "sampler": "random"}
-    config = load_config(write_config(folder, search=search | changes))
+    search |= {"sampler": "random"} | changes
+    config = load_config(write_config(folder, search=search))
     directory = RunDirectory(folder / "run")
     directory.record_start(config)
     driver = Driver(directory, config)

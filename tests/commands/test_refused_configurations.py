@@ -11,18 +11,8 @@ from hydragnn_flow.run_directory import RunDirectory
 @pytest.mark.parametrize(
     ("path", "value", "names"),
     [
-        ("serach", {}, ["serach", "search"]),
         ("search/trails", 5, ["trails", "trials"]),
-        ("search/trials", "many", ["search", "trials"]),
-        ("data/source/structures", [1], ["data.source.structures"]),
-        ("search/space", {}, ["search.space"]),
-        ("search/space", {"Architecture.mpnn_type": {"choices": []}}, ["mpnn_type", "choices"]),
-        ("search/space", {"Architecture.hiden_dim": {"int": [1, 2]}}, ["hiden_dim", "hidden_dim"]),
-        ("search/space", {"Architecture.hidden_dim": {"int": [1, "a"]}}, ["hidden_dim"]),
-        ("ensemble/size", 100, ["ensemble.size", "search.trials"]),
         ("network/Architecture/hidden_dim", "wide", ["Architecture", "hidden_dim"]),
-        ("network/Architecture/model_type", "SchNet", ["model_type", "mpnn_type"]),
-        ("network/Variables_of_interest/output_names", ["energy", "x"], ["type"]),
         ("network", "missing.json", ["missing.json"]),
     ],
 )
@@ -30,17 +20,6 @@ def test_configuration(console, monkeypatch, path, value, names):
     file = console.write(changed(path, value))
     where = "missing.json" if value == "missing.json" else "campaign.yaml"
     console.refuses(monkeypatch, "run", file, "--run-dir", console.run, names=[where, *names])
-
-
-@pytest.mark.parametrize("content", ["a: [1", "- 1\n- 2", ""])
-def test_not_a_configuration(console, monkeypatch, content):
-    file = console.folder / "broken.yaml"
-    file.write_text(content)
-    console.refuses(monkeypatch, "run", file, "--run-dir", console.run, names=["broken.yaml"])
-
-
-def test_no_configuration(console, monkeypatch):
-    console.refuses(monkeypatch, "run", console.folder / "no.yaml", names=["no.yaml"])
 
 
 def test_an_output_the_data_do_not_have(console, monkeypatch):

@@ -65,11 +65,7 @@ def test_path_content_section_and_checked_configuration_are_the_same(tmp_path):
     plain = {k: v for k, v in HYDRAGNN["NeuralNetwork"].items() if k != "Profile"}
     assert load_network(plain) == network
     assert load_network(network) is network
-
-
-@pytest.mark.parametrize("key", ["Verbosity", "Dataset", "Visualization"])
-def test_sections_of_hydragnns_drivers_may_be_absent(key):
-    assert load_network({k: v for k, v in HYDRAGNN.items() if k != key}) == load_network(HYDRAGNN)
+    assert load_network({"NeuralNetwork": HYDRAGNN["NeuralNetwork"]}) == network
 
 
 @pytest.mark.parametrize(("place", "key", "value", "reason"), OFF_ONLY)
@@ -205,10 +201,3 @@ def test_keys_that_change_nothing_are_known_by_their_place():
     assert load_network(without) == load_network(HYDRAGNN)
     assert unused_keys(without["NeuralNetwork"]) == {}
     assert unused_keys({"Architecture": 3, "Training": {"Optimizer": []}}) == {}
-
-
-def test_the_misspelt_early_stopping_of_a_file_of_hydragnns_is_accepted():
-    values = copy.deepcopy(HYDRAGNN)
-    section(values, "Training")["early_stopping"] = True
-    assert load_network(values) == load_network(HYDRAGNN)
-    assert "EarlyStopping" in unused_keys(values["NeuralNetwork"])["Training.early_stopping"]

@@ -1,26 +1,116 @@
-"""`resources`: a batch of each GCD, and what it does not go with."""
+"""GCDs of trials and members: searches for the fastest training, batches, fused members."""
+
+import copy
 
 import pytest
+import yaml
+from campaign_cases import CONFIG
+from segment_cases import network_with
 
-from hydragnn_flow.config import load_config
+from hydragnn_flow.config import RunConfig, load_config
 
-LOSS = "Training.loss_function_type"
+MEMBERS = {"size": 2, "epochs": 18}
+GCDS = {"Resources.gcds": {"choices": [1, 2]}}
+PRECISION = {"Training.precision": {"choices": ["fp32", "fp64"]}}
+PARTS = {"Training.accumulation_steps": {"choices": [1, 2]}}
+
+
+@pytest.fixture
+def load(quickstart, write):
+    """A configuration of a search, with changes to it, and its other sections."""
+
+    def loaded(search, ensemble=None, resources=None):
+        values = {key: quickstart[key] for key in ("name", "data", "network")}
+        values["search"] = {"trials": 4, "space": PRECISION, **search}
+        values |= {"ensemble": ensemble} if ensemble else {}
+        values |= {"resources": resources} if resources else {}
+        return load_config(write(values))
+
+    return loaded
+
+
+def test_the_configuration_that_ships(configs):
+    config = load_config(configs / "strategy.yaml")
+    assert config.ensemble is None
+    assert config.search.directions == ("maximize",)
+    assert (config.num_epoch, config.rungs) == (1, (1,)), "nothing is judged on the way"
+    assert not config.resizes
+    lines = (configs / "strategy.yaml").read_text().splitlines()
+    search = yaml.safe_load("\n".join(lines))["search"]
+    assert len(search["space"]) >= 5
+
+
+def test_speed_is_that_of_one_gcd_unless_it_is_said(load):
+    config = load({"objectives": ["throughput", "seconds"], "space": {**PRECISION, **GCDS}})
+    assert config.gcds({"Resources.gcds": 2}) == 2
+    assert load({"objectives": ["seconds"]}).gcds({}) == 1
+    assert load({"objectives": ["val_error", "throughput"]}, MEMBERS).gcds({}) == 1
+    assert load({}, MEMBERS).gcds({}) is None
+    assert load({"objectives": ["seconds"]}, resources={"gcds": 4}).gcds({}) == 4
+
+
+@pytest.mark.parametrize(
+    ("search", "ensemble", "resizes"),
+    [
+        ({"space": {**PRECISION, **PARTS}}, MEMBERS, False),
+        ({"objectives": ["throughput"]}, None, False),
+        ({"objectives": ["val_error", "throughput"]}, MEMBERS, True),
+    ],
+    ids=str,
+)
+def test_lack_of_memory_is_a_result_where_its_remedy_is_searched_for(
+    load, search, ensemble, resizes
+):
+    assert load(search, ensemble).resizes == resizes
+
+
 PER_GCD = {"batch_per_gcd": True}
 
 
 @pytest.mark.parametrize(
-    ("resources", "asked", "expected"),
+    ("resources", "asked", "batches"),
     [
-        ({}, {}, 1),
         ({"gcds": 4}, {}, 1),
         (PER_GCD, {}, 1),
         (PER_GCD | {"gcds": 4}, {}, 4),
         (PER_GCD, {"Resources.gcds": 2}, 2),
     ],
 )
-def test_a_trial_has_a_batch_of_each_gcd_that_it_asks_for(
-    resources, asked, expected, quickstart, write
-):
+def test_a_trial_has_a_batch_of_each_gcd_that_it_asks_for(load, resources, asked, batches):
     """How many were free decides nothing of a trial."""
-    config = load_config(write({**quickstart, "resources": resources}))
-    assert config.batches(asked) == expected
+    config = load({"objectives": ["throughput"]}, resources=resources)
+    assert config.batches(asked) == batches
+
+
+LEARNING_RATE = {"Training.Optimizer.learning_rate": {"float": [1e-3, 1e-2]}}
+
+
+def fused(network, **sections):
+    values = copy.deepcopy(CONFIG)
+    values |= {"network": network, "resources": {"fused_members": 4}}
+    values["search"]["space"] = LEARNING_RATE
+    for name, changes in sections.items():
+        values[name] |= changes
+    return RunConfig.model_validate(values)
+
+
+@pytest.mark.parametrize(
+    ("network", "sections", "reason"),
+    [
+        ({"Architecture__mpnn_type": "MACE"}, {}, "networks of the type MACE cannot be fused"),
+        ({"Training__Optimizer__type": "Adagrad"}, {}, "optimiser Adagrad cannot be fused"),
+        ({"Training__precision": "bf16"}, {}, "training in bf16 cannot be fused"),
+        ({}, {"data": {"mode": "stream"}}, "streamed"),
+        ({}, {"search": {"budget": {"seconds": 60.0}}}, "by time"),
+    ],
+)
+def test_what_cannot_be_fused_is_refused_before_anything_starts(network, sections, reason):
+    with pytest.raises(ValueError, match=rf"resources\.fused_members: .*{reason}.*; remove it"):
+        fused(network_with(**network), **sections)
+
+
+def test_a_search_that_has_other_types_too_is_not_refused():
+    space = {"Architecture.mpnn_type": {"choices": ["MACE", "SchNet"]}}
+    network = network_with(Architecture__mpnn_type="MACE")
+    assert fused(network, search={"space": space}).resources.fused_members == 4
+    assert fused(network_with()).resources.fused_members == 4

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,9 +39,7 @@ GOOD: list[dict[str, Any]] = [
     {"sampler": {"type": "hydragnn_flow:BatchedTPESampler", "n_ei_candidates": 48}},
     {"constraints": {"peak_memory_gib": 48, "gcd_hours": 0.5}},
     {"rungs": "hyperband"},
-    {"rungs": "hyperband", "brackets": 3},
     {"rungs": "promotion", "patience": {"epochs": 5}, "learning_curve": {}},
-    {"rungs": "none", "failures": {"diverged": "retry", "lost": "record"}},
     {"pruner": {"type": "PatientPruner", "patience": 2, "wrapped_pruner": {"type": "NopPruner"}}},
     {"pruner": {"type": "PercentilePruner", "percentile": 25.0, "n_startup_trials": 3}},
     {"enqueue": [{WIDTH: 16}, {TYPE: "SchNet", "Architecture.num_gaussians": 9, RATE: 0.005}]},
@@ -115,7 +112,6 @@ def test_earlier_searches_are_found_beside_the_file(quickstart, change, write, t
         assert message.startswith(f"search.warm_start.1: {tmp_path / name}")
         assert all(word in message for word in words)
     assert "search.warm_start: must be a list" in refusal(write(change(quickstart, place, "runs")))
-    assert "search.warm_start.0:" in refusal(write(change(quickstart, place, [3])))
 
 
 def test_without_a_rule_and_a_stopper_there_is_one_rung():
@@ -127,21 +123,15 @@ def test_without_a_rule_and_a_stopper_there_is_one_rung():
     assert search.rung_epochs(18) == (2, 6, 18)
 
 
-def test_a_pruner_has_its_options():
-    pruner = build_pruner(
-        {
-            "type": "PatientPruner",
-            "patience": 3,
-            "wrapped_pruner": {"type": "PercentilePruner", "percentile": 25.0},
-        }
-    )
-    assert vars(pruner)["_patience"] == 3
-    assert vars(vars(pruner)["_wrapped_pruner"])["_percentile"] == 25.0
-    named = {"type": "PatientPruner", "patience": 3, "wrapped_pruner": "MedianPruner"}
-    assert type(vars(build_pruner(named))["_wrapped_pruner"]).__name__ == "MedianPruner"
-
-
-def test_a_sampler_has_its_options_and_the_seed():
+def test_samplers_and_pruners_have_their_options_and_the_seed():
+    pruner = {"type": "PercentilePruner", "percentile": 25.0}
+    pruners = [
+        build_pruner({"type": "PatientPruner", "patience": 3, "wrapped_pruner": wrapped})
+        for wrapped in (pruner, "MedianPruner")
+    ]
+    assert [vars(pruner)["_patience"] for pruner in pruners] == [3, 3]
+    assert vars(vars(pruners[0])["_wrapped_pruner"])["_percentile"] == 25.0
+    assert type(vars(pruners[1])["_wrapped_pruner"]).__name__ == "MedianPruner"
     options = {
         "type": "PartialFixedSampler",
         "fixed_params": {"width": 8},
@@ -159,28 +149,6 @@ def test_a_sampler_has_its_options_and_the_seed():
 def test_steps_are_counted_in_decimals():
     parameter = Parameter(float=(0.1, 0.3), step=0.2)  # in binary, 0.3 - 0.1 is less than 0.2
     assert parameter.bounds == (0.1, 0.3)
-
-
-def large_space():
-    """The six types with their own parameters, and what else can vary."""
-    shipped = Path(__file__).resolve().parents[2] / "configs" / "hydragnn_hpo.yaml"
-    space: dict[str, Any] = yaml.safe_load(shipped.read_text())["search"]["space"]
-    return space | {
-        "Architecture.activation_function": {"choices": ["silu", "tanh", "gelu"]},
-        "Training.Optimizer.type": {"choices": ["AdamW", "Adam", "SGD"]},
-        "Training.Optimizer.weight_decay": {"float": [1e-6, 1e-1], "log": True},
-        "Training.precision": {"choices": ["fp32", "bf16", "fp64"]},
-        "Training.gradient_clip": {"float": [0.0, 10.0], "step": 0.5},
-        "Training.ema_decay": {"float": [0.0, 0.999]},
-        "Training.accumulation_steps": {"int": [1, 4]},
-    }
-
-
-def test_a_space_of_thirty_parameters_loads(write, configs):
-    values = yaml.safe_load((configs / "hydragnn_hpo.yaml").read_text())
-    values["network"] = json.loads((configs / "hydragnn" / "potential.json").read_text())
-    values["search"]["space"] = large_space()
-    assert len(load_config(write(values)).search.space) == 30
 
 
 @st.composite

@@ -52,7 +52,7 @@ def _plain(told):
 
 
 @pytest.mark.parametrize("rules", RULES, ids=str)
-@pytest.mark.parametrize("sampler", ["batched_tpe", "tpe", {"type": "auto", "wait": True}], ids=str)
+@pytest.mark.parametrize("sampler", ["batched_tpe", {"type": "auto", "wait": True}], ids=str)
 def test_more_is_better_as_less_of_the_negative(tmp_path, rules, sampler):
     changes = {**rules, "sampler": sampler}
     more, upwards = searched(tmp_path / "more", configured("throughput", **changes), -1.0)

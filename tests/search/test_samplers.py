@@ -29,9 +29,9 @@ from hydragnn_flow.search.records import PASSED, PROMOTES
 from hydragnn_flow.search.rehearsal import rehearse
 from hydragnn_flow.search.samplers import auto, supply
 from hydragnn_flow.search.samplers.auto import AutoSampler
-from hydragnn_flow.search.samplers.background import BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.proposer import Proposer
+from hydragnn_flow.search.samplers.supply import BackgroundProposer
 from hydragnn_flow.search.space import suggest
 from hydragnn_flow.testing.samplers import SamplerSuite
 
@@ -103,6 +103,7 @@ def test_a_named_sampler_takes_further_arguments():
 
 
 GRID = {"kind": ["wide"], "rate": [0.1]}
+TWO = {"objectives": ["val_error", "seconds"], "rungs": "none"}
 
 
 @pytest.mark.parametrize(
@@ -114,12 +115,11 @@ GRID = {"kind": ["wide"], "rate": [0.1]}
             {},
             "width, is not found in the given grid",
         ),
+        ({"type": "CmaEsSampler"}, TWO, "multi-objective"),
+        ("tpe", {**TWO, "rungs": "stopping"}, "tpe cannot propose for this search: "),
+        ({"type": "TPESampler", "gamma": "sqrt"}, {}, "not callable"),
         ({"type": f"{__name__}:Lazy"}, {}, "Lazy cannot propose for this search: no idea"),
-        (
-            {"type": f"{__name__}:OneObjective"},
-            {"objectives": ["val_error", "seconds"], "rungs": "none"},
-            "multi-objective",
-        ),
+        ({"type": f"{__name__}:OneObjective"}, TWO, "multi-objective"),
     ],
 )
 def test_what_a_sampler_cannot_do_is_told_before_the_search(options, more, said):
@@ -143,24 +143,6 @@ class OneObjective(optuna.samplers.RandomSampler):
     def infer_relative_search_space(self, study, trial):
         self._raise_error_if_multi_objective(study)
         return {}
-
-
-def test_waiting_makes_a_search_that_can_be_repeated():
-    first, again, other = (
-        run(optuna.create_study(sampler=AutoSampler(SPACE, seed=seed, wait=True)), 16)
-        for seed in (1, 1, 2)
-    )
-    assert first == again
-    assert first != other
-
-
-def test_the_largest_is_found_where_that_is_wanted():
-    study = optuna.create_study(direction="maximize", sampler=AutoSampler(SPACE, seed=0, wait=True))
-    for _ in range(25):
-        trial = study.ask()
-        study.tell(trial, -loss(suggest(trial, SPACE)))
-    assert study.best_value > -0.1
-    assert study.best_params["kind"] == "deep"
 
 
 def test_proposals_keep_away_from_where_trials_fail():
@@ -213,13 +195,6 @@ def test_a_trial_that_waits_counts_as_pruned_and_not_as_running(monkeypatch):
     optuna.Trial(study, 9).set_user_attr(PASSED, 0)
     suggest(study.ask(), SPACE)
     assert asked[-1] == ([1.0, 2.0, 1.5, 1.5, 2.0, 2.5, 3.0, 3.5, 4.0], 3)
-
-
-def test_given_values_are_kept():
-    with automatic(seed=0) as sampler:
-        study = optuna.create_study(sampler=sampler)
-        study.enqueue_trial({"kind": "deep", "depth": 3})
-        assert run(study, 1)[0]["depth"] == 3
 
 
 def test_batched_tpe_takes_over(monkeypatch):
@@ -326,7 +301,7 @@ from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import build_sampler
 from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.samplers.background import BackgroundProposer
+from hydragnn_flow.search.samplers.supply import BackgroundProposer
 proposer = BackgroundProposer({"a": Parameter(float=(0, 1))})
 proposer.propose([({"a": 0.5}, 1.0)], [], 1, 0).result()
 holder = os.fork()

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.cli import app
-from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_table
+from hydragnn_flow.commands.planned_tables import conclusions, duration, plan_rows
 from hydragnn_flow.config.domain import Parameter
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
@@ -159,30 +159,22 @@ def test_a_store_that_is_none_is_refused(tmp_path, monkeypatch):
         CliRunner().invoke(app, ["plan", "small.yaml", "--store", "."], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("watts", [None, 2125.0])
-def test_the_energy_is_that_of_gcds_at_full_power(watts, config):
-    """Four node-hours at 2.125 kW."""
-    site = replace(JOBS, node=replace(NODE, watts=watts))
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(plan_table([TOOK] * 3, site, config))
-    rows = [line for line in capture.get().splitlines() if "energy" in line]
-    assert len(rows) == (watts is not None)
-    assert all(line.count("8.5") == 3 for line in rows)
+def energies(site, power=None):
+    """Rows of a plan that are of energy."""
+    return [row for row in plan_rows([TOOK] * 3, site, power) if "energy" in row[""]]
 
 
 @pytest.mark.parametrize("rest", [None, 500.0])
-def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(rest, config):
-    """Eight GCD-hours at 250 W in four node-hours, whose rest draws 500 W."""
+def test_measured_energy_is_preferred_to_what_gcds_draw_at_most(rest):
+    """Four node-hours at 2.125 kW; or eight GCD-hours at 250 W, and the rest draws 500 W."""
+    assert energies(replace(JOBS, node=replace(NODE, watts=None))) == []
     site = replace(JOBS, node=replace(NODE, watts=2125.0))
+    at_most = {"": "energy of the GCDs, at most [kWh]", "P10": "8.50", "P50": "8.50", "P90": "8.50"}
+    assert energies(site) == [at_most]
     power = Power(250.0, 12, rest)
-    console = Console(width=120)
-    with console.capture() as capture:
-        console.print(plan_table([TOOK] * 3, site, config, power))
-    rows = [line for line in capture.get().splitlines() if "energy" in line]
-    assert len(rows) == 1 + (rest is not None)
-    assert "energy of segments [kWh]" in rows[0] and rows[0].count(" 2 ") == 3
-    assert rest is None or ("idle included" in rows[1] and rows[1].count(" 4 ") == 3)
+    found = [(row[""], row["P50"]) for row in energies(site, power)]
+    expected = [("energy of segments [kWh]", "2"), ("energy of nodes, idle included [kWh]", "4")]
+    assert found == expected[: 1 + (rest is not None)]
     where = {4: TOOK, 8: TOOK}
     known = {"is_calibrated": True, "node_hours": None, "power": power}
     told = [s for s in conclusions([TOOK] * 3, where, site, **known) if "energy" in s]

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from hydragnn_flow.campaign import check_paths
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.budget import TrainingBudget
+from hydragnn_flow.config.search import TrainingBudget
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.html import write_report

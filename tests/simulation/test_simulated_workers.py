@@ -43,7 +43,7 @@ class Machine:
         self.clock = VirtualClock()
         site = replace(SITE, nodes=nodes, node=node)
         fixed = Fixed(cost)
-        self.workers = SimulatedWorkers(site, self.clock, fixed, fixed, QUIET, 0, 1e9)
+        self.workers = SimulatedWorkers(site, self.clock, fixed, fixed, QUIET, 0)
         self._config, self._folder = config, folder
         self.workers.update(1)
         self.wait(1e-6)

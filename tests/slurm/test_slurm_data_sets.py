@@ -45,7 +45,7 @@ def test_several_files_in_steps_with_branches_through_a_killed_driver(cluster, t
             "budget": {"steps": STEPS},
             "space": {**SPACE, "Architecture.output_heads.node.dim_headlayers": {"int": [4, 12]}},
         },
-        ensemble={"size": 2, "budget": {"steps": STEPS + 30}, "coverage": 0.8},
+        ensemble={"size": 2, "epochs": round((STEPS + 30) / STEPS * EPOCHS), "coverage": 0.8},
     )
     campaign = Campaign(cluster, config, write_site(tmp_path, nodes=2, blocks=1, gcds=2))
     for ended in (0, 3):

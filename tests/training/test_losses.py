@@ -29,7 +29,6 @@ TORCHS = {
     "rmse": lambda a, b: functional.mse_loss(a, b).sqrt(),
     "mae": functional.l1_loss,
     "smooth_l1": functional.smooth_l1_loss,
-    "huber": lambda a, b: functional.huber_loss(a, b, delta=0.3),
 }
 
 
@@ -48,7 +47,6 @@ def test_it_is_torchs(alloy_store, name):
     """On forces alone, in units of their spread."""
     changes = {
         "Training__loss_function_type": name,
-        "Training__huber_delta": 0.3,
         "Architecture__energy_peratom_weight": 0.0,
     }
     loss = loss_with(alloy_store, **changes)

@@ -136,7 +136,7 @@ class Estimator:
         network, estimate
             The network with its `accumulation_steps` set, and the estimate of its cost.
         """
-        failures = self._config.search.failures
+        resizes = self._config.resizes
         own = self._own(results)
 
         def estimated() -> Estimate:
@@ -144,11 +144,11 @@ class Estimator:
 
         estimate = estimated()
         steps = network.Training.accumulation_steps
-        while too_large(estimate, self.gcd) and takes_more(failures, network, steps, batches):
+        while too_large(estimate, self.gcd) and takes_more(resizes, network, steps, batches):
             steps *= 2
             network = network.with_accumulation(steps)
             estimate = estimated()
-        fewest = fewest_micro_batches(failures, results, width, batches)
+        fewest = fewest_micro_batches(resizes, results, width, batches)
         if steps < fewest:
             network = network.with_accumulation(fewest)
             estimate = estimated()
@@ -389,18 +389,16 @@ def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
     sharding = network.Training.sharding
     parts = 1 if sharding is None else sharding.replica(width)
     if sharding is None or parts == 1:
-        ddp = network.Training.ddp
-        buckets = width > 1 and ddp is not None and not ddp.gradient_as_bucket_view
-        return replace(work, gathered_bytes=work.parameter_bytes) if buckets else work
+        return work
     # Parameters and gradients held at a time: all of a potential's; of another network those of a
     # layer, of the next one, and those outside the layers.
     units = getattr(network.Architecture, "num_conv_layers", 1) + 1
-    is_whole = network.Architecture.enable_interatomic_potential or sharding.reshards is False
+    is_whole = network.Architecture.enable_interatomic_potential or not sharding.reshards
     at_a_time = 1.0 if is_whole else min(1.0, 3 / units)
     # Between micro-batches gradients are not sharded.
     gradients = 1.0 if network.Training.accumulation_steps > 1 else at_a_time
     gathered = work.parameter_bytes * (at_a_time + gradients)
-    gathers = 1 if sharding.reshards is False else 2
+    gathers = 2 if sharding.reshards else 1
     return replace(work, parts=parts, gathers=gathers, gathered_bytes=gathered)
 
 

@@ -104,8 +104,6 @@ def with_start(config: RunConfig, source: str | Path) -> RunConfig:
 
 def _check_file(start: StartConfig) -> None:
     """Refuse what is no file that an engine could read."""
-    if start.member is not None:
-        raise InputError(f"start_from.member: {start.path} is no ensemble; remove the key")
     if not start.path.is_file():
         raise InputError(f"start_from: there is no file {start.path}; correct the path")
 
@@ -123,10 +121,8 @@ def find_origin(start: StartConfig) -> Origin:
         raise InputError(f"start_from: {path} does not exist; correct the path")
     ensemble = next((f for f in (path / FOLDER, path) if (f / SUMMARY).is_file()), None)
     if ensemble is not None:
-        folder = member_folder(ensemble, _member(start, ensemble))
+        folder = member_folder(ensemble, _best_member(ensemble))
         return _of_member(folder, folder)
-    if start.member is not None:
-        raise InputError(f"start_from.member: {path} is no ensemble; remove the key")
     if (path / CONFIG).is_file():
         raise InputError(
             f"start_from: {path} has no finished ensemble; name the folder of one of its trials, "
@@ -140,19 +136,12 @@ def find_origin(start: StartConfig) -> Origin:
     return _of_trial(folder, path)
 
 
-def _member(start: StartConfig, ensemble: Path) -> int:
-    """Number of the member that is asked for, or of the best one."""
+def _best_member(ensemble: Path) -> int:
+    """Number of the member with the smallest criterion."""
     with sound(ensemble / SUMMARY):
         rows = read_summary(ensemble)["members"]
         errors = {int(row["member"]): float(row["best_val_error"]) for row in rows}
-    if start.member is None:
-        return min(errors, key=errors.__getitem__)
-    if start.member not in errors:
-        raise InputError(
-            f"start_from.member: {ensemble} has no member {start.member}; its members are "
-            f"{', '.join(map(str, errors))}"
-        )
-    return start.member
+    return min(errors, key=errors.__getitem__)
 
 
 def _of_member(folder: Path, path: Path) -> Origin:
@@ -176,8 +165,7 @@ def _of_trial(folder: Path, path: Path) -> Origin:
     values = recorded(run.path)
     try:
         names = [one["name"] for one in values["data"].get("sources") or ()]
-        epochs = (values["search"].get("budget") or {}).get("epochs")
-        network = network_of_trial(values["network"], results[-1].parameters, names, epochs)
+        network = network_of_trial(values["network"], results[-1].parameters, names)
     except (AttributeError, IndexError, KeyError, TypeError):
         raise InputError(
             f"start_from: neither {folder} nor the files of its run say the network of a trial "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -33,15 +34,12 @@ _Order = Annotated[int, Field(ge=1, le=8, strict=True)]
 # No network beyond these fits a machine: a square matrix of the largest width takes 4 TB. The
 # limits catch typing errors before a network is built.
 _WIDEST, _DEEPEST = 1_000_000, 1000
-# Products of harmonics that MACE multiplies neighbours by, at each atom and for each feature.
-_MOST_PRODUCTS = 2**17
 
 GPS, EQUIVARIANT_TRANSFORMER = "GPS", "EquivariantTransformer"
 """Values of `global_attn_engine`."""
 _EQUIVARIANT = "equivariant_attn_"
 _NULL_FOR_ALL = "equivariant_attn_chunk_size"
-_WITH_VECTORS, _SCALARS_ALONE = ("PAINN", "PNAEq", "MACE"), ("SchNet", "DimeNet")
-WITH_EQUIVARIANT_ATTENTION = _WITH_VECTORS + _SCALARS_ALONE
+WITH_EQUIVARIANT_ATTENTION = ("PAINN", "PNAEq", "MACE", "SchNet", "DimeNet")
 """Message-passing types that support the equivariant transformer, as in HydraGNN."""
 
 LENGTHS = ("lengths", "length", "bond_length")
@@ -176,10 +174,6 @@ class Architecture(CommonArchitecture):
     """Number of radial functions."""
     equivariant_attn_feedforward_multiplier: int = Field(default=2, ge=1, le=1000)
     """Width of the perceptron behind the attention, in multiples of ``hidden_dim``."""
-    equivariant_attn_allow_scalar_only: bool = False
-    """Allow this attention for SchNet and DimeNet."""
-    equivariant_attn_require_tensor_coupling: bool = True
-    """Insist on vectors in the attention; false for SchNet and DimeNet."""
     equivariant_attn_chunk_size: int | None = Field(default=512, ge=1)
     """Number of atoms that attend at a time, null for all; affects memory and time only."""
     equivariant_attn_coupling_mode: Literal["parallel", "sequential"] = "parallel"
@@ -288,87 +282,61 @@ class Architecture(CommonArchitecture):
         return self
 
     @model_validator(mode="after")
-    def _edges_of_the_type(self) -> Architecture:
-        properties = properties_of(self.mpnn_type)
-        blind = properties.lengths == "never"
+    def _fits_together(self) -> Architecture:
+        for conflict in self._conflicts():
+            raise ValueError(conflict)
+        return self
+
+    def _conflicts(self) -> Iterator[str]:
+        """Yield sentences about keys that do not go together."""
+        kind, properties = self.mpnn_type, properties_of(self.mpnn_type)
+        blind, potential = properties.lengths == "never", self.enable_interatomic_potential
         for name in self.edge_features or ():
             if blind if name in LENGTHS else not properties.edge_attributes:
-                raise ValueError(
-                    f"edge_features names {name!r}, which mpnn_type = {self.mpnn_type!r} does not "
-                    f"read; remove it or choose another type"
+                yield (
+                    f"edge_features names {name!r}, which mpnn_type = {kind!r} does not read; "
+                    f"remove it or choose another type"
                 )
-        if blind and self.enable_interatomic_potential:
-            raise ValueError(
-                f"enable_interatomic_potential does not fit mpnn_type = {self.mpnn_type!r}: it "
-                f"sees no lengths, so that its energy has no forces; choose another type"
+        if blind and potential:
+            yield (
+                f"enable_interatomic_potential does not fit mpnn_type = {kind!r}: it sees no "
+                f"lengths, so that its energy has no forces; choose another type"
             )
         names = [_LENGTH if name in LENGTHS else name for name in self.edge_features or ()]
         if len(set(names)) != len(names):
-            raise ValueError(
+            yield (
                 f"edge_features = {list(self.edge_features or ())} names one twice; name each once"
             )
-        if self.enable_interatomic_potential and set(names) - {_LENGTH}:
+        if potential and set(names) - {_LENGTH}:
             other = next(name for name in names if name != _LENGTH)
-            raise ValueError(
+            yield (
                 f"edge_features names {other!r}, which does not follow the positions as "
                 f"enable_interatomic_potential needs it; keep ['lengths'] alone or remove the key"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _heads_divide_the_width(self) -> Architecture:
         if self.global_attn_engine == GPS and self.hidden_dim % self.global_attn_heads:
-            raise ValueError(
+            yield (
                 f"hidden_dim = {self.hidden_dim} cannot be divided among global_attn_heads = "
                 f"{self.global_attn_heads}; make it a multiple"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _equivariant_attention_fits_the_type(self) -> Architecture:
-        if self.global_attn_engine != EQUIVARIANT_TRANSFORMER:
-            return self
-        kind, given = self.mpnn_type, "global_attn_engine = 'EquivariantTransformer'"
-        if kind not in WITH_EQUIVARIANT_ATTENTION:
-            raise ValueError(
-                f"{given} does not fit mpnn_type = {kind!r}; choose one of "
-                f"{', '.join(WITH_EQUIVARIANT_ATTENTION)}, or write 'GPS'"
-            )
-        if kind in _SCALARS_ALONE:
-            if self.equivariance and "equivariance" in properties_of(kind).keys:
-                raise ValueError(
-                    f"{given} does not fit layers that move the atoms; set equivariance to false"
-                )
-            wanted = not self.equivariant_attn_allow_scalar_only
-            if wanted or self.equivariant_attn_require_tensor_coupling:
-                raise ValueError(
-                    f"{given} has no vectors to attend by with mpnn_type = {kind!r}; choose one of "
-                    f"{', '.join(_WITH_VECTORS)}, or accept that with "
-                    f"equivariant_attn_allow_scalar_only: true and "
-                    f"equivariant_attn_require_tensor_coupling: false"
-                )
-        elif self.equivariant_attn_require_tensor_coupling and self.num_conv_layers < 2:
-            raise ValueError(
-                f"{given} has vectors to attend by only between layers, and num_conv_layers = 1; "
-                f"raise it to 2 or more, or set equivariant_attn_require_tensor_coupling to false"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _orders_of_mace(self) -> Architecture:
-        read = "correlation" in properties_of(self.mpnn_type).keys
-        orders = self.correlation if read else 1
+        if self.global_attn_engine == EQUIVARIANT_TRANSFORMER:
+            given = f"global_attn_engine = {EQUIVARIANT_TRANSFORMER!r} does not fit"
+            if kind not in WITH_EQUIVARIANT_ATTENTION:
+                known = ", ".join(WITH_EQUIVARIANT_ATTENTION)
+                yield f"{given} mpnn_type = {kind!r}; choose one of {known}, or write 'GPS'"
+            if self.equivariance and "equivariance" in properties.keys:
+                yield f"{given} layers that move the atoms; set equivariance to false"
+        orders = self.correlation if "correlation" in properties.keys else 1
         if isinstance(orders, tuple) and len(orders) != self.num_conv_layers:
-            raise ValueError(
+            yield (
                 f"correlation lists {len(orders)} orders for num_conv_layers = "
                 f"{self.num_conv_layers}; give one for each layer, or one number for all"
             )
         highest = max(orders) if isinstance(orders, tuple) else orders
+        # Products of harmonics that MACE multiplies neighbours by, at each atom and feature.
         products = (self.max_ell + 1) ** (2 * highest)
-        if read and products > _MOST_PRODUCTS:
-            raise ValueError(
+        if "correlation" in properties.keys and products > 2**17:
+            yield (
                 f"correlation = {highest} with max_ell = {self.max_ell} makes {products:,} "
                 f"products of harmonics ((max_ell + 1) to the power of 2 · correlation), and more "
-                f"than {_MOST_PRODUCTS:,} cannot be computed; lower one of them"
+                f"than {2**17:,} cannot be computed; lower one of them"
             )
-        return self

@@ -9,6 +9,7 @@ _DERIVED = "derived from the store"
 _DATA = "the store knows its features and targets by name"
 _NODE_BUDGET = "read only with the mode `node_budget`"
 _ONE_OUTPUT = "the one output of a potential is the target `energy`, whatever it is called"
+_SCALARS = "this attention uses vectors where the type has them, else scalars alone"
 _MINMAX = "the store's statistics scale the targets; inputs are not scaled"
 
 ENERGY = "energy"
@@ -33,6 +34,8 @@ IGNORED: dict[str, dict[str, str]] = {
         "pna_deg": _DERIVED,
         "avg_num_neighbors": _DERIVED,
         "periodic_boundary_conditions": "periodicity comes with each structure",
+        "equivariant_attn_allow_scalar_only": _SCALARS,
+        "equivariant_attn_require_tensor_coupling": _SCALARS,
         "SyncBatchNorm": "no layer normalises over a batch, so ranks have nothing to synchronise",
     },
     "Variables_of_interest": {

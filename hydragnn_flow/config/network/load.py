@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -27,7 +27,6 @@ _Section = TypeVar("_Section", bound=Section)
 _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
     Training: {
         "patience": ("EarlyStopping", (True,)),
-        "huber_delta": ("loss_function_type", ("huber",)),
         "nll_beta": ("loss_function_type", ("GaussianNLLLoss",)),
     },
     Optimizer: {"reference_batch": ("batch_scaling", ("linear", "sqrt"))},
@@ -37,10 +36,7 @@ _READ_WITH: dict[type[Section], dict[str, tuple[str, tuple[Any, ...]]]] = {
         "min_lr": ("type", ("ReduceLROnPlateau", "cosine")),
     },
     Sharding: {
-        "group": ("strategy", ("HYBRID_SHARD",)),
-        "prefetch": ("strategy", ("FULL_SHARD", "HYBRID_SHARD")),
-        "reshard_after_forward": ("strategy", ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")),
-        "limit_all_gathers": ("strategy", ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD")),
+        "group": ("strategy", ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")),
     },
 }
 
@@ -104,11 +100,7 @@ class NetworkConfig(Section):
 
     def with_accumulation(self, steps: int) -> NetworkConfig:
         """Return the same network with ``steps`` micro-batches in each rank's step."""
-        changes: dict[str, Any] = {"accumulation_steps": steps}
-        if steps > 1 and self.Training.ddp is not None:
-            # The placement adds micro-batches where memory is short, which a static graph forbids.
-            changes["ddp"] = self.Training.ddp.model_copy(update={"static_graph": False})
-        training = self.Training.model_copy(update=changes)
+        training = self.Training.model_copy(update={"accumulation_steps": steps})
         return self.model_copy(update={"Training": training})
 
     @property
@@ -165,41 +157,34 @@ class NetworkConfig(Section):
         return set()
 
     @model_validator(mode="after")
-    def _one_weight_of_each_output(self) -> NetworkConfig:
-        kinds = self.Variables_of_interest.type
-        weights = self.Architecture.task_weights
-        if weights is not None and len(weights) != len(kinds):
-            raise ValueError("Architecture.task_weights needs one weight per output")
-        if weights is not None and (min(weights) < 0 or max(weights) <= 0):
-            raise ValueError("Architecture.task_weights must not be negative, and one above zero")
-        return self
-
-    @model_validator(mode="after")
-    def _one_output_of_a_potential(self) -> NetworkConfig:
+    def _fits_together(self) -> NetworkConfig:
+        for conflict in self._conflicts():
+            raise ValueError(conflict)
         if not self.Architecture.enable_interatomic_potential:
             return self
-        asked = self.Variables_of_interest
-        if len(asked.output_names) != 1:
-            raise ValueError(
-                "enable_interatomic_potential takes exactly one output, the energy; forces follow"
-            )
         # HydraGNN compares it with the energy whatever its name, which varies among its files.
-        energy = asked.model_copy(update={"output_names": (ENERGY,)})
+        energy = self.Variables_of_interest.model_copy(update={"output_names": (ENERGY,)})
         return self.model_copy(update={"Variables_of_interest": energy})
 
-    @model_validator(mode="after")
-    def _loss_of_a_potential(self) -> NetworkConfig:
-        loss: str = self.Training.loss_function_type
-        architecture = self.Architecture
-        if not architecture.enable_interatomic_potential or loss != "GaussianNLLLoss":
-            return self
-        if architecture.stress_weight > 0:
-            raise ValueError(
+    def _conflicts(self) -> Iterator[str]:
+        """Yield sentences about keys of several sections that do not go together."""
+        architecture, asked = self.Architecture, self.Variables_of_interest
+        weights = architecture.task_weights
+        if weights is not None and len(weights) != len(asked.type):
+            yield "Architecture.task_weights needs one weight per output"
+        if weights is not None and (min(weights) < 0 or max(weights) <= 0):
+            yield "Architecture.task_weights must not be negative, and one above zero"
+        if not architecture.enable_interatomic_potential:
+            return
+        if len(asked.output_names) != 1:
+            yield "enable_interatomic_potential takes exactly one output, the energy; forces follow"
+        noisy = self.Training.loss_function_type == "GaussianNLLLoss"
+        if noisy and architecture.stress_weight > 0:
+            yield (
                 "Training.loss_function_type = 'GaussianNLLLoss' does not fit "
                 "Architecture.stress_weight: atoms have noise of energies and forces, not of the "
                 "stress; set stress_weight to 0, or write 'mse', 'mae' or 'smooth_l1'"
             )
-        return self
 
 
 class HydraNetwork(NetworkConfig):
@@ -223,17 +208,14 @@ class HydraNetwork(NetworkConfig):
             unread |= {"graph_pooling"}
         return unread
 
-    @model_validator(mode="after")
-    def _heads_present(self) -> HydraNetwork:
-        heads = self.Architecture.output_heads
-        kinds = self.Variables_of_interest.type
-        for kind in kinds:
-            if getattr(heads, kind) is None:
-                raise ValueError(
+    def _conflicts(self) -> Iterator[str]:
+        yield from super()._conflicts()
+        for kind in self.Variables_of_interest.type:
+            if getattr(self.Architecture.output_heads, kind) is None:
+                yield (
                     f"Architecture.output_heads has no {kind!r} head, but "
                     f"Variables_of_interest.type asks for one"
                 )
-        return self
 
 
 class EngineNetwork(NetworkConfig):
@@ -251,25 +233,20 @@ class EngineNetwork(NetworkConfig):
         engine_of(name)
         return name
 
-    @model_validator(mode="after")
-    def _heads_are_known(self) -> EngineNetwork:
+    def _conflicts(self) -> Iterator[str]:
+        yield from super()._conflicts()
         if self.Training.is_sharded:
-            raise ValueError(
+            yield (
                 f"Training.sharding divides networks that are built here, and engine is "
                 f"{self.engine}, whose network may leave weights out of a step or normalise by "
                 f"running means; write NO_SHARD"
             )
         if self.Training.task_parallel:
-            raise ValueError(
+            yield (
                 f"Training.task_parallel is for networks that are built here, whose heads are "
                 f"known, and engine is {self.engine}; remove it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _keys_of_the_engine(self) -> EngineNetwork:
         self.Architecture.check(self.engine)
-        return self
 
     @property
     def branches(self) -> int:

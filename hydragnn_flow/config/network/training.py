@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -146,13 +146,8 @@ class Training(Section):
     accumulation_steps: int = Field(default=1, ge=1)
     """Number of micro-batches in which a rank computes its graphs of a step. More take less memory
     and give the same gradient."""
-    loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "huber", "GaussianNLLLoss"] = (
-        "mse"
-    )
-    """Loss of the scaled residuals. With ``GaussianNLLLoss`` heads also predict a variance.
-    HydraGNN has no ``huber``."""
-    huber_delta: float = Field(default=0.1, gt=0)
-    """Residual at which ``huber`` changes from quadratic to linear."""
+    loss_function_type: Literal["mse", "mae", "rmse", "smooth_l1", "GaussianNLLLoss"] = "mse"
+    """Loss of the scaled residuals. With ``GaussianNLLLoss`` heads also predict a variance."""
     branch_weights: dict[str, Annotated[float, Field(gt=0)]] | None = None
     """Loss weight of each data set of ``data.sources``, by its name. By default 1."""
     nll_beta: float = Field(default=0.0, ge=0, le=1)
@@ -184,6 +179,7 @@ class Training(Section):
     the encoder."""
 
     unused = IGNORED["Training"]
+    removed: ClassVar = {"huber_delta": (0.1, "write loss_function_type smooth_l1")}
 
     def with_batches(self, number: int) -> Training:
         """Return the same training for steps of several batches, with a suitable learning rate.
@@ -210,36 +206,32 @@ class Training(Section):
         return self.sharding is not None and self.sharding.is_sharded
 
     @model_validator(mode="after")
-    def _divided_in_one_way(self) -> Training:
-        if self.is_sharded and self.Optimizer.use_zero_redundancy:
-            raise ValueError(
+    def _fits_together(self) -> Training:
+        zero = self.Optimizer.use_zero_redundancy
+        for wrong, conflict in (
+            (
+                self.is_sharded and zero,
                 "sharding.strategy divides the optimiser's state already; remove "
-                "Optimizer.use_zero_redundancy"
-            )
-        if self.task_parallel and self.is_sharded:
-            raise ValueError(
+                "Optimizer.use_zero_redundancy",
+            ),
+            (
+                self.task_parallel and self.is_sharded,
                 "task_parallel divides the heads among GCDs, and sharding.strategy all of the "
-                "network; remove one of them"
-            )
-        if self.task_parallel and self.Optimizer.use_zero_redundancy:
-            raise ValueError(
+                "network; remove one of them",
+            ),
+            (
+                self.task_parallel and zero,
                 "task_parallel divides the optimiser's state with the heads; remove "
-                "Optimizer.use_zero_redundancy"
-            )
-        if self.ddp is not None and self.ddp.static_graph and self.accumulation_steps > 1:
-            raise ValueError(
-                "ddp.static_graph does not go with accumulation_steps, whose first micro-batches "
-                "exchange no gradient; remove one of them"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _root_of_a_whole_step(self) -> Training:
-        if self.loss_function_type == "rmse" and self.accumulation_steps > 1:
-            raise ValueError(
+                "Optimizer.use_zero_redundancy",
+            ),
+            (
+                self.loss_function_type == "rmse" and self.accumulation_steps > 1,
                 "loss_function_type 'rmse' takes the root over a whole step, which "
-                "accumulation_steps divides; write 'mse' or remove accumulation_steps"
-            )
+                "accumulation_steps divides; write 'mse' or remove accumulation_steps",
+            ),
+        ):
+            if wrong:
+                raise ValueError(conflict)
         return self
 
 

@@ -19,7 +19,7 @@ _FEWEST = 5
 """Least number of epochs: for level, height and shape, and two more to estimate the scatter."""
 
 
-def has_stalled(curve: Sequence[Sequence[float]], epochs: int, min_delta: float) -> bool:
+def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
     """Early-stopping criterion: True if the smallest value has not fallen for some epochs.
 
     Parameters
@@ -28,14 +28,12 @@ def has_stalled(curve: Sequence[Sequence[float]], epochs: int, min_delta: float)
         Validation curve ``[(epoch, value), ...]``.
     epochs
         Number of epochs that may pass without a fall.
-    min_delta
-        Least difference that counts as a fall.
     """
     if not curve:
         return False
     best, since = np.inf, curve[0][0]
     for epoch, value in curve:
-        if value < best - min_delta:
+        if value < best:
             best, since = value, epoch
     return curve[-1][0] - since >= epochs
 

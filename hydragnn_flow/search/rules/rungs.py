@@ -112,11 +112,6 @@ class Rungs:
     ensemble_size
         Number of good trials that the search has to find: at least as many continue from each
         rung, and the learning-curve rule stops trials that will hardly be among them.
-
-    Raises
-    ------
-    ValueError
-        If there is a pruner and no study.
     """
 
     def __init__(
@@ -127,15 +122,10 @@ class Rungs:
         ensemble_size: int = 1,
     ) -> None:
         rungs = config.rung_epochs(num_epoch)
-        self._pruner = None
-        if config.pruner is not None:
-            if study is None:
-                raise ValueError("an Optuna pruner judges by a study; give Rungs one")
-            self._pruner = build_pruner(config.pruner)
+        self._pruner = None if config.pruner is None else build_pruner(config.pruner)
         self._shares = [1]
         if config.rungs == "hyperband":
-            brackets = min(config.brackets or len(rungs), len(rungs))
-            self._shares = bracket_shares(len(rungs), brackets, config.reduction_factor)
+            self._shares = bracket_shares(len(rungs), config.reduction_factor)
         self._config, self._num_epoch = config, num_epoch
         self._maximises = config.directions[0] == "maximize"
         self._study, self._size = study, ensemble_size
@@ -299,7 +289,7 @@ class Rungs:
     def _gives_up(self, number: int, value: float, curve: Sequence[Sequence[float]]) -> bool:
         """True if the trial has stalled, or has too small a chance to be useful."""
         patience, extrapolated = self._config.patience, self._config.learning_curve
-        if patience is not None and has_stalled(curve, patience.epochs, patience.min_delta):
+        if patience is not None and has_stalled(curve, patience.epochs):
             return True
         if extrapolated is None:
             return False
@@ -310,7 +300,7 @@ class Rungs:
         return chance < 1 - extrapolated.probability
 
 
-def bracket_shares(rungs: int, brackets: int, reduction_factor: int) -> list[int]:
+def bracket_shares(rungs: int, reduction_factor: int) -> list[int]:
     """Relative number of trials in each of Hyperband's brackets.
 
     Every bracket gets about the same number of epochs, so the first, which stops most trials early,
@@ -318,5 +308,4 @@ def bracket_shares(rungs: int, brackets: int, reduction_factor: int) -> list[int
     of the bracket may stop, ``rungs - 1 - bracket`` (Li et al., JMLR 18 (2018) 185, algorithm 1,
     the number n of configurations; Falkner et al., arXiv:1807.01774, algorithm 1).
     """
-    halvings = [rungs - 1 - bracket for bracket in range(brackets)]
-    return [math.ceil(rungs * reduction_factor**s / (s + 1)) for s in halvings]
+    return [math.ceil(rungs * reduction_factor**s / (s + 1)) for s in reversed(range(rungs))]

@@ -16,11 +16,10 @@ from scipy.stats import qmc
 
 from hydragnn_flow.processes import ProcessDied
 from hydragnn_flow.search.records import FIXED, PROMOTES, as_pruned, waits
-from hydragnn_flow.search.samplers.background import Background, BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import Finished, Space, UnitCube, Values
 from hydragnn_flow.search.samplers.proposer import Proposer
-from hydragnn_flow.search.samplers.supply import Supply
+from hydragnn_flow.search.samplers.supply import Background, BackgroundProposer, Supply
 
 MOST_TRIALS = 2000
 """Number of trials beyond which batched TPE proposes: with more data it catches up with the

@@ -14,7 +14,6 @@ from hydragnn_flow.search.samplers.encoding import Floats
 _LENGTH = (-4.0, 0.0, 6.0)
 _VARIANCE = (-3.0, 0.0, 3.0)
 _NOISE = (-13.8, -4.0, 1.0)
-_MOST_STEPS = 60
 _SMALLEST_VARIANCE = 1e-10
 
 
@@ -61,7 +60,7 @@ class GaussianProcess:
                 jac=True,
                 method="L-BFGS-B",
                 bounds=self._range[:, [0, 2]].tolist(),
-                options={"maxiter": _MOST_STEPS},
+                options={"maxiter": 60},
             )
             for start in (self._logs, self._expected)
         ]

@@ -30,25 +30,14 @@ from hydragnn_flow.search.samplers.encoding import (
 )
 from hydragnn_flow.search.samplers.gaussian import GaussianProcess
 
-_SPREAD, _BRANCH_SPREAD = 2048, 64
-"""Number of quasi-random points among which a proposal is sought, and of those for a new branch."""
-_BEST, _AROUND = 10, 32
-"""Number of best trials that are perturbed, and of perturbations of each."""
-_PARENTS, _CHILDREN = 8, 32
-"""Number of best points that are improved, and of perturbations of each in a step."""
+_BEST = 10
+"""Number of best trials that are perturbed."""
+_CHILDREN = 32
+"""Number of perturbations of a point in a step of its improvement."""
 _STEPS = np.geomspace(0.1, 0.003, 8)
 """Sizes of the perturbations in the steps of the improvement."""
-_REFIT = 0.05
-"""Fractional growth of the number of results after which hyper-parameters are fitted again."""
 MOST_FITTED, MOST_KNOWN = 250, 1000
 """Largest numbers of trials for the fit of the hyper-parameters, and in the process."""
-_FEWEST_TO_WARP = 8
-_BRANCH_EVERY = 4
-"""Number of proposals after which a branch of the space gets a turn: a branch in which good trials
-are rare looks poor until it has been tried often."""
-_BRANCH_START = 8
-"""Number of trials up to which a branch gets quasi-random ones in its turns: the process is most
-uncertain in corners, and a branch tried only there looks poor."""
 
 
 class Proposer:
@@ -94,7 +83,8 @@ class Proposer:
         points = self._cube.encode([values for values, _ in finished])
         losses = _standardised(np.array([loss for _, loss in finished]))
         known = self._cube.features(points)
-        if not self._fitted or len(losses) >= max(self._fitted + 2, (1 + _REFIT) * self._fitted):
+        # Hyper-parameters are fitted again when there are a twentieth more results.
+        if not self._fitted or len(losses) >= max(self._fitted + 2, 1.05 * self._fitted):
             rows = _subset(losses, MOST_FITTED)
             self._process.fit(known[rows], losses[rows])
             self._fitted, self.fits = len(losses), self.fits + 1
@@ -115,9 +105,11 @@ class Proposer:
     def _branch(self) -> Branch | None:
         """Choose the branch of the next trial; None for any.
 
-        It counts proposals, not trials: trials that end together would always get the same turns.
+        Every fourth proposal is for a branch of the space: one in which good trials are rare looks
+        poor until it has been tried often. It counts proposals, not trials, since trials that end
+        together would always get the same turns.
         """
-        turn, rest = divmod(self._proposed, _BRANCH_EVERY)
+        turn, rest = divmod(self._proposed, 4)
         self._proposed += 1
         if not self._branches or rest:
             return None
@@ -127,9 +119,10 @@ class Proposer:
         self, taken: Floats, branch: Branch | None, random: np.random.Generator
     ) -> Floats | None:
         """Quasi-random point of a branch with too few trials; None for any other branch."""
-        if branch is None or np.count_nonzero(_inside(taken, branch)) >= _BRANCH_START:
+        # The process is most uncertain in corners, and a branch tried only there looks poor.
+        if branch is None or np.count_nonzero(_inside(taken, branch)) >= 8:
             return None
-        spread = qmc.Sobol(len(self._cube), seed=random).random(_BRANCH_SPREAD)
+        spread = qmc.Sobol(len(self._cube), seed=random).random(64)
         points = self._snapped(spread, branch)
         return _first_new(points[_inside(points, branch)], taken)
 
@@ -143,11 +136,11 @@ class Proposer:
         expected = np.concatenate([known[:_BEST], taken[len(known) :]])
         least = self._process.predict(self._cube.features(expected))[0].min()
         good = known[_inside(known, branch)][:_BEST]
-        spread = qmc.Sobol(len(self._cube), seed=random).random(_SPREAD)
-        around = self._children(np.repeat(good, _AROUND, axis=0), _STEPS[0], random, branch)
+        spread = qmc.Sobol(len(self._cube), seed=random).random(2048)
+        around = self._children(np.repeat(good, _CHILDREN, axis=0), _STEPS[0], random, branch)
         points = np.concatenate([self._snapped(spread, branch), around])
         scores = self._score(points, least, branch)
-        top = np.argsort(-scores)[:_PARENTS]
+        top = np.argsort(-scores)[:8]
         parents, reached = points[top], scores[top]
         rows = np.arange(len(parents))
         for step in _STEPS:
@@ -240,7 +233,7 @@ def _standardised(losses: Floats) -> Floats:
     Most losses have a long tail of poor ones, which would otherwise dominate the model.
     """
     for warp in (False, True):
-        if warp and len(losses) >= _FEWEST_TO_WARP:
+        if warp and len(losses) >= 8:
             losses = yeojohnson(losses)[0]
         deviation = float(losses.std())
         losses = (losses - losses.mean()) / (deviation if deviation > 0 else 1.0)

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
 from torch_geometric.data import Batch
 
 from hydragnn_flow.config import NetworkConfig
@@ -217,19 +218,11 @@ def _difference(output: Tensor, batch: Batch, target: str) -> Tensor:
 
 def _element_wise(training: Training) -> Callable[[Tensor], Tensor]:
     """Return the element-wise loss, for residuals in units of their target's spread."""
-    delta = training.huber_delta
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "mse": torch.square,
         "rmse": torch.square,
         "mae": torch.abs,
-        "smooth_l1": lambda r: _huber(r, 1.0),
-        "huber": lambda r: _huber(r, delta),
+        "smooth_l1": lambda r: smooth_l1_loss(r, torch.zeros_like(r), reduction="none"),
         "GaussianNLLLoss": torch.square,
     }
     return functions[training.loss_function_type]
-
-
-def _huber(residual: Tensor, delta: float) -> Tensor:
-    """Huber, Ann. Math. Statist. 35, 73 (1964); torch's ``smooth_l1`` has a delta of one."""
-    size = residual.abs()
-    return torch.where(size < delta, 0.5 * size.square(), delta * (size - 0.5 * delta))

@@ -22,8 +22,6 @@ def parallel(
     world: World,
     device: torch.device,
     division: Division | None = None,
-    *,
-    accumulates: bool = False,
 ) -> Parallel:
     """Return the strategy by which the ranks of a segment train its network.
 
@@ -39,8 +37,6 @@ def parallel(
         Device that computes; the network is moved to it.
     division
         Assignment of branches to ranks, if their heads are distributed.
-    accumulates
-        True if steps may be computed in several micro-batches.
 
     Raises
     ------
@@ -52,9 +48,9 @@ def parallel(
     foreign = isinstance(model, EngineModel)
     ddp = settings.ddp or DDP()
     if division is not None:
-        return TaskParallel(model, ddp, division, world, device, accumulates=accumulates)
+        return TaskParallel(model, ddp, division, world, device)
     if settings.sharding is None or not settings.sharding.is_sharded:
-        return Replicated(model.to(device), ddp, accumulates=accumulates, foreign=foreign)
+        return Replicated(model.to(device), ddp, foreign=foreign)
     if foreign:
         raise InputError(
             "network: Training.sharding.strategy: a network of an engine may leave weights out of "

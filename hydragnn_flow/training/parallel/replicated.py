@@ -29,15 +29,11 @@ class Replicated(Parallel):
         The network, on its device.
     settings
         Settings of the exchange, from `Training.ddp`.
-    accumulates
-        True if steps are computed in several micro-batches.
     foreign
         True if the network may leave weights out of a step, or normalise by running means.
     """
 
-    def __init__(
-        self, model: nn.Module, settings: DDP, *, accumulates: bool, foreign: bool
-    ) -> None:
+    def __init__(self, model: nn.Module, settings: DDP, *, foreign: bool) -> None:
         super().__init__(model)
         exchange: dict[str, Any] = {_OF_BUFFERS: foreign}
         self._ddp = DistributedDataParallel(
@@ -45,9 +41,7 @@ class Replicated(Parallel):
             **exchange,
             find_unused_parameters=foreign,
             bucket_cap_mb=settings.bucket_cap_mb,
-            gradient_as_bucket_view=settings.gradient_as_bucket_view,
-            # A step that did not fit into a GCD's memory may be computed in micro-batches later.
-            static_graph=settings.static_graph and not accumulates,
+            gradient_as_bucket_view=True,
         )
         if settings.comm_hook == "bf16":
             self._ddp.register_comm_hook(None, _in_bf16)

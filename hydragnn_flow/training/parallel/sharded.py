@@ -54,10 +54,6 @@ class Sharded(Parallel):
             fully_shard(module, mesh=mesh, reshard_after_forward=settings.reshards)
             for module in [*_units(model), model]
         ]
-        if settings.prefetch == "none":
-            for unit in self._units:
-                # Prefetch itself, which is gathered already, instead of the next layer.
-                unit.set_modules_to_backward_prefetch([unit])
         super().__init__(model)
 
     def backward(self, loss: Tensor) -> None:

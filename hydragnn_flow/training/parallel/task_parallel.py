@@ -40,8 +40,6 @@ class TaskParallel(Parallel):
         Rank of this process and number of ranks.
     device
         Device that computes; the network is moved to it.
-    accumulates
-        True if steps are computed in several micro-batches.
 
     Raises
     ------
@@ -56,8 +54,6 @@ class TaskParallel(Parallel):
         division: Division,
         world: World,
         device: torch.device,
-        *,
-        accumulates: bool,
     ) -> None:
         self._heads = _Heads(model)
         self._trained = [name for name, weight in model.named_parameters() if weight.requires_grad]
@@ -84,7 +80,7 @@ class TaskParallel(Parallel):
         # If the encoder is frozen there is nothing to exchange among all ranks.
         self._all = Parallel(model)
         if self._common:
-            self._all = Replicated(model, settings, accumulates=accumulates, foreign=False)
+            self._all = Replicated(model, settings, foreign=False)
         self._is_last_piece = True
 
     def outputs(self, batch: Any) -> dict[str, Tensor]:
