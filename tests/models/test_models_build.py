@@ -250,7 +250,6 @@ def test_a_store_will_do(tmp_path):
         units={},
         cutoff=CUTOFF,
         max_neighbours=None,
-        provenance={},
     )
     model, batch = build_model(network("EGNN"), store), store["trainset"].batch([1, 0])
     outputs = model(batch)
