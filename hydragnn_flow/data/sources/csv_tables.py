@@ -146,7 +146,8 @@ def read_table(file: Path, *, as_text: bool = False) -> list[dict[str, Any]]:
         raise InputError(f"{file} cannot be read as a table ({said}); correct it") from error
     if not isinstance(table.index, pd.RangeIndex):
         raise InputError(f"{file} cannot be read as a table: rows are longer than its first line")
-    cells = table.astype(object).where(table.notna(), None)
+    cells: Any = table.astype(object)
+    cells = cells.where(cells.notna(), None)
     # pandas names columns without a name so.
     names = ["" if str(name).startswith("Unnamed: ") else str(name) for name in table.columns]
     return [dict(zip(names, row, strict=True)) for row in cells.to_numpy()]
