@@ -144,7 +144,7 @@ def assemble_graph(
         If the structure is so large that single precision does not resolve its edges.
     """
     features = edges.distances[:, None] if edge_attr is None else edge_attr
-    pbc = cell.any(axis=1)
+    pbc = np.asarray(cell.any(axis=1))
     positions, wrapped = near_origin(positions, cell, pbc)
     moved = wrapped[edges.receivers] - wrapped[edges.senders]
     pos, shifts = positions.astype(np.float32), (edges.shifts + moved).astype(np.float32)
