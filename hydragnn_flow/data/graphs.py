@@ -17,11 +17,6 @@ from hydragnn_flow.data.positions import INEXACT, are_resolved, near_origin
 from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
 
-# Smallest distance of two nuclei [Å]: nearer atoms are the same one, written twice.
-_NEAREST = 1e-3
-# More neighbours than any network handles; the cell is then not in Å.
-_MOST_NEIGHBOURS = 100_000
-
 
 def atoms_to_graph(
     atoms: ase.Atoms,
@@ -77,7 +72,7 @@ def atoms_to_graph(
     if x is None:
         x = _atomic_numbers(atoms, graph_id)
         _check_distances(edges, graph_id)
-    return assemble_graph(x, positions, cell, pbc, edges, graph_id=graph_id, targets=targets)
+    return assemble_graph(x, positions, cell, edges, graph_id=graph_id, targets=targets)
 
 
 def truncation_of(
@@ -109,7 +104,6 @@ def assemble_graph(
     x: NDArray[Any],
     positions: NDArray[np.float64],
     cell: NDArray[np.float64],
-    pbc: NDArray[np.bool_],
     edges: Neighbours,
     *,
     graph_id: int,
@@ -128,8 +122,8 @@ def assemble_graph(
         Node features, [n, n_features].
     positions
         Positions of the nodes, [n, 3].
-    cell, pbc
-        Lattice vectors in rows, [3, 3], zero if not periodic, and mask of periodic directions, [3].
+    cell
+        Lattice vectors in rows, [3, 3]; zero in directions that are not periodic.
     edges
         Edges from any source, with their lengths.
     graph_id, targets
@@ -150,6 +144,7 @@ def assemble_graph(
         If the structure is so large that single precision does not resolve its edges.
     """
     features = edges.distances[:, None] if edge_attr is None else edge_attr
+    pbc = np.asarray(cell.any(axis=1))
     positions, wrapped = near_origin(positions, cell, pbc)
     moved = wrapped[edges.receivers] - wrapped[edges.senders]
     pos, shifts = positions.astype(np.float32), (edges.shifts + moved).astype(np.float32)
@@ -223,7 +218,7 @@ def _check_density(
         return
     volume = abs(float(np.linalg.det(cell)))
     neighbours = n_atoms / volume * 4 / 3 * np.pi * cutoff**3
-    if neighbours > _MOST_NEIGHBOURS:
+    if neighbours > 100_000:  # more than any network handles
         raise InputError(
             f"structure {graph_id} has a cell of {volume:.3g} Å³ for {n_atoms} atoms, so that each "
             f"would have about {neighbours:.3g} neighbours within {cutoff:g} Å; give cell and "
@@ -233,7 +228,8 @@ def _check_density(
 
 def _check_distances(edges: Neighbours, graph_id: int) -> None:
     nearest = int(edges.distances.argmin()) if len(edges.distances) else 0
-    if len(edges.distances) == 0 or edges.distances[nearest] >= _NEAREST:
+    # Nuclei nearer than 0.001 Å are the same one, written twice.
+    if len(edges.distances) == 0 or edges.distances[nearest] >= 1e-3:
         return
     one, other = sorted((int(edges.senders[nearest]), int(edges.receivers[nearest])))
     which = f"the atoms {one} and {other}" if one != other else f"atom {one} and its periodic image"

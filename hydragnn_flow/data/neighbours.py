@@ -8,10 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 from vesin import NeighborList
 
-# Neighbours this close to the k-th nearest (relative) count as equally near. Wide enough for the
-# rounding of symmetry-equivalent distances, narrow enough not to reach the next shell.
-_TIE = 1e-6
-
 
 @dataclass(frozen=True)
 class Neighbours:
@@ -82,6 +78,8 @@ def _nearest(
     first = np.cumsum(degree) - degree
     furthest = np.full(n_atoms, np.inf)
     crowded = degree > k
-    furthest[crowded] = distances[first[crowded] + k - 1] * (1.0 + _TIE)
+    # Those within a millionth of the k-th count as equally near: wide enough for the rounding of
+    # symmetry-equivalent distances, narrow enough not to reach the next shell.
+    furthest[crowded] = distances[first[crowded] + k - 1] * (1.0 + 1e-6)
     kept: NDArray[np.bool_] = distances <= furthest[receivers]
     return kept

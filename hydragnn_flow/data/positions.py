@@ -17,12 +17,6 @@ Vectors = NDArray[np.float64]
 
 INEXACT = 1e-4
 """Largest error of a length in single precision, relative to the longest edge."""
-# Fraction of a lattice vector by which rounding may put an atom outside the cell.
-_EDGE = 1e-6
-# Rounding error of double precision, with a margin.
-_ROUNDING = 1e-12
-# Longest distance from the origin in units of the structure's length: it costs two binary digits.
-_FAR = 4
 
 
 def near_origin(
@@ -56,11 +50,13 @@ def near_origin(
     low, high = open_part.min(axis=0), open_part.max(axis=0)
     centre, extent = (low + high) / 2, float((high - low).max())
     away = float(np.abs(centre).max())
-    # The extent of one atom, or of a plane of atoms, is rounding error.
-    step = 2.0 ** math.floor(math.log2(extent)) if extent > _ROUNDING * away else 1.0
-    if away > max(_FAR * extent, step):
+    # The extent of one atom, or of a plane of atoms, is rounding error of double precision.
+    step = 2.0 ** math.floor(math.log2(extent)) if extent > 1e-12 * away else 1.0
+    # A distance of four times the length costs two binary digits.
+    if away > max(4 * extent, step):
         positions = positions - np.round(centre / step) * step
-    wrapped: Vectors = np.floor(positions @ inverse + _EDGE) @ lattice
+    # Rounding may put an atom outside the cell by a millionth of a lattice vector.
+    wrapped: Vectors = np.floor(positions @ inverse + 1e-6) @ lattice
     return positions - wrapped, wrapped
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# Relative error of a length in single precision.
-_ROUNDING = 1e-4
+from hydragnn_flow.data.positions import INEXACT
 
 
 @dataclass(frozen=True)
@@ -110,7 +109,7 @@ def count_truncation(
     is_listed = rank < listed[receivers]
     place = (np.cumsum(listed) - listed)[receivers] + rank
     same_rank[is_listed] = lengths[np.lexsort((lengths, kept))][place[is_listed]]
-    missing = (same_rank > distances * (1 + _ROUNDING)) & (left_out > 0)[receivers]
+    missing = (same_rank > distances * (1 + INEXACT)) & (left_out > 0)[receivers]
     return Truncation(
         atoms=int(np.count_nonzero(left_out)),
         of_atoms=n_atoms,

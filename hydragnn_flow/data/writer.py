@@ -6,7 +6,6 @@ import itertools
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 from torch_geometric.data import Data
@@ -148,7 +147,6 @@ def write_store(
     cutoff: float | None = None,
     max_neighbours: int | None = None,
     node_features: Sequence[str] | None = None,
-    provenance: Mapping[str, Any] | None = None,
 ) -> GraphStore:
     """Write graphs as a new store.
 
@@ -175,8 +173,6 @@ def write_store(
     node_features
         Names of the columns of ``x``; by default the first is ``atomic_number`` if all its values
         can be.
-    provenance
-        Origin of the data in plain JSON values.
 
     Raises
     ------
@@ -200,7 +196,6 @@ def write_store(
         cutoff=cutoff,
         max_neighbours=max_neighbours,
         node_features=node_features,
-        provenance=provenance,
     )
     with alone(path, "writing") as building:
         staging = building / "store"
@@ -214,7 +209,7 @@ def write_store(
                 staging,
                 (f"shard-{number:05d}.bp" for number in itertools.count()),
                 list(splits),
-                name=str((provenance or {}).get("name", path.name)),
+                name=path.name,
                 dtypes=dtypes,
                 described=described,
             ) as series:

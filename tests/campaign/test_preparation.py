@@ -97,7 +97,7 @@ def test_nodes_that_all_have_fewer_devices_are_no_fault_of_the_input(tmp_path):
 
     with pytest.raises(InputError, match=r"GCD 4 of node\d"):
         prepared(tmp_path, machine, ["node1", "node2"])
-    assert len(list(tmp_path.glob(".store.gs.preparing/*/unit-*/record.json"))) == 3
+    assert len(list(tmp_path.glob(".store.gs.preparing/*/unit-*/record.pickle"))) == 3
 
 
 def test_a_task_that_fails_everywhere_names_the_nodes(tmp_path):

@@ -16,6 +16,7 @@ from hydragnn_flow.data import GraphStore, atoms_to_graph, write_store
 from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.reading import node_cache
 from hydragnn_flow.data.sources import emt_alloys
+from hydragnn_flow.data.sources.file_names import ranges
 
 CUTOFF = 3.0
 
@@ -42,7 +43,6 @@ def make_graph(seed: int, n_atoms: int | None = None) -> Data:
 
 
 def same_graph(left: Data, right: Data, ignore: tuple[str, ...] = ()) -> bool:
-    """Whether two graphs have the same keys, types, shapes and values."""
     a = {key: value for key, value in left.to_dict().items() if key not in ignore}
     b = {key: value for key, value in right.to_dict().items() if key not in ignore}
     return a.keys() == b.keys() and all(
@@ -88,7 +88,10 @@ def copied(written: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of three structures, so that small files are cut."""
-    monkeypatch.setattr("hydragnn_flow.data.sources.structures._LEAST", 3)
+    for name in ("ase_files", "csv_tables", "json_records", "pyg"):
+        monkeypatch.setattr(
+            f"hydragnn_flow.data.sources.{name}.cut", lambda n, most=64: ranges(n, 3, most)
+        )
     monkeypatch.setattr("hydragnn_flow.data.sources.emt_alloys._PER_CHUNK", 3)
 
 

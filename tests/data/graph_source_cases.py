@@ -23,7 +23,7 @@ CUTOFF = 3.0
 
 # hypothesis writes a file for each example into the same temporary folder.
 in_one_folder = settings(
-    deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    deadline=None, max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 
 

@@ -14,7 +14,7 @@ XYZ = (
 )
 
 
-MANY = 56
+MANY = 40
 
 
 def generated(**changes: Any) -> DataConfig:

@@ -40,7 +40,6 @@ def frames(n: int, seed: int = 0) -> list[ase.Atoms]:
 
 
 def structure_dict(atoms: ase.Atoms) -> dict[str, Any]:
-    """As pymatgen writes a structure."""
     return {
         "@class": "Structure",
         "lattice": {"matrix": atoms.cell.array.tolist()},
@@ -58,7 +57,6 @@ def structure_dict(atoms: ase.Atoms) -> dict[str, Any]:
 
 
 def record(atoms: ase.Atoms) -> dict[str, Any]:
-    """As mlearn has it."""
     results = atoms.calc.results
     outputs = {"energy": results["energy"], "forces": results["forces"].tolist()}
     return {"structure": structure_dict(atoms), "outputs": outputs, "group": group(atoms)}

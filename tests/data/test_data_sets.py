@@ -1,6 +1,7 @@
 """Several data sets in one store: names, branches, splits and statistics of each."""
 
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_statistics_of_a_branch_are_those_of_its_data_set_alone(store, tmp_path)
     st.integers(1, 11),
 )
 def test_blocks_add_up_however_graphs_are_divided(graphs, cut):
-    """Gathered together, in two blocks, or in two processes by JSON."""
+    """Gathered together, in two blocks, or in two processes."""
     targets = {"energy": Target(level="graph", dim=1), "forces": Target(level="node", dim=3)}
 
     def columns(some, first):
@@ -91,7 +92,7 @@ def test_blocks_add_up_however_graphs_are_divided(graphs, cut):
     whole.update(columns(graphs, 0), train=True)
     first.update(columns(graphs[:cut], 0), train=True)
     second.update(columns(graphs[cut:], cut), train=True)
-    first.merge(Accumulator.from_dict(json.loads(json.dumps(second.to_dict()))))
+    first.merge(pickle.loads(pickle.dumps(second)))
     expected, found = whole.statistics(), first.statistics()
     assert found.by_branch.keys() == expected.by_branch.keys()
     assert (len(found.by_branch) > 1) == (len({branch for branch, _ in graphs}) > 1)
@@ -110,7 +111,6 @@ def test_blocks_add_up_however_graphs_are_divided(graphs, cut):
     st.integers(4, 300),
 )
 def test_every_data_set_is_looked_at_alike(pairs, most):
-    """However small it is, wherever it lies: each graph once, as many of each as far as it has."""
     runs = BranchRuns.of_pairs(pairs)
     branch = np.repeat(runs.branches, np.diff(runs.bounds))
     for run in (1, 16):
@@ -127,7 +127,6 @@ def test_every_data_set_is_looked_at_alike(pairs, most):
 
 
 def test_a_data_set_may_have_fractions_and_sets_of_its_own(tmp_path):
-    """What a set gives itself is not drawn; what one has of its own counts before the common."""
     section = shifted(tmp_path)
     sources = [
         {"name": PLAIN, **alloys(20), "split": {"val": 0.3, "test": 0.1}},

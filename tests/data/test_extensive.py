@@ -1,4 +1,4 @@
-"""Which targets are sums over the atoms of a structure, as the data say, or their name and unit."""
+"""Targets that are sums over the atoms of a structure, as the data say, or their name and unit."""
 
 from typing import Any
 
@@ -40,28 +40,18 @@ def test_what_is_extensive(alloy_store, name, target, extensive):
 def test_the_configuration_reaches_the_store(tmp_path):
     frames = cases.frames(12)
     for atoms in frames:
-        atoms.info["enthalpy"], atoms.info["gap"] = 1.0, 2.0
+        atoms.info |= {"enthalpy": 1.0, "gap": 2.0, "e_scaled_num_nodes": 1.0}
     ase.io.write(tmp_path / "all.xyz", frames)
     targets: dict[str, Any] = {"gap": "eV", "enthalpy": {"unit": "eV", "extensive": True}}
+    targets["energy"] = {"unit": "Ry", "key": "e_scaled_num_nodes"}  # HydraGNN's mark: divided
     source = {"format": "ase", "train": "all.xyz", "targets": targets}
     data = cases.config(tmp_path, **source)
     first = prepare_store(data, 4.0, None, 0, tmp_path / "a.gs")
-    assert [first.manifest.is_extensive(name) for name in targets] == [False, True]
+    assert [first.manifest.is_extensive(name) for name in targets] == [False, True, False]
     # A store of a store's targets has what it says of them.
     again = {"source": {"format": "hydragnn", "file": "a.gs"}, "path": tmp_path}
     second = prepare_store(DataConfig.model_validate(again), 4.0, None, 0, tmp_path / "b.gs")
-    assert [second.manifest.is_extensive(name) for name in targets] == [False, True]
-
-
-def test_a_key_with_hydragnns_mark_is_divided(tmp_path):
-    frames = cases.frames(12)
-    for atoms in frames:
-        atoms.info["e_scaled_num_nodes"] = 1.0
-    ase.io.write(tmp_path / "all.xyz", frames)
-    targets = {"energy": {"unit": "Ry", "key": "e_scaled_num_nodes"}}
-    data = cases.config(tmp_path, format="ase", train="all.xyz", targets=targets)
-    manifest = prepare_store(data, 4.0, None, 0, tmp_path / "a.gs").manifest
-    assert not manifest.is_extensive("energy")
+    assert [second.manifest.is_extensive(name) for name in targets] == [False, True, False]
 
 
 def test_labels_of_atoms_are_not_extensive(tmp_path):

@@ -106,7 +106,6 @@ def write_file(path, *, flush=False, **options):
 
 
 def write_file_of_two_writers(path):
-    """As two MPI ranks with a subfile each write it, put together from what each wrote alone."""
     parts = [write_file(path.with_suffix(f".{i}"), rank=i, n_ranks=2) for i in range(2)]
     path.mkdir()
     formats: dict[bytes, bytes] = {}
@@ -157,7 +156,6 @@ def good(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(good):
-    """What is in it."""
     return bp_manifest(good)
 
 
@@ -177,7 +175,10 @@ def refused(path, match):
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_good_file(tmp_path, kind):
-    with GraphStore.open(MAKERS[kind](tmp_path / "file.bp"), "random") as store:
+    """It is read without a trace: ADIOS2 would write timings where the temporary files are."""
+    path = MAKERS[kind](tmp_path / f"traceless-{os.getpid()}.bp")
+    with GraphStore.open(path, "random") as store:
+        assert not list(Path("/tmp").glob(f"{path.name}_*"))
         assert store.splits == ("trainset", "valset", "testset")
         assert list(store.manifest.keys) == KEYS
         for seed, name in enumerate(store.splits):
@@ -188,14 +189,6 @@ def test_good_file(tmp_path, kind):
                 for key in KEYS:
                     assert graph[key].numpy().dtype == values[key][number].dtype
                     assert np.array_equal(graph[key].numpy(), values[key][number]), (name, key)
-
-
-def test_looking_through_leaves_nothing_behind(tmp_path):
-    """ADIOS2 would write timings, for each time it closes a file, where the temporary files are."""
-    path = write_file(tmp_path / f"traceless-{os.getpid()}.bp")
-    assert bp_manifest(path)
-    assert not list(Path("/tmp").glob(f"{path.name}_*"))
-    assert sorted(part.name for part in path.iterdir()) == sorted(FILES)
 
 
 def cut(share):
@@ -220,13 +213,11 @@ def flip(content):
 
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
-    "cut at 10 %": cut(0.1),
     "cut at 50 %": cut(0.5),
     "cut at 99.9 %": cut(0.999),
     "emptied": lambda content: b"",
     "16 bytes changed": flip,
     "4 kB of zeros": over_middle(bytes(4096)),
-    "4 kB of noise": over_middle(random.Random(0).randbytes(4096)),
     "another start": lambda content: random.Random(1).randbytes(64) + content[64:],
 }
 
@@ -242,7 +233,7 @@ def test_damage(copy, expected, damage, name):
     except StoreError as error:
         assert str(copy) in str(error) and name in str(error) and "\n" not in str(error)
     else:  # ADIOS2 does not read all of its metadata
-        assert name != "data.0" and damage not in ("cut at 10 %", "cut at 50 %", "emptied")
+        assert name != "data.0" and damage not in ("cut at 50 %", "emptied")
         assert found.splits == expected.splits
 
 
@@ -324,7 +315,6 @@ def test_changed_values_are_seen_beside_an_empty_block(tmp_path):
 
 
 def test_a_shape_that_its_blocks_do_not_fill(tmp_path):
-    """As after a changed bit of md.0: reading it all would take years, and read no bytes."""
     writer = Writer(tmp_path / "file.bp")
     writer.put("trainset/x", np.arange(3), (1 << 50,), 0, 0)
     writer.close()
@@ -333,22 +323,11 @@ def test_a_shape_that_its_blocks_do_not_fill(tmp_path):
     )
 
 
-@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="needs Linux, which counts reads")
-def test_slices_that_are_read_without_bytes_are_no_progress(copy, tmp_path, monkeypatch):
-    lines = ["import sys", "while True:", "    print(end=' ', flush=True)"]
-    (tmp_path / "child.py").write_text("\n".join(lines))
-    monkeypatch.setattr(trial_read, "_CHILD", tmp_path / "child.py")
-    monkeypatch.setattr(trial_read, "_IDLE_CPU_SECONDS", 0.1)
-    with pytest.raises(StoreError, match=r"makes ADIOS2 compute for 0 s without reading: md\.idx"):
-        trial_read._ask_child(copy, idle=600)
-
-
-@pytest.mark.parametrize("error", [AttributeError, RuntimeError, ValueError])
-def test_systems_that_count_no_bytes_read_can_open_files(copy, monkeypatch, error):
+def test_systems_that_count_no_bytes_read_can_open_files(copy, monkeypatch):
     """psutil has no io_counters outside Linux and in some sandboxes, or finds their file empty."""
 
     def none(process):
-        raise error("io_counters")
+        raise AttributeError("io_counters")
 
     monkeypatch.setattr(psutil.Process, "io_counters", none)
     trial_read._ask_child(copy, idle=600)
@@ -360,15 +339,6 @@ def test_characters_are_no_numbers(tmp_path):
     writer.put("trainset/x", np.ones((3, 1), dtype=np.int8), (3, 1), 0, 0)
     writer.close()
     refused(tmp_path / "file.bp", r"md\.0 gives trainset/x the type char, which no graph can hold")
-
-
-def test_bytes_are_read(tmp_path):
-    values = make_split(3, 0, alike=True)
-    writer = Writer(tmp_path / "file.bp")
-    x = [np.full((6, 1), 200, dtype=np.uint8)] * 3
-    writer.write_split("trainset", values | {"x": x}, flush=False)
-    writer.close()
-    assert bp_manifest(tmp_path / "file.bp").keys["x"].dtype == "uint8"
 
 
 def test_file_of_two_steps(tmp_path):
@@ -402,14 +372,12 @@ def test_child_that_waits_is_noticed(copy):
 
 
 def test_child_that_reads_nothing_is_ended(copy):
-    """However long all of a file may take."""
     (copy / "data.0").write_bytes((copy / "data.0").read_bytes()[:100])
     with pytest.raises(StoreError, match=r"makes ADIOS2 read nothing for 0 s: md\.idx"):
         trial_read._ask_child(copy, idle=0.3)
 
 
 def test_child_that_computes_for_ever_is_ended(copy, tmp_path, monkeypatch):
-    """As ADIOS2 does with some changed bits of md.0; a slow disk takes no processor time."""
     (tmp_path / "child.py").write_text("while True: pass")
     monkeypatch.setattr(trial_read, "_CHILD", tmp_path / "child.py")
     monkeypatch.setattr(trial_read, "_IDLE_CPU_SECONDS", 0.1)

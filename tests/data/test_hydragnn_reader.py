@@ -46,13 +46,12 @@ def graphs(graph):
 
 @pytest.fixture(scope="module")
 def store(graphs, tmp_path_factory):
-    """Those graphs in shards of several blocks, a shard with graphs of two splits among them."""
-    path = tmp_path_factory.mktemp("shards") / "store"
+    # A name that HydraGNN knows, the third of its list.
+    path = tmp_path_factory.mktemp("shards") / "mptrj"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 6000)
         patch.setattr("hydragnn_flow.data.store.shard_writer._MOST_BLOCKS", 3)
-        # A name that HydraGNN knows, the third of its list.
-        written = write_store(path, graphs, provenance={"name": "mptrj"})
+        written = write_store(path, graphs)
     shards = written.manifest.shards
     assert sum(shard.splits["trainset"].graphs > 0 for shard in shards) > 1
     assert any(sum(size.graphs > 0 for size in shard.splits.values()) > 1 for shard in shards)
@@ -112,7 +111,7 @@ def test_graphs_with_branches(hydragnn, graphs, same, tmp_path, preload):
     branched = [graph.clone() for graph in graphs["trainset"]]
     for number, graph in enumerate(branched):
         graph.dataset_name = torch.tensor([[number % 2]])
-    store = write_store(tmp_path / "store", {"trainset": branched}, provenance={"name": "qm7x"})
+    store = write_store(tmp_path / "qm7x", {"trainset": branched})
     file = str(store.path / store.manifest.shards[0].path)
     dataset = hydragnn.AdiosDataset(file, "trainset", hydragnn.MPI.COMM_SELF, preload=preload)
     for found, expected in zip_longest(dataset, graphs["trainset"]):

@@ -66,7 +66,6 @@ def test_a_store_keeps_its_splits(tmp_path):
     ("size", "least", "most"), [(3.6, 5.0, 5.0), (0.36, 0.5, 0.8), (0.036, 0.05, 0.08)]
 )
 def test_the_radius_fits_structures_that_lie_densely(size, least, most, tmp_path):
-    """As cells in nm do; a hundred neighbours are enough."""
     structures = [bulk("Cu", cubic=True, a=size * (1 + n / 100)) * (2, 1, 1) for n in range(5)]
     for n, atoms in enumerate(structures):
         atoms.info["gap"] = n / 10
@@ -82,6 +81,7 @@ def test_the_radius_fits_structures_that_lie_densely(size, least, most, tmp_path
     ("names", "train", "rest"),
     [
         (["b.xyz"], "b.xyz", {}),
+        (["train.xyz", "more.xyz"], "train.xyz", {}),
         (["b-2.xyz", "b-10.xyz"], "*.xyz", {}),
         (["a_train.xyz", "b_train.xyz", "valid.xyz"], "*train*.xyz", {"val": "valid.xyz"}),
         (["val.xyz", "test.xyz"], "val.xyz", {"test": "test.xyz"}),
@@ -94,20 +94,7 @@ def test_roles_are_in_the_names(names, train, rest, tmp_path):
         write_extxyz(tmp_path / name, frames(1))
     found = look(tmp_path)
     assert found.source == {"format": "ase", "train": train, **rest}
-
-
-def test_files_that_belong_to_no_role_are_told(tmp_path):
-    for name in ("train.xyz", "more.xyz"):
-        write_extxyz(tmp_path / name, frames(1))
-    assert look(tmp_path).skipped == ["more.xyz"]
-
-
-def empty(folder):
-    (folder / "README.md").write_text("nothing\n")
-
-
-def folders(folder):
-    (folder / "train").mkdir()
+    assert found.skipped == [name for name in names if name == "more.xyz"]
 
 
 def mixed(folder):
@@ -124,10 +111,6 @@ def no_matching_column(folder):
 def no_labels(folder):
     for i, atoms in enumerate(frames(3)):
         write(folder / f"{i}.cif", atoms)
-
-
-def by_hand(folder):
-    (folder / "graphs.pt").write_bytes(b"")
 
 
 def two_columns(folder):
@@ -150,27 +133,26 @@ def incomplete(folder):
     write_extxyz(folder / "a.xyz", structures)
 
 
-def broken(folder):
-    (folder / "a.xyz").write_text("2\nPbc='F F F'\nCu 0 0 0\n")
-
-
 @pytest.mark.parametrize(
     ("spoil", "says"),
     [
-        (empty, r"holds no data \(but README\.md\); give one with structures"),
-        (folders, r"holds only directories \(train\); give one of them"),
-        (mixed, r"several formats \(extxyz: 1, vasp-xml: 1\); move those of one"),
-        (no_matching_column, r"labels\.csv: no column names structure files .*such as 0\.cif"),
+        ({"README.md": "nothing"}, r"holds no data \(but README\.md\); give a directory"),
+        (mixed, r"holds extxyz: 1, vasp-xml: 1; give .* files of one format"),
+        (no_matching_column, r"labels\.csv: no column names structure files .*add such a column"),
         (no_labels, r"no labels that can be learnt \(cif\); add a CSV table with a column"),
-        (by_hand, r"data\.source\.format pyg, whose keys .* docs/data\.md"),
+        ({"graphs.pt": ""}, r"data\.source\.format pyg, whose keys .* docs/data\.md"),
         (two_columns, r"columns of different names \(cif, structure\); rename one"),
-        (cif_text_and_more, r"several formats \(extxyz: 1, csv: 1\)"),
+        (cif_text_and_more, r"holds extxyz: 1, csv: 1; give"),
         (incomplete, r"only 2 of 3 structures looked at have a label 'gap', .* leave out"),
-        (broken, r"a\.xyz"),
+        ({"a.xyz": "2\nPbc='F F F'\nCu 0 0 0\n"}, r"a\.xyz"),
     ],
 )
 def test_what_cannot_be_told_is_said_in_a_sentence(spoil, says, tmp_path):
-    spoil(tmp_path)
+    if isinstance(spoil, dict):
+        for name, text in spoil.items():
+            (tmp_path / name).write_text(text)
+    else:
+        spoil(tmp_path)
     with pytest.raises(InputError, match=says) as refused:
         look(tmp_path)
     assert "\n" not in str(refused.value)

@@ -1,7 +1,6 @@
 """Meshes: their edges, what is read and what is refused."""
 
 import sys
-from pathlib import Path
 
 import meshio
 import numpy as np
@@ -11,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.data.sources.mesh import MeshSource
-from hydragnn_flow.data.sources.mesh_edges import element_edges
+from hydragnn_flow.data.sources.mesh import MeshSource, element_edges
 from hydragnn_flow.errors import InputError
 
 CORNERS = np.array(
@@ -65,7 +63,7 @@ def test_elements(tmp_path, kind):
 def test_edges_of_a_plate(n, m, kind, random):
     mesh = plate(n, m, kind)
     cells = [(block.type, block.data) for block in mesh.cells]
-    edges, shared_by, members = element_edges(cells, None, Path("a.vtu"))
+    edges, shared_by, members = element_edges(cells, None)
     diagonals = n * m if kind == "triangle" else 0
     assert len(edges) == n * (m + 1) + m * (n + 1) + diagonals
     assert (shared_by == 1).sum() == 2 * (n + m)
@@ -78,7 +76,7 @@ def test_edges_of_a_plate(n, m, kind, random):
         for k in [random.randrange(len(row))]
     ]
     random.shuffle(rows)
-    again = element_edges([(kind, np.array(rows))], None, Path("a.vtu"))
+    again = element_edges([(kind, np.array(rows))], None)
     assert all(
         np.array_equal(a, b) for a, b in zip(again, (edges, shared_by, members), strict=True)
     )
@@ -132,49 +130,46 @@ def test_a_quad_that_is_a_triangle(tmp_path):
 )
 def test_what_meshio_says_is_told_once(tmp_path, capfd, name, reason):
     (tmp_path / name).write_text("<no mesh>\n")
-    refused(tmp_path, {**MESH, "train": name}, name, "cannot be read as a mesh", reason)
+    refused(tmp_path, {**MESH, "train": name}, name, "cannot be read", reason)
     assert capfd.readouterr() == ("", "")
 
 
-def test_mesh_refuses(tmp_path):
-    write_mesh(tmp_path, [("triangle", [[0, 1, 3]])])
-    refused(tmp_path, MESH, "a.vtu", "5 point(s) in no element", "point 2", "loose_points")
-    dropped = {**MESH, "loose_points": "drop"}
-    refused(tmp_path, {**dropped, "features": ["u"]}, "a.vtu", "no 'u' (it has: t)")
-    refused(tmp_path, {**dropped, "elements": ["tetra"]}, "a.vtu", "has no tetra")
-    write_mesh(tmp_path, [("vertex", [[0]])])
-    refused(tmp_path, dropped, "a.vtu", "has no line, triangle")
-    write_mesh(tmp_path, [("triangle", [[2, 2, 2]])])
-    refused(tmp_path, dropped, "a.vtu", "no edges")
-    for beyond in (-1, 8):
-        write_mesh(tmp_path, [("triangle", [[0, 1, beyond]])])
-        refused(tmp_path, dropped, "a.vtu", "points it does not have (it has 8)")
-    write_mesh(tmp_path, [("VTK_LAGRANGE_TRIANGLE", [[0, 1, 3]])])
-    refused(tmp_path, dropped, "a.vtu", "'VTK_LAGRANGE_TRIANGLE'")
-    write_mesh(tmp_path, [("polygon", [[0, 1, 2, 3]])])
-    refused(tmp_path, dropped, "a.vtu", "'polygon'")
-    write_mesh(tmp_path, [("quad", [[0, 1, 2, 3]])], t=np.array([np.nan] + [0.0] * 7))
-    refused(tmp_path, dropped, "a.vtu", "NaN or infinity in 't'")
+@pytest.mark.parametrize(
+    ("cells", "changes", "said"),
+    [
+        (("triangle", [[0, 1, 3]]), {"loose_points": "refuse"}, "5 point(s) are in no element"),
+        (("triangle", [[0, 1, 3]]), {"features": ["u"]}, "no 'u' (it has: t)"),
+        (("triangle", [[0, 1, 3]]), {"elements": ["tetra"]}, "has no tetra"),
+        (("vertex", [[0]]), {}, "has no line, triangle"),
+        (("triangle", [[2, 2, 2]]), {}, "no edges"),
+        (("triangle", [[0, 1, -1]]), {}, "points it does not have, of 8"),
+        (("triangle", [[0, 1, 8]]), {}, "points it does not have, of 8"),
+        (("VTK_LAGRANGE_TRIANGLE", [[0, 1, 3]]), {}, "'VTK_LAGRANGE_TRIANGLE'"),
+        (("quad", [[0, 1, 2, 3]]), {"features": ["bad"]}, "NaN or infinity in 'bad'"),
+    ],
+)
+def test_mesh_refuses(tmp_path, cells, changes, said):
+    fields = {"t": np.arange(8.0), "bad": np.array([np.nan] + [0.0] * 7)}
+    fields = fields if "bad" in changes.get("features", "") else {"t": fields["t"]}
+    write_mesh(tmp_path, [cells], **fields)
+    refused(tmp_path, {**MESH, "loose_points": "drop", **changes}, "a.vtu", said)
 
 
 def test_mesh_refuses_tables(tmp_path):
     section = mesh_files(tmp_path)
     table = tmp_path / "loads.csv"
     rows = table.read_text()
-    table.write_text(rows.replace("meshes/a.vtu", "a.vtu"))
-    refused(tmp_path, section, "loads.csv", "no row for", "a.vtu")
-    table.write_text(rows.replace("meshes/a.vtu", "meshes/b.vtu"))
-    refused(tmp_path, section, "loads.csv", "two rows for", "b.vtu")
-    table.write_text(rows.replace("meshes/a.vtu", "meshes/a\0.vtu"))
-    refused(tmp_path, section, "loads.csv", "a NUL in its column 'file'")
-    table.write_text(rows.replace("file", "name"))
-    refused(tmp_path, section, "loads.csv", "no column 'file'")
-    table.write_text(rows.replace("2.5", ""))
-    refused(tmp_path, section, "b.vtu", "NaN or infinity in 'stiffness'")
-    table.write_text(rows.replace("2.5", "soft"))
-    refused(tmp_path, section, "'stiffness' does not hold numbers")
+    for old, new, *words in (
+        ("meshes/a.vtu", "a.vtu", "loads.csv", "no row for"),
+        ("meshes/a.vtu", "meshes/b.vtu", "loads.csv", "two rows for"),
+        ("file", "name", "loads.csv", "no column 'file'"),
+        ("2.5", "", "b.vtu", "empty label 'stiffness'"),
+        ("2.5", "soft", "'stiffness' that is not made of numbers"),
+    ):
+        table.write_text(rows.replace(old, new))
+        refused(tmp_path, section, *words)
     table.unlink()
-    refused(tmp_path, section, "loads.csv", "cannot be read as a CSV")
+    refused(tmp_path, section, "loads.csv", "cannot be read as a table")
     with pytest.raises(InputError, match="needs a table"):
         validate(MeshSource, {**section, "table": None}, "run.yaml")
 
@@ -184,13 +179,8 @@ def test_all_files_have_the_same_features(tmp_path):
     mesh = plate(3, 2, "triangle")
     mesh.point_data["flux"] = mesh.point_data["flux"][:, :2]
     mesh.write(tmp_path / "meshes" / "b.vtu")
-    refused(
-        tmp_path,
-        {**section, "targets": {"stiffness": {"level": "graph", "unit": ""}}},
-        "b.vtu",
-        "flux_0, flux_1",
-        "first graph has",
-    )
+    stiffness = {"targets": {"stiffness": {"level": "graph", "unit": ""}}}
+    refused(tmp_path, section | stiffness, "b.vtu", "flux_0, flux_1", "first graph has")
 
 
 def test_the_library_is_asked_for_when_it_is_needed(tmp_path, monkeypatch):

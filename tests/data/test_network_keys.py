@@ -9,10 +9,10 @@ from ase.io import write
 from graph_source_cases import CUTOFF, PYG, graphs, pyg_graph, refused, source
 from pydantic import ValidationError
 from source_cases import cif, frames, record, write_table
-from torch_geometric.data import Batch, Data, InMemoryDataset
+from torch_geometric.data import Data, InMemoryDataset
 
 from hydragnn_flow.config import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store, store_summary, write_store
+from hydragnn_flow.data import GraphStore, prepare_store, store_summary
 from hydragnn_flow.data.sources.pyg_keys import tensors
 from hydragnn_flow.errors import InputError, StoreError
 
@@ -40,6 +40,7 @@ def made():
 
 @pytest.mark.parametrize("wrap", [list, InMemoryDataset.collate])
 def test_pyg_brings_them(tmp_path, made, wrap):
+    assert "name" not in tensors(Data(x=torch.ones(1, 1), name="a", flag=None))  # no numbers
     torch.save(wrap(made), tmp_path / "graphs.pt")
     for got, want in zip(graphs(source(tmp_path, **PYG)), made, strict=True):
         assert torch.equal(got.dataset_name, want.dataset_name)
@@ -58,7 +59,7 @@ def test_pyg_brings_them_where_edges_are_built(tmp_path):
     assert got.pe.tolist() == [[0.0], [1.0], [2.0], [3.0]]
     plain.rel_pe = torch.ones(2, 1)
     torch.save(plain, tmp_path / "graphs.pt")
-    refused(tmp_path, PYG, "graphs.pt: graph 0", "rel_pe", "no edge_index")
+    refused(tmp_path, PYG, "graphs.pt: structure 0", "rel_pe", "no edge_index")
 
 
 def test_what_is_a_label_is_nothing_else(tmp_path):
@@ -69,24 +70,15 @@ def test_what_is_a_label_is_nothing_else(tmp_path):
     assert "graph_attr" not in got
 
 
-def test_text_is_no_number_of_a_branch(tmp_path):
-    torch.save(with_keys(3, dataset_name="mptrj"), tmp_path / "graphs.pt")
-    (got,) = graphs(source(tmp_path, **PYG))
-    assert "dataset_name" not in got
-
-
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
         ("dataset_name", torch.tensor([[-1]]), "dataset_name is [[-1.0]], not the number"),
-        ("dataset_name", torch.tensor([0.5]), "not the number"),
         ("dataset_name", torch.tensor([0, 1]), "not the number"),
         ("graph_attr", torch.ones(2, 2), "graph_attr has the shape [2, 2]"),
-        ("graph_attr", torch.ones(0), "graph_attr has the shape [0]"),
         ("graph_attr", torch.tensor([torch.nan]), "NaN or infinity in 'graph_attr'"),
         ("graph_attr", torch.ones(3), "graph_attr is float32 [1, 3], which does not fit"),
         ("pe", torch.ones(3, 3), "'pe' has the shape [3, 3], but 2 rows"),
-        ("pe", torch.full((2, 3), torch.inf), "NaN or infinity in 'pe'"),
         ("pe", torch.ones(2, 4), "pe is float32 [2, 4], which does not fit"),
         ("rel_pe", torch.ones(3, 3), "'rel_pe' has the shape [3, 3], but 2 rows"),
         ("pe", None, "key(s) pe are not in every graph"),
@@ -98,7 +90,7 @@ def test_pyg_refuses(tmp_path, key, value, reason):
     config = DataConfig(source=PYG, path=tmp_path, split=SHARES)
     with pytest.raises(InputError) as error:
         prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
-    assert str(error.value).startswith(f"{tmp_path / 'graphs.pt'}: graph 1")
+    assert str(error.value).startswith(f"{tmp_path / 'graphs.pt'}: structure 1")
     assert reason in str(error.value)
     assert "\n" not in str(error.value)
 
@@ -107,26 +99,10 @@ def test_files_read_apart_must_be_alike(tmp_path, made):
     torch.save(made * 4, tmp_path / "graphs.pt")
     torch.save([with_keys(3, graph_attr=None)], tmp_path / "test.pt")
     config = DataConfig(source={**PYG, "test": "test.pt"}, path=tmp_path, split={"val": 0.2})
-    with pytest.raises(InputError, match=r"test\.pt.*graphs\.pt.*key 'graph_attr'"):
+    with pytest.raises(
+        InputError, match=r"the keys of .*test\.pt are .*graphs\.pt are .*graph_attr"
+    ):
         prepare_store(config, CUTOFF, None, 0, tmp_path / "store")
-
-
-@pytest.mark.parametrize("dtypes", ["hydragnn", "compact"])
-@pytest.mark.parametrize("mode", ["memory", "random", "stream"])
-def test_batches_are_pygs(tmp_path, made, same, monkeypatch, dtypes, mode):
-    monkeypatch.setattr("hydragnn_flow.data.writer.BLOCK_BYTES", 1500)
-    path = tmp_path / "store"
-    written = [Data.from_dict(tensors_only(graph)) for graph in made]
-    write_store(path, {"trainset": written}, dtypes=dtypes, cutoff=CUTOFF)
-    with GraphStore.open(path, mode) as store:
-        split = store["trainset"]
-        assert len(split.block_bounds) > 3
-        order = np.array([3, 1, 4, 8])
-        (got,) = split.batches([order])
-        want = Batch.from_data_list([written[i] for i in order])
-        assert same(got, want, ignore=("batch", "ptr"))
-        assert got.dataset_name.shape == (4, 1)
-        assert store.manifest.branches == [0, 1]
 
 
 def tensors_only(graph):
@@ -151,22 +127,6 @@ def test_prepared_stores_and_their_shards_have_them(tmp_path, made, same):
             (origin,) = (g for g in made if torch.equal(g.pe, graph.pe))
             for key in KEYS:
                 assert torch.equal(graph[key].flatten(), origin[key].flatten())
-
-
-@pytest.mark.parametrize(
-    ("value", "reason"),
-    [
-        (torch.tensor([[-1]]), "dataset_name is -1, but branches are counted from 0"),
-        (torch.tensor([[1.0]]), "dataset_name is float32 with 1 values"),
-        (torch.tensor([[0], [1]]), "with 2 values for 1 graph"),
-        (torch.tensor([[0, 1]]), "with 2 values for 1 graph"),
-    ],
-)
-def test_a_store_refuses_what_is_no_branch(tmp_path, value, reason):
-    bad = Data.from_dict(tensors_only(with_keys(3, dataset_name=value)))
-    with pytest.raises(InputError, match="trainset: graph 0") as error:
-        write_store(tmp_path / "store", {"trainset": [bad]})
-    assert reason in str(error.value)
 
 
 def charged(folder):
@@ -259,16 +219,14 @@ def test_encodings_are_computed_for_all_or_for_none(tmp_path, made):
     prepare_store(config, CUTOFF, None, 0, tmp_path / "brought", encodings=3)
 
     torch.save([*made[:3], *plain[3:]], tmp_path / "graphs.pt")
-    with pytest.raises(InputError, match=r"graph 3 has no key 'pe', but graphs before it have it"):
+    with pytest.raises(
+        InputError, match=r"structure 3 has no key 'pe', but graphs before it have it"
+    ):
         prepare_store(config, CUTOFF, None, 0, tmp_path / "mixed", encodings=3)
     torch.save(made * 4, tmp_path / "graphs.pt")
     torch.save(plain, tmp_path / "test.pt")
     config = DataConfig(source={**PYG, "test": "test.pt"}, path=tmp_path, split={"val": 0.2})
-    with pytest.raises(InputError, match=r"test\.pt.*graphs\.pt.*only some have the key 'pe'"):
+    with pytest.raises(
+        InputError, match=r"pe of .*test\.pt are computed, .*graphs\.pt are their own"
+    ):
         prepare_store(config, CUTOFF, None, 0, tmp_path / "mixed", encodings=3)
-
-
-def test_other_things_of_a_graph_have_no_meaning():
-    found = tensors(Data(x=torch.ones(1, 1), charge=2, name="a", flag=None))
-    assert sorted(found) == ["charge", "x"]
-    assert found["charge"] == 2

@@ -100,14 +100,6 @@ def test_an_error_of_its_method_open_is_told(module, tmp_path):
     assert isinstance(error.value.__cause__, KeyError)
 
 
-@pytest.mark.usefixtures("module")
-def test_wrong_keys_are_told():
-    with pytest.raises(
-        InputError, match=r"run.yaml: source: unknown key 'grup'; did you mean 'group'"
-    ):
-        validate(DataConfig, {"source": SECTION | {"grup": "a"}}, "run.yaml")
-
-
 @pytest.mark.slow
 def test_a_campaign_is_run_on_it(module, tmp_path):
     """The workers import the module too."""

@@ -10,8 +10,8 @@ from torch_geometric.data import Data
 from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.config.network import VariablesOfInterest
 from hydragnn_flow.data import prepare_store, write_store
+from hydragnn_flow.data.hydragnn_bp.packed import unpack_outputs
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
-from hydragnn_flow.data.sources.packed import unpack_outputs
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 

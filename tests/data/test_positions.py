@@ -14,7 +14,7 @@ from torch_geometric.data import Data
 from hydragnn_flow.data import atoms_to_graph
 from hydragnn_flow.data.positions import near_origin
 from hydragnn_flow.data.sources.base import ReadyGraph
-from hydragnn_flow.data.sources.pyg_keys import graph_record, tensors
+from hydragnn_flow.data.sources.pyg_keys import graph_of, tensors
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 5.0
@@ -38,7 +38,6 @@ def drifted(atoms, seed, far):
 
 
 def vectors(graph):
-    """Of the edges as a network in single precision computes them."""
     sender, receiver = graph.edge_index
     found: torch.Tensor = graph.pos[receiver] - graph.pos[sender] + graph.edge_shifts
     return found
@@ -104,21 +103,13 @@ def test_a_slab_far_away_comes_near():
 def test_units_other_than_angstrom():
     """Grains of a micrometre, a metre away."""
     grains = ase.Atoms("H2", 1e-6 * np.array([[0, 0, 0], [1, 0, 0]]) + [1.0, -1.0, 0.5])
-    record = graph_record(
-        tensors(
-            Data(
-                x=torch.ones(2, 1),
-                pos=torch.from_numpy(grains.positions),
-                edge_index=torch.tensor([[0, 1], [1, 0]]),
-            )
-        ),
-        "x",
-        ["size"],
-        {},
-        0,
-        "grains.pt: graph 0",
-        [],
+    graph = Data(
+        x=torch.ones(2, 1),
+        pos=torch.from_numpy(grains.positions),
+        edge_index=torch.tensor([[0, 1], [1, 0]]),
     )
+    found = graph_of(tensors(graph), "x", ["size"], [], "grains.pt")
+    record = found.record({}, "grains.pt", 0)
     graph = record.graph(1.0, None)
     assert vectors(graph).norm(dim=1).tolist() == pytest.approx([1e-6, 1e-6], rel=1e-4)
 
@@ -134,7 +125,7 @@ def test_what_single_precision_does_not_resolve_is_refused():
         edge_index=torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]]),
     )
     with pytest.raises(InputError, match=r"^a\.pt: graph 0 is 3e.06 long"):
-        graph_record(tensors(data), "x", ["size"], {}, 0, "a.pt: graph 0", [])
+        graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt", 0)
     data.edge_index = data.edge_index[:, :0]
-    record = graph_record(tensors(data), "x", ["size"], {}, 0, "a.pt: graph 0", [])
+    record = graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt", 0)
     assert isinstance(record, ReadyGraph) and record.has_own_edges(CUTOFF, None)

@@ -183,7 +183,6 @@ def test_a_file_that_is_the_test_set_may_be_among_those_to_train_on(tmp_path, mo
 
 
 def test_duplicates_stay_together_and_out_of_training(tmp_path):
-    """What is in the test file is not trained on, and copies do not end in different splits."""
     config = files(tmp_path, n_train=30)
     train = tmp_path / "train.xyz"
     copies = [XYZ.format(energy=-i, distance=0.7 + 0.01 * i) for i in range(3, 20)]

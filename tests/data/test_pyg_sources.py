@@ -94,12 +94,8 @@ def test_pyg_cuts_long_files_into_parts(tmp_path):
     torch.save(as_collated([pyg_graph(2) for _ in range(2500)]), tmp_path / "graphs.pt")
     found = source(tmp_path, **PYG)
     chunks = found.chunks()
-    assert [(chunk.start, chunk.stop, chunk.first) for chunk in chunks] == [
-        (0, 1000, 0),
-        (1000, 2000, 0),
-        (2000, 2500, 0),
-    ]
-    assert [record.index for record in found.read(chunks[-1])] == list(range(2000, 2500))
+    assert [chunk.stop for chunk in chunks] == [*range(256, 2500, 256), 2500]
+    assert [record.index for record in found.read(chunks[-1])] == list(range(2304, 2500))
 
 
 def test_pyg_reads_what_numpy_cannot_hold(tmp_path):
@@ -142,9 +138,7 @@ class OwnData(Data):
         (lambda _: HeteroData(), "BaseStorage"),
         (lambda _: Batch.from_data_list([pyg_graph(2)]), "Batch"),
         (lambda _: {"x": torch.ones(1)}, "holds a dict"),
-        (lambda _: [], "an empty list"),
-        (lambda _: [pyg_graph(2), torch.ones(1)], "a list of Data, Tensor"),
-        (lambda _: torch.ones(1), "holds a Tensor"),
+        (lambda _: [pyg_graph(2), torch.ones(1)], "holds a list"),
     ],
 )
 def test_pyg_refuses_other_content(tmp_path, content, reason):
@@ -153,7 +147,7 @@ def test_pyg_refuses_other_content(tmp_path, content, reason):
     assert not (tmp_path / "harm").exists()
 
 
-@pytest.mark.parametrize("damage", [b"", b"no archive", "truncated"])
+@pytest.mark.parametrize("damage", [b"no archive", "truncated"])
 def test_pyg_refuses_damaged_files(tmp_path, damage):
     path = tmp_path / "graphs.pt"
     torch.save([pyg_graph(2)], path)
@@ -169,12 +163,11 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
     [
         ({"pos": None}, "no 'pos'"),
         ({"x": None}, "no 'x'"),
-        ({"y": None}, "no 'y'"),
-        ({"x": torch.ones(3, 2)}, "'x' has the shape [3, 2], but 2 rows"),
+        ({"y": None}, "no label 'y'"),
         ({"x": torch.full((2, 2), torch.nan)}, "NaN or infinity in 'x'"),
         ({"x": torch.ones(2, 3)}, "first graph has x_0, x_1"),
-        ({"x": torch.ones(2, 0)}, "'x' has no columns"),
-        ({"y": torch.full((1, 2), torch.inf)}, "NaN or infinity in 'y'"),
+        ({"x": torch.ones(2, 0)}, "'x' has the shape [2, 0]"),
+        ({"y": torch.full((1, 2), torch.inf)}, "NaN or infinity in its label 'gap'"),
         ({"y": torch.ones(1, 3)}, "label 'gap' of shape [3]"),
         ({"forces": torch.ones(3, 3)}, "label 'forces' of shape [3, 3]"),
         ({"pos": torch.ones(2, 4)}, "pos is not"),
@@ -182,9 +175,7 @@ def test_pyg_refuses_damaged_files(tmp_path, damage):
         ({"cell": torch.ones(2, 2)}, "cell has the shape [2, 2]"),
         ({"cell": torch.eye(3), "pbc": torch.ones(2)}, "pbc has 2 values"),
         ({"pbc": torch.ones(3)}, "periodic along vectors of its cell that are zero or parallel"),
-        ({"cell": torch.ones(3, 3)}, "zero or parallel; correct cell or pbc"),
         ({"cell": torch.eye(3)}, "no edge_shifts"),
-        ({"edge_shifts": torch.ones(3, 3)}, "'edge_shifts' has the shape [3, 3], but 2 rows"),
         ({"edge_shifts": torch.ones(2, 2)}, "edge_shifts is not"),
         ({"edge_index": torch.tensor([[0], [2]])}, "edge_index is not"),
         ({"edge_attr": torch.ones(1, 4)}, "'edge_attr' has the shape [1, 4], but 2 rows"),
@@ -198,7 +189,7 @@ def test_pyg_refuses_graphs(tmp_path, changes, reason):
         else:
             bad[key] = value
     torch.save([pyg_graph(2), bad], tmp_path / "graphs.pt")
-    refused(tmp_path, PYG, "graphs.pt: graph 1", reason)
+    refused(tmp_path, PYG, "graphs.pt: structure 1", reason)
 
 
 def test_targets_of_arrays_need_a_level():

@@ -21,8 +21,7 @@ from hydragnn_flow.errors import InputError, StoreError
 MODES = ("memory", "random", "stream")
 DTYPES = ("hydragnn", "compact")
 POOL = 40
-SMALL_BLOCKS = 8_000
-"""So that some tens of graphs make several blocks."""
+SMALL_BLOCKS = 8_000  # bytes: some tens of graphs make several blocks
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +73,7 @@ def assert_equal(ours, theirs):
     dtypes=st.sampled_from(DTYPES),
     block_bytes=st.sampled_from([1, 3000, 1 << 22]),
 )
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 def test_round_trip(graph, same, seeds, n_val, n_atoms, dtypes, block_bytes):
     splits = {
         "trainset": [graph(seed, n_atoms) for seed in seeds],
@@ -100,14 +99,14 @@ def test_round_trip(graph, same, seeds, n_val, n_atoms, dtypes, block_bytes):
 
 
 @given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_equals_pyg(split, pool, indices):
     chosen = [pool[i] for i in indices]
     assert_equal(split.batch(indices), Batch.from_data_list(chosen))
 
 
 @given(indices=st.lists(st.integers(0, POOL - 1), min_size=1, max_size=20))
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_comes_apart_again(split, pool, same, indices):
     batch = split.batch(indices)
     parts = batch.to_data_list()
@@ -121,7 +120,7 @@ def test_comes_apart_again(split, pool, same, indices):
         st.lists(st.integers(0, POOL - 1), min_size=1, max_size=9), min_size=0, max_size=8
     )
 )
-@settings(max_examples=20)
+@settings(max_examples=10)
 def test_batches_in_any_order(split, pool, parts):
     batches = list(split.batches(np.array(part) for part in parts))
     assert len(batches) == len(parts)
@@ -136,11 +135,6 @@ def test_batches_may_be_left_early(split, pool):
     assert_equal(split.batch([0]), Batch.from_data_list(pool[:1]))
 
 
-def test_single_graphs(split, pool, same):
-    assert all(same(split[i], data) for i, data in enumerate(pool))
-    assert same(split[-1], pool[-1])
-
-
 @pytest.mark.parametrize("as_type", [list, np.array, torch.tensor])
 def test_kinds_of_indices(split, pool, as_type):
     assert_equal(split.batch(as_type([3, -1])), Batch.from_data_list([pool[3], pool[-1]]))
@@ -148,6 +142,7 @@ def test_kinds_of_indices(split, pool, as_type):
 
 def test_selections_out_of_range(split):
     """ADIOS2 would return zeros."""
+    assert split[-1].num_nodes == split[POOL - 1].num_nodes
     none = rf"trainset has {POOL} graphs, so there is no graph"
     for wrong in ([POOL], [1, -POOL - 1]):
         with pytest.raises(StoreError, match=none):
@@ -245,30 +240,16 @@ def test_compact_is_smaller_and_widens_where_it_must(graph, same, tmp_path):
     assert len(wide.manifest.shards) == 1
 
 
-def test_a_shard_takes_a_limited_number_of_blocks(graph, same, tmp_path, monkeypatch):
-    monkeypatch.setattr("hydragnn_flow.data.store.shard_writer._MOST_BLOCKS", 4)
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 1)
-    graphs = [graph(seed) for seed in range(10)]
-    splits = {"trainset": graphs, "valset": graphs[:2]}
-    store = write_store(tmp_path / "s", splits)
-    assert [shard.path for shard in store.manifest.shards] == [
-        "shard-00000.bp",
-        "shard-00001.bp",
-        "shard-00002.bp",
-    ]
-    for mode in MODES:
-        with GraphStore.open(tmp_path / "s", mode) as store:
-            assert all(same(a, b) for a, b in zip(store["trainset"], graphs, strict=True))
-            assert all(same(a, b) for a, b in zip(store["valset"], graphs[:2], strict=True))
-
-
 def test_more_shards_than_files_may_be_open(graph, same, tmp_path, monkeypatch):
     monkeypatch.setattr("hydragnn_flow.data.store.shard_writer._MOST_BLOCKS", 1)
     monkeypatch.setattr("hydragnn_flow.data.reading.shard_file._most_open", lambda: 3)
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1)
     graphs = [graph(seed) for seed in range(12)]
     store = write_store(tmp_path / "s", {"trainset": graphs})
-    assert len(store.manifest.shards) == 12
+    assert [shard.path for shard in store.manifest.shards][::11] == [
+        "shard-00000.bp",
+        "shard-00011.bp",
+    ]
 
     def descriptors():
         files = [f for f in Path("/proc/self/fd").iterdir() if f.exists()]

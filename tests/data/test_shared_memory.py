@@ -30,7 +30,6 @@ def opened(under):
 
 
 def proportional_bytes(pid, directory):
-    """What a process's mappings of files in a directory count for, shared pages divided (PSS)."""
     total, inside = 0, False
     for line in Path(f"/proc/{pid}/smaps").read_text(encoding="utf-8").splitlines():
         fields = line.split()
@@ -110,14 +109,6 @@ def test_stores_nobody_holds_are_let_go(copied, ram, tmp_path):
         gc.enable()
 
 
-def test_memory_mode_keeps_no_file_of_the_store_open(copied):
-    with GraphStore.open(copied) as store:
-        for _ in range(2):
-            store["trainset"].batch([0, 1])
-            store["valset"].target("energy")
-        assert opened(copied) == []
-
-
 def test_a_process_that_leaves_at_once(written, ram):
     """Without Python's own clean-up, as a trainer process does."""
 
@@ -156,7 +147,6 @@ def test_no_room(written, ram, room):
 
 
 def test_a_limit_while_it_is_written(written, ram):
-    """As a full disk: an error, where writing to a map would be the end of the process."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (200, limit[1]))
     try:
@@ -200,18 +190,22 @@ def test_the_first_directory_with_room(written, ram, tmp_path, room):
 
 
 @pytest.mark.parametrize("mode", ["random", "stream"])
-def test_staged_copy(written, tmp_path, mode):
-    scratch = tmp_path / "scratch"
+@pytest.mark.parametrize("of_hydragnn", [False, True])
+def test_staged_copy(written, tmp_path, mode, of_hydragnn, same):
+    """HydraGNN's file is one directory, without checksums and, to the manifest, without files."""
+    scratch, path = tmp_path / "scratch", tmp_path / "theirs.bp"
+    shutil.copytree(written / "shard-00000.bp" if of_hydragnn else written, path)
     original = GraphStore.open(written, "random")["trainset"]
-    with GraphStore.open(written, mode, scratch=scratch) as store:
+    with GraphStore.open(path, mode, scratch=scratch) as store:
         (name,) = entries(scratch)
         copies = sorted(file.name for file in (scratch / USER / name).rglob("*.0"))
         assert copies == ["data.0", "md.0", "mmd.0"]
-        assert np.array_equal(store["trainset"][3].pos, original[3].pos)
         # Which keys are read does not change what is copied.
-        with GraphStore.open(written, mode, scratch=scratch, without=("y",)) as second:
+        with GraphStore.open(path, mode, scratch=scratch, without=("y",)) as second:
             assert entries(scratch) == [name]
             assert np.array_equal(second["trainset"][3].pos, original[3].pos)
+        shutil.rmtree(path)
+        assert all(same(store["trainset"][i], original[i]) for i in (3, 0))
     assert entries(scratch) == []
 
 
@@ -308,21 +302,6 @@ def test_what_was_sent_and_never_used_is_deleted_after_a_day(written, tmp_path, 
     monkeypatch.setattr(node_cache.time, "time", lambda: time.time_ns() / 1e9 + 90_000)
     node_entry("another", 1, lambda path: None, [scratch])
     assert not list((scratch / USER).glob("*.sent")) + list((scratch / USER).glob("*.part"))
-
-
-@pytest.mark.parametrize("mode", ["random", "stream"])
-def test_staged_copy_of_a_hydragnn_file(written, tmp_path, mode, same):
-    """It is one directory, without checksums and, to the manifest, without files."""
-    theirs, scratch = tmp_path / "theirs.bp", tmp_path / "scratch"
-    shutil.copytree(written / "shard-00000.bp", theirs)
-    original = GraphStore.open(written, "random")["trainset"]
-    with GraphStore.open(theirs, mode, scratch=scratch) as store:
-        (name,) = entries(scratch)
-        assert (scratch / USER / name / "data.0").is_file()
-        shutil.rmtree(theirs)
-        for i in (3, 0):
-            assert same(store["trainset"][i], original[i])
-    assert entries(scratch) == []
 
 
 def test_no_room_for_a_copy(written, tmp_path, room):

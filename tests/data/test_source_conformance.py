@@ -1,21 +1,16 @@
-"""What every source that brings graphs or node features of its own does."""
+"""Guarantees of every source, and of those with graphs or node features of their own."""
 
 import re
 import subprocess
 import sys
 
-import numpy as np
 import pytest
-import torch
 from graph_source_cases import (
     CUTOFF,
     FILES,
-    PYG,
     cfg_files,
     mesh_files,
-    pyg_graph,
     source,
-    voronoi_files,
 )
 from source_cases import FORMATS, write_section
 
@@ -110,8 +105,8 @@ def test_edges_longer_than_the_radius_are_refused(case, same):
 
 def test_a_missing_file_is_named_for_what_it_is_for(tmp_path):
     for files, missing, said in (
-        (cfg_files, "0.bulk", "where the graph features of 0.cfg should be"),
-        (mesh_files, "loads.csv", "cannot be read as a CSV"),
+        (cfg_files, "0.bulk", "0.cfg: structure 0 cannot be read"),
+        (mesh_files, "loads.csv", "cannot be read as a table"),
         (cfg_files, "2.bulk", "add it, allow reading it"),
     ):
         folder = tmp_path / missing
@@ -122,18 +117,3 @@ def test_a_missing_file_is_named_for_what_it_is_for(tmp_path):
             fingerprint(DataConfig.model_validate(values))
         assert str(folder / missing) in str(error.value)
         assert said in str(error.value)
-
-
-def test_a_first_graph_without_features_is_refused(tmp_path):
-    bare = pyg_graph(2)
-    bare.x = torch.ones(2, 0)
-    torch.save([bare, bare], tmp_path / "graphs.pt")
-    with pytest.raises(InputError, match=r"graphs\.pt: graph 0: 'x' has no columns.*give it one"):
-        source(tmp_path, **PYG).chunks()
-
-    section = voronoi_files(tmp_path)
-    first = tmp_path / "sets" / "0.npz"
-    with np.load(first) as arrays:
-        np.savez(first, **{**arrays, "angle": np.empty((6, 0))})
-    with pytest.raises(InputError, match=r"0\.npz: 'angle' has no columns.*give it one"):
-        source(tmp_path, **section).chunks()

@@ -8,8 +8,7 @@ import torch
 from graph_source_cases import CUTOFF, graphs, refused, source
 
 from hydragnn_flow.config.base import validate
-from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.sources.base import Chunk
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
 from hydragnn_flow.errors import InputError
@@ -41,7 +40,7 @@ def test_hydragnns_own_file(shared_data):
             "energy_per_atom": {"level": "graph", "unit": "eV/atom"},
             "pull": {"level": "node", "unit": "eV/Å"},
         },
-        output_dim=[1, 3],
+        outputs={"output_names": ["energy_per_atom", "pull"], "type": ["graph", "node"]},
     )
     assert {chunk.role: chunk.stop for chunk in packed.chunks()} == {
         "train": 40,
@@ -73,15 +72,6 @@ def test_hydragnns_own_file(shared_data):
         assert np.array_equal(two.y_loc.numpy(), reference[f"trainset/{i}/y_loc"])
 
 
-@pytest.mark.parametrize(("max_neighbours", "own"), [(20, False), (None, True)])
-def test_edges_that_hydragnn_made_are_known_again(shared_data, tmp_path, max_neighbours, own):
-    """They are those within 5 Å, the nearest 20 of each atom and what is as near."""
-    data = {"path": shared_data / "hydragnn_bp"}
-    config = DataConfig(**data, source={"format": "hydragnn", "file": "hydragnn_cuau.bp"})
-    store = prepare_store(config, 5.0, max_neighbours, 0, tmp_path / "store")
-    assert store.manifest.provenance["own_edges"] is own
-
-
 def test_an_edge_less_is_an_edge_list_of_its_own(written):
     found = source(written.parent, format="hydragnn", file=written.name)
     records = [record for chunk in found.chunks() for record in found.read(chunk)]
@@ -97,20 +87,9 @@ def test_an_edge_less_is_an_edge_list_of_its_own(written):
 def test_hydragnn_refuses(written, tmp_path):
     section = {"format": "hydragnn", "file": str(written)}
     refused(tmp_path, {**section, "file": "missing.bp"}, "missing.bp", "does not exist")
-    force = {"level": "node", "unit": "eV/Å"}
-    energy = {"level": "graph", "unit": "eV"}
-    for targets, dims in (
-        ({"e": energy}, [1]),
-        ({"f": force, "e": energy}, [3, 1]),
-        ({"e": energy, "f": force}, [1, 1]),
-        ({"e": energy, "f": energy}, [1, 3]),
-    ):
-        packed = {**section, "targets": targets, "output_dim": dims}
-        refused(tmp_path, packed, "trainset: graph 0: y is made of 1,")
     refused(tmp_path, {**section, "targets": {"gap": "eV"}}, "trainset: graph 0", "no 'gap'")
-    for changes in ({"targets": {"e": "eV"}}, {"targets": {"e": energy, "f": force}}, {}):
-        with pytest.raises(InputError, match=r"output_dim needs|e needs a level"):
-            validate(HydragnnSource, {**section, **changes, "output_dim": [1]}, "run.yaml")
+    with pytest.raises(InputError, match="unknown key 'output_dim'"):
+        validate(HydragnnSource, {**section, "output_dim": [1]}, "run.yaml")
 
 
 def test_a_process_opens_a_store_once_unless_it_has_changed(copied, monkeypatch):

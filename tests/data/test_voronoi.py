@@ -96,7 +96,7 @@ def edges_of(cells, points):
     return rows[np.lexsort(np.round(rows, 6).T[::-1])]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=25)
 @given(point_sets)
 def test_cells_fill_the_box_and_share_facets(drawn):
     points, box, periodic, rng = point_set(**drawn)
@@ -133,7 +133,7 @@ def test_cell_sizes_are_those_of_nearest_points(periodic):
     """Random places counted by their nearest point, images by brute force."""
     d = len(periodic)
     rng = np.random.default_rng(d)
-    points, places = rng.random((12, d)), rng.random((40_000, d))
+    points, places = rng.random((12, d)), rng.random((10_000, d))
     away = np.abs(places[:, None] - points)
     away = np.where(periodic, np.minimum(away, 1 - away), away)
     share = np.bincount((away**2).sum(axis=2).argmin(axis=1), minlength=12) / len(places)
@@ -175,14 +175,16 @@ def test_voronoi_of_a_csv(tmp_path):
     assert graph.edge_attr.tolist() == [[1, 2], [1, 2]]
     assert graph.radius.tolist() == [[7], [8]]
     strength = {"strength": {"level": "graph", "unit": "MPa"}}
-    refused(tmp_path, {**section, "targets": strength}, "a.csv", "no 'strength'")
+    refused(tmp_path, {**section, "targets": strength}, "a.csv", "no label 'strength'")
     refused(tmp_path, {**section, "features": ["colour"]}, "a.csv", "no 'colour'")
-    (tmp_path / "a.csv").write_text("x, y\n0.5, north\n")
-    refused(tmp_path, section, "a.csv", "'y' does not hold numbers")
-    (tmp_path / "a.csv").write_text("x, z\n0.5, 1\n")
-    refused(tmp_path, section, "a.csv", "no columns x and y")
-    (tmp_path / "a.csv").write_text("")
-    refused(tmp_path, section, "a.csv", "cannot be read as a CSV")
+    for text, said in (
+        ("x, y\n0.5, north\n", "'y' does not hold numbers"),
+        ("x, z\n0.5, 1\n", "no 'y' (it has: x, z)"),
+        ("", "holds no structures"),
+        ("x, y\n", "cannot be read"),
+    ):
+        (tmp_path / "a.csv").write_text(text)
+        refused(tmp_path, {**section, "features": []}, "a.csv", said)
 
 
 @pytest.mark.parametrize(
@@ -190,18 +192,16 @@ def test_voronoi_of_a_csv(tmp_path):
     [
         ({"points": [[0.5, 0.5], [0.5, 0.5]]}, {}, "has no cell of its own: another"),
         ({"points": [[0.5, 0.5], [0.5, 0.0]]}, {}, "point 1 is on or outside a wall"),
-        ({"points": [[0.5, 0.5], [0.5, 1.5]]}, {}, "point 1 is on or outside a wall"),
         ({"points": [[0.5, np.nan]]}, {}, "NaN or infinity in 'points'"),
         ({"points": [[0.5] * 4]}, {}, "points has the shape [1, 4]"),
         ({"points": np.zeros((0, 2))}, {}, "points has the shape [0, 2]"),
-        ({"points": [0.5, 0.5]}, {}, "points has the shape [2]"),
         ({"points": [[0.5, 0.5]]}, {"periodic": ["z"]}, "data.source.periodic names z"),
-        ({"points": [[0.5, 0.5]]}, {"box": None}, "no array 'box'"),
+        ({"points": [[0.5, 0.5]]}, {"box": None}, "no 'box'"),
         ({"points": [[0.5] * 3]}, {}, "each of the 3 directions"),
         ({"points": [[0.5, 0.5]], "box": [[1, 0], [0, 1]]}, {"box": None}, "the box is not"),
         ({"points": [[0.5, 0.5]], "size": [1, 2]}, {"features": ["size"]}, "but 1 rows"),
         ({"points": [[0.5, 0.5]], "load": [1.0, 2.0]}, {}, "label 'load' of shape [2, 1]"),
-        ({"points": [[0.5, 0.5]], "load": [[None]]}, {}, "write it with numpy.savez"),
+        ({"points": [[0.5, 0.5]], "load": [[None]]}, {}, "cannot be read"),
         ({"load": [1.0]}, {}, "no 'points'"),
     ],
 )
@@ -220,6 +220,6 @@ def test_voronoi_refuses(tmp_path, arrays, changes, reason):
 def test_voronoi_refuses_other_files(tmp_path):
     section = voronoi_files(tmp_path)
     (tmp_path / "sets" / "0.npz").write_bytes(b"PK\x03\x04 no archive")
-    refused(tmp_path, section, "0.npz", "write it with numpy.savez")
+    refused(tmp_path, section, "0.npz", "cannot be read")
     with pytest.raises(InputError, match="box: give"):
         validate(VoronoiSource, {**section, "box": [[0, 2], [3, 0]]}, "run.yaml")

@@ -135,7 +135,7 @@ def write_task(path: Path, sizes: Mapping[str, int] = GRAPHS) -> GraphStore:
         edges = neighbour_list(positions, cell, pbc, RADIUS)
         features = types[:, None] / 2
         graphs.append(
-            assemble_graph(features, positions, cell, pbc, edges, graph_id=number, targets=targets)
+            assemble_graph(features, positions, cell, edges, graph_id=number, targets=targets)
         )
     splits, start = {}, 0
     for split, size in sizes.items():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from hydragnn_flow.config.targets import BRANCH
-from hydragnn_flow.data.columns import Column, check_graphs, concatenation_dim
+from hydragnn_flow.data.columns import check_graphs, concatenation_dim
 from hydragnn_flow.data.hydragnn_bp.trial_read import damaged, trial_read
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
@@ -85,7 +83,7 @@ def _manifest(path: Path, whole: bool) -> Manifest:
             _check(index, statistics)
         else:
             x = {"x": joined["x"]}
-            for columns in _blocks(SplitIndex(split, x, [reading], [lengths[split]])):
+            for columns in DiskReader(SplitIndex(split, x, [reading], [lengths[split]])).blocks():
                 statistics.update(columns, train=False)
     reading.close()
     shard = Shard(path=".", files={}, splits=sizes)
@@ -162,14 +160,8 @@ def _size(index: SplitIndex) -> SplitSize:
 def _check(index: SplitIndex, statistics: Accumulator) -> None:
     """Check a split's graphs and add them to the statistics."""
     first = 0
-    for columns in _blocks(index):
+    for columns in DiskReader(index).blocks():
         last = first + len(columns["x"].counts)
         check_graphs(columns, [f"{index.split}: graph {graph}" for graph in range(first, last)])
         statistics.update(columns, train=index.split == TRAIN)
         first = last
-
-
-def _blocks(index: SplitIndex) -> Iterator[dict[str, Column]]:
-    disk = DiskReader(index)
-    for first, last in itertools.pairwise(index.block_bounds.tolist()):
-        yield disk.columns(np.arange(first, last))

@@ -19,11 +19,6 @@ from hydragnn_flow.errors import StoreError
 
 _CHILD = Path(__file__).with_name("child.py")
 _FILES = ("md.idx", "md.0", "mmd.0", "data.0")
-_POLL_SECONDS = 0.05
-_MOST_SHARDS = 1000  # limits the length of the command line
-# ADIOS2 repeats a read that returns nothing after 20 ns, and each further time after twice as long:
-# 25 reads in the first half second. A slow disk returns fewer reads, and each with bytes.
-_WAITING_SECONDS, _WAITING_READS = 0.5, 3
 # Limits without progress, as the time for all of a file depends on its size and the disk. CPU time
 # does not pass while the process waits for a slow disk.
 _IDLE_SECONDS, _IDLE_CPU_SECONDS = 120.0, 10.0
@@ -78,8 +73,8 @@ def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
     StoreError
         If ADIOS2 crashes, hangs or fails there.
     """
-    for first in range(0, len(shards), _MOST_SHARDS):
-        paths = (store / shard for shard in shards[first : first + _MOST_SHARDS])
+    for first in range(0, len(shards), 1000):  # limits the length of the command line
+        paths = (store / shard for shard in shards[first : first + 1000])
         answer = _ask_child(store, _IDLE_SECONDS, *paths)
         if "fault" in answer:
             place, what = answer["fault"]
@@ -137,7 +132,7 @@ def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> 
     since, last = time.monotonic(), _progress(process.pid, output)
     while True:
         try:
-            code = process.wait(_POLL_SECONDS)
+            code = process.wait(0.05)
         except subprocess.TimeoutExpired:
             pass
         else:
@@ -151,7 +146,9 @@ def _watch(process: subprocess.Popen[bytes], output: IO[bytes], idle: float) -> 
             return f"read nothing for {idle:.0f} s"
         elif progress.cpu_seconds - last.cpu_seconds > _IDLE_CPU_SECONDS:
             return f"compute for {_IDLE_CPU_SECONDS:.0f} s without reading"
-        elif now - since > _WAITING_SECONDS and progress.reads - last.reads >= _WAITING_READS:
+        # ADIOS2 repeats a read that returns nothing after 20 ns, and each further time after twice
+        # as long: 25 times in the first half second. A slow disk returns fewer, each with bytes.
+        elif now - since > 0.5 and progress.reads - last.reads >= 3:
             return "wait for bytes that are not there"
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.config.sources import Role
 from hydragnn_flow.data.sources.ase_files import UnknownFormat, format_of
+from hydragnn_flow.data.sources.csv_tables import read_table
 from hydragnn_flow.data.sources.file_names import find_files, natural_order
 from hydragnn_flow.data.store.manifest import MANIFEST
 from hydragnn_flow.errors import InputError
@@ -26,7 +25,7 @@ _WORDS: dict[Role, tuple[str, ...]] = {
 _NO_DATA = {".md", ".txt", ".pdf", ".py", ".sh", ".yaml", ".yml", ".log", ".rst", ".html", ".png"}
 _BY_HAND = {".pt": "pyg", ".npz": "voronoi", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
 """Formats that need more keys than files show, by suffix."""
-_FEW_ROWS = 20
+_STORE = "hydragnn"
 
 
 @dataclass(frozen=True)
@@ -52,45 +51,38 @@ def find_source(directory: Path) -> Files:
         If there are no data, data of several formats, or of one to be configured by hand.
     """
     if _is_store(directory):
-        return _stored(directory)
-    entries = sorted((e for e in directory.iterdir() if e.name[0] != "."), key=natural_order)
-    stores = [entry for entry in entries if _is_store(entry)]
-    kinds: defaultdict[str, list[Path]] = defaultdict(list)
-    for entry in entries:
-        if entry.is_file():
-            kinds[_kind(entry)].append(entry)
+        return _stored(directory, [])
+    kinds: dict[str, list[Path]] = {}
+    for entry in sorted(directory.iterdir(), key=natural_order):
+        if entry.name[0] != "." and (entry.is_file() or _is_store(entry)):
+            kinds.setdefault(_kind(entry), []).append(entry)
     skipped = [file.name for file in kinds.pop("", ())]
-    if stores and kinds.keys() <= set(_BY_HAND.values()):
-        if len(stores) > 1:
-            names = ", ".join(store.name for store in stores)
-            raise InputError(f"{directory}: holds several stores ({names}); give one of them")
-        skipped += [file.name for files in kinds.values() for file in files]
-        return replace(_stored(stores[0]), skipped=skipped)
-    if stores:
-        raise _mixed(directory, {**kinds, "store": stores})
-    if not kinds:
-        folders = ", ".join(entry.name for entry in entries if entry.is_dir())
-        held = f"only directories ({folders})" if folders else "no data"
-        found = f" (but {', '.join(skipped)})" if skipped else ""
-        remedy = "give one of them" if folders else "give one with structures and their labels"
-        raise InputError(f"{directory}: holds {held}{found}; {remedy}")
-    return _of_one_kind(directory, kinds, skipped)
-
-
-def _of_one_kind(directory: Path, kinds: dict[str, list[Path]], skipped: list[str]) -> Files:
     columns = {file: _column(file) for file in kinds.get("csv", ())}
     tables = {file: column for file, column in columns.items() if column is not None}
     if tables and all(is_path for _, is_path in tables.values()):
         # These structures are named by the rows of the tables.
-        kinds = {kind: files for kind, files in kinds.items() if not kind.startswith("ase: ")}
-    elif not tables and "csv" in kinds:
-        others = {kind for kind in kinds if kind != "csv"}
-        if not others or others == {"ase: cif"}:
-            raise _no_column(kinds["csv"][0], kinds.get("ase: cif", ()))
-        skipped += [file.name for file in kinds.pop("csv")]
-    if len(kinds) > 1:
-        raise _mixed(directory, kinds)
+        kinds = {kind: found for kind, found in kinds.items() if not kind.startswith("ase: ")}
+    for kind in list(kinds):
+        if (kind == "csv" and not tables and kinds.keys() - {"csv", "ase: cif"}) or (
+            kind in _BY_HAND.values() and _STORE in kinds
+        ):
+            skipped += [file.name for file in kinds.pop(kind)]
+    if columns and not tables and "csv" in kinds:
+        raise InputError(
+            f"{next(iter(columns))}: no column names structure files (relative to the table, with "
+            "their ending) or holds CIF text in every row; add such a column, with a name in the "
+            "first line"
+        )
+    if len(kinds) != 1 or len(kinds.get(_STORE, ())) > 1:
+        held = ", ".join(f"{kind.removeprefix('ase: ')}: {len(f)}" for kind, f in kinds.items())
+        found = f" (but {', '.join(skipped)})" if skipped else ""
+        raise InputError(
+            f"{directory}: holds {held or 'no data'}{found}; give a directory with the files of "
+            "one format, or with one store"
+        )
     ((kind, files),) = kinds.items()
+    if kind == _STORE:
+        return _stored(files[0], skipped)
     if kind in _BY_HAND.values():
         raise InputError(
             f"{directory}: holds files for data.source.format {kind}, whose keys say more than the "
@@ -110,32 +102,34 @@ def _of_one_kind(directory: Path, kinds: dict[str, list[Path]], skipped: list[st
     roles, left = _roles(files)
     named: dict[str, Any] = {role: _name(directory, role, some) for role, some in roles.items()}
     section: dict[str, Any] = {"format": kind.partition(":")[0], **named, **keys}
-    return Files(directory, section, _said(kind), skipped + left)
+    return Files(directory, section, kind.removeprefix("ase: "), skipped + left)
 
 
 def _is_store(path: Path) -> bool:
     return path.is_dir() and (path.suffix == ".bp" or (path / MANIFEST).is_file())
 
 
-def _stored(store: Path) -> Files:
-    section: dict[str, Any] = {"format": "hydragnn", "file": store.name}
+def _stored(store: Path, skipped: list[str]) -> Files:
+    section: dict[str, Any] = {"format": _STORE, "file": store.name}
     used = "HydraGNN's .bp" if store.suffix == ".bp" else "GraphStore"
-    return Files(store.absolute().parent, section, used)
+    return Files(store.absolute().parent, section, used, skipped)
 
 
-def _kind(file: Path) -> str:
-    """Return the format that reads a file, with ASE's name of it; empty if it is not data."""
-    name = file.name.lower()
-    if file.suffix.lower() in _NO_DATA:
+def _kind(entry: Path) -> str:
+    """Return the format that reads an entry, with ASE's name of it; empty if it is not data."""
+    name, suffix = entry.name.lower(), entry.suffix.lower()
+    if entry.is_dir():
+        return _STORE
+    if suffix in _NO_DATA:
         return ""
-    if name.endswith(".csv"):
+    if suffix == ".csv":
         return "csv"
     if name.endswith((".json", ".json.gz")):
-        return _kind_of_json(file)
-    if file.suffix.lower() in _BY_HAND:
-        return _BY_HAND[file.suffix.lower()]
+        return _kind_of_json(entry)
+    if suffix in _BY_HAND:
+        return _BY_HAND[suffix]
     try:
-        return f"ase: {format_of(file)}"
+        return f"ase: {format_of(entry)}"
     except (UnknownFormat, OSError):
         return ""
 
@@ -153,47 +147,20 @@ def _kind_of_json(file: Path) -> str:
     return "ase: json" if key and (key[1].isdigit() or key[1] in ("ids", "nextid")) else ""
 
 
-def _mixed(directory: Path, kinds: Mapping[str, Sequence[Path]]) -> InputError:
-    held = ", ".join(f"{_said(kind)}: {len(files)}" for kind, files in kinds.items())
-    return InputError(
-        f"{directory}: holds files of several formats ({held}); move those of one into a directory "
-        f"of their own"
-    )
-
-
-def _said(kind: str) -> str:
-    return kind.removeprefix("ase: ")
-
-
 def _column(table: Path) -> tuple[str, bool] | None:
     """Return a table's column of structures, and True if its cells are paths; None without one."""
-    try:
-        with table.open(newline="", encoding="utf-8-sig") as text:
-            lines = csv.reader(text)
-            header = next(lines, [])
-            rows = [row for row in islice(lines, _FEW_ROWS) if len(row) == len(header)]
-    except (csv.Error, UnicodeDecodeError, OSError):
-        return None
-    for place, name in enumerate(header):
-        cells = [row[place] for row in rows]
-        if name and cells and all("_cell_length_a" in cell for cell in cells):
+    rows = read_table(table, as_text=True)[:20]
+    for name in rows[0] if rows else ():
+        cells = [row[name] or "" for row in rows]
+        if name and all("_cell_length_a" in cell for cell in cells):
             return name, False
-        if name and cells and all(cell and _is_file(table.parent, cell) for cell in cells):
+        if name and all(cell and _is_file(table.parent, cell) for cell in cells):
             return name, True
     return None
 
 
 def _is_file(folder: Path, cell: str) -> bool:
     return "\n" not in cell and len(cell) < 1000 and (folder / cell).is_file()
-
-
-def _no_column(table: Path, cifs: Sequence[Path]) -> InputError:
-    example = f", such as {cifs[0].name}" if cifs else ""
-    return InputError(
-        f"{table}: no column names structure files (relative to the table, with their ending"
-        f"{example}) or holds CIF text in every row; add such a column, with a name in the first "
-        f"line"
-    )
 
 
 def _roles(files: Sequence[Path]) -> tuple[dict[Role, list[Path]], list[str]]:

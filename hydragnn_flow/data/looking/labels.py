@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Level
 from hydragnn_flow.config.targets import TargetConfig, good_names
-from hydragnn_flow.data.sources.labels import shaped
+from hydragnn_flow.data.sources.arrays import shaped
 from hydragnn_flow.data.sources.structures import Found
 
 _UNITS = {
@@ -28,7 +28,6 @@ _UNITS = {
 _NO_LABELS = {"", "index", "id", "frame", "step", "number", "row", "nsites", "natoms", "num_atoms"}
 _NO_LABELS |= {"n_atoms", "nelements", "spacegroup", "spacegroup_number", "spacegroup_kinds"}
 _NO_LABELS |= {"free_energy", "tags", "momenta", "initial_magmoms", "initial_charges", "move_mask"}
-_LARGEST_VECTOR = 9
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, int
             continue
         of_atoms = {value.ndim == 2 for value in values}
         dims = {value.shape[-1] for value in values}
-        if len(of_atoms) > 1 or len(dims) > 1 or (dim := dims.pop()) > _LARGEST_VECTOR:
+        if len(of_atoms) > 1 or len(dims) > 1 or (dim := dims.pop()) > 9:
             continue
         if len(values) < len(structures):
             partial[key] = len(values)

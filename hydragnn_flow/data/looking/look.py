@@ -18,14 +18,14 @@ from hydragnn_flow.data.looking.files import Files, find_source
 from hydragnn_flow.data.looking.labels import Label, find_labels
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.sources.base import ReadyGraph
-from hydragnn_flow.data.sources.file_names import FilesSection, find_files
+from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
-from hydragnn_flow.data.sources.structures import Found, StructureSource, reason
+from hydragnn_flow.data.sources.structures import Found, StructureSource, no_structures, readable
 from hydragnn_flow.errors import InputError
 
 _LOOKED_AT = 200
-RADIUS, _MOST_NEIGHBOURS = 5.0, 100
-"""Radius of graphs [Å], where no atom has more than `_MOST_NEIGHBOURS` within it."""
+RADIUS = 5.0
+"""Radius of graphs [Å], where no atom has more than a hundred neighbours within it."""
 
 
 @dataclass(frozen=True)
@@ -76,15 +76,16 @@ def look(directory: Path) -> Finding:
     # Any target will do here: labels are searched for in all values of a file.
     section = kind.model_validate({**files.source, "targets": {"anything": ""}})
     assert isinstance(section, FilesSection)
-    reader: StructureSource = section.open(files.folder, 0)
-    by_role = {
-        role: find_files(files.source[role], files.folder, f"data.source.{role}")
-        for role in section.roles
-    }
-    sizes = {role: sum(_count(reader, file) for file in some) for role, some in by_role.items()}
+    reader: StructureSource[Any] = section.open(files.folder, 0)
+    sizes: dict[Role, int] = dict.fromkeys(section.roles, 0)
+    by_role = files_by_role(section, files.folder)
+    for role, some in by_role.items():
+        for file in some:
+            with readable(file):
+                sizes[role] += sum(stop - start for start, stop in reader.ranges(file))
     structures = list(_first(reader, by_role["train"]))
     if not structures:
-        raise InputError(f"{directory}: its files hold no structures; give some that do")
+        raise no_structures(directory)
     labels, partial = find_labels(structures)
     if not labels and partial:
         key = max(partial, key=lambda key: partial[key])
@@ -122,36 +123,19 @@ def _radius(structures: Sequence[Found]) -> float:
         for cutoff in radius / 2.0 ** np.arange(5, -1, -1):
             with suppress(InputError):  # the preparation reports what is wrong with it
                 edges = atoms_to_graph(one.atoms, cutoff, None, number).edge_index
-                if (most := max(np.bincount(edges[1]), default=0)) > _MOST_NEIGHBOURS:
-                    radius = math.floor(100 * cutoff * (_MOST_NEIGHBOURS / most) ** (1 / 3)) / 100
+                if (most := max(np.bincount(edges[1]), default=0)) > 100:
+                    radius = math.floor(100 * cutoff * (100 / most) ** (1 / 3)) / 100
                     break
     return radius
 
 
-def _count(reader: StructureSource, file: Path) -> int:
-    try:
-        return sum(stop - start for start, stop in reader.ranges(file))
-    except InputError:
-        raise
-    except Exception as error:  # parsers may raise any exception
-        raise InputError(
-            f"{file} cannot be read ({reason(error)}); correct it or move it away"
-        ) from None
-
-
-def _first(reader: StructureSource, files: Sequence[Path]) -> Iterator[Found]:
+def _first(reader: StructureSource[Any], files: Sequence[Path]) -> Iterator[Found]:
     """Yield some structures from files spread evenly among all."""
     chosen = files[:: -(-len(files) // _LOOKED_AT)]
     for file in chosen:
         most = -(-_LOOKED_AT // len(chosen))
-        try:
+        with readable(file):
             yield from islice(reader.structures(file, 0, most), most)
-        except InputError:
-            raise
-        except Exception as error:  # parsers may raise any exception
-            raise InputError(
-                f"{file} cannot be read ({reason(error)}); correct it or move it away"
-            ) from None
 
 
 def _look_at_store(files: Files) -> Finding:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -21,8 +20,8 @@ from hydragnn_flow.data.columns import pack
 from hydragnn_flow.data.positions import are_resolved
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.sources import Chunk, ReadyGraph
+from hydragnn_flow.data.sources.arrays import check_size
 from hydragnn_flow.data.sources.hydragnn import HydragnnSource
-from hydragnn_flow.data.sources.labels import check_size
 from hydragnn_flow.data.sources.pyg_keys import box
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.manifest import Manifest
@@ -32,36 +31,21 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 
 _PARTS = "parts.json"
-_TOGETHER = 64
-"""Number of graphs read at a time."""
-
-
-def look_request(settings: Mapping[str, Any], directory: Path, number: int) -> dict[str, Any]:
-    """Return the task to inspect a data set's file; ``settings`` are the preparation's."""
-    one = DataConfig(**settings["config"]).data_sets[number]
-    return {
-        **settings,
-        "task": "look",
-        "what": cast(HydragnnSource, one.source).file,
-        "directory": str(directory),
-        "data_set": number,
-    }
-
-
-def measure_request(settings: Mapping[str, Any], directory: Path, chunk: Chunk) -> dict[str, Any]:
-    """Return the task to check some graphs and compute their statistics."""
-    return {
-        **settings,
-        "task": "measure",
-        "what": f"graphs {chunk.start} to {chunk.stop - 1} of {chunk.file}",
-        "directory": str(directory),
-        "chunk": vars(chunk),
-    }
 
 
 def save_parts(tasks: Path, parts: Sequence[Manifest]) -> None:
     """Write the manifests of all data sets for the tasks."""
     write_json(tasks / _PARTS, [part.model_dump(mode="json") for part in parts])
+
+
+def refuse_cut_lists(request: Mapping[str, Any], truncation: Truncation, own_edges: bool) -> None:
+    """Raise InputError if a potential would learn from truncated lists, after some have been read.
+
+    The task is the first to know, long before all structures have been read.
+    """
+    if request["whole_lists"] and truncation.atoms:
+        kept = None if own_edges else request["max_neighbours"]
+        raise InputError(truncation.refusal(request["cutoff"], kept, so_far=True))
 
 
 @lru_cache(maxsize=2)
@@ -71,14 +55,13 @@ def _part(tasks: Path, number: int) -> GraphStore:
     return GraphStore(tasks / str(number), Manifest(**values), "random")
 
 
-def look(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+def look(request: Mapping[str, Any], directory: Path) -> Manifest:
     """Read a whole file, as it has no checksums, and describe it as it will be used."""
     config = DataConfig(**request["config"])
     number = request["data_set"]
     source = cast(HydragnnSource, config.data_sets[number].source)
     reader = source.open(config.folder, request["seed"])
-    found = reader.in_place(None if config.sources is None else number)
-    return {"manifest": found.model_dump(mode="json")}
+    return reader.in_place(None if config.sources is None else number)
 
 
 def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
@@ -89,8 +72,8 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     statistics = Accumulator(manifest.targets, manifest.node_features)
     own_edges, truncation = False, Truncation()
     with closing(store):  # closes its files, but keeps the index of their rows
-        for first in range(chunk.start, chunk.stop, _TOGETHER):
-            last = min(first + _TOGETHER, chunk.stop)
+        for first in range(chunk.start, chunk.stop, 64):
+            last = min(first + 64, chunk.stop)
             graphs = list(store[split].between(first, last))
             where = [f"{chunk.file}: {split}: graph {i}" for i in range(first, last)]
             columns = pack(graphs, where, manifest.keys)
@@ -100,15 +83,8 @@ def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 ready.graph(*within)
                 own_edges = own_edges or ready.has_own_edges(*within)
                 truncation += ready.truncation(graph, *within)
-            # Raised early, not when all have been read.
-            if request["whole_lists"] and truncation.atoms:
-                kept = None if own_edges else within[1]
-                raise InputError(truncation.refusal(within[0], kept, so_far=True))
-    return {
-        "statistics": statistics.to_dict(),
-        "own_edges": own_edges,
-        "truncation": asdict(truncation),
-    }
+            refuse_cut_lists(request, truncation, own_edges)
+    return {"statistics": statistics, "own_edges": own_edges, "truncation": truncation}
 
 
 def _ready(graph: Data, manifest: Manifest, index: int, origin: str, cutoff: float) -> ReadyGraph:

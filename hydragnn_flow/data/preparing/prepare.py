@@ -6,8 +6,9 @@ import hashlib
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,19 +16,18 @@ import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.preparing.in_place import use_in_place
-from hydragnn_flow.data.preparing.running import Progress, Workers, run_tasks
 from hydragnn_flow.data.preparing.tasks import (
     RECORD,
     SPLITS,
-    content_of,
+    Preparation,
+    Progress,
+    Workers,
     load_split,
-    read_request,
     split_file,
-    targets_of,
-    write_request,
 )
 from hydragnn_flow.data.reading.graph_store import GraphStore, verify_payload
 from hydragnn_flow.data.sources import Chunk, fingerprint, open_source
+from hydragnn_flow.data.sources.opening import check_alike, describe
 from hydragnn_flow.data.splits.divide import Structures, divide
 from hydragnn_flow.data.store.commit import alone, building_of, cannot_write
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
@@ -42,12 +42,9 @@ T = TypeVar("T")
 _DECIDING = ("role", "hash", "composition", "group")
 """Keys of a record that decide the splits of a data set."""
 # Version of the records: tasks finished with another version are not continued.
-_RECORDS = 4
-# Enough tasks to fill a machine and to lose little with one; none too short to be worth starting.
-_TASKS = 64
-_FEWEST, _MOST = 32, 4096
-# Bytes verified in some seconds; blocks of a larger store are verified when first read.
-_SOON = 8 << 30
+_RECORDS = 5
+_FEWEST = 32
+"""Number of structures that justifies a task of its own."""
 # Number of structures that this process reads faster than workers start.
 _FEW = 1000
 # Shards of this size are read as fast as longer ones, and can be written in parallel.
@@ -128,35 +125,38 @@ def prepare_store(
             "encodings": encodings,
             "name": path.name,
         }
+        preparation = Preparation(tasks, settings, show, workers)
+        staging = tasks / "store"
+        staging.mkdir(exist_ok=True)
         if config.in_place:
-            content, described = use_in_place(tasks, settings, config, provenance, show, workers)
-            (tasks / "store").mkdir(exist_ok=True)
-            commit_store(tasks / "store", path, content, described, config.dtypes)
-            shutil.rmtree(building, ignore_errors=True)
-            return GraphStore.open(path, mode="random")
-        chunks = open_source(config, seed).chunks()
-        if _size(chunks) <= _FEW:
-            workers = None
-        units, records = _read(tasks, settings, chunks, show, workers)
-        _check_alike(records)
-        division = _divide(config, units, records, seed)
-        content = _write(tasks, settings, units, records, show, workers)
-        described = Description(
-            targets=targets_of(records[0]),
-            units=records[0]["units"],
-            cutoff=cutoff,
-            max_neighbours=max_neighbours,
-            truncation=sum((Truncation(**r["truncation"]) for r in records), Truncation()),
-            node_features=records[0]["node_features"],
-            branch_names=config.branch_names,
-            provenance={
-                **provenance,
-                "division": division,
-                "own_edges": any(record["own_edges"] for record in records),
-                **_computed_inputs(config, records[0]["encoded"], encodings),
-            },
-        )
-        staging = _together(tasks, content)
+            content, described = use_in_place(preparation, config, provenance)
+        else:
+            chunks = open_source(config, seed).chunks()
+            if _size(chunks) <= _FEW:
+                preparation = replace(preparation, workers=None)
+            units, records = _read(preparation, chunks)
+            _check_alike(records)
+            division = _divide(config, units, records, seed)
+            content = _write(preparation, units, records)
+            described = Description(
+                targets=records[0]["targets"],
+                units=records[0]["units"],
+                cutoff=cutoff,
+                max_neighbours=max_neighbours,
+                truncation=sum((r["truncation"] for r in records), Truncation()),
+                node_features=records[0]["node_features"],
+                branch_names=config.branch_names,
+                provenance={
+                    **provenance,
+                    "division": division,
+                    "own_edges": any(record["own_edges"] for record in records),
+                    **_computed_inputs(config, records[0]["encoded"], encodings),
+                },
+            )
+            for shard in content.shards:
+                if not (staging / shard.path).exists():  # moved before this process began
+                    folder = tasks / shard.path.split(".")[0]
+                    (folder / shard.path).rename(staging / shard.path)
         commit_store(staging, path, content, described, config.dtypes)
         shutil.rmtree(building, ignore_errors=True)
     return GraphStore.open(path, mode="random")
@@ -207,7 +207,8 @@ def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphSt
             f"{path} is a store of other data or settings ({', '.join(differing)} differ); "
             "choose another directory or delete it"
         )
-    if store.manifest.bytes <= _SOON:
+    # This takes some seconds; blocks of a larger store are verified when first read.
+    if store.manifest.bytes <= 8 << 30:
         verify_payload(store)
     return store
 
@@ -254,18 +255,25 @@ def _begin(building: Path, provenance: Mapping[str, Any]) -> Path:
 
 
 def _read(
-    tasks: Path,
-    settings: Mapping[str, Any],
-    chunks: Sequence[Chunk],
-    show: Progress,
-    workers: Workers | None,
+    preparation: Preparation, chunks: Sequence[Chunk]
 ) -> tuple[list[Path], list[dict[str, Any]]]:
     """Read all structures; return the directories of the tasks, in order, and their records."""
-    per_task = min(max(-(-_size(chunks) // _TASKS), _FEWEST), _MOST)
+    # Enough tasks to fill a machine and to lose little with one.
+    per_task = min(max(-(-_size(chunks) // 64), _FEWEST), 4096)
     groups = _grouped(chunks, [_size([chunk]) for chunk in chunks], per_task)
-    units = [tasks / f"unit-{number:05d}" for number in range(len(groups))]
-    requests = [read_request(settings, *each) for each in zip(units, groups, strict=True)]
-    return units, run_tasks("structures", requests, list(map(_size, groups)), show, workers)
+    requests = [
+        {"what": _what(*group), "size": _size(group), "chunks": [vars(chunk) for chunk in group]}
+        for group in groups
+    ]
+    units = [preparation.directory / f"unit-{number:05d}" for number in range(len(groups))]
+    return units, preparation.run("structures", "read", "unit", requests)
+
+
+def _what(first: Chunk, *others: Chunk) -> str:
+    last = (first, *others)[-1]
+    if not first.file:
+        return f"structures {first.start} to {last.stop - 1} of those generated"
+    return f"structures {first.start} of {first.file} to {last.stop - 1} of {last.file}"
 
 
 def _size(chunks: Sequence[Chunk]) -> int:
@@ -287,33 +295,16 @@ def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[
 
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
     """Compare the records of different tasks, each of which is consistent in itself."""
-    for record in records[1:]:
-        if record["encoded"] != records[0]["encoded"]:
-            raise InputError(
-                f"of the graphs of {record['what']} and of {records[0]['what']} only some have the "
-                f"key 'pe'; give it to all, or to none to have it computed"
-            )
-        for what in ("targets", "node_features"):
-            if record[what] != records[0][what]:
-                raise InputError(
-                    f"the structures of {record['what']} have other {what} than those of "
-                    f"{records[0]['what']} ({record[what]} and {records[0][what]}); "
-                    "correct or remove them"
-                )
-        keys, others = _keys(records[0]), _keys(record)
-        differing = [key for key in {**keys, **others} if keys.get(key) != others.get(key)]
-        if differing:
-            raise InputError(
-                f"the graphs of {record['what']} and of {records[0]['what']} differ in whether "
-                f"they have the key {differing[0]!r}, or in its shape; make them alike"
-            )
-
-
-def _keys(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: [key[field] for field in ("dtype", "dim", "shape")]
-        for name, key in record["keys"].items()
+    described: dict[str, Callable[[Mapping[str, Any]], str]] = {
+        "targets": lambda record: describe(record["targets"]),
+        "node features": lambda record: ", ".join(record["node_features"]),
+        "encodings pe": lambda record: "computed" if record["encoded"] else "their own",
+        "keys": lambda record: ", ".join(
+            f"{name} {key.dtype} {list(key.shape)}" for name, key in record["content"].keys.items()
+        ),
     }
+    for what, words in described.items():
+        check_alike(what, {record["what"]: words(record) for record in records})
 
 
 def _divide(
@@ -347,36 +338,20 @@ def _divide(
 
 
 def _write(
-    tasks: Path,
-    settings: Mapping[str, Any],
-    units: Sequence[Path],
-    records: Sequence[Mapping[str, Any]],
-    show: Progress,
-    workers: Workers | None,
+    preparation: Preparation, units: Sequence[Path], records: Sequence[Mapping[str, Any]]
 ) -> Content:
     """Write the shards and return their content."""
     # A shard from units with all structures left out would have no keys.
     divided = [set(load_split(unit)) - {""} for unit in units]
-    kept = [(u, r) for u, r, names in zip(units, records, divided, strict=True) if names]
+    kept = [(u, r["content"]) for u, r, names in zip(units, records, divided, strict=True) if names]
     splits = [name for name in SPLITS if name in set().union(*divided)]
     sizes = [
-        sum(file["size"] for shard in record["shards"] for file in shard["files"].values())
-        for _, record in kept
+        sum(file.size for shard in content.shards for file in shard.files.values())
+        for _, content in kept
     ]
     requests = [
-        write_request(settings, tasks / f"shard-{number:05d}", group, splits)
-        for number, group in enumerate(_grouped([unit for unit, _ in kept], sizes, _SHARD_BYTES))
+        {"what": f"shard {number}", "size": 1, "units": group, "splits": splits}
+        for number, group in enumerate(_grouped([str(u) for u, _ in kept], sizes, _SHARD_BYTES))
     ]
-    written = run_tasks("shards", requests, [1] * len(requests), show, workers)
-    return join_contents([content_of(record) for record in written])
-
-
-def _together(tasks: Path, content: Content) -> Path:
-    """Move the shards into one directory and return it."""
-    staging = tasks / "store"
-    staging.mkdir(exist_ok=True)
-    for shard in content.shards:
-        if not (staging / shard.path).exists():  # moved before this process began
-            folder = tasks / shard.path.split(".")[0]
-            (folder / shard.path).rename(staging / shard.path)
-    return staging
+    written = preparation.run("shards", "write", "shard", requests)
+    return join_contents([record["content"] for record in written])

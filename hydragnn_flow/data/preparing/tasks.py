@@ -4,7 +4,8 @@ Tasks of a preparation in place are in ``in_place_tasks``.
 
 A task's result is a directory, built under its own temporary name and renamed when it is complete.
 A task may therefore run twice, even at the same time, and a killed one leaves nothing that could be
-mistaken for a result. Requests and results are JSON.
+mistaken for a result. Requests are JSON; the record of a result is pickled, as only the driver of
+the same preparation reads it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import pickle
 import shutil
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,8 @@ import numpy as np
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.laplacian import add_encodings
-from hydragnn_flow.data.preparing.in_place_tasks import look, measure
+from hydragnn_flow.data.preparing.in_place_tasks import look, measure, refuse_cut_lists
 from hydragnn_flow.data.reading.disk import DiskReader
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ShardFile
@@ -35,19 +36,75 @@ from hydragnn_flow.data.splits import SPLIT_OF_ROLE
 from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
 from hydragnn_flow.data.store.commit import cannot_write
 from hydragnn_flow.data.store.describe import Content, Description, join_contents
-from hydragnn_flow.data.store.integrity import fsync_path
-from hydragnn_flow.data.store.manifest import Key, Shard, Target
-from hydragnn_flow.data.store.statistics import Accumulator
+from hydragnn_flow.data.store.integrity import fsync_tree
 from hydragnn_flow.data.truncation import Truncation
 from hydragnn_flow.data.writer import BLOCK_BYTES, ShardSeries
 from hydragnn_flow.errors import InputError, StoreError
-from hydragnn_flow.files import write_json
 
-RECORD = "record.json"
+Progress = Callable[[str, int, int], None]
+"""Callback with the kind of work, the number done, and the total number."""
+
+Workers = Callable[[Mapping[int, Mapping[str, Any]]], Iterator[int]]
+"""Function that runs numbered tasks with `run_task` in workers, yielding each as it ends."""
+
+RECORD = "record.pickle"
 ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
 SPLITS = tuple(SPLIT_OF_ROLE.values())
 _ALL = "structures"
 """Name of the only split in shards whose graphs have not been divided yet."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """Preparation under way: where, with what and by whom its tasks are run."""
+
+    directory: Path
+    """Directory of the results, from which a later call continues."""
+    settings: Mapping[str, Any]
+    """Settings common to all tasks, in JSON."""
+    show: Progress
+    workers: Workers | None
+    """Function that runs the tasks; None for this process."""
+
+    def run(
+        self, what: str, kind: str, stem: str, requests: Sequence[Mapping[str, Any]]
+    ) -> list[Any]:
+        """Run the tasks of a kind that are not finished yet, and return the records of all.
+
+        Parameters
+        ----------
+        what
+            Kind of work, for ``show``.
+        kind
+            Key of the function that does it.
+        stem
+            Name of the tasks' directories, to which their numbers are added.
+        requests
+            Request of each task beside the settings: its name ``what``, its ``size`` for ``show``,
+            and what the function needs.
+        """
+        directories = [self.directory / f"{stem}-{n:05d}" for n in range(len(requests))]
+        # Listed at once: asked for single records, NFS would remember for half a minute which do
+        # not exist.
+        there = {entry.name for entry in self.directory.iterdir()}
+        unfinished = {
+            n: {**self.settings, **request, "task": kind, "directory": str(directories[n])}
+            for n, request in enumerate(requests)
+            if directories[n].name not in there
+        }
+        total = sum(request["size"] for request in requests)
+        finished = total - sum(request["size"] for request in unfinished.values())
+        self.show(what, finished, total)
+        for number in (self.workers or _here)(unfinished):
+            finished += requests[number]["size"]
+            self.show(what, finished, total)
+        return [_load_record(directory) for directory in directories]
+
+
+def _here(requests: Mapping[int, Mapping[str, Any]]) -> Iterator[int]:
+    for number, request in requests.items():
+        run_task(request)
+        yield number
 
 
 def run_task(request: Mapping[str, Any]) -> None:
@@ -56,7 +113,7 @@ def run_task(request: Mapping[str, Any]) -> None:
     Parameters
     ----------
     request
-        Request made by :func:`read_request` or :func:`write_request`, or for a store in place.
+        Request of :meth:`Preparation.run`.
 
     Raises
     ------
@@ -72,8 +129,9 @@ def run_task(request: Mapping[str, Any]) -> None:
     shutil.rmtree(building, ignore_errors=True)
     try:
         building.mkdir()
-        write_json(building / RECORD, _WORK[request["task"]](request, building))
-        fsync_path(building)
+        record = _WORK[request["task"]](request, building)
+        (building / RECORD).write_bytes(pickle.dumps(record))
+        fsync_tree(building)
         building.rename(target)
     except OSError as error:
         if not target.parent.is_dir():  # a new driver wants other data, or has finished
@@ -87,74 +145,12 @@ def run_task(request: Mapping[str, Any]) -> None:
         shutil.rmtree(building, ignore_errors=True)
 
 
-_Work = Callable[[Mapping[str, Any], Path], dict[str, Any]]
-
-
-def read_request(
-    settings: Mapping[str, Any], directory: Path, chunks: Sequence[Chunk]
-) -> dict[str, Any]:
-    """Return the task to read structures and build graphs; ``settings`` are the preparation's."""
-    first, last = chunks[0], chunks[-1]
-    what = (
-        f"structures {first.start} of {first.file or 'those generated'} to "
-        f"{last.stop - 1} of {last.file or 'those generated'}"
-    )
-    return {
-        **settings,
-        "task": "read",
-        "what": what,
-        "directory": str(directory),
-        "chunks": [vars(chunk) for chunk in chunks],
-    }
-
-
-def write_request(
-    settings: Mapping[str, Any], directory: Path, units: Sequence[Path], splits: Sequence[str]
-) -> dict[str, Any]:
-    """Return the task to write graphs of finished reading tasks to shards of the store.
-
-    ``splits`` are the splits of the store.
-    """
-    return {
-        **settings,
-        "task": "write",
-        "what": directory.name,
-        "directory": str(directory),
-        "units": [str(unit) for unit in units],
-        "splits": list(splits),
-    }
-
-
-def finished_tasks(tasks: Path) -> set[str]:
-    """Return the directory names of finished tasks.
-
-    They are listed at once: if asked for single records, NFS would remember for half a minute which
-    do not exist.
-    """
-    return {entry.name for entry in tasks.iterdir() if not entry.name.startswith(".")}
-
-
-def load_record(directory: Path) -> dict[str, Any]:
-    """Read the record of a finished task."""
-    record: dict[str, Any] = json.loads((directory / RECORD).read_text(encoding="utf-8"))
-    return record
-
-
-def content_of(record: Mapping[str, Any]) -> Content:
-    """Return the shards that a finished task wrote."""
-    return Content(
-        [Shard(**shard) for shard in record["shards"]],
-        {key: Key(**described) for key, described in record["keys"].items()},
-        Accumulator.from_dict(record["statistics"]),
-    )
-
-
-def targets_of(record: Mapping[str, Any]) -> dict[str, Target]:
-    """Return the targets that a reading task found."""
-    return {name: Target(**found) for name, found in record["targets"].items()}
+def _load_record(directory: Path) -> Any:
+    return pickle.loads((directory / RECORD).read_bytes())
 
 
 def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Read structures and build their graphs, with all that decides their splits."""
     config = DataConfig(**request["config"])
     source = open_source(config, request["seed"])
     roles: list[str] = []
@@ -164,13 +160,9 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
     encoded: bool | None = None
     truncation = Truncation()
     within = request["cutoff"], request["max_neighbours"]
+    described = Description(targets={})
     with ShardSeries(
-        directory,
-        _names("graphs"),
-        [_ALL],
-        name="structures",
-        dtypes="hydragnn",
-        described=Description(targets={}),
+        directory, _names("graphs"), [_ALL], name=_ALL, dtypes="hydragnn", described=described
     ) as series:
         for chunk in request["chunks"]:
             for record in source.read(Chunk(**chunk)):
@@ -185,30 +177,29 @@ def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
                 groups.append(record.group)
                 data_sets.append(chunk["data_set"])
         content = series.close()
-    # Raised after some hundred structures, not when all have been read.
-    if request["whole_lists"] and truncation.atoms:
-        kept = None if own_edges else within[1]
-        raise InputError(truncation.refusal(within[0], kept, so_far=True))
+    refuse_cut_lists(request, truncation, own_edges)
     hashes: list[str] = []
     formulas: list[str] = []
-    for columns in _blocks(_index([directory], [content])):
-        hashes += graph_hashes(columns)
-        if any(one.split and one.split.by == "composition" for one in config.data_sets):
-            formulas += compositions(columns)
+    index = _index([directory], [content])
+    with closing(DiskReader(index)) as disk:
+        for columns in disk.blocks():
+            hashes += graph_hashes(columns)
+            if any(one.split and one.split.by == "composition" for one in config.data_sets):
+                formulas += compositions(columns)
     return {
-        **_content(content),
+        "content": content,
+        "role": roles,
+        "group": groups,
+        "data_set": data_sets,
         "what": request["what"],
         "units": ATOM_UNITS if "atomic_number" in source.node_features else {},
-        "role": roles,
-        "targets": {name: target.model_dump() for name, target in source.found_targets.items()},
+        "targets": dict(source.found_targets),
         "node_features": list(source.node_features),
         "hash": hashes,
         "composition": formulas or [""] * len(hashes),
-        "group": groups,
-        "data_set": data_sets,
         "own_edges": own_edges,
         "encoded": bool(encoded),
-        "truncation": asdict(truncation),
+        "truncation": truncation,
     }
 
 
@@ -225,35 +216,38 @@ def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:
 
 
 def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
+    """Write the graphs of finished reading tasks to shards of the store."""
     units = [Path(unit) for unit in request["units"]]
-    records = [load_record(unit) for unit in units]
-    index = _index(units, [content_of(record) for record in records])
+    records = [_load_record(unit) for unit in units]
+    index = _index(units, [record["content"] for record in records])
     split = np.concatenate([np.array(load_split(unit)) for unit in units])
-    disk = DiskReader(index)
     sizes = index.graph_bytes(np.arange(len(index)))
-    described = Description(
-        targets=targets_of(records[0]), node_features=records[0]["node_features"]
-    )
     series = ShardSeries(
         directory,
         _names(Path(request["directory"]).name),
         request["splits"],
         name=request["name"],
         dtypes=DataConfig(**request["config"]).dtypes,
-        described=described,
+        described=Description(
+            targets=records[0]["targets"], node_features=records[0]["node_features"]
+        ),
     )
-    with closing(disk), series:
+    with closing(DiskReader(index)) as disk, series:
         for name in request["splits"]:
             chosen = np.flatnonzero(split == name)
             filled = np.cumsum(sizes[chosen]) // BLOCK_BYTES
             for graphs in np.split(chosen, np.flatnonzero(np.diff(filled)) + 1):
                 if len(graphs):
                     series.append(name, disk.columns(graphs))
-        content = series.close()
-    return _content(content)
+        return {"content": series.close()}
 
 
-_WORK: dict[str, _Work] = {"read": _read, "write": _write, "look": look, "measure": measure}
+_WORK: dict[str, Callable[[Mapping[str, Any], Path], Any]] = {
+    "read": _read,
+    "write": _write,
+    "look": look,
+    "measure": measure,
+}
 """Function of each kind of task, which works in its directory and returns its record."""
 
 
@@ -268,14 +262,6 @@ def split_file(unit: Path) -> Path:
     return unit.with_name(f"{unit.name}.split.json")
 
 
-def _content(content: Content) -> dict[str, Any]:
-    return {
-        "shards": [shard.model_dump() for shard in content.shards],
-        "keys": {key: described.model_dump() for key, described in content.keys.items()},
-        "statistics": content.statistics.to_dict(),
-    }
-
-
 def _index(directories: Sequence[Path], contents: Sequence[Content]) -> SplitIndex:
     shards, graphs = [], []
     for directory, content in zip(directories, contents, strict=True):
@@ -285,14 +271,8 @@ def _index(directories: Sequence[Path], contents: Sequence[Content]) -> SplitInd
     return SplitIndex(_ALL, join_contents(contents).keys, shards, graphs)
 
 
-def _blocks(index: SplitIndex) -> Iterator[dict[str, Column]]:
-    disk = DiskReader(index)
-    for first, last in itertools.pairwise(index.block_bounds.tolist()):
-        yield disk.columns(np.arange(first, last))
-    disk.close()
-
-
 def _names(stem: str) -> Iterator[str]:
+    """Yield names of the shards of one writer."""
     yield f"{stem}.bp"
     for number in itertools.count(1):
         yield f"{stem}.{number}.bp"

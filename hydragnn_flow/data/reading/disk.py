@@ -14,9 +14,6 @@ from hydragnn_flow.data.columns import Column, bounds_of
 from hydragnn_flow.data.reading.index import SplitIndex
 from hydragnn_flow.data.reading.shard_file import ReadInto
 
-# Memory to cache each key of whole graphs.
-_KEEP_BYTES = 64 << 20
-
 
 class DiskReader:
     """Reader of a split from its shards.
@@ -33,7 +30,7 @@ class DiskReader:
             key: np.empty((len(index), index.rows(key).each, *described.shape), described.dtype)
             for key, described in index.keys.items()
             if _belongs_to_graphs(index, key)
-            and len(index) * index.rows(key).each * index.row_bytes(key) <= _KEEP_BYTES
+            and len(index) * index.rows(key).each * index.row_bytes(key) <= 64 << 20
         }
         self._visited = np.zeros(len(index.block_bounds) - 1, dtype=np.bool_)
         self._all_visited = False
@@ -62,6 +59,11 @@ class DiskReader:
             key: Column(values, self._index.keys[key].dim, self._index.rows(key).counts(graphs))
             for key, values in self.take(graphs).items()
         }
+
+    def blocks(self) -> Iterator[dict[str, Column]]:
+        """Yield the columns of all graphs, block by block."""
+        for first, last in itertools.pairwise(self._index.block_bounds.tolist()):
+            yield self.columns(np.arange(first, last))
 
     def column(self, key: str) -> NDArray[Any]:
         described, rows = self._index.keys[key], self._index.rows(key)

@@ -13,8 +13,6 @@ from hydragnn_flow.data.columns import bounds_of
 from hydragnn_flow.data.reading.shard_file import ShardFile
 from hydragnn_flow.data.store.manifest import Key
 
-_STREAM_BYTES = 4 << 20
-
 
 @dataclass(frozen=True)
 class GraphRows:
@@ -154,5 +152,5 @@ class SplitIndex:
 
     def _cut(self, first: int, last: int) -> NDArray[np.int64]:
         """Cut graphs ``first`` to ``last - 1`` into blocks of about 4 MB; return their starts."""
-        number = np.cumsum(self.graph_bytes(np.arange(first, last))) // _STREAM_BYTES
+        number = np.cumsum(self.graph_bytes(np.arange(first, last))) // (4 << 20)
         return np.concatenate([[0], np.flatnonzero(np.diff(number)) + 1]).astype(np.int64)

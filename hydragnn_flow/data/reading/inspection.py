@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from ase.data import chemical_symbols
-from numpy.typing import NDArray
 
 from hydragnn_flow.data.reading.graph_store import GraphStore, open_foreign
-from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.data.store.integrity import verify_checksum
-from hydragnn_flow.data.store.layout import read_counts
 from hydragnn_flow.data.store.manifest import Key, SplitSize
 from hydragnn_flow.errors import InputError, StoreError
 
@@ -154,8 +150,6 @@ def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
     read = 0
     for name, size in store.manifest.splits.items():
         try:
-            if size.graphs and not store.manifest.in_place:  # other files have other layouts
-                _compare(store, name)
             split, counted = store[name], SplitSize()
             for first, last in itertools.pairwise(split.block_bounds.tolist()):
                 batch = split.batch(np.arange(first, last))
@@ -177,32 +171,6 @@ def _read_all(store: GraphStore, show: Callable[[str, int, int], None]) -> None:
                 f"{counted.edges} edges, which its manifest contradicts; prepare the store again "
                 "or restore a copy"
             )
-
-
-def _compare(store: GraphStore, split: str) -> None:
-    counts: dict[str, list[NDArray[np.int64]]] = {key: [] for key in store.manifest.keys}
-    for shard in store.manifest.shards:
-        if not shard.splits[split].graphs:
-            continue
-        with closing(Bp5File(store.path / shard.path)) as file:
-            for key, described in store.manifest.keys.items():
-                found = file.variable(f"{split}/{key}")
-                counts[key].append(read_counts(file, split, key))
-                dim = described.dim
-                alike = found.shape[:dim] + found.shape[dim + 1 :] == described.shape
-                if not alike or not np.can_cast(found.dtype, described.dtype, "safe"):
-                    raise ValueError(f"{key} is {found.dtype}, {list(found.shape)} in {shard.path}")
-    for key, described in store.manifest.keys.items():
-        rows = np.concatenate(counts[key])
-        expected: list[int | NDArray[np.int64]] = []
-        if described.node:
-            expected.append(store[split].n_atoms)
-        if described.edge:
-            expected.append(store[split].n_edges)
-        if described.rows is not None:
-            expected.append(described.rows)
-        if not all(np.all(rows == each) for each in expected):
-            raise ValueError(f"{key} has another number of rows")
 
 
 def _shape(key: Key) -> list[int | str]:

@@ -24,8 +24,6 @@ from hydragnn_flow.files import same_file
 from hydragnn_flow.locks import take, take_shared
 
 _RAM = Path("/dev/shm")
-# Files that were sent to a node and not used by then are deleted.
-_SECONDS_TO_BE_USED = 86_400.0
 _GROUPS, _OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
@@ -238,7 +236,7 @@ def _sweep(base: Path, keep: str) -> None:
     """Delete files left by killed processes, but not a complete entry called ``keep``."""
     for sent in (*base.glob("*.part"), *base.glob("*.sent")):
         with contextlib.suppress(OSError):
-            if time.time() - sent.stat().st_mtime > _SECONDS_TO_BE_USED:
+            if time.time() - sent.stat().st_mtime > 86_400:  # nobody used it for a day
                 sent.unlink()
     for lock_file in base.glob("*.lock"):
         path = lock_file.with_suffix("")

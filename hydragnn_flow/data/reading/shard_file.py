@@ -23,7 +23,6 @@ from hydragnn_flow.data.store.manifest import Part, Shard
 ReadInto = Callable[[NDArray[Any], int], None]
 """Function that fills an array with rows from a given one on."""
 
-_MANY = 4096
 _open: WeakKeyDictionary[ShardFile, Bp5File] = WeakKeyDictionary()
 """Open files, the one used last at the end; a store may have more shards than can be open."""
 _open_lock = threading.Lock()
@@ -151,7 +150,7 @@ class ShardFile:
 def _most_open() -> int:
     """Return the number of files to keep open: half of the system's limit for a process."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return max(soft // 2, 16) if soft != resource.RLIM_INFINITY else _MANY
+    return max(soft // 2, 16) if soft != resource.RLIM_INFINITY else 4096
 
 
 def _of_any_shape(variable: Bp5Variable) -> ReadInto:

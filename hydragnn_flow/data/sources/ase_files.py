@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
@@ -16,7 +15,8 @@ from hydragnn_flow.data.sources.structures import (
     StructureSource,
     StructuresSection,
     cut,
-    reason,
+    no_structures,
+    readable,
 )
 from hydragnn_flow.data.sources.xyz_frames import count_frames, read_frames
 from hydragnn_flow.errors import InputError
@@ -48,7 +48,7 @@ class AseSource(StructuresSection):
         return AseFiles(self, folder)
 
 
-class AseFiles(StructureSource):
+class AseFiles(StructureSource[AseSource]):
     """Reader of files in any format of ASE.
 
     Extended XYZ, trajectories and databases are cut into ranges. Files of other formats can only be
@@ -70,17 +70,7 @@ class AseFiles(StructureSource):
         return [(0, n)] if n else []
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        format = format_of(file)
-        if format in ("db", "json"):
-            yield from _rows(file, start, stop)
-            return
-        if format == "extxyz":
-            images = read_frames(file, start, stop)
-        elif format == "traj":
-            images = _iread(file, format, slice(start, stop))
-        else:
-            images = islice(_iread(file, format), start, stop)
-        yield from map(said_of, images)
+        return _structures(file, start, stop)
 
 
 class UnknownFormat(InputError):
@@ -105,17 +95,14 @@ def each_structure(file: Path, start: int = 0, stop: int | None = None) -> Itera
     InputError
         If it cannot be read, or holds no structures.
     """
-    empty = True
-    try:
-        for found in _each(file, start, stop):
-            yield found
-            empty = False
-    except InputError:
-        raise
-    except Exception as error:  # parsers may raise any exception
-        raise InputError(f"{file} cannot be read ({reason(error)}); correct it") from None
-    if empty:
-        raise InputError(f"{file} holds no structures; give a file that does")
+    structures = _structures(file, start, stop)
+    with readable(file):
+        first = next(structures, None)
+    if first is None:
+        raise no_structures(file)
+    yield first
+    with readable(file):
+        yield from structures
 
 
 def count_structures(file: Path) -> int | None:
@@ -127,16 +114,16 @@ def count_structures(file: Path) -> int | None:
         return None
 
 
-def _each(file: Path, start: int, stop: int | None) -> Iterator[Found]:
+def _structures(file: Path, start: int, stop: int | None) -> Iterator[Found]:
     format = format_of(file)
     if format in ("db", "json"):
-        return _rows(file, start, _count_rows(file) if stop is None else stop)
-    # ASE takes an empty line for the end and would skip all that follows.
-    if format == "extxyz":
-        return map(said_of, read_frames(file, start, sys.maxsize if stop is None else stop))
-    if format == "traj":
-        return map(said_of, _iread(file, format, slice(start, stop)))
-    return map(said_of, islice(_iread(file, format), start, stop))
+        yield from _rows(file, start, stop)
+    elif format == "extxyz":
+        yield from map(said_of, read_frames(file, start, stop))
+    elif format == "traj":
+        yield from map(said_of, _iread(file, format, slice(start, stop)))
+    else:
+        yield from map(said_of, islice(_iread(file, format), start, stop))
 
 
 def format_of(file: Path) -> str:
@@ -204,10 +191,11 @@ def _count_rows(file: Path) -> int:
     return int(_database(file).count())
 
 
-def _rows(file: Path, start: int, stop: int) -> Iterator[Found]:
+def _rows(file: Path, start: int, stop: int | None) -> Iterator[Found]:
     if start == stop:
         return  # a limit of 0 would mean no limit
-    for row in _database(file).select(offset=start, limit=stop - start, sort="id"):
+    limit = None if stop is None else stop - start
+    for row in _database(file).select(offset=start, limit=limit, sort="id"):
         found = said_of(row.toatoms())
         said: Mapping[str, Any] = {**row.data, **row.key_value_pairs}
         values = {"id": row.id, **said, **found.values}

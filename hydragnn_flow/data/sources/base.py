@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.sources import Role
-from hydragnn_flow.data.positions import are_resolved
-from hydragnn_flow.data.sources.network_keys import add_keys
+from hydragnn_flow.data.positions import INEXACT, are_resolved
+from hydragnn_flow.data.sources.arrays import add_keys
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from torch_geometric.data import Data
 
     from hydragnn_flow.data.neighbours import Neighbours
-
-# Relative error of a length in single precision.
-_ROUNDING = 1e-4
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ class ReadyGraph:
             names file and graph.
         """
         longest = self.longest_edge
-        if longest > cutoff * (1 + _ROUNDING):
+        if longest > cutoff * (1 + INEXACT):
             raise InputError(
                 f"{self.origin} has an edge of length {longest:.6g}, but networks see none beyond "
                 f"Architecture.radius = {cutoff:g}; set Architecture.radius to the longest edge "
@@ -140,7 +137,7 @@ class ReadyGraph:
         ours = _in_order(found.senders, found.receivers, found.distances)
         senders, receivers = self.data.edge_index.numpy()
         brought = _in_order(senders, receivers, self._lengths().numpy())
-        return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=_ROUNDING)
+        return ours.shape != brought.shape or not np.allclose(ours, brought, rtol=INEXACT)
 
     def truncation(self, graph: Data, cutoff: float, max_neighbours: int | None) -> Truncation:
         """Return the neighbours within the cutoff that the graph's own edges leave out.
@@ -148,7 +145,7 @@ class ReadyGraph:
         Edges of a topology leave out nothing, as they are not lists of neighbours. Edges as long as
         the cutoff do not count, as rounding decides which of these exist.
         """
-        closer = cutoff * (1 - _ROUNDING)
+        closer = cutoff * (1 - INEXACT)
         receivers, lengths = self.data.edge_index[1].numpy(), self._lengths().numpy()
         close, n_atoms = lengths <= closer, len(self.data.pos)
         kept, lengths = receivers[close], lengths[close]

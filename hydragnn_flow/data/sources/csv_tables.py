@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field, model_validator
 
+from hydragnn_flow.data.sources.arrays import lookup
 from hydragnn_flow.data.sources.single import from_cif, from_file
 from hydragnn_flow.data.sources.structures import (
     Found,
     StructureSource,
     StructuresSection,
     cut,
-    lookup,
-    reason,
+    no_structures,
+    readable,
 )
 from hydragnn_flow.errors import InputError
-
-# The CIF of a large cell is longer than the 128 kB a cell of a table may have by default.
-csv.field_size_limit(2**31 - 1)
 
 
 class CsvSource(StructuresSection):
@@ -44,37 +41,33 @@ class CsvSource(StructuresSection):
         return CsvTables(self, folder)
 
 
-class CsvTables(StructureSource):
+class CsvTables(StructureSource[CsvSource]):
     """Reader of tables whose structures are CIF text, or paths relative to the table."""
 
-    def __init__(self, config: CsvSource, folder: Path) -> None:
-        super().__init__(config, folder)
-        self._column = config.structure
-
     def files(self) -> list[Path]:
+        """Return the tables, and the files that they name."""
         tables = super().files()
-        named = (self._path(row, table) for table in tables for _, row in _rows(table))
-        return [*tables, *(path for path in named if path is not None)]
+        return [*tables, *(path for table in tables for path in self._paths(table) if path)]
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
-        n = 0
-        for origin, row in _rows(file):
-            path = self._path(row, file)
+        paths = self._paths(file)
+        for number, path in enumerate(paths):
             if path is not None and not path.is_file():
                 raise InputError(
-                    f"{origin} names {path}, which is not a file; correct the path, which starts "
-                    "from the folder of the table"
+                    f"{file}: structure {number} names {path}, which is not a file; correct the "
+                    "path, which starts from the folder of the table"
                 )
-            n += 1
-        return cut(n)
+        return cut(len(paths))
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        for origin, row in islice(_rows(file), start, stop):
-            cell = lookup(row, self._column, origin, "structure", "structure")
+        for number, row in enumerate(read_table(file, as_text=True)[start:stop], start):
+            origin = f"{file}: structure {number}"
+            cell = lookup(row, self._section.structure, origin, "structure", "structure")
             yield _found(cell, row, file)
 
-    def _path(self, row: dict[str, str | None], file: Path) -> Path | None:
-        return _path(row.get(self._column), file)
+    def _paths(self, file: Path) -> list[Path | None]:
+        rows = read_table(file, as_text=True)
+        return [_path(row.get(self._section.structure), file) for row in rows]
 
 
 def count_rows(file: Path) -> int:
@@ -85,7 +78,7 @@ def count_rows(file: Path) -> int:
     InputError
         If the file is not a table.
     """
-    return sum(1 for _ in _rows(file))
+    return len(read_table(file, as_text=True))
 
 
 def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -> Iterator[Found]:
@@ -105,9 +98,11 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
     InputError
         If the file is not such a table, or a row has no readable structure.
     """
-    empty = True
-    for origin, row in islice(_rows(file), start, stop):
-        empty = False
+    rows = read_table(file, as_text=True)[start:stop]
+    if not rows:
+        raise no_structures(file)
+    for number, row in enumerate(rows, start):
+        origin = f"{file}: structure {number}"
         cell = row.get(column)
         if cell is None:
             told = "an empty cell" if column in row else "no column"
@@ -115,17 +110,50 @@ def each_row(file: Path, column: str, start: int = 0, stop: int | None = None) -
                 f"{origin} has {told} {column!r}, where the training data have structures; fill in "
                 f"or rename it, or remove the row"
             )
-        try:
-            yield _found(cell, row, file)
-        except Exception as error:  # parsers may raise any exception
-            raise InputError(
-                f"{origin} cannot be read ({reason(error)}); correct or remove the row"
-            ) from None
-    if empty:
-        raise InputError(f"{file} holds no structures; give a file that does")
+        with readable(origin):
+            found = _found(cell, row, file)
+        yield found
 
 
-def _found(cell: str, row: dict[str, str | None], file: Path) -> Found:
+def read_table(file: Path, *, as_text: bool = False) -> list[dict[str, Any]]:
+    """Return the rows of a table as cells by column; None for empty cells.
+
+    Parameters
+    ----------
+    file
+        CSV file of the table, whose first line names the columns.
+    as_text
+        True to keep all cells as text; otherwise columns of numbers are converted.
+
+    Raises
+    ------
+    InputError
+        If the file is not a table.
+    """
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(
+            file,
+            dtype=str if as_text else None,
+            skipinitialspace=not as_text,
+            encoding="utf-8-sig",
+            keep_default_na=False,
+            na_values=[""],
+        )
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())
+        raise InputError(f"{file} cannot be read as a table ({said}); correct it") from error
+    if not isinstance(table.index, pd.RangeIndex):
+        raise InputError(f"{file} cannot be read as a table: rows are longer than its first line")
+    cells: Any = table.astype(object)
+    cells = cells.where(cells.notna(), None)
+    # pandas names columns without a name so.
+    names = ["" if str(name).startswith("Unnamed: ") else str(name) for name in table.columns]
+    return [dict(zip(names, row, strict=True)) for row in cells.to_numpy()]
+
+
+def _found(cell: str, row: Mapping[str, Any], file: Path) -> Found:
     path = _path(cell, file)
     return Found(from_cif(cell) if path is None else from_file(path), row)
 
@@ -133,27 +161,3 @@ def _found(cell: str, row: dict[str, str | None], file: Path) -> Found:
 def _path(cell: str | None, file: Path) -> Path | None:
     """Return the file of a row's structure; None if the cell is a CIF, which has several lines."""
     return None if cell is None or "\n" in cell else file.parent / cell
-
-
-def _rows(file: Path) -> Iterator[tuple[str, dict[str, str | None]]]:
-    """Yield name and cells of each row, by column; raise InputError for a malformed table."""
-    try:
-        with file.open(newline="", encoding="utf-8-sig") as text:
-            lines = csv.reader(text, strict=True)
-            header = next(lines, [])
-            if twice := {name for name in header if name and header.count(name) > 1}:
-                raise InputError(f"{file} has two columns {min(twice)!r}; rename or remove one")
-            for number, cells in enumerate(row for row in lines if row):
-                origin = f"{file}: structure {number}"
-                if len(cells) != len(header):
-                    raise InputError(
-                        f"{origin} (line {lines.line_num}) has {len(cells)} cells where the header "
-                        f"has {len(header)}; correct the row"
-                    )
-                if any("\0" in cell for cell in cells):
-                    raise InputError(
-                        f"{origin} (line {lines.line_num}) holds a NUL; correct the row"
-                    )
-                yield origin, {name: cell or None for name, cell in zip(header, cells, strict=True)}
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise InputError(f"{file} cannot be read as a table ({error}); correct it") from error

@@ -14,9 +14,9 @@ from pydantic import Field, field_validator
 
 from hydragnn_flow.config.sources import Level, SourceSection
 from hydragnn_flow.config.targets import TargetConfig
+from hydragnn_flow.data.sources.arrays import LabelCheck
 from hydragnn_flow.data.sources.base import Chunk, Labelled
 from hydragnn_flow.data.sources.file_names import ranges
-from hydragnn_flow.data.sources.labels import LabelCheck
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
 
 _UNITS = {"energy": "eV", "forces": "eV/Å"}
 
-_STRAIN = 0.02
-"""Standard deviation of each component of the strain."""
-_RATTLE = (0.02, 0.15)
-"""Range of the displacements' standard deviation [Å]; the upper end is beyond room temperature."""
-_ATOMS_PER_CELL = 4
-_MOST_UNEVEN = 2
-"""Largest difference between the repeats along two directions, which excludes needles."""
 _PER_CHUNK = 64
 """Number of structures in a chunk, about a second of EMT."""
 
@@ -58,7 +51,7 @@ class EmtSource(SourceSection):
 
     @field_validator("elements")
     @classmethod
-    def _some_elements(cls, elements: tuple[str, ...]) -> tuple[str, ...]:
+    def _each_once(cls, elements: tuple[str, ...]) -> tuple[str, ...]:
         if not elements or len(set(elements)) != len(elements):
             raise ValueError("give at least one element, each once")
         return elements
@@ -109,7 +102,7 @@ class EmtAlloys:
         self._supercells = _supercells(*config.atoms)
         if not self._supercells:
             raise InputError(
-                f"data.source.atoms: no supercell of {_ATOMS_PER_CELL} atoms has between "
+                "data.source.atoms: no supercell of cubic cells of 4 atoms has between "
                 f"{config.atoms[0]} and {config.atoms[1]} atoms; widen the range"
             )
 
@@ -143,13 +136,15 @@ def _label(atoms: ase.Atoms) -> dict[str, NDArray[np.float64]]:
 
 
 def _supercells(smallest: int, largest: int) -> list[tuple[int, int, int]]:
-    """Return repeats (a >= b >= c) of the cubic cell with a number of atoms in the range."""
+    """Return repeats (a >= b >= c) of the cubic cell with a number of atoms in the range.
+
+    Their lengths differ by two cells at most, which excludes needles.
+    """
+    every = itertools.product(range(1, largest // 4 + 1), repeat=3)
     return [
         (a, b, c)
-        for a, b, c in itertools.product(range(1, largest // _ATOMS_PER_CELL + 1), repeat=3)
-        if a >= b >= c
-        and a - c <= _MOST_UNEVEN
-        and smallest <= _ATOMS_PER_CELL * a * b * c <= largest
+        for a, b, c in every
+        if c + 2 >= a >= b >= c and smallest <= 4 * a * b * c <= largest
     ]
 
 
@@ -163,14 +158,15 @@ def _random_alloy(
     n_elements = rng.integers(min(2, len(elements)), len(elements) + 1)
     chosen = rng.choice(np.array(elements), size=n_elements, replace=False)
     fractions = rng.dirichlet(np.ones(n_elements))
-    n_atoms = _ATOMS_PER_CELL * int(np.prod(repeats))
+    n_atoms = 4 * int(np.prod(repeats))
     species = rng.choice(chosen, size=n_atoms, p=fractions)
 
     lattice_constant = float(np.mean([_lattice_constant(symbol) for symbol in species]))
     ideal: ase.Atoms = bulk("Cu", "fcc", a=lattice_constant, cubic=True) * repeats
-    noise = rng.normal(scale=_STRAIN, size=(3, 3))
+    noise = rng.normal(scale=0.02, size=(3, 3))
     deformation = np.eye(3) + (noise + noise.T) / 2
-    displacements = rng.normal(scale=rng.uniform(*_RATTLE), size=(n_atoms, 3))
+    # Å; the upper end is beyond room temperature.
+    displacements = rng.normal(scale=rng.uniform(0.02, 0.15), size=(n_atoms, 3))
     return ase.Atoms(
         [str(symbol) for symbol in species],
         positions=ideal.positions @ deformation + displacements,

@@ -12,7 +12,7 @@ from typing import Annotated, get_args
 from pydantic import AfterValidator, Field
 
 from hydragnn_flow.config.sources import Level, Role, SourceSection
-from hydragnn_flow.config.targets import Targets
+from hydragnn_flow.config.targets import TargetConfig, Targets
 from hydragnn_flow.errors import InputError
 
 
@@ -23,6 +23,21 @@ def _without_nul(name: str) -> str:
 
 
 FileName = Annotated[str, Field(min_length=1), AfterValidator(_without_nul)]
+
+
+def _with_levels(targets: dict[str, TargetConfig]) -> dict[str, TargetConfig]:
+    """Return the targets if each has a level; raise ValueError otherwise."""
+    for name, target in targets.items():
+        if target.level is None:
+            raise ValueError(
+                f"{name} needs a level, graph or node, as in "
+                f"{name}: {{unit: {target.unit!r}, level: graph}}"
+            )
+    return targets
+
+
+LevelledTargets = Annotated[Targets, AfterValidator(_with_levels)]
+"""Targets of files whose arrays do not state their level."""
 
 
 class FilesSection(SourceSection):
@@ -77,10 +92,17 @@ def files_by_role(
     InputError
         In the cases of :func:`find_files`, and if no file has such a suffix.
     """
-    return {
-        role: _chosen(name, folder, f"data.source.{role}", suffixes)
-        for role, name in _names(section).items()
-    }
+    found: dict[Role, list[Path]] = {}
+    for role, name in _names(section).items():
+        found[role] = find_files(name, folder, f"data.source.{role}")
+        if suffixes and found[role] != [folder / name]:
+            found[role] = [path for path in found[role] if path.suffix.lower() in suffixes]
+        if not found[role]:
+            raise InputError(
+                f"{folder / name} (data.source.{role}) has no files that end in "
+                f"{', '.join(sorted(suffixes))}; name a directory or pattern that has some"
+            )
+    return found
 
 
 def find_files(name: str, folder: Path, key: str) -> list[Path]:
@@ -135,7 +157,7 @@ def _candidates(name: str, folder: Path) -> Iterator[Path]:
     path = folder / name
     if path.is_dir():
         return (file for file in path.iterdir() if file.is_file() and file.name[0] != ".")
-    if _is_pattern(name, path):
+    if glob.has_magic(name) and not path.exists():
         # Path.glob would find hidden files, and takes no absolute pattern.
         matches = glob.iglob(name, root_dir=folder, recursive=True)  # noqa: PTH207
         return (file for match in matches if (file := folder / match).is_file())
@@ -144,39 +166,15 @@ def _candidates(name: str, folder: Path) -> Iterator[Path]:
 
 def no_file(name: str, folder: Path, key: str) -> InputError:
     """Return the error for a name, under a key of the configuration, that matches no file."""
-    path = folder / name
-    if path.is_dir():
-        return InputError(f"{path} ({key}) is a directory without files; name one that has some")
-    if _is_pattern(name, path):
-        return InputError(
-            f"{path} ({key}) matches no files; correct the pattern or the directory (--data)"
-        )
     return InputError(
-        f"{path} ({key}) is not a file that can be read; "
-        "correct the name or give the directory it is in with --data"
+        f"{folder / name} ({key}) matches no files that can be read; correct the name, or give the "
+        "directory it is in with --data"
     )
-
-
-def _is_pattern(name: str, path: Path) -> bool:
-    return glob.has_magic(name) and not path.exists()
 
 
 def _check_readable(file: Path, key: str) -> None:
     if not os.access(file, os.R_OK):
         raise InputError(f"{file} ({key}) cannot be read; allow reading it or leave it out")
-
-
-def _chosen(name: str, folder: Path, key: str, suffixes: Collection[str]) -> list[Path]:
-    found = find_files(name, folder, key)
-    if not suffixes or found == [folder / name]:
-        return found
-    chosen = [path for path in found if path.suffix.lower() in suffixes]
-    if not chosen:
-        raise InputError(
-            f"{folder / name} ({key}) has no files that end in {', '.join(sorted(suffixes))}; "
-            "name a directory or pattern that has some"
-        )
-    return chosen
 
 
 def natural_order(path: Path) -> tuple[list[str | int], str]:

@@ -5,31 +5,25 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from hydragnn_flow.config.network import NetworkConfig, VariablesOfInterest
 from hydragnn_flow.config.sources import Level, Role, SourceSection
 from hydragnn_flow.config.targets import TargetConfig, Targets, is_taken
+from hydragnn_flow.data.hydragnn_bp.packed import levels_of, places_in_y, unpack_outputs
+from hydragnn_flow.data.sources.arrays import Arrays, LabelCheck, named, shaped
 from hydragnn_flow.data.sources.base import Chunk, Record
-from hydragnn_flow.data.sources.features import named
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
-from hydragnn_flow.data.sources.graph_files import with_levels
-from hydragnn_flow.data.sources.labels import LabelCheck, shaped
-from hydragnn_flow.data.sources.packed import levels_of, places_in_y, unpack, unpack_outputs
-from hydragnn_flow.data.sources.pyg_keys import Arrays, graph_record, n_nodes, tensors
+from hydragnn_flow.data.sources.pyg_keys import graph_of, tensors
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
-from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Part, Target
+from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     from hydragnn_flow.data.reading.graph_store import GraphStore
-
-_GRAPHS_PER_CHUNK = 2000
-_MOST_CHUNKS = 10_000
 
 
 class HydragnnSource(SourceSection):
@@ -45,22 +39,9 @@ class HydragnnSource(SourceSection):
     a key of the graphs is the output of that name in HydraGNN's packed `y`. The default is the
     targets that the file itself names: a store's; all outputs of a `.bp` with `y`, in `y`, without
     units; and for potentials its keys `energy` and `forces`."""
-    output_dim: tuple[Annotated[int, Field(ge=1)], ...] | None = None
-    """Number of components of each target, in the order of `targets`, to read the targets from
-    HydraGNN's packed `y`."""
     outputs: VariablesOfInterest | None = None
     """Outputs in HydraGNN's packed `y`, in the form of `Variables_of_interest`. By default those of
     the network."""
-
-    @model_validator(mode="after")
-    def _packing(self) -> HydragnnSource:
-        if self.output_dim is None:
-            return self
-        targets = self.targets or {}
-        if len(self.output_dim) != len(targets):
-            raise ValueError("output_dim needs one entry for each of targets")
-        with_levels(targets)
-        return self
 
     def for_network(self, network: NetworkConfig) -> HydragnnSource:
         """Return the section with the outputs that HydraGNN would find in ``y``.
@@ -73,7 +54,7 @@ class HydragnnSource(SourceSection):
             If graphs use the name of an output for something else.
         """
         potential = network.Architecture.enable_interatomic_potential
-        if potential or self.outputs is not None or self.output_dim is not None:
+        if potential or self.outputs is not None:
             return self
         asked = network.Variables_of_interest
         for name in asked.output_names:
@@ -157,43 +138,21 @@ class StoredGraphs:
             If training cannot read the files in place.
         """
         from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
+        from hydragnn_flow.data.hydragnn_bp.in_place_manifest import in_place
         from hydragnn_flow.data.reading.graph_store import GraphStore
-        from hydragnn_flow.data.sources.in_place import in_place
 
         if not (self._path / MANIFEST).is_file() and self._path.is_dir():
             # Its graphs are checked later, by many processes.
             described = bp_manifest(self._path, statistics=False)
             self._store = GraphStore(self._path, described, "random")
-        parts = self._parts()
-        return in_place(self._store.manifest, self._path, self._targets, parts, branch)
-
-    def _parts(self) -> dict[str, Part]:
-        """Return the position of each target that is packed in ``y``."""
-        manifest, levels = self._store.manifest, dict(levels_of(self._section.outputs))
-        if self._section.output_dim is not None:
-            levels = {name: target.level or "graph" for name, target in self._targets.items()}
-            packed = set(levels)
-        else:
-            packed = {
-                name
-                for name, target in self._targets.items()
-                if self._is_packed(name, target.key or name, manifest.keys)
-            }
-        if not packed:
-            return {}
-        if missing := {"y", "y_loc"} - manifest.keys.keys():
-            raise InputError(
-                f"{self._path}: its graphs have no {min(missing)} to find {min(packed)} in; name "
-                "keys of the file in data.source.targets, or leave in_place out to have it copied"
-            )
-        parts = places_in_y(self._store, levels)
-        found = tuple(part.width for part in parts.values())
-        if self._section.output_dim not in (None, found):
-            raise InputError(
-                f"{self._path}: the targets in y have {', '.join(map(str, found))} components, not "
-                "those of data.source.output_dim; correct it"
-            )
-        return {name: part for name, part in parts.items() if name in packed}
+        manifest, levels = self._store.manifest, levels_of(self._section.outputs)
+        packed = {
+            name
+            for name, target in self._targets.items()
+            if self._is_packed(name, target.key or name, manifest.keys)
+        }
+        parts = places_in_y(self._store, levels, packed) if packed else {}
+        return in_place(manifest, self._path, self._targets, parts, branch)
 
     def chunks(self) -> list[Chunk]:
         """Return ranges of the graphs of each split."""
@@ -201,7 +160,7 @@ class StoredGraphs:
             Chunk(role, str(self._path), start, stop, 0)
             for role, split in SPLIT_OF_ROLE.items()
             if split in self._store.splits
-            for start, stop in ranges(len(self._store[split]), _GRAPHS_PER_CHUNK, _MOST_CHUNKS)
+            for start, stop in ranges(len(self._store[split]), 2000, 10_000)
         ]
         if not chunks or chunks[0].role != "train":
             raise InputError(f"{self._path} has no graphs in {TRAIN}; name a store that has some")
@@ -212,34 +171,23 @@ class StoredGraphs:
     def read(self, chunk: Chunk) -> Iterator[Record]:
         """Yield the graphs of a chunk."""
         split = SPLIT_OF_ROLE[chunk.role]
+        labels = [target.key or name for name, target in self._targets.items()]
         for i in range(chunk.start, chunk.stop):
             origin = f"{chunk.file}: {split}: graph {i}"
             arrays = tensors(self._store[split][i])
-            n = n_nodes(arrays, origin)
-            targets = self._labelled(arrays, n, origin)
-            self._labels.check(targets, n, origin)
-            yield graph_record(
-                arrays,
-                "x",
-                self.node_features,
-                targets,
-                chunk.first + i,
-                origin,
-                [target.key or name for name, target in self._targets.items()],
-            )
+            found = graph_of(arrays, "x", self.node_features, labels, origin)
+            targets = self._labelled(arrays, len(found.atoms), origin)
+            self._labels.check(targets, len(found.atoms), origin)
+            yield found.record(targets, origin, chunk.first + i)
 
     def _labelled(self, arrays: Arrays, n: int, origin: str) -> dict[str, NDArray[np.float64]]:
-        if self._section.output_dim is not None:
-            return unpack(arrays, self._targets, self._section.output_dim, n, origin)
         known = self._store.manifest.targets
         found = {}
-        packed: dict[str, NDArray[np.float64]] | None = None
         for name, target in self._targets.items():
             key = target.key or name
             if self._is_packed(name, key, arrays):
                 assert self._section.outputs is not None
-                packed = packed or unpack_outputs(arrays, self._section.outputs, n, origin)
-                found[name] = packed[name]
+                found[name] = unpack_outputs(arrays, self._section.outputs, n, origin)[name]
                 continue
             level = target.level or (known[key].level if key in known else None)
             found[name] = shaped(named(arrays, key, origin), level, n)

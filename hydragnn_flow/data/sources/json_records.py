@@ -7,32 +7,15 @@ import json
 import reprlib
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
+from hydragnn_flow.data.sources.arrays import lookup
 from hydragnn_flow.data.sources.single import from_dict
-from hydragnn_flow.data.sources.structures import (
-    Found,
-    StructureSource,
-    StructuresSection,
-    cut,
-    lookup,
-)
+from hydragnn_flow.data.sources.structures import Found, StructureSource, StructuresSection, cut
 from hydragnn_flow.errors import InputError
-
-_WORTH_TWICE = 64 << 20
-"""Size of JSON [bytes] up to which several processes may each read all of it to share the rest."""
-
-
-@dataclass(frozen=True)
-class _Document:
-    file: Path
-    n_bytes: int
-    """Size after unpacking [bytes]."""
-    records: list[Any]
 
 
 class JsonSource(StructuresSection):
@@ -51,32 +34,30 @@ class JsonSource(StructuresSection):
         return JsonRecords(self, folder)
 
 
-class JsonRecords(StructureSource):
+class JsonRecords(StructureSource[JsonSource]):
     """Reader of `.json` and `.json.gz` files, such as mlearn's and matbench's.
 
     JSON can only be read as a whole, and takes several times its size in memory. The last file is
     cached: counting it, and reading its chunks one after the other, reads it once.
     """
 
-    def __init__(self, config: JsonSource, folder: Path) -> None:
-        super().__init__(config, folder)
-        self._structure = config.structure
-        self._keys = [target.key or name for name, target in config.targets.items()]
-        if config.group is not None:
-            self._keys.append(config.group)
-        self._keys += config.graph_attr or ()
-        self._last: _Document | None = None
+    def __init__(self, section: JsonSource, folder: Path) -> None:
+        super().__init__(section, folder)
+        self._keys = [target.key or name for name, target in section.targets.items()]
+        self._keys += [section.group or "", *(section.graph_attr or ())]
+        self._last: tuple[Path, list[Any]] | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
-        document = self._document(file)
-        return cut(len(document.records), 1 if document.n_bytes > _WORTH_TWICE else 16)
+        # Several processes may each read all of a short file to share the rest of the work.
+        most = 1 if file.stat().st_size > 64 << 20 else 16
+        return cut(len(self._records(file)), most)
 
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        for number, record in enumerate(self._document(file).records[start:stop], start):
+        for number, record in enumerate(self._records(file)[start:stop], start):
             if not isinstance(record, dict):
                 raise TypeError(f"a record must be a mapping of keys, got {reprlib.repr(record)}")
             origin = f"{file}: structure {number}"
-            structure = lookup(record, self._structure, origin, "structure", "structure")
+            structure = lookup(record, self._section.structure, origin, "structure", "structure")
             yield Found(from_dict(structure), self._values(record))
 
     def _values(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,14 +73,14 @@ class JsonRecords(StructureSource):
                     values[key] = inner
         return values
 
-    def _document(self, file: Path) -> _Document:
-        if self._last is None or self._last.file != file:
+    def _records(self, file: Path) -> list[Any]:
+        if self._last is None or self._last[0] != file:
             self._last = None  # frees the last document before the next is read
-            self._last = _read(file)
-        return self._last
+            self._last = file, _read(file)
+        return self._last[1]
 
 
-def _read(file: Path) -> _Document:
+def _read(file: Path) -> list[Any]:
     try:
         content = file.read_bytes()
         if file.suffix == ".gz":
@@ -108,14 +89,12 @@ def _read(file: Path) -> _Document:
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
         raise InputError(f"{file} is not JSON ({error}); correct it or leave it out") from error
     if isinstance(document, dict) and {"columns", "data"} <= document.keys():
-        records = _records_of_table(document, file)
-    elif isinstance(document, list):
-        records = document
-    else:
+        return _records_of_table(document, file)
+    if not isinstance(document, list):
         raise InputError(
             f"{file} is neither a list of records nor a table with columns and data; convert it"
         )
-    return _Document(file, len(content), records)
+    return document
 
 
 def _records_of_table(table: dict[str, Any], file: Path) -> list[dict[str, Any]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -13,12 +14,26 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from hydragnn_flow.data.sources.base import ReadyGraph, Record
-from hydragnn_flow.data.sources.features import in_space, named, node_features
-from hydragnn_flow.data.sources.file_names import FileName, FilesSection
-from hydragnn_flow.data.sources.graph_files import GraphFiles, LevelledTargets, read_columns
-from hydragnn_flow.data.sources.mesh_edges import element_edges
+from hydragnn_flow.data.sources.arrays import in_space, lookup, named, node_features
+from hydragnn_flow.data.sources.csv_tables import read_table
+from hydragnn_flow.data.sources.file_names import FileName, FilesSection, LevelledTargets
+from hydragnn_flow.data.sources.structures import Found, Nodes, StructureSource, points
 from hydragnn_flow.errors import InputError
+
+# Corners of the edges of each element, in meshio's (VTK's) order of nodes. Higher-order elements
+# list their corners first.
+_QUAD = ((0, 1), (1, 2), (2, 3), (3, 0))
+_TRIANGLE = ((0, 1), (1, 2), (2, 0))
+_EDGES: dict[str, tuple[tuple[int, int], ...]] = {
+    "line": ((0, 1),),
+    "triangle": _TRIANGLE,
+    "quad": _QUAD,
+    "tetra": (*_TRIANGLE, (0, 3), (1, 3), (2, 3)),
+    "pyramid": (*_QUAD, (0, 4), (1, 4), (2, 4), (3, 4)),
+    "wedge": (*_TRIANGLE, (3, 4), (4, 5), (5, 3), (0, 3), (1, 4), (2, 5)),
+    "hexahedron": (*_QUAD, (4, 5), (5, 6), (6, 7), (7, 4), (0, 4), (1, 5), (2, 6), (3, 7)),
+}
+_DIMENSION = {"line": 1, "triangle": 2, "quad": 2}
 
 
 class MeshSource(FilesSection):
@@ -48,105 +63,95 @@ class MeshSource(FilesSection):
         of_graphs = [name for name, label in self.targets.items() if label.level == "graph"]
         if of_graphs and self.table is None:
             raise ValueError(f"the graph target {of_graphs[0]!r} needs a table; name its file")
+        levels: dict[str, str | None] = {}
+        for name, label in self.targets.items():
+            key = label.key or name
+            if levels.setdefault(key, label.level) != label.level:
+                raise ValueError(f"{key!r} is a target of graphs and one of nodes; rename one")
         return self
 
     def open(self, folder: Path, seed: int) -> MeshFiles:
         return MeshFiles(self, folder)
 
 
-class MeshFiles(GraphFiles[MeshSource]):
+class MeshFiles(StructureSource[MeshSource]):
     """Reader of meshes in any format of meshio.
 
     Nodes are the corners of the elements; edges have their length and the number of elements that
     share them.
-
-    Parameters
-    ----------
-    section
-        Section of the source: files, features, targets and elements.
-    folder
-        Directory that the file names are relative to.
     """
 
     def __init__(self, section: MeshSource, folder: Path) -> None:
-        super().__init__(section, folder, suffixes=_meshio().extension_to_filetypes)
+        super().__init__(section, folder)
+        self.suffixes = _meshio().extension_to_filetypes
 
     def files(self) -> list[Path]:
         """Return every file that is read, in order."""
         table = [] if self._section.table is None else [self._folder / self._section.table]
         return [*super().files(), *table]
 
-    def _read(self, path: Path, index: int) -> tuple[Record, Sequence[str]]:
-        from hydragnn_flow.data.graphs import assemble_graph
+    def structure(self, file: Path) -> Found:
         from hydragnn_flow.data.neighbours import Neighbours
 
-        origin = str(path)
-        mesh = read_mesh(path)
+        origin = str(file)
+        mesh = _read_mesh(file)
         blocks = [(block.type, block.data) for block in mesh.cells]
-        edges, shared_by, members = element_edges(blocks, self._section.elements, path)
-        self._check_points(len(mesh.points), members, path)
+        edges, shared_by, members = element_edges(blocks, self._section.elements)
+        self._check_points(len(mesh.points), members)
         nodes = np.unique(edges)
-        n = len(nodes)
         positions = in_space(named({"points": mesh.points[nodes]}, "points", origin))
         fields = {name: np.asarray(values)[nodes] for name, values in mesh.point_data.items()}
-        x, names = node_features(fields, self._section.features, n, origin)
-        targets = self._targets(fields, self._row(path), n, origin)
+        x, names = node_features(fields, self._section.features, len(nodes), origin)
         edges = np.searchsorted(nodes, edges)
         both_ways = np.concatenate([edges, edges[:, ::-1]])
         senders, receivers = both_ways.T
         lengths = np.linalg.norm(positions[receivers] - positions[senders], axis=1)
         order = np.lexsort((senders, lengths, receivers))
         senders, receivers, lengths = senders[order], receivers[order], lengths[order]
-        graph = assemble_graph(
-            x,
-            positions,
-            np.zeros((3, 3)),
-            np.zeros(3, dtype=np.bool_),
-            Neighbours(senders, receivers, np.zeros((len(order), 3)), lengths),
-            graph_id=index,
-            targets=targets,
-            edge_attr=np.column_stack([lengths, np.tile(shared_by, 2)[order]]),
-            origin=origin,
-        )
-        return ReadyGraph(graph, origin, index, of_topology=True), names
+        bonds = Neighbours(senders, receivers, np.zeros((len(order), 3)), lengths)
+        attributes = np.column_stack([lengths, np.tile(shared_by, 2)[order]])
+        found = Nodes(x, names, bonds, attributes, of_topology=True)
+        return Found(points(positions), self._values(fields, file), nodes=found)
 
-    def _check_points(self, n_points: int, members: NDArray[np.int64], path: Path) -> None:
+    def _values(self, fields: Mapping[str, Any], file: Path) -> dict[str, Any]:
+        """Return labels: those of nodes are fields, those of the graph cells of the table."""
+        values: dict[str, Any] = {}
+        for name, target in self._section.targets.items():
+            key = target.key or name
+            there = fields if target.level == "node" else self._row(file)
+            values[key] = lookup(there, key, str(file), "label", f"targets.{name}.key")
+        return values
+
+    def _check_points(self, n_points: int, members: NDArray[np.int64]) -> None:
         if members[0] < 0 or members[-1] >= n_points:
-            raise InputError(
-                f"{path} has elements of points it does not have (it has {n_points}); correct it"
-            )
+            raise ValueError(f"elements of points it does not have, of {n_points}")
         loose = np.setdiff1d(np.arange(n_points), members)
         if len(loose) and self._section.loose_points == "refuse":
-            raise InputError(
-                f"{path} has {len(loose)} point(s) in no element of the graph, the first being "
-                f"point {loose[0]}; remove them or set data.source.loose_points to drop"
+            raise ValueError(
+                f"{len(loose)} point(s) are in no element of the graph, the first being point "
+                f"{loose[0]}; remove them or set data.source.loose_points to drop"
             )
 
-    def _row(self, path: Path) -> dict[str, NDArray[Any]]:
-        if self._section.table is None:
-            return {}
-        row = self._table.get(path.resolve())
+    def _row(self, file: Path) -> Mapping[str, Any]:
+        row = self._table.get(file.resolve())
         if row is None:
             raise InputError(
-                f"{self._folder / self._section.table} has no row for {path}; add one with its "
-                "path seen from the table in the column file"
+                f"{self._folder / str(self._section.table)} has no row for {file}; add one with "
+                "its path seen from the table in the column file"
             )
         return row
 
     @cached_property
-    def _table(self) -> dict[Path, dict[str, NDArray[Any]]]:
+    def _table(self) -> dict[Path, dict[str, Any]]:
         path = self._folder / str(self._section.table)
-        columns = read_columns(path, text=["file"])
-        if "file" not in columns:
-            raise InputError(f"{path} has no column 'file' to name the meshes; add it")
-        files = [(path.parent / str(name)).resolve() for name in columns.pop("file")]
-        if len(set(files)) != len(files):
-            twice = next(file for file in files if files.count(file) > 1)
-            raise InputError(f"{path} has two rows for {twice}; remove one")
-        return {
-            file: {name: values[i] for name, values in columns.items()}
-            for i, file in enumerate(files)
-        }
+        rows: dict[Path, dict[str, Any]] = {}
+        for row in read_table(path):
+            name = lookup(row, "file", str(path), "column", "table")
+            file = (path.parent / str(name)).resolve()
+            if file in rows:
+                raise InputError(f"{path} has two rows for {file}; remove one")
+            rows[file] = row
+        return rows
 
 
 def _meshio() -> Any:
@@ -160,25 +165,80 @@ def _meshio() -> Any:
     return meshio
 
 
-def read_mesh(path: Path) -> Any:
-    """Read a mesh with meshio.
+def _read_mesh(file: Path) -> Any:
+    said = io.StringIO()
+    try:
+        # On errors meshio prints a message and exits the interpreter.
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            return _meshio().read(file)
+    except SystemExit:
+        raise ValueError(" ".join(said.getvalue().split()).removeprefix("Error: ")) from None
+
+
+def element_edges(
+    cells: Sequence[tuple[str, Any]], chosen: Sequence[str] | None
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the edges of the elements of a mesh.
+
+    Parameters
+    ----------
+    cells
+        Element type by meshio's name and points of each element [n_elements, n_points], for each
+        block of the mesh.
+    chosen
+        Element types that form the graph; by default those of the highest dimension.
+
+    Returns
+    -------
+    tuple
+        Points of each edge, the lower first, [n_edges, 2] in ascending order; the number of
+        elements that share it, [n_edges]; all points of the elements, ascending.
 
     Raises
     ------
-    InputError
-        If meshio cannot read the file.
+    ValueError
+        If the edges of a type are not known, or no element or no edge is left.
     """
-    meshio = _meshio()
-    reasons, outcome = io.StringIO(), io.StringIO()
-    try:
-        # On errors meshio prints a message and exits the interpreter.
-        with contextlib.redirect_stdout(reasons), contextlib.redirect_stderr(outcome):
-            return meshio.read(path)
-    except (Exception, SystemExit) as error:
-        reason = str(error)
-        if isinstance(error, SystemExit):
-            reason = reasons.getvalue().strip() or outcome.getvalue()
-        reason = " ".join(reason.split()).removeprefix("Error: ") or type(error).__name__
-        raise InputError(
-            f"{path} cannot be read as a mesh ({reason}); give a file meshio can read"
-        ) from None
+    # A vertex is a marked point, which has no edges.
+    cells = [(kind, corners) for kind, corners in cells if kind != "vertex" and len(corners)]
+    if chosen is None:
+        highest = max((_dimension(kind) for kind, _ in cells), default=0)
+        cells = [(kind, corners) for kind, corners in cells if _dimension(kind) == highest]
+    else:
+        cells = [(kind, corners) for kind, corners in cells if kind in chosen]
+    if not cells:
+        wanted = " or ".join(chosen or ("line, triangle or other element",))
+        raise ValueError(f"it has no {wanted}; give a mesh that has, or name other elements")
+    members = np.unique(np.concatenate([np.ravel(corners) for _, corners in cells])).astype(
+        np.int64
+    )
+    # Both ends of an edge in one number, which sorts many times faster than pairs.
+    span = members[-1] + 1
+    found = []
+    for kind, corners in cells:
+        ends = np.asarray(corners, dtype=np.int64)[:, np.array(_edges(kind))]
+        codes = np.sort(ends.min(axis=2) * span + ends.max(axis=2), axis=1)
+        # A quad that repeats a corner is a triangle: drop edges to itself and repeated ones.
+        edge = codes // span != codes % span
+        edge[:, 1:] &= codes[:, 1:] != codes[:, :-1]
+        found.append(codes[edge])
+    codes, shared_by = np.unique(np.concatenate(found), return_counts=True)
+    if not len(codes):
+        raise ValueError("it has elements of one point only, which have no edges")
+    return np.column_stack(np.divmod(codes, span)), shared_by, members
+
+
+def _edges(kind: str) -> tuple[tuple[int, int], ...]:
+    """Return the edges of an element type; ``triangle6`` has those of ``triangle``."""
+    found = re.fullmatch(r"([a-z]+)\d*", kind)
+    if found is None or found[1] not in _EDGES:
+        raise ValueError(
+            f"the edges of elements of the type {kind!r} are not known; convert them to "
+            f"{', '.join(_EDGES)}, or name the elements to use in data.source.elements"
+        )
+    return _EDGES[found[1]]
+
+
+def _dimension(kind: str) -> int:
+    _edges(kind)
+    return _DIMENSION.get(kind.rstrip("0123456789"), 3)

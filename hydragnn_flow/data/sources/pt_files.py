@@ -50,8 +50,8 @@ def load_graphs(path: Path) -> Sequence[Data]:
         if isinstance(data, Data) and isinstance(slices, dict) and slices:
             return _Collated(data, slices)
     raise InputError(
-        f"{path} holds {_describe(content)}; give a torch_geometric Data, a list of them, or what "
-        "an InMemoryDataset saves"
+        f"{path} holds a {type(content).__name__} that is none of what can be read: a "
+        "torch_geometric Data, a list of them, or what an InMemoryDataset saves"
     )
 
 
@@ -86,11 +86,3 @@ def _why_refused(path: Path, error: Exception) -> str:
     if not reason or "weights_only" in str(error):
         reason = "it is no file of torch.save"
     return f"cannot be read as a file of PyG graphs ({reason}); save it again"
-
-
-def _describe(content: object) -> str:
-    kind = type(content).__name__
-    if isinstance(content, list | tuple):
-        inside = sorted({type(one).__name__ for one in content})
-        return f"a {kind} of {', '.join(inside)}" if inside else f"an empty {kind}"
-    return f"a {kind}"

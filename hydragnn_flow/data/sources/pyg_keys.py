@@ -1,30 +1,28 @@
-"""Conversion of a graph's arrays under PyG's usual keys to a record."""
+"""Conversion of a graph's arrays under PyG's usual keys to a structure with nodes and edges."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.sources.base import Labelled, ReadyGraph, Record
-from hydragnn_flow.data.sources.features import (
+from hydragnn_flow.data.sources.arrays import (
+    Arrays,
     check_elements,
-    feature_rows,
     in_space,
     named,
     named_rows,
+    network_keys,
 )
-from hydragnn_flow.data.sources.network_keys import add_keys, network_keys
+from hydragnn_flow.data.sources.structures import Found, Nodes, points
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     from torch_geometric.data import Data
 
     from hydragnn_flow.data.neighbours import Neighbours
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 def tensors(data: Data) -> dict[str, NDArray[Any]]:
@@ -58,16 +56,10 @@ def n_nodes(arrays: Arrays, origin: str) -> int:
     return n
 
 
-def graph_record(
-    arrays: Arrays,
-    features: str,
-    names: Sequence[str],
-    targets: Mapping[str, NDArray[np.float64]],
-    index: int,
-    origin: str,
-    label_keys: Collection[str],
-) -> Record:
-    """Build a record of a graph, with its own edges or else those within the cutoff.
+def graph_of(
+    arrays: Arrays, features: str, names: Sequence[str], labels: Collection[str], origin: str
+) -> Found:
+    """Return a graph with its own edges, or else those within the cutoff.
 
     Parameters
     ----------
@@ -78,54 +70,35 @@ def graph_record(
         Key of the node features.
     names
         Names of the node features' columns.
-    targets
-        Labels in the shape of their level.
-    index
-        Position of the graph in its input.
+    labels
+        Keys of the graph that are labels.
     origin
         Origin of the graph, for messages.
-    label_keys
-        Keys of ``arrays`` that are labels.
 
     Raises
     ------
     InputError
         If the arrays do not form a graph; the message begins with ``origin``.
     """
-    import ase
-
-    from hydragnn_flow.data.graphs import assemble_graph
-
     n = n_nodes(arrays, origin)
-    x = feature_rows(arrays, features, n, origin)
+    x = named_rows(arrays, features, n, origin)
     check_elements(x, names, origin)
     positions = named_rows(arrays, "pos", n, origin)
     if positions.shape[1] not in (2, 3):
         raise InputError(f"{origin}: pos is not [n_nodes, 3] or [n_nodes, 2]; correct it")
     positions = in_space(positions)
     cell, pbc = box(arrays, origin)
-    taken = {*targets, *label_keys}
-    if "edge_index" not in arrays:
-        keys = network_keys(arrays, taken, n, None, origin)
-        atoms = ase.Atoms(numbers=np.zeros(n, dtype=int), positions=positions, cell=cell, pbc=pbc)
-        return Labelled(atoms, dict(targets), origin, index, x=x, keys=keys)
-    edges = _edges(arrays, positions, bool(pbc.any()), origin)
-    keys = network_keys(arrays, taken, n, len(edges.senders), origin)
-    edge_attr = None
-    if "edge_attr" in arrays:
-        edge_attr = named_rows(arrays, "edge_attr", len(edges.senders), origin)
-    graph = assemble_graph(
-        x,
-        positions,
-        cell,
-        pbc,
-        edges,
-        graph_id=index,
-        targets=targets,
-        edge_attr=edge_attr,
-        origin=origin,
-    )
-    return ReadyGraph(add_keys(graph, keys), origin, index)
+    edges: Neighbours | None = None
+    edge_attr: NDArray[np.float64] | None = None
+    n_edges: int | None = None
+    if "edge_index" in arrays:
+        edges = _edges(arrays, positions, bool(pbc.any()), origin)
+        n_edges = len(edges.senders)
+        if "edge_attr" in arrays:
+            edge_attr = named_rows(arrays, "edge_attr", n_edges, origin)
+    keys = network_keys(arrays, labels, n, n_edges, origin)
+    nodes = Nodes(x, names, edges, edge_attr, keys)
+    return Found(points(positions, cell, pbc), arrays, nodes=nodes)
 
 
 def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:

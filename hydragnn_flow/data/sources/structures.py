@@ -1,30 +1,36 @@
-"""Base of sources of labelled structures in files."""
+"""Base of sources that read structures with labels, or whole graphs, from files."""
 
 from __future__ import annotations
 
-import difflib
-import reprlib
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from hydragnn_flow.config.sources import Level, Role
-from hydragnn_flow.data.sources.base import Chunk, Labelled
+from hydragnn_flow.data.sources.arrays import (
+    ATOMIC_NUMBER,
+    LabelCheck,
+    add_keys,
+    graph_attr,
+    lookup,
+)
+from hydragnn_flow.data.sources.base import Chunk, Labelled, ReadyGraph, Record
 from hydragnn_flow.data.sources.file_names import FilesSection, files_by_role, ranges
-from hydragnn_flow.data.sources.labels import LabelCheck, shaped
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 
 if TYPE_CHECKING:
     import ase
 
-_LEAST = 256
-"""Number of structures that justifies a task of its own."""
+    from hydragnn_flow.data.neighbours import Neighbours
+
+AnySection = TypeVar("AnySection", bound=FilesSection)
 
 
 class StructuresSection(FilesSection):
@@ -40,62 +46,158 @@ class StructuresSection(FilesSection):
     key `graph_attr`, in this order and in the files' units."""
 
 
+class Nodes(NamedTuple):
+    """Node features of a structure, instead of atomic numbers, and perhaps its own edges."""
+
+    x: NDArray[np.float64]
+    """Node features [n_nodes, n_features]."""
+    names: Sequence[str]
+    """Names of the columns of ``x``."""
+    edges: Neighbours | None = None
+    """Edges; None for those within the cutoff."""
+    edge_attr: NDArray[np.float64] | None = None
+    """Edge features [n_edges, n_edge_features]; by default the lengths."""
+    keys: Mapping[str, NDArray[Any]] = {}
+    """Further keys of the graph, see :func:`network_keys`."""
+    of_topology: bool = False
+    """True if edges come from cells or elements, see :class:`ReadyGraph`."""
+
+
 class Found(NamedTuple):
     """Structure in a file, with its values."""
 
     atoms: ase.Atoms
+    """Positions and cell; elements, unless there are ``nodes``."""
     values: Mapping[str, Any]
     """Values that may be a label or a group, by key in the file."""
     levels: Mapping[str, Level] = {}
     """Level of each label, if the file states it."""
+    nodes: Nodes | None = None
+    """Node features and edges, if nodes are more than chemical elements."""
+
+    def record(
+        self,
+        targets: dict[str, NDArray[np.float64]],
+        origin: str,
+        index: int,
+        group: str | None = None,
+        keys: Mapping[str, NDArray[Any]] | None = None,
+    ) -> Record:
+        """Build the record of the structure.
+
+        Parameters
+        ----------
+        targets
+            Checked labels.
+        origin, index, group
+            Fields of the record.
+        keys
+            Further keys of the graph, besides those of the nodes.
+
+        Raises
+        ------
+        InputError
+            If its edges do not form a graph.
+        """
+        if self.nodes is None:
+            return Labelled(self.atoms, targets, origin, index, group, keys=keys or {})
+        x, _, edges, edge_attr, own_keys, of_topology = self.nodes
+        every_key = {**own_keys, **(keys or {})}
+        if edges is None:
+            return Labelled(self.atoms, targets, origin, index, group, x, every_key)
+        from hydragnn_flow.data.graphs import assemble_graph
+
+        graph = assemble_graph(
+            x,
+            self.atoms.positions,
+            self.atoms.cell.array,
+            edges,
+            graph_id=index,
+            targets=targets,
+            edge_attr=edge_attr,
+            origin=origin,
+        )
+        return ReadyGraph(add_keys(graph, every_key), origin, index, group, of_topology)
 
 
-class StructureSource(ABC):
-    """Base class of sources that read structures and labels from files of one format.
+def points(
+    positions: NDArray[np.float64],
+    cell: NDArray[np.float64] | None = None,
+    pbc: NDArray[np.bool_] | bool = False,
+) -> ase.Atoms:
+    """Return positions and cell of nodes that are more than chemical elements."""
+    import ase
+
+    return ase.Atoms(np.zeros(len(positions), dtype=int), positions, cell=cell, pbc=pbc)
+
+
+class StructureSource(Generic[AnySection]):
+    """Base class of sources of files.
+
+    A subclass overrides :meth:`structure` if each file holds one structure, and otherwise
+    :meth:`ranges` and :meth:`structures`. They may raise anything: any exception but InputError
+    means that the file or structure cannot be read.
 
     Parameters
     ----------
-    config
+    section
         Section of the source.
     folder
         Directory that the file names are relative to.
     """
 
-    node_features = ("atomic_number",)
+    suffixes: Collection[str] = ()
+    """Suffixes of the files to take from a directory or a glob; by default all."""
 
-    def __init__(self, config: StructuresSection, folder: Path) -> None:
-        self._config = config
+    def __init__(self, section: AnySection, folder: Path) -> None:
+        self._section = section
         self._folder = folder
-        self._labels = LabelCheck(config.targets)
+        self._labels = LabelCheck(section.targets)
         self.found_targets: Mapping[str, Target] = self._labels.found
+        self._features: Sequence[str] | None = None
 
-    @abstractmethod
     def ranges(self, file: Path) -> list[tuple[int, int]]:
         """Count the structures of a file and cut them into ranges, which cover them all, in order.
 
         Structures are counted without reading them if that is possible.
         """
+        return [(0, 1)]
 
-    @abstractmethod
     def structures(self, file: Path, start: int, stop: int) -> Iterator[Found]:
-        """Yield the structures in [start, stop) of a file; fewer if it ends before.
+        """Yield the structures in [start, stop) of a file; fewer if it ends before."""
+        yield self.structure(file)
 
-        It may raise anything; any exception but InputError means that a structure cannot be read.
-        """
+    def structure(self, file: Path) -> Found:
+        """Read the only structure of a file."""
+        raise NotImplementedError(f"{type(self).__name__} has neither structure nor structures")
+
+    def beside(self, file: Path) -> list[Path]:
+        """Return further files that belong to one."""
+        return []
+
+    @property
+    def node_features(self) -> Sequence[str]:
+        """Names of the columns of ``x`` in the first structure; all must have the same."""
+        if self._features is None:
+            next(self._read(self._inputs["train"][0], 0, 1, 0))
+        return self._features or ()
 
     def files(self) -> list[Path]:
-        return [file for files in self._inputs().values() for file in files]
+        """Return every file that is read, in order."""
+        files = [file for of_role in self._inputs.values() for file in of_role]
+        return [one for file in files for one in (file, *self.beside(file))]
 
     def chunks(self) -> list[Chunk]:
-        inputs = self._inputs()
+        """Return chunks of all structures; an error common to all is found in the first ones."""
         # Training data last, as they are usually the largest: errors of the others come early.
-        of_role = {role: self._chunks(role, inputs[role]) for role in reversed(inputs)}
-        return [chunk for role in inputs for chunk in of_role[role]]
+        of_role = {role: self._chunks(role) for role in reversed(self._inputs)}
+        return [chunk for role in self._inputs for chunk in of_role[role]]
 
-    def read(self, chunk: Chunk) -> Iterator[Labelled]:
+    def read(self, chunk: Chunk) -> Iterator[Record]:
+        """Yield the structures of a chunk in order."""
         n = 0
-        for labelled in self._read(Path(chunk.file), chunk.start, chunk.stop, chunk.first):
-            yield labelled
+        for record in self._read(Path(chunk.file), chunk.start, chunk.stop, chunk.first):
+            yield record
             n += 1
         if n < chunk.stop - chunk.start:
             raise InputError(
@@ -104,150 +206,84 @@ class StructureSource(ABC):
                 "complete"
             )
 
+    @cached_property
     def _inputs(self) -> dict[Role, list[Path]]:
-        return files_by_role(self._config, self._folder)
+        return files_by_role(self._section, self._folder, self.suffixes)
 
-    def _chunks(self, role: Role, files: Sequence[Path]) -> list[Chunk]:
+    def _chunks(self, role: Role) -> list[Chunk]:
+        files = self._inputs[role]
         for file in files:
             if file.stat().st_size == 0:
-                raise _empty(file)
+                raise no_structures(file)
         # An error common to all structures is found in the first, before any file is counted.
         if next(self._read(files[0], 0, 1, 0), None) is None:
-            raise _empty(files[0])
+            raise no_structures(files[0])
         chunks, first = [], 0
         for file in files:
-            cuts = self._cuts(file)
+            with readable(file):
+                cuts = self.ranges(file)
+            if not cuts:
+                raise no_structures(file)
             chunks += [Chunk(role, str(file), start, stop, first) for start, stop in cuts]
             first += cuts[-1][1]
         return chunks
 
-    def _cuts(self, file: Path) -> list[tuple[int, int]]:
-        try:
-            cuts = self.ranges(file)
-        except InputError:
-            raise
-        except Exception as error:  # parsers may raise any exception
-            raise InputError(
-                f"{file} cannot be read ({reason(error)}); correct it or leave it out"
-            ) from error
-        if not cuts:
-            raise _empty(file)
-        return cuts
-
-    def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Labelled]:
+    def _read(self, file: Path, start: int, stop: int, first: int) -> Iterator[Record]:
         structures = self.structures(file, start, stop)
         for number in range(start, stop):
             origin = f"{file}: structure {number}"
-            try:
+            with readable(origin):
                 found = next(structures, None)
-            except InputError:
-                raise
-            except Exception as error:
-                raise InputError(
-                    f"{origin} cannot be read ({reason(error)}); correct or remove it"
-                ) from error
             if found is None:
                 return
-            yield self._labelled(found, file, origin, first + number)
+            yield self._record(found, origin, first + number)
 
-    def _labelled(self, found: Found, file: Path, origin: str, index: int) -> Labelled:
-        n_atoms = len(found.atoms)
-        targets = {}
-        for name, target in self._config.targets.items():
-            key = target.key or name
-            value = lookup(found.values, key, origin, "label", f"targets.{name}.key")
-            try:
-                targets[name] = shaped(value, target.level or found.levels.get(key), n_atoms)
-            except (TypeError, ValueError):
-                raise InputError(
-                    f"{origin} has a label {key!r} that is not made of numbers "
-                    f"({reprlib.repr(value)}); correct it or drop the target"
-                ) from None
-        self._labels.check(targets, n_atoms, origin)
-        group = self._config.group
-        named = None
+    def _record(self, found: Found, origin: str, index: int) -> Record:
+        names = (ATOMIC_NUMBER,) if found.nodes is None else found.nodes.names
+        self._features = self._features or names
+        if list(names) != list(self._features):
+            raise InputError(
+                f"{origin} has the node features {', '.join(names)}, but the first graph has "
+                f"{', '.join(self._features)}; give all graphs the same"
+            )
+        targets = self._labels.take(found.values, found.levels, len(found.atoms), origin)
+        group, attributes = (getattr(self._section, key, None) for key in ("group", "graph_attr"))
         if group is not None:
-            named = str(lookup(found.values, group, origin, "group", "group"))
-        atoms = found.atoms
-        atoms.calc = None  # the calculator would be sent along with every structure
-        keys = self._graph_attr(found, origin)
-        return Labelled(atoms, targets, origin, index, named, keys=keys)
-
-    def _graph_attr(self, found: Found, origin: str) -> dict[str, NDArray[Any]]:
-        """Return the inputs that belong to a whole structure, if the section names any."""
-        names = self._config.graph_attr
-        if names is None:
-            return {}
-        for name in names:
-            lookup(found.values, name, origin, "input", "graph_attr")
-        try:
-            return {"graph_attr": graph_attr(found.values, names)}
-        except ValueError as error:
-            raise InputError(f"{origin} {error}; correct it or remove the structure") from None
+            group = str(lookup(found.values, group, origin, "group", "group"))
+        keys: dict[str, NDArray[Any]] = {}
+        if attributes:
+            for name in attributes:
+                lookup(found.values, name, origin, "input", "graph_attr")
+            try:
+                keys["graph_attr"] = graph_attr(found.values, attributes)
+            except ValueError as error:
+                raise InputError(f"{origin} {error}; correct it or remove the structure") from None
+        found.atoms.calc = None  # the calculator would be sent along with every structure
+        return found.record(targets, origin, index, group, keys)
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
     """Return ranges of a file's ``n`` structures, each worth a task, and no more than ``most``."""
-    return ranges(n, _LEAST, most)
+    return ranges(n, 256, most)
 
 
-def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
-    """Return inputs of a whole structure, [1, number of names].
-
-    Raises
-    ------
-    ValueError
-        If one is missing, or is not a single finite number; the message begins like "has no".
-    """
-    row = []
-    for name in names:
-        value = values.get(name)
-        if value is None:
-            raise ValueError(f"has no {name!r}, a number that the network reads of each structure")
-        try:
-            numbers = np.asarray(value, dtype=np.float64).reshape(-1)
-        except (TypeError, ValueError):
-            numbers = np.array([np.nan])
-        # NaN is not below the limit either.
-        if numbers.size != 1 or not (np.abs(numbers) <= np.finfo(np.float32).max).all():
-            raise ValueError(
-                f"has {name!r} = {reprlib.repr(value)}, and the network reads one finite number"
-            )
-        row.append(numbers[0])
-    return np.array([row], dtype=np.float32)
+@contextmanager
+def readable(what: object) -> Iterator[None]:
+    """Turn any exception of a parser into an InputError that names the file or structure."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), "")
+        if isinstance(error, AssertionError) and not said:
+            said = "its content is of another format"
+        # For a missing key Python's message is only the key.
+        if isinstance(error, KeyError) or not said:
+            said = repr(error)
+        raise InputError(f"{what} cannot be read ({said}); correct or remove it") from error
 
 
-def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
-    """Return a value that a structure must have; ``setting`` is the section's key for its name.
-
-    Raises
-    ------
-    InputError
-        If it is missing; the message begins with ``origin`` and names the nearest key.
-    """
-    if key not in values:
-        known = [name for name in values if name]  # a table's index has no name
-        near = difflib.get_close_matches(key, known, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'nothing'}"
-        raise InputError(
-            f"{origin} has no {what} {key!r} ({hint}); "
-            f"correct data.source.{setting}, add the {what}, or remove the structure"
-        )
-    if values[key] is None:
-        raise InputError(
-            f"{origin} has an empty {what} {key!r}; fill it in or remove the structure"
-        )
-    return values[key]
-
-
-def _empty(file: Path) -> InputError:
+def no_structures(file: Path) -> InputError:
+    """Return the error for a file without structures."""
     return InputError(f"{file} holds no structures; give a file that does, or leave it out")
-
-
-def reason(error: Exception) -> str:
-    """Return the first line of a parser's message."""
-    said = next(iter(str(error).splitlines()), "")
-    if isinstance(error, AssertionError) and not said:
-        return "its content is of another format"
-    # For a missing key Python's message is only the key.
-    return repr(error) if isinstance(error, KeyError) or not said else said

@@ -9,19 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial import QhullError, Voronoi
 
-from hydragnn_flow.errors import InputError
-
-SMALLEST_FACET = 1e-4
-"""Smallest facet, in units of a cell of mean size; below it cells only touch.
-
-On a regular lattice four cells and more meet in a point or a line, which rounding turns into facets
-of almost no area. Coordinates in single precision leave some 1e-5 of the mean facet.
-"""
-_GAP = 1e-6
-"""Relative difference from the volume of the box above which cells are wrong."""
-_FIRST_MARGIN = 3.0
-"""Margin around the box for the first images, in units of the mean distance of points."""
-
 
 @dataclass(frozen=True)
 class Tessellation:
@@ -64,21 +51,21 @@ def tessellate(
 
     Raises
     ------
-    InputError
+    ValueError
         If a point is on or outside a wall, or two points coincide.
     """
     low, length = box[:, 0], box[:, 1] - box[:, 0]
     relative = points - low
     outside = ((relative <= 0) | (relative >= length)) & ~periodic
     if outside.any():
-        raise InputError(
+        raise ValueError(
             f"point {int(outside.any(axis=1).argmax())} is on or outside a wall of the box; "
             "enlarge the box or remove the point"
         )
     turns = np.where(periodic, np.floor(relative / length), 0.0)
     wrapped = relative - turns * length
     mean_cell = float(np.prod(length)) / len(points)
-    margin = _FIRST_MARGIN * mean_cell ** (1 / len(length))
+    margin = 3.0 * mean_cell ** (1 / len(length))
     while True:
         everywhere, owner, turn = _surroundings(wrapped, length, periodic, margin)
         pairs, areas, reach = _facets(everywhere, len(points))
@@ -96,7 +83,10 @@ def tessellate(
     distances = np.linalg.norm(everywhere[pairs[:, 0]] - everywhere[pairs[:, 1]], axis=1)
     volumes = _volumes(receivers, distances, areas, wrapped, length)
 
-    kept = (owner[pairs[:, 1]] >= 0) & (areas > SMALLEST_FACET * mean_cell ** (1 - 1 / len(length)))
+    # On a regular lattice four cells and more meet in a point or a line, which rounding turns into
+    # facets of almost no area. Coordinates in single precision leave some 1e-5 of the mean facet.
+    smallest = 1e-4 * mean_cell ** (1 - 1 / len(length))
+    kept = (owner[pairs[:, 1]] >= 0) & (areas > smallest)
     senders = owner[pairs[kept, 1]]
     receivers = receivers[kept]
     images = turns[senders] - turns[receivers] - turn[pairs[kept, 1]]
@@ -153,7 +143,7 @@ def _facets(
         diagram = Voronoi(points)
     except QhullError as error:
         first_line = str(error).strip().splitlines()[0]
-        raise InputError(f"the points have no Voronoi cells ({first_line}); check them") from None
+        raise ValueError(f"the points have no Voronoi cells ({first_line}); check them") from None
     own = np.flatnonzero(diagram.ridge_points.min(axis=1) < n_own)
     pairs = diagram.ridge_points[own].astype(np.int64)
     rings = [diagram.ridge_vertices[i] for i in own]
@@ -192,12 +182,12 @@ def _volumes(
     np.add.at(volumes, receivers, areas * distances / (2 * n_dims))
     whole = float(np.prod(length))
     if not (volumes > 0).all():
-        raise InputError(
+        raise ValueError(
             f"point {int(volumes.argmin())} has no cell of its own: another point is at the same "
             "place; remove one of them"
         )
-    if not abs(volumes.sum() - whole) <= _GAP * whole:
-        raise InputError(
+    if not abs(volumes.sum() - whole) <= 1e-6 * whole:
+        raise ValueError(
             "the Voronoi cells do not fill the box: points are too close to each other or to a "
             "wall for their coordinates' precision; remove or move them"
         )

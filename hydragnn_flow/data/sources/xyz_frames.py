@@ -25,8 +25,8 @@ def count_frames(file: Path) -> int:
     return sum(1 for _ in _frames(file))
 
 
-def read_frames(file: Path, start: int, stop: int) -> Iterator[ase.Atoms]:
-    """Yield the structures in [start, stop) of a file.
+def read_frames(file: Path, start: int, stop: int | None) -> Iterator[ase.Atoms]:
+    """Yield the structures in [start, stop) of a file; to its end if ``stop`` is None.
 
     The walk to ``start`` costs a hundredth of reading the structures that it skips.
 

@@ -18,9 +18,6 @@ from hydragnn_flow.errors import InputError
 
 By = Literal["random", "composition", "group"]
 
-# Fractions times sizes carry the rounding of floating-point numbers.
-_ROUNDING = 1e-9
-
 
 @dataclass(frozen=True)
 class Structures:
@@ -243,10 +240,9 @@ def _of_each_composition(components: list[_Component], fractions: Mapping[str, f
         due = {name: fraction * n for name, fraction in fractions.items()}
         missing = {name: missing[name] + due[name] for name in fractions}
         for component in stratum:
-            whole = [name for name in due if due[name] >= len(component) - _ROUNDING]
-            name = max(
-                whole or [name for name in due if due[name] > _ROUNDING], key=missing.__getitem__
-            )
+            # Fractions times sizes carry the rounding of floating-point numbers.
+            whole = [name for name in due if due[name] >= len(component) - 1e-9]
+            name = max(whole or [name for name in due if due[name] > 1e-9], key=missing.__getitem__)
             due[name] -= len(component)
             missing[name] -= len(component)
             draw[name].append(component)

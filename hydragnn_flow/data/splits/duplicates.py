@@ -16,12 +16,6 @@ if TYPE_CHECKING:
 
 Words = NDArray[np.uint64]
 
-_ROUNDS = 3
-# Binary digits of a float32 that are rounded away: 24 - 12 = 12 significant ones remain.
-_DROPPED_BITS = 12
-# edge_attr this close to the distance (relative) is the distance. Wider than the rounding of
-# float32 positions a few kÅ from the origin, narrower than any feature that means something else.
-_IS_LENGTH = 1e-3
 _ATOM, _EDGE = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD1B54A32D192ED03)
 _HEAVIEST = len(chemical_symbols) - 1
 
@@ -71,7 +65,7 @@ def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
     for feature in (x.values.astype(np.float32) + np.float32(0)).T:
         _absorb(atoms, feature.view(np.uint32))
     links = _edge_words(columns, senders, receivers)
-    for _ in range(_ROUNDS):
+    for _ in range(3):
         messages = _mixed(atoms[senders] + links)
         received = np.zeros_like(atoms)
         np.add.at(received, receivers, messages)
@@ -132,7 +126,9 @@ def _edge_words(
         features = columns["edge_attr"].values
         features = features[:, None] if features.ndim == 1 else features
         edges = columns["edge_index"].counts
-        apart = np.abs(features - lengths[:, None]) > _IS_LENGTH * lengths[:, None]
+        # A feature within a thousandth of the length is the length: wider than the rounding of
+        # float32 positions a few kÅ from the origin, narrower than features of another meaning.
+        apart = np.abs(features - lengths[:, None]) > 1e-3 * lengths[:, None]
         known = (_per_graph(apart, edges) == 0).any(axis=1)
         lengths[np.repeat(known, edges)] = 0.0
         for feature in features.T:
@@ -163,8 +159,8 @@ def _rounded(values: NDArray[Any]) -> NDArray[np.uint32]:
     digits is: the lengths of ideal crystals stay clear of them.
     """
     bits = (values.astype(np.float32) + np.float32(0)).view(np.uint32)
-    half = np.uint32(1 << (_DROPPED_BITS - 1))
-    return (bits + half) >> np.uint32(_DROPPED_BITS)
+    half = np.uint32(1 << 11)
+    return (bits + half) >> np.uint32(12)  # of the 24 of a float32
 
 
 def _absorb(words: Words, values: NDArray[np.uint32]) -> None:

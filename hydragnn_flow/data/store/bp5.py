@@ -23,9 +23,6 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.errors import StoreError
 
-# ADIOS2 does not say why a write failed; with less than a few blocks of room the disk is full.
-_FULL_BYTES = 16 << 20
-
 _DTYPES: dict[str, np.dtype[Any]] = {
     "float": np.dtype(np.float32),
     "double": np.dtype(np.float64),
@@ -124,7 +121,8 @@ class Bp5Writer:
         except (RuntimeError, ValueError) as error:
             lines = [line.strip(" :") for line in str(error).splitlines() if line.strip(" :")]
             reason = lines[-1] if lines else type(error).__name__
-            if shutil.disk_usage(self.path.parent).free < _FULL_BYTES:
+            # ADIOS2 does not say why; with less than a few blocks of room the disk is full.
+            if shutil.disk_usage(self.path.parent).free < 16 << 20:
                 reason = "its disk is full"
             raise StoreError(
                 f"{self.path} cannot be written ({reason}); "

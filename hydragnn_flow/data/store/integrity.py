@@ -15,7 +15,6 @@ from pydantic import BaseModel, ConfigDict
 
 from hydragnn_flow.errors import StoreError
 
-_CHUNK = 1 << 24
 # Other files in a .bp are timings, and files that a file system adds.
 _OF_BP5 = ("data.", "md.", "mmd.")
 
@@ -113,13 +112,13 @@ def fsync_path(path: Path) -> None:
         os.close(descriptor)
 
 
-def checksum(path: Path, begin: int = 0, end: int | None = None) -> int:
-    """Return the CRC-32 of the bytes of a file from ``begin`` to ``end``."""
-    value = 0
+def checksum(path: Path, begin: int = 0, end: int | None = None, before: int = 0) -> int:
+    """Return the CRC-32 of a file's bytes from ``begin`` to ``end``, continued from ``before``."""
+    value = before
     with path.open("rb") as file:
         file.seek(begin)
         left = path.stat().st_size - begin if end is None else end - begin
-        while left > 0 and (chunk := file.read(min(left, _CHUNK))):
+        while left > 0 and (chunk := file.read(min(left, 1 << 24))):
             value = zlib.crc32(chunk, value)
             left -= len(chunk)
     return value

@@ -23,8 +23,6 @@ from hydragnn_flow.data.store.statistics import Accumulator
 # ADIOS2 searches the blocks of a variable one after the other: a read takes 20 us among a thousand
 # and 300 us among fifty thousand.
 _MOST_BLOCKS = 1000
-# Runs of a split in a shard; if branches change more often, their column is as good.
-_MOST_RUNS = 4096
 
 
 class ShardWriter:
@@ -149,10 +147,11 @@ class ShardWriter:
             path=self.path.name,
             files=describe_files(self.path),
             splits=sizes,
+            # If branches change more often, their column is as good.
             branch_runs={
                 split: runs
                 for split, branches in self._branches.items()
-                if len(runs := BranchRuns.of(branches).pairs) <= _MOST_RUNS
+                if len(runs := BranchRuns.of(branches).pairs) <= 4096
             },
         )
 

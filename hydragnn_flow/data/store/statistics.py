@@ -23,8 +23,6 @@ from hydragnn_flow.data.store.manifest import (
 )
 
 _NO_SPREAD = 1e-12
-_HEAVIEST = 118
-_MOST_ROWS = 4096
 
 
 class Moments:
@@ -160,29 +158,6 @@ class Accumulator:
             found.merge(labels)
         return found
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON, without loss."""
-        return {
-            "targets": {name: target.model_dump() for name, target in self._targets.items()},
-            "degrees": self.degrees.tolist(),
-            "elements": None if self.elements is None else sorted(self.elements),
-            "branches": sorted(self.branches),
-            "labels": {branch: labels.to_dict() for branch, labels in self._labels.items()},
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Accumulator:
-        """Read the values of :meth:`to_dict`."""
-        found = cls({name: Target(**target) for name, target in values["targets"].items()})
-        found.degrees = np.array(values["degrees"], dtype=np.int64)
-        found.elements = None if values["elements"] is None else set(values["elements"])
-        found.branches = set(values["branches"])
-        found._labels = {
-            int(branch): _Labels.from_dict(labels, found._targets)
-            for branch, labels in values["labels"].items()
-        }
-        return found
-
 
 class _Labels:
     """Accumulator of label statistics of one branch, or of all together."""
@@ -246,31 +221,6 @@ class _Labels:
             },
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON, without loss."""
-        return {
-            "sizes": [self.graphs, self.atoms],
-            "moments": {
-                name: [m.n, m.mean.tolist(), m.squares.tolist(), m.largest.tolist()]
-                for name, m in self._moments.items()
-            },
-            "fit": self._fit and [self._fit.elements, self._fit.triangle().tolist()],
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], targets: Mapping[str, Target]) -> _Labels:
-        """Read the values of :meth:`to_dict`."""
-        found = cls(targets)
-        found.graphs, found.atoms = values["sizes"]
-        for name, (n, mean, squares, largest) in values["moments"].items():
-            moments = found._moments[name]
-            moments.n, moments.mean = n, np.array(mean)
-            moments.squares, moments.largest = np.array(squares), np.array(largest)
-        if found._fit is not None:
-            found._fit.elements, factor = values["fit"]
-            found._fit.factor = np.array(factor).reshape(-1, len(found._fit.elements) + 2)
-        return found
-
 
 class _EnergyFit:
     """Least-squares energies of the elements over all graphs, weighted to energies per atom.
@@ -331,7 +281,7 @@ class _EnergyFit:
             [_spread(self.factor, self.elements, union), _spread(rows, elements, union)]
         )
         self.elements = union
-        if len(self.factor) > _MOST_ROWS:
+        if len(self.factor) > 4096:
             self.triangle()
 
 
@@ -365,7 +315,7 @@ def atomic_numbers(columns: Mapping[str, Column]) -> NDArray[np.int64] | None:
     """Return the atomic number of each atom, [n_atoms]; None if ``x[:, 0]`` is something else."""
     values = np.asarray(columns["x"].values)[:, 0]
     numbers = values.astype(np.int64)
-    plausible = (numbers == values) & (numbers >= 1) & (numbers <= _HEAVIEST)
+    plausible = (numbers == values) & (numbers >= 1) & (numbers <= 118)
     return numbers if plausible.all() else None
 
 

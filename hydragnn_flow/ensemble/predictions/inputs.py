@@ -17,9 +17,9 @@ from torch_geometric.data import Batch, Data
 from hydragnn_flow.config.targets import BRANCH
 from hydragnn_flow.data import GraphStore, Manifest, Target, atoms_to_graph, batch_graphs
 from hydragnn_flow.data.laplacian import add_encodings
+from hydragnn_flow.data.sources.arrays import add_keys, graph_attr
 from hydragnn_flow.data.sources.ase_files import said_of
-from hydragnn_flow.data.sources.network_keys import add_keys
-from hydragnn_flow.data.sources.structures import Found, graph_attr
+from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.data.store.manifest import ENCODINGS, GRAPH_ATTR, MANIFEST
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.embedding import ATOMIC_NUMBER, NodeEmbedding

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphSplit, Manifest, Target
 from hydragnn_flow.data.reading.split_part import Split
-from hydragnn_flow.data.sources.labels import shaped
+from hydragnn_flow.data.sources.arrays import shaped
 from hydragnn_flow.data.sources.structures import Found
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hydragnn_flow.config.sources import Level
 from hydragnn_flow.config.targets import BRANCH, TargetConfig
-from hydragnn_flow.data.sources.joined import different_targets
+from hydragnn_flow.data.sources.opening import check_alike, describe
 from hydragnn_flow.data.splits import CALIBRATION, SPLIT_OF_ROLE
 from hydragnn_flow.data.store.integrity import describe_foreign_files
 from hydragnn_flow.data.store.manifest import Key, Manifest, Part, Shard, SplitSize, Target
@@ -126,23 +126,14 @@ def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
     InputError
         If they differ in targets, node features, or the shape of a key.
     """
-    first, manifest = parts[0]
+    _, manifest = parts[0]
     common = [key for key in manifest.keys if all(key in part.keys for _, part in parts)]
     splits = [s for s in SPLIT_OF_ROLE.values() if any(s in part.splits for _, part in parts)]
-    for name, part in parts[1:]:
-        if part.targets != manifest.targets:
-            raise InputError(different_targets(first, manifest.targets, name, part.targets))
-        if part.node_features != manifest.node_features:
-            raise InputError(
-                f"data.sources: the node features of {name} are {', '.join(part.node_features)}, "
-                f"and those of {first} {', '.join(manifest.node_features)}; give all the same"
-            )
-        for key in common:
-            if not part.keys[key].fits(manifest.keys[key]):
-                raise InputError(
-                    f"data.sources: rows of {key} are {list(part.keys[key].shape)} in {name} and "
-                    f"{list(manifest.keys[key].shape)} in {first}; make them alike"
-                )
+    check_alike("targets", {name: describe(part.targets) for name, part in parts})
+    check_alike("node features", {name: ", ".join(part.node_features) for name, part in parts})
+    for key in common:
+        rows = {name: str(list(part.keys[key].shape)) for name, part in parts}
+        check_alike(f"rows of {key}", rows)
     return [
         part.model_copy(
             update={

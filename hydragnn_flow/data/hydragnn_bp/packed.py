@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,10 +10,7 @@ from numpy.typing import NDArray
 
 from hydragnn_flow.config.network import VariablesOfInterest
 from hydragnn_flow.config.sources import Level
-from hydragnn_flow.config.targets import TargetConfig
-from hydragnn_flow.data.sources.features import feature_rows, named
-from hydragnn_flow.data.sources.labels import shaped
-from hydragnn_flow.data.sources.pyg_keys import Arrays
+from hydragnn_flow.data.sources.arrays import Arrays, named, named_rows
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import Part
 from hydragnn_flow.errors import InputError
@@ -25,41 +22,10 @@ _OR_KEYS = "or name keys of the graphs in data.source.targets"
 
 
 def levels_of(outputs: VariablesOfInterest | None) -> dict[str, Level]:
+    """Return the level of each output, in their order."""
     if outputs is None:
         return {}
     return dict(zip(outputs.output_names, outputs.type, strict=True))
-
-
-def unpack(
-    arrays: Arrays,
-    targets: Mapping[str, TargetConfig],
-    dims: Sequence[int],
-    n: int,
-    origin: str,
-) -> dict[str, NDArray[np.float64]]:
-    """Return the targets in HydraGNN's packed ``y``, which ``y_loc`` divides.
-
-    Raises
-    ------
-    InputError
-        If ``y`` does not match ``targets`` and ``dims``; the message begins with ``origin``.
-    """
-    y = named(arrays, "y", origin).reshape(-1)
-    bounds = named(arrays, "y_loc", origin).reshape(-1).astype(np.int64)
-    levels = [target.level for target in targets.values()]
-    sizes = [dim * (n if level == "node" else 1) for dim, level in zip(dims, levels, strict=True)]
-    if not np.array_equal(bounds, np.cumsum([0, *sizes])) or bounds[-1] != len(y):
-        held = ", ".join(str(size) for size in np.diff(bounds))
-        said = ", ".join(str(size) for size in sizes)
-        raise InputError(
-            f"{origin}: y is made of {held} numbers, but data.source.targets and output_dim "
-            f"mean {said}; correct their order, levels or number of components"
-        )
-    pieces = np.split(y, bounds[1:-1])
-    return {
-        name: shaped(piece.reshape(-1, dim), level, n)
-        for name, piece, dim, level in zip(targets, pieces, dims, levels, strict=True)
-    }
 
 
 def unpack_outputs(
@@ -81,12 +47,7 @@ def unpack_outputs(
     pieces: list[NDArray[np.float64]]
     if "y_loc" in arrays:
         pieces = _divided(y, named(arrays, "y_loc", origin).reshape(-1).astype(np.int64), origin)
-        if len(pieces) < len(outputs.output_names):
-            raise InputError(
-                f"{origin}: y_loc divides y into {len(pieces)}, but the network's "
-                f"Variables_of_interest.output_names are {', '.join(outputs.output_names)}; "
-                f"name as many, in the order of y, {_OR_KEYS}"
-            )
+        _check_number(len(pieces), outputs.output_names, origin)
     elif outputs.output_index is not None and (
         outputs.graph_feature_dims is not None or outputs.node_feature_dims is not None
     ):
@@ -95,18 +56,14 @@ def unpack_outputs(
         pieces = _one_after_the_other(y, outputs, origin)
     found = {}
     for (name, level), piece in zip(levels_of(outputs).items(), pieces, strict=False):
-        width = n if level == "node" else 1
-        if not len(piece) or len(piece) % width:
-            raise InputError(
-                f"{origin}: y holds {len(piece)} numbers for {name!r}, which are no values of "
-                f"{n} nodes; correct the order of Variables_of_interest.output_names or type, "
-                f"{_OR_KEYS}"
-            )
+        _width(name, level, len(piece), n, origin)
         found[name] = piece.reshape(n, -1) if level == "node" else piece
     return found
 
 
-def places_in_y(store: GraphStore, levels: Mapping[str, Level]) -> dict[str, Part]:
+def places_in_y(
+    store: GraphStore, levels: Mapping[str, Level], wanted: Collection[str]
+) -> dict[str, Part]:
     """Find the positions in ``y`` of the outputs of all graphs of a file, without reading ``y``.
 
     Parameters
@@ -115,27 +72,25 @@ def places_in_y(store: GraphStore, levels: Mapping[str, Level]) -> dict[str, Par
         Store or file whose graphs have ``y`` and ``y_loc``.
     levels
         Level of each output, in their order in ``y``.
+    wanted
+        Outputs to return.
 
     Raises
     ------
     InputError
-        If ``y_loc`` divides some graphs differently from the first.
+        If there is no ``y_loc``, or it divides some graphs differently from the first.
     """
+    if missing := {"y", "y_loc"} - store.manifest.keys.keys():
+        raise InputError(
+            f"{store.path}: its graphs have no {min(missing)} to find {min(wanted)} in; name keys "
+            "of the file in data.source.targets, or leave in_place out to have it copied"
+        )
     first = store[TRAIN][0]
     n, sizes = len(first.pos), np.diff(first.y_loc.reshape(-1).numpy()).tolist()
-    if len(sizes) < len(levels):
-        raise InputError(
-            f"{store.path}: y_loc divides y into {len(sizes)}, but the outputs are "
-            f"{', '.join(levels)}; name as many, in the order of y, {_OR_KEYS}"
-        )
+    _check_number(len(sizes), levels, str(store.path))
     parts, after, after_each = {}, 0, 0
     for (name, level), size in zip(levels.items(), sizes, strict=False):
-        width = size // n if level == "node" else size
-        if not width or (level == "node" and size % n):
-            raise InputError(
-                f"{store.path}: y holds {size} numbers for {name!r}, which are no values of {n} "
-                f"nodes; correct the order of the outputs or their levels, {_OR_KEYS}"
-            )
+        width = _width(name, level, size, n, str(store.path))
         node = level == "node"
         parts[name] = Part(after=after, after_each=after_each, width=width, node=node)
         after, after_each = after + width * (not node), after_each + width * node
@@ -154,7 +109,27 @@ def places_in_y(store: GraphStore, levels: Mapping[str, Level]) -> dict[str, Par
                 f"divides y in another way than in the first graph; correct the file, or leave "
                 f"in_place out"
             )
-    return parts
+    return {name: part for name, part in parts.items() if name in wanted}
+
+
+def _check_number(pieces: int, names: Collection[str], origin: str) -> None:
+    if pieces < len(names):
+        raise InputError(
+            f"{origin}: y_loc divides y into {pieces}, but the network's "
+            f"Variables_of_interest.output_names are {', '.join(names)}; name as many, in the "
+            f"order of y, {_OR_KEYS}"
+        )
+
+
+def _width(name: str, level: Level, size: int, n: int, origin: str) -> int:
+    """Return the components of an output that has ``size`` numbers in a graph of ``n`` nodes."""
+    width, rest = divmod(size, n if level == "node" else 1)
+    if not width or rest:
+        raise InputError(
+            f"{origin}: y holds {size} numbers for {name!r}, which are no values of {n} nodes; "
+            f"correct the order of Variables_of_interest.output_names or type, {_OR_KEYS}"
+        )
+    return width
 
 
 def _divided(
@@ -174,7 +149,7 @@ def _features(
     """Return the features with indices `output_index`, from graphs in y and from nodes in x."""
     assert outputs.output_index is not None
     dims = {"graph": outputs.graph_feature_dims or (), "node": outputs.node_feature_dims or ()}
-    of_nodes = feature_rows(arrays, "x", n, origin)
+    of_nodes = named_rows(arrays, "x", n, origin)
     table = {"graph": y[None], "node": of_nodes}
     pieces = []
     for index, level in zip(outputs.output_index, outputs.type, strict=True):

@@ -1,0 +1,372 @@
+"""Named arrays of a structure: labels, node features, and keys that only some networks read."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import reprlib
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hydragnn_flow.config.sources import Level
+from hydragnn_flow.config.targets import BRANCH, TargetConfig
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+
+if TYPE_CHECKING:
+    from torch_geometric.data import Data
+
+Arrays = Mapping[str, NDArray[Any]]
+
+ATOMIC_NUMBER = "atomic_number"
+"""Name of the node feature that is the chemical element."""
+
+
+def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
+    """Return a value that a structure must have; ``setting`` is the section's key for its name.
+
+    Raises
+    ------
+    InputError
+        If it is missing; the message begins with ``origin`` and names the nearest key.
+    """
+    if key not in values:
+        known = [name for name in values if name]  # a table's index has no name
+        near = difflib.get_close_matches(key, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(known) or 'nothing'}"
+        raise InputError(
+            f"{origin} has no {what} {key!r} ({hint}); "
+            f"correct data.source.{setting}, add the {what}, or remove the structure"
+        )
+    if values[key] is None:
+        raise InputError(
+            f"{origin} has an empty {what} {key!r}; fill it in or remove the structure"
+        )
+    return values[key]
+
+
+def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float64]:
+    """Return one array of finite numbers by its name.
+
+    Raises
+    ------
+    InputError
+        If it is missing or not finite numbers; the message begins with ``origin``.
+    """
+    if name not in arrays:
+        known = ", ".join(map(str, arrays)) or "none"
+        raise InputError(
+            f"{origin} has no {name!r} (it has: {known}); correct the name or the file"
+        )
+    values = np.asarray(arrays[name])
+    if values.dtype.kind not in "biuf":
+        raise InputError(f"{origin}: {name!r} does not hold numbers; convert it or leave it out")
+    if not np.isfinite(values).all():
+        raise InputError(f"{origin} has NaN or infinity in {name!r}; correct or remove it")
+    return values.astype(np.float64)
+
+
+def named_rows(
+    arrays: Mapping[str, Any], name: str, n_rows: int, origin: str
+) -> NDArray[np.float64]:
+    """Return one array with a row for each node or edge, as [n_rows, n_columns].
+
+    Raises
+    ------
+    InputError
+        In the cases of :func:`named`, and for another number of rows or no columns.
+    """
+    values = named(arrays, name, origin)
+    if values.ndim == 0 or len(values) != n_rows or (n_rows and not values.size):
+        raise InputError(
+            f"{origin}: {name!r} has the shape {list(values.shape)}, but {n_rows} rows of one "
+            "column or more are needed, one for each node or edge; correct it"
+        )
+    return values.reshape(n_rows, math.prod(values.shape[1:]))
+
+
+def node_features(
+    arrays: Mapping[str, Any], names: Sequence[str], n_nodes: int, origin: str
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Concatenate named arrays of the nodes by columns.
+
+    Returns
+    -------
+    tuple
+        Features [n_nodes, n_columns], and the names of the columns.
+
+    Raises
+    ------
+    InputError
+        If an array has no row for each node, or no columns; the message begins with ``origin``.
+    """
+    columns: list[NDArray[np.float64]] = [np.empty((n_nodes, 0))]
+    titles: list[str] = []
+    for name in names:
+        columns.append(named_rows(arrays, name, n_nodes, origin))
+        titles += column_names(name, columns[-1].shape[1])
+    x = np.concatenate(columns, axis=1)
+    check_elements(x, titles, origin)
+    return x, titles
+
+
+def column_names(name: str, width: int) -> list[str]:
+    """Return names of the columns of a feature; numbered if there are several."""
+    return [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
+
+
+def check_elements(x: NDArray[np.float64], titles: Sequence[str], origin: str) -> None:
+    """Check that a column of atomic numbers holds chemical elements.
+
+    Raises
+    ------
+    InputError
+        If it does not; the message begins with ``origin``.
+    """
+    if ATOMIC_NUMBER not in titles:
+        return
+    numbers = x[:, titles.index(ATOMIC_NUMBER)]
+    wrong = (numbers != np.floor(numbers)) | (numbers < 1) | (numbers > 118)
+    if wrong.any():
+        node = int(wrong.argmax())
+        raise InputError(
+            f"{origin}: node {node} has the {ATOMIC_NUMBER} {numbers[node]:g}, which no element "
+            "has; correct it or give the feature another name"
+        )
+
+
+def in_space(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Pad vectors [n, d] with d up to 3 to [n, 3]; missing coordinates are zero."""
+    return np.pad(vectors, ((0, 0), (0, 3 - vectors.shape[1])))
+
+
+def network_keys(
+    arrays: Arrays, labels: Collection[str], n_nodes: int, n_edges: int | None, origin: str
+) -> dict[str, NDArray[Any]]:
+    """Collect the keys of a graph that only some networks read.
+
+    Parameters
+    ----------
+    arrays
+        Arrays of the graph by key.
+    labels
+        Keys of the graph that are only labels.
+    n_nodes
+        Number of nodes of the graph.
+    n_edges
+        Number of edges; None if the edges are not known yet.
+    origin
+        Origin of the graph, for messages.
+
+    Returns
+    -------
+    dict
+        Keys that exist: ``dataset_name`` int64 [1, 1], the number of the graph's branch;
+        ``graph_attr`` [1, k], features of the whole graph; ``pe`` [n_nodes, k] and ``rel_pe``
+        [n_edges, k], positional encodings; all but the first in float32.
+
+    Raises
+    ------
+    InputError
+        If a key has another shape, holds NaN or infinity, or is not a branch number; the message
+        begins with ``origin``.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for key in (BRANCH, "graph_attr", "pe", "rel_pe"):
+        if key not in arrays or key in labels:
+            continue
+        if key == "pe":
+            found[key] = named_rows(arrays, key, n_nodes, origin).astype(np.float32)
+            continue
+        if key == "rel_pe":
+            if n_edges is None:
+                raise InputError(
+                    f"{origin} has encodings of edges, rel_pe, but no edge_index to say of which; "
+                    "add the edges or leave rel_pe out"
+                )
+            found[key] = named_rows(arrays, key, n_edges, origin).astype(np.float32)
+            continue
+        values = named(arrays, key, origin)
+        if key == BRANCH and (values.size != 1 or values.item() < 0 or values.item() % 1):
+            raise InputError(
+                f"{origin}: {BRANCH} is {values.tolist()}, not the number of the graph's branch, "
+                "counted from 0; correct it or leave it out"
+            )
+        if values.size == 0 or (values.ndim > 1 and values.shape[0] != 1):
+            raise InputError(
+                f"{origin}: {key} has the shape {list(values.shape)}, not [k] or [1, k] with k "
+                "features of the whole graph; correct it or leave it out"
+            )
+        found[key] = values.reshape(1, -1).astype(np.int64 if key == BRANCH else np.float32)
+    return found
+
+
+def add_keys(graph: Data, keys: Arrays) -> Data:
+    """Add further keys to a graph."""
+    import torch
+
+    for key, values in keys.items():
+        graph[key] = torch.from_numpy(values)
+    return graph
+
+
+def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
+    """Return inputs of a whole structure, [1, number of names].
+
+    Raises
+    ------
+    ValueError
+        If one is missing, or is not a single finite number; the message begins like "has no".
+    """
+    row = []
+    for name in names:
+        value = values.get(name)
+        if value is None:
+            raise ValueError(f"has no {name!r}, a number that the network reads of each structure")
+        try:
+            numbers = np.asarray(value, dtype=np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            numbers = np.array([np.nan])
+        # NaN is not below the limit either.
+        if numbers.size != 1 or not (np.abs(numbers) <= np.finfo(np.float32).max).all():
+            raise ValueError(
+                f"has {name!r} = {reprlib.repr(value)}, and the network reads one finite number"
+            )
+        row.append(numbers[0])
+    return np.array([row], dtype=np.float32)
+
+
+def shaped(value: Any, level: Level | None, n_atoms: int) -> NDArray[np.float64]:
+    """Return a label in the shape of its level: [d] of the structure, [n_atoms, d] of its atoms.
+
+    Parameters
+    ----------
+    value
+        Number, or nested lists of numbers.
+    level
+        Level of the label. If it is not known, a number, a plain list, and a 3×3 matrix unless
+        there are three atoms, belong to the structure; rows of numbers belong to the atoms.
+    n_atoms
+        Number of atoms of the structure.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the value does not consist of numbers.
+    """
+    array = np.asarray(value, dtype=np.float64)
+    if level is None:
+        of_atoms = array.ndim > 1 and (len(array) == n_atoms or array.shape != (3, 3))
+        level = "node" if of_atoms else "graph"
+    if level == "graph":
+        return array.reshape(-1)
+    return array.reshape(len(array), -1) if array.ndim and array.size else array
+
+
+def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None:
+    """Raise an error for a label that is too large for single precision.
+
+    Raises
+    ------
+    InputError
+        If it is too large; the message begins with ``origin``.
+    """
+    # Single precision cannot hold the squares of larger numbers, which losses need.
+    if np.abs(label).max(initial=0.0) > 1e18:
+        raise InputError(
+            f"{origin} has {np.abs(label).max():.3g} in its label {name!r}, which is more than "
+            f"single precision can square; correct it, remove the structure, or choose a larger "
+            f"unit"
+        )
+
+
+class LabelCheck:
+    """Check of labels, structure after structure; the first determines shape and level.
+
+    Parameters
+    ----------
+    targets
+        Description of each target by name.
+    """
+
+    def __init__(self, targets: Mapping[str, TargetConfig]) -> None:
+        self._targets = targets
+        self.found: dict[str, Target] = {}
+        """Level, components and unit of each target seen so far."""
+
+    def take(
+        self, values: Mapping[str, Any], levels: Mapping[str, Level], n_atoms: int, origin: str
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the checked labels of a structure among the values of its file.
+
+        Parameters
+        ----------
+        values, levels
+            Values by their key in the file, and the levels that the file states.
+        n_atoms
+            Number of atoms of the structure.
+        origin
+            Origin of the structure, for messages.
+
+        Raises
+        ------
+        InputError
+            If a label is missing or not made of numbers, or in the cases of :meth:`check`.
+        """
+        labels = {}
+        for name, target in self._targets.items():
+            key = target.key or name
+            value = lookup(values, key, origin, "label", f"targets.{name}.key")
+            try:
+                labels[name] = shaped(value, target.level or levels.get(key), n_atoms)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"{origin} has a label {key!r} that is not made of numbers "
+                    f"({reprlib.repr(value)}); correct it or drop the target"
+                ) from None
+        self.check(labels, n_atoms, origin)
+        return labels
+
+    def check(self, labels: Mapping[str, NDArray[np.float64]], n_atoms: int, origin: str) -> None:
+        """Check a structure that has a label for every target.
+
+        Raises
+        ------
+        InputError
+            If a label is NaN, infinite or too large for single precision, differs in shape from
+            those before it, or belongs to the atoms though its target is extensive. The message
+            begins with ``origin``.
+        """
+        for name, known in self._targets.items():
+            label = labels[name]
+            if not np.isfinite(label).all():
+                raise InputError(
+                    f"{origin} has NaN or infinity in its label {name!r}; "
+                    "correct or remove the structure"
+                )
+            check_size(name, label, origin)
+            target = _target(label, n_atoms, known)
+            if target is not None and target.level == "node" and target.extensive:
+                raise InputError(
+                    f"{origin} has a label {name!r} for each atom, and only those of whole "
+                    f"structures are extensive; remove data.source.targets.{name}.extensive"
+                )
+            if target is None or self.found.setdefault(name, target) != target:
+                raise InputError(
+                    f"{origin} has a label {name!r} of shape {list(label.shape)}, which does not "
+                    "fit its number of atoms or the structures before it; correct it, or say with "
+                    "graph or node whether it belongs to the structure or to each atom in "
+                    f"data.source.targets.{name}.level"
+                )
+
+
+def _target(label: NDArray[np.float64], n_atoms: int, known: TargetConfig) -> Target | None:
+    extensive = known.is_extensive
+    if label.ndim == 1 and label.size:
+        return Target(level="graph", dim=len(label), unit=known.unit, extensive=extensive)
+    if label.ndim == 2 and len(label) == n_atoms:
+        return Target(level="node", dim=label.shape[1], unit=known.unit, extensive=extensive)
+    return None

@@ -1,0 +1,203 @@
+"""Opening of a configuration's sources, joined if they are several, and their fingerprint."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hydragnn_flow.config.data import DataConfig
+from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.data.sources.arrays import add_keys
+from hydragnn_flow.data.sources.base import Chunk, ReadyGraph, Record, Source
+from hydragnn_flow.data.store.integrity import checksum
+from hydragnn_flow.data.store.manifest import Target
+from hydragnn_flow.errors import InputError
+
+_CONTENT_UP_TO = 1 << 30
+"""Bytes of input up to which the content is part of the fingerprint."""
+
+
+def open_source(config: DataConfig, seed: int) -> Source:
+    """Return the reader of a configuration's data sets, without opening a file.
+
+    Parameters
+    ----------
+    config
+        Source, and directory of its files; by default the working directory.
+    seed
+        Seed of the run, for structures that are generated.
+
+    Raises
+    ------
+    InputError
+        If the section asks for what cannot be, or the method `open` of a user's section fails.
+    """
+    opened: dict[str, Source] = {}
+    for number, one in enumerate(config.data_sets):
+        try:
+            # Two data sets must not generate the same structures.
+            opened[one.name] = one.source.open(config.folder, seed + number)
+        except InputError:
+            raise
+        except Exception as error:  # a user's code may raise any exception
+            raise InputError(
+                f"data.source: {one.source.format} cannot be opened: "
+                f"{' '.join(repr(error).split())}; correct its method open"
+            ) from error
+    if config.sources is None:
+        (source,) = opened.values()
+        return source
+    return JoinedSources(opened)
+
+
+def fingerprint(config: DataConfig) -> dict[str, Any]:
+    """Compute a fingerprint of a source's files, to notice changes.
+
+    Names, relative to the data's directory, and sizes always count. The content counts if all files
+    together have 1 GiB or less; for larger input the times of the last change count instead,
+    because reading terabytes at every start would cost more than it protects. Large input that is
+    copied without its times therefore counts as other input.
+
+    Returns
+    -------
+    dict
+        Counts ``files`` and ``bytes``, and ``crc32``; all 0 if a source generates structures.
+
+    Raises
+    ------
+    InputError
+        If a file is missing or cannot be read.
+    """
+    folder = config.path or Path()
+    crc32 = 0
+    try:
+        sizes = {file: file.stat() for file in open_source(config, 0).files()}
+        total = sum(found.st_size for found in sizes.values())
+        for file, found in sizes.items():
+            name = os.path.relpath(file, folder)
+            by_time = found.st_mtime_ns if total > _CONTENT_UP_TO else 0
+            crc32 = zlib.crc32(f"{name}\0{found.st_size}\0{by_time}\0".encode(), crc32)
+            if total <= _CONTENT_UP_TO:
+                crc32 = checksum(file, before=crc32)
+    except OSError as error:
+        # The source gives a better message: it knows the file's purpose and key.
+        open_source(config, 0).chunks()
+        raise InputError(
+            f"{error.filename} cannot be read ({error.strerror}); add it, allow reading it, or "
+            "leave out what needs it"
+        ) from None
+    return {"files": len(sizes), "bytes": total, "crc32": crc32}
+
+
+class JoinedSources:
+    """Structures of several data sets, concatenated, each with the number of its branch.
+
+    Parameters
+    ----------
+    sources
+        Reader of each data set by name, in the order of branch numbers.
+    """
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._names = list(sources)
+        self._sources = list(sources.values())
+        self._current = 0
+        """Number of the data set that was read last."""
+
+    @property
+    def node_features(self) -> Sequence[str]:
+        """Names of the columns of ``x``, the same in every data set."""
+        return self._sources[self._current].node_features
+
+    @property
+    def found_targets(self) -> Mapping[str, Target]:
+        """Targets in the records read so far.
+
+        Raises
+        ------
+        InputError
+            If two data sets have different targets.
+        """
+        found = [dict(source.found_targets) for source in self._sources]
+        known = [one for one in zip(self._names, found, strict=True) if one[1]]
+        check_alike("targets", {name: describe(targets) for name, targets in known})
+        return known[0][1] if known else {}
+
+    def files(self) -> list[Path]:
+        """Return every file that is read."""
+        return [file for source in self._sources for file in source.files()]
+
+    def chunks(self) -> list[Chunk]:
+        """Return chunks of all structures by data set, numbered consecutively for each role."""
+        chunks: list[Chunk] = []
+        before: dict[str, int] = {}
+        for number, source in enumerate(self._sources):
+            with _naming(number, self._names[number]):
+                here = source.chunks()
+            chunks += [
+                replace(chunk, first=chunk.first + before.get(chunk.role, 0), data_set=number)
+                for chunk in here
+            ]
+            for chunk in here:
+                size = chunk.stop - chunk.start
+                before[chunk.role] = before.get(chunk.role, 0) + size
+        features = [", ".join(source.node_features) for source in self._sources]
+        check_alike("node features", dict(zip(self._names, features, strict=True)))
+        self.found_targets  # noqa: B018  # raises an error if they differ
+        return chunks
+
+    def read(self, chunk: Chunk) -> Iterator[Record]:
+        """Yield the structures of a chunk, each with the number of its branch."""
+        self._current = chunk.data_set
+        keys = {BRANCH: np.array([[chunk.data_set]], dtype=np.int64)}
+        records = self._sources[chunk.data_set].read(chunk)
+        while True:
+            with _naming(chunk.data_set, self._names[chunk.data_set]):
+                record = next(records, None)
+            if record is None:
+                return
+            if isinstance(record, ReadyGraph):
+                if BRANCH in record.data:  # a file's own number belongs to another list
+                    del record.data[BRANCH]
+                add_keys(record.data, keys)
+                yield record
+            else:
+                yield replace(record, keys={**record.keys, **keys})
+
+
+@contextmanager
+def _naming(number: int, data_set: str) -> Iterator[None]:
+    """Rename keys in errors of a data set's source to those in `data.sources`."""
+    try:
+        yield
+    except InputError as error:
+        said = re.sub(r"\bdata\.source\b(?!s)", f"data.sources.{number}", str(error))
+        raise type(error)(f"{said} (data set {data_set})") from error.__cause__
+
+
+def check_alike(what: str, of_each: Mapping[str, str]) -> None:
+    """Raise InputError if a property, in words, is not the same in each data set or part of one."""
+    first = next(iter(of_each), "")
+    for name, said in of_each.items():
+        if said != of_each[first]:
+            raise InputError(
+                f"data: the {what} of {name} are {said}, and those of {first} are "
+                f"{of_each[first]}; make them alike"
+            )
+
+
+def describe(targets: Mapping[str, Target]) -> str:
+    """Return the targets in words, for messages on their differences."""
+    return ", ".join(
+        f"{name} ({target.dim} per {target.level} in {target.unit or 'unknown units'}"
+        f"{'' if target.extensive is None else f', extensive: {target.extensive}'})"
+        for name, target in sorted(targets.items())
+    )
