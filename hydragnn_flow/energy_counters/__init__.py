@@ -4,11 +4,14 @@ Every counter is optional: a machine may have none, or let only root read it. Th
 import torch, so that the agent of a node can read the same counters as its trainer processes.
 """
 
-from hydragnn_flow.energy_counters.cray import cray_accelerator, cray_counter
-from hydragnn_flow.energy_counters.intel import intel_counter
+from hydragnn_flow.energy_counters.kernel import (
+    Counter,
+    cray_accelerator,
+    cray_counter,
+    intel_counter,
+    rapl_counters,
+)
 from hydragnn_flow.energy_counters.node import NodeMeter, Reading
-from hydragnn_flow.energy_counters.rapl import rapl_counters
-from hydragnn_flow.energy_counters.sysfs import Counter
 from hydragnn_flow.energy_counters.vendors import amd_counter, nvidia_counter
 
 __all__ = [

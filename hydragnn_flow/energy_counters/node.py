@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from hydragnn_flow.energy_counters.cray import cray_counter
-from hydragnn_flow.energy_counters.intel import intel_counters
-from hydragnn_flow.energy_counters.rapl import rapl_counters
-from hydragnn_flow.energy_counters.sysfs import Counter
+from hydragnn_flow.energy_counters.kernel import (
+    Counter,
+    cray_counter,
+    intel_counters,
+    rapl_counters,
+)
 from hydragnn_flow.energy_counters.vendors import amd_counters, nvidia_counters
 
 _OF_DEVICES: tuple[tuple[str, Callable[[], list[Counter]]], ...] = (

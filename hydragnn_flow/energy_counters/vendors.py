@@ -5,11 +5,10 @@ The functions raise the packages' own errors, and ImportError where a package is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-from hydragnn_flow.energy_counters.sysfs import Counter
+from hydragnn_flow.energy_counters.kernel import Counter, die_of_package
 
 
 def nvidia_counter(uuid: str) -> Counter:
@@ -41,72 +40,48 @@ def _nvidia(nvml: Any, handle: Any) -> Counter:
 def amd_counter(place: str) -> Counter:
     """Open the counter of the GPU die whose PCI address starts with ``place``.
 
-    On an MI250X it is half of its package's counter, whatever runs on the other die.
-    """
-    smi = import_module("amdsmi")
-    smi.amdsmi_init()
-    places = _places(smi)
-    mine = next(number for number, each in enumerate(places) if each.startswith(place))
-    counter, dies = package_counter([*map(_counts(smi), places.values())], mine)
-    package = _amd(smi, [*places.values()][counter])
-    return lambda: package() / dies
-
-
-def amd_counters() -> list[Counter]:
-    """Open a counter of each package of the node."""
-    smi = import_module("amdsmi")
-    smi.amdsmi_init()
-    return [_amd(smi, handle) for handle in filter(_counts(smi), _places(smi).values())]
-
-
-def _places(smi: Any) -> dict[str, Any]:
-    """Handles of the dies by their PCI addresses, in order."""
-    handles = {
-        smi.amdsmi_get_gpu_device_bdf(h).lower(): h for h in smi.amdsmi_get_processor_handles()
-    }
-    return dict(sorted(handles.items()))
-
-
-def _amd(smi: Any, handle: Any) -> Counter:
-    def joules() -> float:
-        count = smi.amdsmi_get_energy_count(handle)
-        return float(count["energy_accumulator"]) * float(count["counter_resolution"]) / 1e6
-
-    return joules
-
-
-def _counts(smi: Any) -> Callable[[Any], bool]:
-
-    def counts(handle: Any) -> bool:
-        try:
-            return _amd(smi, handle)() > 0
-        except Exception:  # as some versions say of a die that does not count
-            return False
-
-    return counts
-
-
-def package_counter(counted: Sequence[bool], die: int) -> tuple[int, int]:
-    """Find the die that counts the energy of a die's package, and the package's number of dies.
-
-    On an MI250X the driver lets one of the two dies count the energy of both, and shows 0 for the
-    other.
-
-    Parameters
-    ----------
-    counted
-        True for each die of the node that counts energy, in the order of PCI addresses.
-    die
-        Position of the die on the node.
+    On an MI250X it is half of its package's counter, whatever runs on the other die: the driver
+    lets one of the two dies count the energy of both, and shows 0 for the other.
 
     Raises
     ------
     ValueError
         If the dies do not form packages of equal size with one counting die each.
     """
-    dies, rest = divmod(len(counted), sum(counted) or 1)
-    first = die - die % dies
-    package = counted[first : first + dies]
-    if rest or sum(package) != 1:
+    dies = _dies()
+    mine = next(number for number, address in enumerate(dies) if address.startswith(place))
+    counting = [number for number, counter in enumerate(dies.values()) if _counts(counter)]
+    package, share = die_of_package(len(dies), len(counting), mine)
+    if [number // share for number in counting] != [*range(len(counting))]:
         raise ValueError("it is unknown which die counts for which")
-    return first + package.index(True), dies
+    counter = [*dies.values()][counting[package]]
+    return lambda: counter() / share
+
+
+def amd_counters() -> list[Counter]:
+    """Open a counter of each package of the node."""
+    return [*filter(_counts, _dies().values())]
+
+
+def _dies() -> dict[str, Counter]:
+    """Counters of the dies by their PCI addresses, in order."""
+    smi = import_module("amdsmi")
+    smi.amdsmi_init()
+
+    def counter(handle: Any) -> Counter:
+        def joules() -> float:
+            count = smi.amdsmi_get_energy_count(handle)
+            return float(count["energy_accumulator"]) * float(count["counter_resolution"]) / 1e6
+
+        return joules
+
+    handles = smi.amdsmi_get_processor_handles()
+    found = {smi.amdsmi_get_gpu_device_bdf(handle).lower(): counter(handle) for handle in handles}
+    return {address: found[address] for address in sorted(found)}
+
+
+def _counts(counter: Counter) -> bool:
+    try:
+        return counter() > 0
+    except Exception:  # as some versions say of a die that does not count
+        return False

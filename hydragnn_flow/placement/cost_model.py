@@ -27,34 +27,12 @@ COPIES_OF_WEIGHTS = 5
 # Number of recent segments of a message-passing type that the fit uses: old ones are dropped, so
 # that it follows changes of the machine.
 WINDOW = 16
-# Mean number of segments on a GCD from which a segment there counts as co-located.
-_SHARED = 1.5
-# The effect of sharing is known from four co-located segments and four others on, if the standard
-# deviation of its power is less than 0.3.
-_ENOUGH, _KNOWN = 4, 0.3
-# New observations after which the fit is repeated, as a fraction of those that it uses.
-_AGAIN_AFTER = 0.2
 
 # Chosen on tests/placement/steps.csv. Errors of a machine's rates are mostly common to all of them;
 # start-up and checkpoints have little to do with the rest.
 _STEPS = Prior(noise=0.12, counts=4, common=0.8, terms=(0.2,) * 5, kinds=0.1)
 _REST = Prior(noise=0.3, counts=4, common=0.1, terms=(2.0, 1.5, 0.4, 1.5), kinds=0.05)
 _MEMORY = Prior(noise=0.05, counts=4, common=0.05, terms=(0.01,), kinds=0.05)
-# Standard deviation of the logarithm of a step's time around that of an earlier segment of the same
-# trial, and the number of observations that this guess is worth.
-_REPEATED, _REPEATED_COUNTS = 0.1, 4.0
-_REPEATS = 64
-
-# Extra time of the first step, which compiles and allocates, in units of a later step.
-_WARM_UP_STEPS = 1.0
-# Time of a forward pass as a fraction of a training step with as many graphs.
-_PREDICTION = 0.4
-# Largest ratio of the memory of two processes before they have a model.
-_PROCESS_MARGIN = 1.1
-# Standard deviations from the mean to the largest of some thousand sums.
-_FAR = 3.5
-# Least time outside its steps, as a fraction of a segment's time; the measured one may be less.
-_LEAST_REST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -169,7 +147,7 @@ class Taken:
     @property
     def is_pack(self) -> bool:
         """True if other segments were on its GCD for most of the time."""
-        return self.together >= _SHARED
+        return self.together >= 1.5
 
     @property
     def is_sound(self) -> bool:
@@ -214,7 +192,7 @@ class Experience:
         return Experience(
             _joined(earlier.segments, self.segments),
             _joined(earlier.memory, self.memory),
-            [*repeats, *self.repeats][-_REPEATS:],
+            [*repeats, *self.repeats][-4 * WINDOW :],
             min(self.process_gib, earlier.process_gib),
             _joined(earlier.packs, self.packs),
             earlier.rest_watts if self.rest_watts is None else self.rest_watts,
@@ -266,7 +244,7 @@ class CostModel:
         self._seen: dict[str, deque[Taken]] = {}
         self._packs: dict[str, deque[Taken]] = {}
         self._memory: dict[str, deque[float]] = {}
-        self._repeats: deque[float] = deque(maxlen=_REPEATS)
+        self._repeats: deque[float] = deque(maxlen=4 * WINDOW)
         self._guess = self._fitted = self._fit()
         self._new = 0
 
@@ -312,8 +290,8 @@ class CostModel:
         training, beside = steps * seconds, math.exp(rest.log)
         total = training + beside
         off = math.hypot(
-            quantile(95, freedom) * deviation * training,
-            quantile(95, rest.freedom) * rest.deviation * beside,
+            quantile(0.95, freedom) * deviation * training,
+            quantile(0.95, rest.freedom) * rest.deviation * beside,
         )
         factor = math.exp(off / total)
         guess = self._guess.steps.expect(self._step_case(kind, work, width))
@@ -334,8 +312,9 @@ class CostModel:
         """Effect of co-location: a step of each of n segments takes n^a times as long as alone."""
         power, deviation, freedom = self._fits().steps.power(0)
         alone, together = (sum(map(len, of.values())) for of in (self._seen, self._packs))
-        is_known = min(alone, together) >= _ENOUGH and deviation < _KNOWN
-        is_worse = power - quantile(95, freedom) * deviation > 1
+        # Known from four co-located segments and four others on.
+        is_known = min(alone, together) >= 4 and deviation < 0.3
+        is_worse = power - quantile(0.95, freedom) * deviation > 1
         return Sharing(is_known, pays=not (is_known and is_worse))
 
     def observe(self, kind: str, taken: Taken, own: Taken | None = None) -> None:
@@ -377,8 +356,12 @@ class CostModel:
 
     def observe_process(self, peak_gib: float) -> None:
         """Learn from a measured peak that includes the process and so bounds its memory [GiB]."""
-        if peak_gib > 0:
-            self.process_gib = min(self.process_gib, _PROCESS_MARGIN * peak_gib)
+        # Processes differ by a tenth before they have a model.
+        self._bound_process(1.1 * peak_gib)
+
+    def _bound_process(self, gib: float) -> None:
+        if gib > 0:
+            self.process_gib = min(self.process_gib, gib)
 
     def experience(self) -> Experience:
         """Return the observations that the fit uses."""
@@ -409,7 +392,7 @@ class CostModel:
         self._new += _put_before(self._memory, memory)
         if not self._repeats:
             self._repeats.extend(filter(math.isfinite, earlier.repeats))
-        self.observe_process(earlier.process_gib / _PROCESS_MARGIN)
+        self._bound_process(earlier.process_gib)
         if self.rest_watts is None:
             self.rest_watts = earlier.rest_watts
 
@@ -417,7 +400,7 @@ class CostModel:
         """Return the regressions, fitted again if there are enough new observations."""
         all_of_it = (self._seen, self._packs, self._memory)
         seen = sum(len(several) for one in all_of_it for several in one.values())
-        if self._new > _AGAIN_AFTER * seen:
+        if self._new > 0.2 * seen:
             self._fitted, self._new = self._fit(), 0
         return self._fitted
 
@@ -428,7 +411,7 @@ class CostModel:
             for t in several:
                 steps.append((self._step_case(kind, t.work, t.width, t.together), t.step_seconds))
                 beside = t.seconds - t.steps * t.step_seconds
-                least = _LEAST_REST * t.seconds
+                least = 1e-3 * t.seconds  # the clocks may even say that there was none
                 rest_case = self._rest_case(t.step_seconds, t.epochs, t.evaluated, t.together)
                 rest.append((rest_case, max(beside, least)))
         memory = [
@@ -458,16 +441,17 @@ class CostModel:
     ) -> Case:
         terms = (
             self.gcd.start_seconds,
-            _WARM_UP_STEPS * step_seconds,
-            _PREDICTION * step_seconds * epochs * evaluated,
+            step_seconds,  # the first step compiles and allocates, and takes twice as long
+            0.4 * step_seconds * epochs * evaluated,  # forward passes without the backward ones
             self.gcd.epoch_seconds * epochs,
         )
         return Case("", terms, (math.log(together),))
 
     def _repeated(self) -> tuple[float, float]:
         """Deviation of a step's time from the trial's own time, and its degrees of freedom."""
-        freedom = _REPEATED_COUNTS + len(self._repeats)
-        squares = _REPEATED_COUNTS * _REPEATED**2 + math.fsum(x * x for x in self._repeats)
+        # The guess, a deviation of 0.1 of the logarithm, is worth four observations.
+        freedom = 4.0 + len(self._repeats)
+        squares = 4.0 * 0.1**2 + math.fsum(x * x for x in self._repeats)
         return math.sqrt(squares / freedom), freedom
 
     def _memory_factor(self, kind: str, own: Taken | None) -> float:
@@ -475,7 +459,7 @@ class CostModel:
         log, deviation = expected.log, expected.deviation
         if own is not None and own.memory is not None:
             log, deviation = math.log(own.memory), _MEMORY.noise
-        return math.exp(log + quantile(99, expected.freedom) * deviation)
+        return math.exp(log + quantile(0.99, expected.freedom) * deviation)
 
 
 def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
@@ -537,6 +521,6 @@ class Sizes:
             Number of graphs in a batch.
         """
         graphs = max(graphs, 1.0)
-        far = _FAR + (_FAR**2 - 1) / 6 * max(0.0, self.skewness) / math.sqrt(graphs)
+        far = 3.5 + (3.5**2 - 1) / 6 * max(0.0, self.skewness) / math.sqrt(graphs)
         above = far * self.deviation / math.sqrt(graphs)
         return max(1.0, min(self.mean + above, self.largest) / self.mean)

@@ -20,8 +20,6 @@ MEMORY_FRACTION = 0.9
 SECONDS_TO_GET_FURTHER = 180.0
 # Fraction of a GCD's time that nearly every segment needs.
 _LEAST_BUSY = 0.1
-# Number of shared GCDs of one kind that are searched for one with enough memory.
-_SEARCHED = 64
 _LEVELS = 20
 
 
@@ -238,7 +236,8 @@ class Fleet:
         for number in range(1, self.gcd.most_segments):
             for level in range(_level(estimate.busy), _LEVELS + 2):
                 candidates = self._shared.get((number, level), {})
-                for spot, gcd in islice(candidates.items(), _SEARCHED):
+                # The memory of some of a kind is looked at: the search must stay short.
+                for spot, gcd in islice(candidates.items(), 64):
                     node = self._nodes[spot.node]
                     if (
                         sum(resident.memory_gib for resident in gcd.residents) <= room

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,15 +23,8 @@ from hydragnn_flow.placement.cost_model import Work
 
 Array = NDArray[np.float64]
 
-FEWEST = 16
-"""Number of networks of a family that are counted before any is interpolated."""
-TOLERANCE = 0.2
-"""Default tolerance; corrections by experience are larger."""
-_AGAIN_AFTER = 1.25
-_REACH = 4.0
 # Fields of the work that are counted; the others say how GCDs divide a network.
 _COUNTED = ("flops", "bytes", "launches", "activation_bytes", "parameter_bytes", "head_bytes")
-_RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 
 
 class WorkInterpolation:
@@ -41,14 +33,17 @@ class WorkInterpolation:
     Parameters
     ----------
     tolerance
-        Largest leave-one-out error of the logarithms, for nine in ten networks.
+        Largest leave-one-out error of the logarithms, for nine in ten networks; corrections by
+        experience are larger than the default.
     beyond
         Distance beyond the counted sizes within which others are extrapolated, as a fraction of
         their range.
+    fewest
+        Number of networks of a family that are counted before any is interpolated.
     """
 
-    def __init__(self, tolerance: float = TOLERANCE, beyond: float = 0.0) -> None:
-        self._tolerance, self._beyond = tolerance, beyond
+    def __init__(self, tolerance: float = 0.2, beyond: float = 0.0, fewest: int = 16) -> None:
+        self._tolerance, self._beyond, self._fewest = tolerance, beyond, fewest
         self._known: dict[str, Work] = {}
         self._families: dict[str, _Family] = {}
 
@@ -66,49 +61,49 @@ class WorkInterpolation:
         kind, sizes = _apart(shape)
         key = json.dumps([kind, sizes])
         if key not in self._known:
-            family = self._families.setdefault(kind, _Family(self._tolerance, self._beyond))
-            work = family.interpolate(np.array(sizes))
-            if work is None:
-                work = count()
-                family.add(sizes, work)
-            self._known[key] = work
+            family = self._families.setdefault(kind, _Family(self._fewest))
+            if family.error <= self._tolerance and family.covers(np.array(sizes), self._beyond):
+                self._known[key] = family.interpolate(np.array(sizes))
+            else:
+                self._known[key] = count()
+                family.add(sizes, self._known[key])
         return self._known[key]
 
 
 class _Family:
-    """Counted networks that differ only in their sizes."""
+    """Counted networks that differ only in their sizes.
 
-    def __init__(self, tolerance: float, beyond: float) -> None:
-        self._tolerance, self._beyond = tolerance, beyond
+    A Gaussian process over the logarithms of the sizes is fitted to them, and again whenever there
+    are a quarter more. Its error is the leave-one-out error: Rasmussen and Williams, Gaussian
+    Processes for Machine Learning, equation 5.12.
+    """
+
+    def __init__(self, fewest: int) -> None:
         self._sizes: list[list[float]] = []
         self._logs: list[list[float]] = []
-        self._fitted = 0
-        self._fit: _Fit | None = None
+        self._next_fit: float = fewest
+        self.error = math.inf
 
     def add(self, sizes: list[float], work: Work) -> None:
         self._sizes.append(sizes)
         self._logs.append([math.log1p(getattr(work, name)) for name in _COUNTED])
-        if len(self._sizes) >= max(FEWEST, _AGAIN_AFTER * self._fitted):
-            self._fitted = len(self._sizes)
-            fit = _Fit(np.array(self._sizes), np.array(self._logs))
-            self._fit = fit if fit.error <= self._tolerance else None
+        if len(self._sizes) >= self._next_fit:
+            self._next_fit = 1.25 * len(self._sizes)
+            self._fit(np.array(self._sizes), np.array(self._logs))
 
-    def interpolate(self, sizes: Array) -> Work | None:
-        """Return the work, or None if too little is known about such networks."""
-        if self._fit is None or not self._fit.covers(sizes, self._beyond):
-            return None
-        found = Work(**dict(zip(_COUNTED, self._fit(sizes).tolist(), strict=True)))
-        return replace(found, launches=round(found.launches))
+    def covers(self, sizes: Array, beyond: float) -> bool:
+        """True if no size is far beyond the counted ones."""
+        far = beyond * (self._high - self._low)
+        return bool(np.all((self._low - far <= sizes) & (sizes <= self._high + far)))
 
+    def interpolate(self, sizes: Array) -> Work:
+        """Interpolate the counted fields of the work."""
+        point = (sizes[None, self._columns] - self._shift) / self._scale
+        work = np.expm1(self._mean + (self._kernel(point) @ self._weights)[0])
+        found = dict(zip(_COUNTED, work.tolist(), strict=True))
+        return Work(**{**found, "launches": round(found["launches"])})
 
-class _Fit:
-    """Mean of a Gaussian process over the logarithms of sizes.
-
-    Its error is the leave-one-out error: Rasmussen and Williams, Gaussian Processes for Machine
-    Learning, equation 5.12.
-    """
-
-    def __init__(self, sizes: Array, logs: Array) -> None:
+    def _fit(self, sizes: Array, logs: Array) -> None:
         self._low, self._high = sizes.min(axis=0), sizes.max(axis=0)
         # One key may set several sizes.
         _, first = np.unique(sizes, axis=1, return_index=True)
@@ -118,7 +113,7 @@ class _Fit:
         self._points = (seen - self._shift) / self._scale
         self._mean = logs.mean(axis=0)
         kernel, self.error = self._kernel(self._points), math.inf
-        for ridge in _RIDGES:
+        for ridge in (1e-8, 1e-6, 1e-4, 1e-2):
             inverse = np.linalg.inv(kernel + ridge * np.eye(len(kernel)))
             weights = inverse @ (logs - self._mean)
             left_out = np.abs(weights / np.diag(inverse)[:, None])
@@ -126,20 +121,10 @@ class _Fit:
             if error < self.error:
                 self.error, self._weights = error, weights
 
-    def covers(self, sizes: Array, beyond: float) -> bool:
-        """True if no size is far beyond the counted ones."""
-        far = beyond * (self._high - self._low)
-        return bool(np.all((self._low - far <= sizes) & (sizes <= self._high + far)))
-
-    def __call__(self, sizes: Array) -> Array:
-        """Interpolate the counted fields of the work."""
-        point = (sizes[None, self._columns] - self._shift) / self._scale
-        work: Array = np.expm1(self._mean + (self._kernel(point) @ self._weights)[0])
-        return work
-
     def _kernel(self, points: Array) -> Array:
+        """Gaussian of the distances from the counted points, four units long in each dimension."""
         squares = ((points[:, None] - self._points[None]) ** 2).sum(axis=2)
-        kernel: Array = np.exp(-squares / (2 * _REACH**2 * max(1, points.shape[1])))
+        kernel: Array = np.exp(-squares / (2 * 4.0**2 * max(1, points.shape[1])))
         return kernel
 
 

@@ -15,23 +15,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-_REMEMBERED = 10_000
-_MOST_ITERATIONS = 20
 _CONVERGED = 1e-4
-# Longest step of a logarithm in one iteration.
-_LONGEST_STEP = 1.0
 # Order of the norm that combines sets of terms which hide each other. A maximum would make
 # Gauss-Newton steps oscillate where two sets are equally long.
 _SHARPNESS = 8
-# Quantiles of the normal distribution, by percentage.
-_NORMAL = {95: 1.6448536269514722, 99: 2.3263478740408408}
 
 
 @dataclass(frozen=True)
@@ -123,7 +116,7 @@ class Regression:
         The driver asks for the same cases again in every round, so the last answers are cached.
         """
         if case not in self._known:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= 10_000:
                 self._known.clear()
             self._known[case] = self._expect(case)
         return self._known[case]
@@ -151,13 +144,14 @@ class Regression:
         inverse = np.diag(self._precision)
         if seen:
             table = self._table([case for case, _ in seen])
-            for _ in range(_MOST_ITERATIONS):
+            for _ in range(20):
                 rows, expected, _ = self._linear(*table)
                 inverse = rows.T @ rows + np.diag(self._precision)
                 towards = rows.T @ (logs - expected) - self._precision * self._values
                 step = self._step(inverse, towards)
                 longest = float(np.abs(step).max())
-                self._values += step * min(1.0, _LONGEST_STEP / max(longest, _CONVERGED))
+                # No logarithm changes by more than 1 in an iteration.
+                self._values += step / max(1.0, longest)
                 if longest < _CONVERGED:
                     break
             residuals = logs - self._linear(*table)[1]
@@ -208,20 +202,8 @@ class Regression:
         return derivatives, logs, sizes / total
 
 
-def quantile(percent: Literal[95, 99], freedom: float) -> float:
-    """Quantile of Student's distribution (Abramowitz and Stegun, equation 26.7.5).
+def quantile(probability: float, freedom: float) -> float:
+    """Quantile of Student's distribution with some degrees of freedom."""
+    from scipy.special import stdtrit  # whose import takes a quarter of a second
 
-    Parameters
-    ----------
-    percent
-        Cumulative probability in per cent.
-    freedom
-        Degrees of freedom, at least 4.
-    """
-    z, n = _NORMAL[percent], freedom
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
+    return float(stdtrit(freedom, probability))

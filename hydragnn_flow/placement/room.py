@@ -18,7 +18,6 @@ class Room:
     nodes stay for others. One of several GCDs goes on one node; one wider than a node on whole
     nodes of one block, or of several blocks if none has enough. None goes to a node whose batch
     job ends before it could make progress.
-    job ends before it could do anything.
 
     Parameters
     ----------

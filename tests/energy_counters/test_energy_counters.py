@@ -12,14 +12,13 @@ from counter_trees import PmCounters, pci, zone
 from hydragnn_flow.energy_counters import (
     NodeMeter,
     amd_counter,
-    cray,
     cray_accelerator,
     cray_counter,
     intel_counter,
+    kernel,
     rapl_counters,
 )
-from hydragnn_flow.energy_counters.intel import intel_counters
-from hydragnn_flow.energy_counters.vendors import package_counter
+from hydragnn_flow.energy_counters.kernel import intel_counters
 
 DIES = [f"0000:{bus:02x}:00.0" for bus in (0xC1, 0xC6, 0xC9, 0xCE, 0xD1, 0xD6, 0xD9, 0xDE)]
 """Of a node of Frontier, in the order of the bus."""
@@ -41,35 +40,11 @@ def test_a_counter_that_begins_anew_goes_on(tmp_path):
     assert counter() - before == 3.5
 
 
-@pytest.mark.parametrize(
-    ("counted", "counters", "dies"),
-    [
-        ([True], [0], 1),
-        ([True] * 4, [0, 1, 2, 3], 1),  # MI210, MI300
-        ([True, False] * 4, [0, 0, 2, 2, 4, 4, 6, 6], 2),  # MI250X
-        ([False, True] * 2, [1, 1, 3, 3], 2),
-    ],
-)
-def test_dies_of_a_package_have_one_counter(counted, counters, dies):
-    found = [package_counter(counted, die) for die in range(len(counted))]
-    assert found == [(counter, dies) for counter in counters]
-
-
-@pytest.mark.parametrize(
-    "counted", [[False], [False] * 8, [True, True, False, False], [True, True, False]]
-)
-def test_dies_that_do_not_say_who_counts_are_not_counted(counted):
-    with pytest.raises(ValueError, match="it is unknown which die"):
-        package_counter(counted, 0)
-
-
-def test_each_die_of_a_package_is_charged_with_half(monkeypatch):
-    """AMD SMI as on a node of two MI250X, in another order than the bus has."""
-    places = ["0000:ce:00.0", "0000:c1:00.0", "0000:c9:00.0", "0000:c6:00.0"]
-    used = {"0000:c1:00.0": 1000, "0000:c6:00.0": 0, "0000:c9:00.0": 5000, "0000:ce:00.0": 0}
+def amd_smi(monkeypatch, used):
+    """AMD SMI of a node whose dies have used so much, in another order than the bus has."""
     smi = SimpleNamespace(
         amdsmi_init=lambda: None,
-        amdsmi_get_processor_handles=lambda: places,
+        amdsmi_get_processor_handles=lambda: [*used][::-1],
         amdsmi_get_gpu_device_bdf=str.upper,
         amdsmi_get_energy_count=lambda place: {
             "energy_accumulator": used[place],
@@ -77,11 +52,33 @@ def test_each_die_of_a_package_is_charged_with_half(monkeypatch):
         },
     )
     monkeypatch.setitem(sys.modules, "amdsmi", smi)
-    dies = {bus: amd_counter(f"0000:{bus:02x}:00.") for bus in (0xC1, 0xC6, 0xC9, 0xCE)}
-    before = {bus: counter() for bus, counter in dies.items()}
-    used["0000:c1:00.0"] += 2_000_000
-    spent = {bus: counter() - before[bus] for bus, counter in dies.items()}
-    assert spent == pytest.approx({0xC1: 15.3, 0xC6: 15.3, 0xC9: 0.0, 0xCE: 0.0})
+
+
+@pytest.mark.parametrize(
+    ("counted", "shares"),
+    [
+        ([1], [1]),
+        ([1, 1, 1, 1], [1, 1, 1, 1]),  # MI210, MI300
+        ([1, 0, 1, 0], [0.5, 0.5, 0.5, 0.5]),  # MI250X
+        ([0, 1, 0, 1], [0.5, 0.5, 0.5, 0.5]),
+    ],
+)
+def test_each_die_of_a_package_is_charged_with_a_share(monkeypatch, counted, shares):
+    used = {die: 1000 * counts for die, counts in zip(DIES, counted, strict=False)}
+    amd_smi(monkeypatch, used)
+    counters = [amd_counter(die[:-1]) for die in used]
+    before = [counter() for counter in counters]
+    for die in used:
+        used[die] += 2_000_000 * (used[die] > 0)
+    spent = [counter() - earlier for counter, earlier in zip(counters, before, strict=True)]
+    assert spent == pytest.approx([30.6 * share for share in shares])
+
+
+@pytest.mark.parametrize("counted", [[0], [0] * 8, [1, 1, 0, 0], [1, 1, 0]])
+def test_dies_that_do_not_say_who_counts_are_not_counted(monkeypatch, counted):
+    amd_smi(monkeypatch, dict(zip(DIES, counted, strict=False)))
+    with pytest.raises(ValueError, match="it is unknown which"):
+        amd_counter(DIES[0])
 
 
 def frontier(root, vendor="0x1002"):
@@ -142,7 +139,7 @@ def test_a_cray_counter_that_stands_still_counts_nothing(tmp_path, monkeypatch):
     counter = cray_counter("energy", tmp_path)
     assert counter is not None
     now = 1_000.0
-    monkeypatch.setattr(cray.time, "monotonic", lambda: now)
+    monkeypatch.setattr(kernel.time, "monotonic", lambda: now)
     node.set()
     assert counter() == 5_000
     now += 0.5
@@ -229,12 +226,12 @@ def test_readings_at_the_same_time_do_not_begin_a_counter_anew(tmp_path, monkeyp
     (folder / "energy").write_text("1000000 J 0 us")
     meter = NodeMeter()
 
-    def read(counter):
+    def read():
         now = float(next(shown))
         time.sleep(0.001)  # others read meanwhile
         return now
 
-    monkeypatch.setattr(type(meter._counters[0]), "_read", read)
+    monkeypatch.setattr(meter._counters[0], "_read", read)
     with ThreadPoolExecutor(8) as pool:
         found = [*pool.map(lambda _: meter.read(), range(200))]
     assert all(one is not None and 0 <= one.joules <= 201 for one in found)

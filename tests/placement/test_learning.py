@@ -189,4 +189,3 @@ def test_segments_seen_apart_and_together_say_whether_sharing_pays(power, pays):
     later = CostModel(GCD)
     later.recall(model.experience().after(learned_from(chosen).experience()))
     assert later.sharing == (True, pays)
-    assert not model.experience().without(model.experience()).packs["PNA"]

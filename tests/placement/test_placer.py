@@ -64,16 +64,6 @@ def test_what_could_join_others_does(ready, share, free):
     assert not any(fits([*together, p], site) for together in found for p in left)
 
 
-@settings(deadline=None)
-@given(ready=ready, n_gcds=st.integers(1, 4))
-def test_every_segment_runs_once(ready, n_gcds):
-    ran: list[int] = []
-    while ready:
-        found, ready = on_one_node(ready, gcd(), n_gcds)
-        ran += [p.item for together in found for p in together]
-    assert sorted(ran) == sorted(set(ran))
-
-
 @pytest.mark.parametrize(
     ("free", "sizes"), [(1, [4]), (2, [3, 3]), (4, [1, 1, 2, 2]), (5, [1, 1, 1, 1, 2])]
 )
@@ -176,22 +166,6 @@ def wide(width, seconds):
     """A segment that takes so long on so many GCDs."""
     estimate = Estimate(width * seconds, 1.0, uncorrected_seconds=width * seconds, busy=1.0)
     return Segment(item=100 + width, estimate=estimate, width=width)
-
-
-@settings(deadline=None)
-@given(
-    ready=ready,
-    widths=st.lists(st.integers(2, 9), max_size=4),
-    free=st.integers(0, 12),
-    busy=st.lists(st.floats(0, 100), max_size=12),
-)
-def test_no_gcd_is_promised_twice(ready, widths, free, busy):
-    everything = ready + [wide(width, 10.0) for width in widths]
-    found, rest = on_one_node(everything, gcd(), free, busy)
-    assert sum(together[0].width for together in found) <= free
-    assert all(len(together) == 1 for together in found if together[0].width > 1)
-    placed = [p for together in found for p in together]
-    assert sorted(p.item for p in placed + rest) == sorted(p.item for p in everything)
 
 
 def test_what_would_delay_a_gang_waits_for_it():

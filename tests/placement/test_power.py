@@ -53,4 +53,3 @@ def test_the_rest_of_a_node_is_kept_from_campaign_to_campaign():
     assert model.experience().rest_watts == 80.0
     assert seen(rest=80.0).after(seen(rest=70.0)).rest_watts == 80.0
     assert seen().after(seen(rest=70.0)).rest_watts == 70.0
-    assert seen(rest=80.0).without(seen(rest=70.0)).rest_watts == 80.0

@@ -1,15 +1,13 @@
 """Ranks that talk to each other are close, and what waits for that does not wait for ever."""
 
-import heapq
 import random
 from collections import Counter
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from placer_cases import WHOLE, Segment, busy_until, segments
 
-from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Placement, Room, Spot, place
+from hydragnn_flow.placement import Estimate, Fleet, Gcd, Host, Room, Spot, place
 
 GCDS = 8
 GCD = Gcd(16.0, 1e12, 1e11, 1e-5, 0.5, most_segments=1)
@@ -168,57 +166,3 @@ def test_what_runs_on_a_node_that_takes_no_work_any_more_ends_there():
     assert (fleet.at_work, fleet.free) == (0, 8)
     fleet.update([host(0), host(1)])
     assert fleet.free == 16
-
-
-class Cluster:
-    """Nodes that always have something to do.
-
-    Parameters
-    ----------
-    nodes
-        How many.
-    wrong
-        How many times as long as expected segments may take.
-    """
-
-    def __init__(self, nodes, wrong, seed):
-        self.fleet = fleet_of(*[GCDS] * nodes)
-        self.now = 0.0
-        self.ready: list[Segment] = []
-        self._ends: list[tuple[float, int, Placement[Segment]]] = []
-        self._wrong, self._chance = wrong, random.Random(seed)
-        self._number = 0
-
-    def step(self):
-        """Go to the next end, fill the GCDs; returns what began, and where."""
-        if self._ends:
-            self.now, _, ended = heapq.heappop(self._ends)
-            self.fleet.end(ended.resident, ended.resident.spots, self.now)
-        while len(self.ready) < self.fleet.free + 2:
-            estimate = Estimate(self._chance.uniform(10, 100), 1.0, uncorrected_seconds=1.0, busy=1)
-            self.ready.append(Segment(item=-1, estimate=estimate, ready_since=self.now))
-        placed, self.ready = place(self.ready, self.fleet, self.now)
-        for one in placed:
-            end = self.now + one.segment.seconds * self._chance.uniform(1.0, self._wrong)
-            self._number += 1
-            heapq.heappush(self._ends, (end, self._number, one))
-        return placed
-
-
-@pytest.mark.parametrize("wrong", [1.0, 5.0])
-@pytest.mark.parametrize("width", [2, 8, 16, 24])
-def test_a_gang_gets_its_nodes_though_others_wait_for_every_gcd(width, wrong):
-    cluster = Cluster(4, wrong, seed=width)
-    cluster.step()
-    waiting = gang(width)
-    cluster.ready.append(waiting)
-    begun: list[int] = []
-    while not begun:
-        placed = cluster.step()
-        begun = [
-            n for one in placed if one.segment is waiting for n in nodes_of([*one.resident.spots])
-        ]
-        assert cluster.now < 25 * 100.0 * wrong, "it still waits"
-    assert len(set(begun)) == -(-width // GCDS)
-    if wrong == 1.0 and width <= 2 * GCDS:
-        assert cluster.now <= 250.0

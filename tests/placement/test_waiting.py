@@ -35,7 +35,6 @@ def segment(seconds, width, ready_since, lasts=1.0):
 class Machine:
     """GCDs that always have something to do: another segment comes whenever one would be free."""
 
-    gcds: int
     more: Callable[[float], Segment]
     """The next segment to come, given the time."""
     extra: int = 0
@@ -43,12 +42,14 @@ class Machine:
     now: float = 0.0
     ready: list[Segment] = field(default_factory=list)
     ends: list[tuple[float, int, Placement[Segment]]] = field(default_factory=list)
+    nodes: int = 1
+    """How many nodes of eight GCDs, two to a batch job."""
     fleet: Fleet = field(init=False)
     _numbers: "count[int]" = field(default_factory=count)
 
     def __post_init__(self):
-        self.fleet = Fleet(GCD, self.gcds)
-        self.fleet.update([Host("node", "block")])
+        self.fleet = Fleet(GCD, 8, 16)
+        self.fleet.update([Host(f"node{n}", f"block{n // 2}") for n in range(self.nodes)])
 
     def step(self):
         """Go to the next end and fill the GCDs; returns what began."""
@@ -69,14 +70,14 @@ class Machine:
         return [one.segment for one in placed]
 
 
-def others(seed, shortest, longest, widths, wrong):
+def others(seed, shortest, longest, widths, wrong, nodes=1):
     chance = random.Random(seed)
 
     def more(now):
         seconds, width = chance.uniform(shortest, longest), chance.choice(widths)
         return segment(seconds, width, now, chance.uniform(1.0, wrong))
 
-    machine = Machine(8, more)
+    machine = Machine(more, nodes=nodes)
     machine.step()
     return machine
 
@@ -103,6 +104,18 @@ def test_whatever_comes_every_segment_is_placed(
     longest_wait = (LATE + len(machine.ready) + 2) * 100.0 * wrong
     while waiting not in machine.step():
         assert machine.now < longest_wait, "it still waits"
+
+
+@pytest.mark.parametrize("wrong", [1.0, 5.0])
+@pytest.mark.parametrize("width", [2, 8, 16, 24])
+def test_a_gang_gets_its_nodes_though_others_wait_for_every_gcd(width, wrong):
+    machine = others(width, 10.0, 100.0, [1], wrong, nodes=4)
+    gang = segment(10.0, width, machine.now)
+    machine.ready.append(gang)
+    while gang not in machine.step():
+        assert machine.now < 25 * 100.0 * wrong, "it still waits"
+    if wrong == 1.0 and width <= 16:
+        assert machine.now <= 250.0
 
 
 @pytest.mark.parametrize("gang_seconds", [100.0, 300.0, 600.0, 1000.0])
@@ -132,7 +145,7 @@ def test_what_does_not_delay_a_gang_still_goes_before_it():
 def test_estimates_that_were_wrong_for_long_let_nobody_overtake():
     """Everything takes five times as long as expected, for ever."""
     chance = random.Random(0)
-    machine = Machine(8, lambda now: segment(chance.uniform(10.0, 800.0), 1, now, 5.0))
+    machine = Machine(lambda now: segment(chance.uniform(10.0, 800.0), 1, now, 5.0))
     machine.step()
     gang = segment(100.0, 8, 0.0)
     machine.ready.append(gang)
