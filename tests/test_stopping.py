@@ -61,10 +61,11 @@ def stopped(command, seen, how, folder):
     ]
 
 
-def test_ctrl_c_while_modules_are_imported(tmp_path):
+@pytest.mark.parametrize("module", ["typer", "yaml"])
+def test_ctrl_c_while_modules_are_imported(tmp_path, module):
     shutil.copytree(Path(__file__).parent / "golden" / "run_1", tmp_path / "run")
     command = ["-X", "importtime", "-c", _BEGIN, "status", "run"]
-    code, words = stopped(command, _IMPORTING.format("yaml"), "Ctrl-C", tmp_path)
+    code, words = stopped(command, _IMPORTING.format(module), "Ctrl-C", tmp_path)
     assert (code, words) == (130, ["stopped"])
 
 
@@ -82,6 +83,23 @@ def test_the_sentence_is_the_last_word_in_every_phase(tmp_path):
         code, said = stopped(command, seen, how, tmp_path)
         assert (code, said[-1]) == (130 if how == "Ctrl-C" else 143, _ON), (seen, said)
         assert not _behind(said), seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("word", "seen", "how", "told"),
+    [
+        ("prepare", "structures", "Ctrl-C", _ON),
+        ("plan", _IMPORTING.format("torch"), "SIGTERM", "stopped"),
+        ("simulate", _IMPORTING.format("torch"), "Ctrl-C", "stopped"),
+    ],
+)
+def test_the_sentence_is_the_last_word(tmp_path, word, seen, how, told):
+    options = ["-X", "importtime"] if seen == _IMPORTING.format("torch") else []
+    command = [*options, "-c", _BEGIN, word, str(write_config(tmp_path))]
+    code, said = stopped(command, seen, how, tmp_path)
+    assert (code, said[-1]) == (130 if how == "Ctrl-C" else 143, told)
+    assert not _behind(said)
 
 
 def _behind(said):

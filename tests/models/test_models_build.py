@@ -208,30 +208,6 @@ def test_forces_need_a_target(manifest):
     assert build_model(network("EGNN", force_weight=0.0), store)
 
 
-def test_a_store_will_do(tmp_path):
-    """A network for a store's targets predicts its batches in their shapes."""
-    labels = {"energy": np.array([-13.5]), "forces": np.full((4, 3), 0.1)}
-    splits = {
-        split: [atoms_to_graph(alloy(seed + 3 * k), CUTOFF, None, k, labels) for k in range(2)]
-        for seed, split in enumerate(("trainset", "valset", "testset"))
-    }
-    store = write_store(
-        tmp_path / "store",
-        splits,
-        targets={
-            "energy": Target(level="graph", dim=1, unit="eV"),
-            "forces": Target(level="node", dim=3, unit="eV/Å"),
-        },
-        units={},
-        cutoff=CUTOFF,
-        max_neighbours=None,
-    )
-    model, batch = build_model(network("EGNN"), store), store["trainset"].batch([1, 0])
-    outputs = model(batch)
-    assert outputs["energy"].numel() == batch.energy.numel()
-    assert outputs["forces"].shape == batch.forces.shape
-
-
 def test_of_every_pair_of_relu_units_one_is_on(manifest):
     """Or a narrow layer whose inputs hardly differ may begin with all of its units off."""
     for seed in range(20):
