@@ -67,7 +67,7 @@ MOST_PROCESSES = 2
 """Tests that start processes of their own need the other cores; `-n` asks for more."""
 
 LONGEST = ("tutorial", "environments")
-"""Groups that take a quarter of an hour."""
+"""Groups that take the longest, about a quarter of an hour each."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -107,15 +107,8 @@ def predict_members(
         0.
     pieces
         Parts of the input to predict; all of it if None.
-    say
-        Function called, at the end, with lines on skipped files of a directory.
-    progress
-        Function called with the progress of reading.
-
-    Raises
-    ------
-    InputError
-        If a file cannot be read, or a directory holds none that can.
+    say, progress
+        Functions of :meth:`.Files.records`, whose errors are raised here too.
     """
     if isinstance(opened, Graphs):
         yield from _in_store(ensemble, opened, pieces, progress)
