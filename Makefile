@@ -15,11 +15,12 @@ unexport PYTHONDONTWRITEBYTECODE
 PUBLIC := hydragnn_flow $(addprefix hydragnn_flow., campaign config config.network data data.sources ensemble \
 	execution models models.mpnn placement report search simulation testing)
 
-# `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, and the directory
-# that benchmarks/fetch.sh has filled; BENCH may name another Python that has all packages.
+# `make benchmarks` needs a checkout of HydraGNN, a Python that has DeepHyper 0.13, one that has
+# schnetpack and mace-torch, and the directory that benchmarks/fetch.sh has filled; BENCH may name
+# another Python that has all packages.
 BENCH ?=
 RESULTS := docs/results
-BENCHMARKS := store models accuracy ensemble search_quality execution placement scale
+BENCHMARKS := store models accuracy peers_accuracy ensemble search_quality execution placement scale
 
 .PHONY: help quickstart test test-random test-gpu test-slow test-slurm test-drills style types lint format docs reference clean benchmarks \
 	benchmark-gpu $(BENCHMARKS:%=benchmark-%)
@@ -34,7 +35,7 @@ help:
 	@echo "make test-slurm   campaigns on a private Slurm of this machine's own, as root (about 20 minutes)"
 	@echo "make test-drills  what goes wrong on a cluster for a while, on the same private Slurm"
 	@echo "make format       let ruff rewrite the sources"
-	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON DATA=DIRECTORY"
+	@echo "make benchmarks HYDRAGNN=CHECKOUT DEEPHYPER=PYTHON PEERS=PYTHON DATA=DIRECTORY"
 	@echo "                  every table of docs/benchmarks.md but gpu's (7 hours); benchmark-NAME one of them"
 	@echo "make docs         write the generated tables and pictures of the pages"
 	@echo "make reference    build the API reference, docs/reference/index.html"
@@ -95,6 +96,10 @@ benchmark-store benchmark-models: benchmark-%: $(if $(BENCH),,$(VENV)/bench)
 benchmark-accuracy: $(if $(BENCH),,$(VENV)/bench)
 	$(or $(BENCH),$(BIN)/python) benchmarks/accuracy.py --data $(call given,DATA) --hydragnn $(call given,HYDRAGNN) \
 		--json $(RESULTS)/accuracy.json
+
+benchmark-peers_accuracy: $(if $(BENCH),,$(VENV)/installed)
+	$(or $(BENCH),$(BIN)/python) benchmarks/peers_accuracy.py --data $(call given,DATA) --peers $(call given,PEERS) \
+		--json $(RESULTS)/peers_accuracy.json
 
 benchmark-ensemble: $(if $(BENCH),,$(VENV)/installed)
 	$(or $(BENCH),$(BIN)/python) benchmarks/ensemble.py --data $(call given,DATA) --json $(RESULTS)/ensemble.json

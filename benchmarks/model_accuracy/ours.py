@@ -8,6 +8,7 @@ from pathlib import Path
 
 from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
+from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
@@ -30,7 +31,28 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
     seed
         Seed of the weights and of the order of graphs.
     """
-    checked, clock = load_network(network(contest)), CpuClock(seconds)
+    checked = load_network(network(contest))
+    return train_network(checked, contest.set, store, CpuClock(seconds), seed)
+
+
+def train_network(
+    checked: NetworkConfig, name: str, store: Path, clock: CpuClock, seed: int
+) -> Outcome:
+    """Train a network by the package's own segments until its CPU time has passed.
+
+    Parameters
+    ----------
+    checked
+        The network.
+    name
+        Name of the set, whose errors are measured.
+    store
+        Store of the set.
+    clock
+        Ends the training.
+    seed
+        Seed of the weights and of the order of graphs.
+    """
     with tempfile.TemporaryDirectory() as folder:
         spec = SegmentSpec(
             kind="trial",
@@ -49,7 +71,7 @@ def train_and_test(contest: Contest, store: Path, seconds: float, seed: int) -> 
             weights = load_checkpoint(spec.folder / FILE)["best"]
             model = restore_model(checked, graphs.manifest, weights)
             split = graphs["testset"]
-            found = errors(contest.set, split, predict_batches(model, split_batches(split)))
+            found = errors(name, split, predict_batches(model, split_batches(split)))
     remark = "" if result.status in ("ok", "interrupted") else f"{result.status}: {result.reason}"
     return Outcome(used, result.to_epoch, result.best_epoch or 0, found, remark)
 

@@ -19,7 +19,7 @@ from scipy.special import erf
 
 from hydragnn_flow.report import style
 from hydragnn_flow.report.errors import with_interval
-from hydragnn_flow.report.style import BLUE, FAINT, ORANGE, SOFT
+from hydragnn_flow.report.style import BLUE, FAINT, ORANGE, RED, SOFT
 from hydragnn_flow.report.tables import percent
 
 Floats = NDArray[np.float64]
@@ -145,15 +145,49 @@ def parity(target: TargetValues, measures: Measures = MappingProxyType({})) -> F
     most = float(worth.max()) or float(np.nan_to_num(target.std).max()) or 1.0
     lower.set(ylim=(-1.15 * most, 1.15 * most), ylabel="difference")
     lower.set(xlabel=f"reference {target.label}")
-    known = [
-        f"{word} {with_interval(measures[name])}"
-        for name, word in (("mae", "MAE"), ("rmse", "RMSE"), ("r2", "R²"))
-        if name in measures
-    ]
-    count = f"{len(target.reference):,} values in {target.graphs:,} structures"
-    lines = [", ".join(known[:2]), ", ".join([*known[2:], count])]
-    figure.suptitle("\n".join(filter(None, lines)), fontsize=10, color=style.INK, x=0.01, ha="left")
+    _title(figure, target, measures, mae="MAE", rmse="RMSE", r2="R²")
     figure.align_ylabels()
+    return figure
+
+
+def deviation(target: TargetValues, measures: Measures = MappingProxyType({})) -> Figure:
+    """Absolute errors against predicted standard deviations, and their means in ten bins.
+
+    Parameters
+    ----------
+    target
+        Values of the test split.
+    measures
+        Rank correlation of the target, printed above the figure.
+    """
+    figure = style.new_figure(5.6, 5.2)
+    axes = figure.add_subplot()
+    error, std = np.abs(target.errors), target.std
+    _title(figure, target, measures, spearman="Spearman")
+    drawn = np.isfinite(std) & (std > 0)
+    positive = error[drawn & (error > 0)]
+    if not len(positive):
+        axes.text(0.5, 0.5, "no deviations to compare errors with", ha="center", color=SOFT)
+        axes.set_axis_off()
+        return figure
+    # A few errors are nearly zero by chance; they stand on the lower edge.
+    floor = max(float(positive.min()), float(positive.max()) * 1e-4)
+    shown = np.maximum(error, floor)
+    places = np.flatnonzero(drawn)
+    points = places[telling(error[drawn] / std[drawn], 2000)]
+    points = np.union1d(points, places[telling(error[drawn], 300)])
+    _dots(axes, std[points], shown[points])
+    ends = np.array([std[drawn].min() / 1.3, std[drawn].max() * 1.3])
+    axes.plot(ends, ends, color=SOFT, lw=1.2, label="error = deviation", zorder=3)
+    axes.plot(ends, 2 * ends, "--", color=SOFT, lw=1.2, label="error = 2 deviations", zorder=3)
+    x, y = binned(error[drawn], std[drawn])
+    axes.plot(x, y, "D-", color=RED, ms=6, lw=1.4, label="root mean squares, in bins", zorder=4)
+    style.value_axis(axes, "x", std[drawn])
+    style.value_axis(axes, "y", shown[drawn])
+    axes.set(xlim=ends, ylim=(floor / 1.3, shown[drawn].max() * 1.6))
+    axes.set(xlabel=f"predicted deviation of {target.label}", ylabel=f"|error| of {target.label}")
+    axes.legend(loc="lower right", fontsize=9, framealpha=0.6, edgecolor="none")
+    style.tidy(axes)
     return figure
 
 
@@ -253,6 +287,20 @@ def interval_coverage(target: TargetValues) -> float:
     return float(np.mean(inside))
 
 
+def binned(error: Floats, std: Floats) -> tuple[Floats, Floats]:
+    """Root mean square of standard deviations and of errors, in bins of equally many values.
+
+    Parameters
+    ----------
+    error, std
+        Error and deviation of each value; bins, ten at most, hold at least five of similar ``std``.
+    """
+    order = np.argsort(std, kind="stable")
+    bins = np.array_split(order, max(1, min(10, len(order) // 5)))
+    roots = [[np.sqrt(np.mean(of[part] ** 2)) for part in bins] for of in (std, error)]
+    return np.array(roots[0]), np.array(roots[1])
+
+
 def telling(worth: Floats, most: int) -> NDArray[np.int64]:
     """At most ``most`` positions: a third of them the worthiest, the others evenly spaced."""
     if len(worth) <= most:
@@ -267,3 +315,12 @@ def _dots(axes: Axes, x: Floats, y: Floats) -> None:
     many = len(x) > 200
     look: dict[str, Any] = {"color": BLUE, "linewidths": 0, "zorder": 2.5}
     axes.scatter(x, y, s=9 if many else 20, alpha=0.4 if many else 0.8, **look)
+
+
+def _title(figure: Figure, target: TargetValues, measures: Measures, **names: str) -> None:
+    """Write measures with their intervals above a figure, where they hide no value."""
+    known = {word: measures[name] for name, word in names.items() if name in measures}
+    told = [f"{word} {with_interval(estimate)}" for word, estimate in known.items()]
+    values = f"{len(target.reference):,} values in {target.graphs:,} structures"
+    lines = [", ".join(told[:2]), ", ".join([*told[2:], values])]
+    figure.suptitle("\n".join(filter(None, lines)), fontsize=10, color=style.INK, x=0.01, ha="left")

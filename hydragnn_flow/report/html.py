@@ -95,10 +95,11 @@ def pictures(
     chosen = {member["trial"] for member in (run.ensemble or {}).get("members", [])}
     # Where nobody asks for errors, a structure is all that they are measured on.
     segments = run.segments if run.search.judges_errors else []
-    parity = [
-        embed(accuracy.parity(target, estimates.get(target.name, {})), target.name)
-        for target in targets
-    ]
+    found: dict[str, list[Picture]] = {}
+    for target in targets:
+        for section, draw in (("parity", accuracy.parity), ("deviation", accuracy.deviation)):
+            picture = embed(draw(target, estimates.get(target.name, {})), target.name)
+            found.setdefault(section, []).append(picture)
     drawn: dict[str, Figure | None] = {
         "coverage": accuracy.coverage(targets, coverage) if targets else None,
         "history": figures.history(run.study, run.trials, chosen),
@@ -106,8 +107,7 @@ def pictures(
         "gcd_time": None if spent is None else figures.gcd_time_figure(spent),
         **figures.search_figures(run.study, run.trials),
     }
-    found = {section: [embed(made)] for section, made in drawn.items() if made is not None}
-    return found | ({"parity": parity} if parity else {})
+    return found | {section: [embed(made)] for section, made in drawn.items() if made is not None}
 
 
 def test_targets(run: RunFiles) -> list[accuracy.TargetValues]:

@@ -56,13 +56,16 @@ def test_the_worthiest_are_always_among_those_drawn():
     assert list(accuracy.telling(worth[:7], 300)) == list(range(7))
 
 
-def test_coverage_of_exact_gaussians_is_what_it_should_be():
+def test_coverage_and_bins_of_exact_gaussians_are_what_they_should():
     random = np.random.default_rng(0)
     std = random.uniform(0.5, 2, 40_000)
     target = values(np.zeros(40_000), random.normal(0, std), std)
     levels = np.array([0.1, 0.5, 0.9, 0.99])
     np.testing.assert_allclose(accuracy.gaussian_coverage(target, levels), levels, atol=0.01)
     assert accuracy.interval_coverage(target) == pytest.approx(0.9545, abs=0.005)
+    x, y = accuracy.binned(target.errors, std)
+    assert len(x) == 10
+    np.testing.assert_allclose(y, x, rtol=0.05)
     sure = values(np.array([1.0, 2.0]), np.array([1.0, 2.5]), np.zeros(2))
     assert accuracy.gaussian_coverage(sure, np.array([0.5])) == [0.5], "they hold what they hit"
 
@@ -96,12 +99,26 @@ def test_parity_of_a_large_table_draws_the_worst_and_tells_of_all():
     assert small.source.startswith("data:image/svg+xml;base64,")
 
 
+def test_deviations_are_compared_with_all_errors_large_and_unexpected():
+    _, nodes = predictions(np.random.default_rng(0), graphs=60)
+    (forces,) = targets_of(nodes)
+    axes = accuracy.deviation(forces).axes[0]
+    drawn = {tuple(row) for row in np.round(axes.collections[0].get_offsets(), 9)}
+    error = np.abs(forces.errors)
+    for worth in (error, error / forces.std):
+        for i in np.argsort(-worth)[:100]:
+            assert (round(forces.std[i], 9), round(error[i], 9)) in drawn
+    assert error.max() < axes.get_ylim()[1]
+    x, y = axes.lines[-1].get_data()
+    np.testing.assert_allclose(y / x, 1.1, atol=0.1)  # the cases' errors are 1.1 deviations
+
+
 def test_one_value_without_spread_can_be_drawn():
     graphs, _ = predictions(np.random.default_rng(0), graphs=1)
     graphs["energy_mean"], graphs["energy_std"] = graphs["energy"], 0.0
     targets = targets_of(graphs)
     coverage = accuracy.coverage(targets, 0.9)
-    for figure in (accuracy.parity(targets[0]), coverage):
+    for figure in (accuracy.parity(targets[0]), coverage, accuracy.deviation(targets[0])):
         embed(figure)
     texts = [text.get_text() for text in coverage.legends[0].get_texts()]
     assert "energy: mean ± z·std" in texts

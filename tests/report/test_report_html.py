@@ -59,6 +59,7 @@ def test_every_section_of_a_finished_run_is_there(text, finished):
         "Accuracy on the test split",
         "How to use the ensemble",
         "Predicted against reference values",
+        "Do the error bars know the errors?",
         "Are the error bars honest?",
         "Worst structures",
         "Members of the ensemble",
@@ -110,7 +111,7 @@ def test_nothing_is_loaded_from_anywhere(text):
     page = Page(text)
     assert page.tags.isdisjoint({"link", "iframe", "object"})
     pictures = [address for address in page.addresses if not address.startswith("#")]
-    assert len(pictures) == 8
+    assert len(pictures) == 10
     assert all(address.startswith("data:image/") for address in pictures)
     # The policy allows one script: the page's own.
     (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)

@@ -1,0 +1,1 @@
+"""PaiNN and MACE of schnetpack and mace-torch, for ``peers_accuracy.py``."""

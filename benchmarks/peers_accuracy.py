@@ -1,0 +1,76 @@
+"""Errors of our PaiNN and MACE beside schnetpack's and mace-torch's after the same CPU time.
+
+    python -m venv PEERS && PEERS/bin/pip install schnetpack==2.1.1 mace-torch==0.3.16
+    python benchmarks/peers_accuracy.py --data DIRECTORY-OF-THE-DATA-SETS --peers PEERS/bin/python
+
+Both sides get the same files, splits, edges, architecture and CPU time, on one thread, and train at
+the same time. Theirs has the settings that its authors recommend, or better ones
+(benchmarks/peer_potentials/). The weights best on the validation split are tested.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from model_accuracy.outcome import Row, ratios, remarks, train
+from model_accuracy.sets import prepare
+from peer_potentials.sides import (
+    PAIRS,
+    SET,
+    train_ours,
+    train_peer,
+    version_of,
+    write_graphs,
+)
+from peers.hydragnn_package import CannotRun
+from results import Run, say
+from turns import in_fresh_process
+
+
+def main(
+    data: Annotated[Path, typer.Option(help="Directory of acac.", exists=True)],
+    peers: Annotated[Path, typer.Option(help="Python that has the peers.", exists=True)],
+    only: Annotated[
+        list[str] | None, typer.Option(help=f"Of {', '.join(p.mpnn_type for p in PAIRS)}.")
+    ] = None,
+    seeds: Annotated[int, typer.Option(help="Trainings of each network.", min=1)] = 3,
+    seconds: Annotated[float, typer.Option(help="CPU time of each training.", min=0.1)] = 150.0,
+    json: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
+) -> None:
+    """Train, test and print the table; the exit status is 0 whatever it says."""
+    quick = seconds < 150.0 or seeds < 2
+    run = Run("peers_accuracy", ["numpy", "torch", "torch-geometric"], quick=quick)
+    rows, left_out, versions = [], [], {}
+    with tempfile.TemporaryDirectory() as folder:
+        store, graphs = Path(folder) / f"{SET}.gs", Path(folder) / "graphs.npz"
+        prepare(SET, data, store)
+        write_graphs(store, graphs)
+        for pair in PAIRS:
+            if only and pair.mpnn_type not in only:
+                continue
+            say(f"{pair.mpnn_type}, {pair.peer}")
+            row = Row(f"{pair.mpnn_type}, {pair.peer}", SET)
+            ours = partial(in_fresh_process, train_ours, pair, store, seconds)
+            try:
+                versions[pair.peer] = version_of(pair, peers)
+                train(row, ours, partial(train_peer, pair, peers, graphs, seconds), seeds)
+                rows.append(row)
+            except CannotRun as error:
+                left_out.append(f"{row.name}: {error}")
+    run.end(
+        [ratios(rows)],
+        json,
+        remarks=[*remarks(rows), *(f"not measured: {what}" for what in left_out)],
+        peers=versions,
+        settings={"seeds": seeds, "seconds": seconds},
+        details=[asdict(row) for row in rows],
+    )
+
+
+if __name__ == "__main__":
+    typer.run(main)
