@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -16,7 +16,6 @@ from hydragnn_flow.commands.console import console, say, short, using
 from hydragnn_flow.log import driver_log
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign.estimates.calibration import Calibrated
     from hydragnn_flow.execution import Site
 
 app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
@@ -102,13 +101,6 @@ def check(
         Path | None,
         typer.Option("--store", help="A GraphStore that every GCD is to read."),
     ] = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option(
-            "--calibrate",
-            help="Train networks on a GCD for a minute; plans and campaigns then know its speed.",
-        ),
-    ] = False,
     **options: Any,
 ) -> None:
     """Start one block of a site and say, GCD by GCD, what a trial would find there.
@@ -131,20 +123,14 @@ def check(
             driver_log(directory, say),
             console.status("starting") as status,
         ):
-            reports, exchanges, calibration = check_site(
-                *(loaded, directory / "parsl", store, status.update), calibrates=calibrate
-            )
-        found = faults(loaded, reports, exchanges, calibration)
+            reports, exchanges = check_site(loaded, directory / "parsl", store, status.update)
+        found = faults(loaded, reports, exchanges)
         console.print(_report_table(reports))
         for one in exchanges:
             if "fault" not in one:
                 say(f"{one['between']} exchange {one['gb_per_s']:.2f} GB/s")
         if answered := [report for report in reports if "fault" not in report]:
             say(_energy_sentence(answered))
-        if networks := [one for one in calibration.get("networks", []) if "taken" in one]:
-            from hydragnn_flow.campaign.estimates.calibration import learn
-
-            console.print(_calibration_table(learn(loaded, networks)))
         for fault in found:
             say(fault)
         if found:
@@ -212,17 +198,6 @@ def _energy_sentence(reports: list[dict[str, Any]]) -> str:
         found = sorted({report[key] or "nothing" for report in reports})
         words.append(f"of {name} {' or '.join(found)}")
     return f"what counts energy: {', '.join(words)}"
-
-
-def _calibration_table(networks: Sequence[Calibrated]) -> Table:
-    table = Table(title=r"A training step \[s]", box=SIMPLE)
-    table.add_column("network")
-    for column in ("predicted before", "measured", "predicted after"):
-        table.add_column(column, justify="right")
-    for one in networks:
-        times = (f"{seconds:.3g}" for seconds in (one.before, one.measured, one.after))
-        table.add_row(f"{one.kind}, {one.hidden} features", *times)
-    return table
 
 
 def _ranges(cores: list[int]) -> str:
