@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
 
-from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.search import Failures
 from hydragnn_flow.segment import SegmentResult
 
-# Largest number of micro-batches if a step is limited by atoms or edges instead of graphs.
-_MOST_MICRO_BATCHES = 64
 
-
-def is_final(config: RunConfig, parameters: Mapping[str, Any], end: SegmentResult) -> bool:
+def is_final(failures: Failures, network: NetworkConfig, end: SegmentResult) -> bool:
     """Return whether a failure belongs to the trial, to be recorded and not retried.
 
     Parameters
     ----------
-    config
-        Configuration with the policies for failures.
-    parameters
-        Hyper-parameters of the trial.
+    failures
+        Policies for failures.
+    network
+        Network of the trial.
     end
         Result of its last segment.
     """
-    failures = config.search.failures
     if end.status == "diverged":
         return failures.diverged == "record"
     if end.status == "out_of_memory":
-        network = config.network_with(parameters)
         more = takes_more(failures, network, end.accumulation_steps, end.batches)
         return failures.out_of_memory != "retry" and not more
     # An interrupted or refused segment says nothing about its trial.
@@ -45,7 +39,8 @@ def takes_more(failures: Failures, network: NetworkConfig, steps: int, batches: 
     """
     training = network.Training
     by_graphs = training.Batching is None or training.Batching.mode == "fixed"
-    most = batches * (training.batch_size if by_graphs else _MOST_MICRO_BATCHES)
+    # A step that is limited by atoms or edges is divided as far as one of 64 graphs.
+    most = batches * (training.batch_size if by_graphs else 64)
     # RMSE does not add over micro-batches, so it cannot be accumulated.
     is_sum = training.loss_function_type != "rmse"
     return failures.out_of_memory == "resize" and is_sum and steps < most

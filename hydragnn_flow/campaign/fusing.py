@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from hydragnn_flow.campaign.task import SegmentTask
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.search import CRITERION, LOSSES
 from hydragnn_flow.placement import MEMORY_FRACTION, Estimate, Gcd
 from hydragnn_flow.segment import APART, SegmentResult
@@ -27,20 +27,22 @@ class Fusing:
 
     Parameters
     ----------
-    config
-        Configuration of the run; its `resources.fused_members` is the most segments of a process.
+    most
+        Most segments of a process, `resources.fused_members`.
+    search
+        Search whose trials are fused, or trained further as members.
     gcd
         Speed and memory of a GCD for segments.
     """
 
-    def __init__(self, config: RunConfig, gcd: Gcd) -> None:
-        self._most, self._gcd = config.resources.fused_members, gcd
-        judged = {*config.search.objectives, *config.search.constraints}
+    def __init__(self, most: int, search: SearchConfig, gcd: Gcd) -> None:
+        self._most, self._gcd = most, gcd
+        judged = {*search.objectives, *search.constraints}
         errors = {CRITERION, *LOSSES}
         self._trials = all(name in errors or name.startswith("val.") for name in judged)
         # Shapes that are not fused any more.
         self._apart: set[str] = set()
-        self._is_one_shape = all(is_of_member(path) for path in config.search.space)
+        self._is_one_shape = all(is_of_member(path) for path in search.space)
 
     @property
     def trials_at_once(self) -> int:

@@ -195,5 +195,7 @@ def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -
                     search.went_on(number, rung, outcome.objectives[0])
                 else:
                     search.report(number, rung, outcome)
-            elif result is last[number] and is_final(config, trial.parameters, result):
+            elif result is last[number] and is_final(
+                config.search.failures, config.network_with(trial.parameters), result
+            ):
                 search.fail(number, f"{result.status}: {result.reason}")

@@ -51,7 +51,14 @@ def test_trials_of_different_shapes_or_judged_by_what_they_cost_are_not_fused(ca
         assert len(group) == 1 or len(group) <= 4  # by chance they may be of one
     costs = {**ONE_SHAPE, "objectives": ["val_error", "seconds"]}
     for settings in ({**FOUR, **costs}, ONE_SHAPE):  # and not without the key
-        assert Fusing(campaign(**settings).config, campaign().gcd).trials_at_once == 1
+        assert fusing(campaign(**settings)).trials_at_once == 1
+
+
+def fusing(context, **gcd):
+    """That of a campaign, on GCDs of another kind."""
+    config = context.config
+    changed = replace(context.gcd, **gcd)
+    return Fusing(config.resources.fused_members, config.search, changed)
 
 
 def members(context, machine):
@@ -119,18 +126,18 @@ def test_no_more_are_put_together_than_fit_the_memory(campaign):
     tasks = [
         replace(task, estimate=replace(task.estimate, memory_gib=1.0)) for task in phase._ready
     ]
-    fusing = Fusing(context.config, replace(context.gcd, memory_gib=2.0))
+    narrow = fusing(context, memory_gib=2.0)
 
     def sizes(found):
         return [len(task.members) for task in found]
 
     # 0.9 of 2 GiB is room for a process of 0.5 GiB and two networks of 0.5 GiB.
-    assert sizes(fusing.together(tasks, 1, 0.5)) == [2, 2]
-    (bundle, _) = fusing.together(tasks, 1, 0.5)
+    assert sizes(narrow.together(tasks, 1, 0.5)) == [2, 2]
+    (bundle, _) = narrow.together(tasks, 1, 0.5)
     assert bundle.estimate.memory_gib == pytest.approx(1.5)
     assert bundle.estimate.seconds == pytest.approx(sum(t.estimate.seconds for t in tasks[:2]))
-    assert sizes(fusing.together(tasks, 4, 0.5)) == [1] * 4  # a GCD for each
-    assert sizes(fusing.together(tasks, 0, 0.5)) == [1] * 4
-    whole = Fusing(context.config, replace(context.gcd, memory_gib=16.0))
+    assert sizes(narrow.together(tasks, 4, 0.5)) == [1] * 4  # a GCD for each
+    assert sizes(narrow.together(tasks, 0, 0.5)) == [1] * 4
+    whole = fusing(context, memory_gib=16.0)
     assert sizes(whole.together(tasks, 1, 0.5)) == [4]
     assert sizes(whole.together(tasks, 2, 0.5)) == [2, 2]

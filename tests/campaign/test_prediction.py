@@ -23,7 +23,7 @@ from hydragnn_flow.campaign.on_site.prediction import predict_on_site
 from hydragnn_flow.ensemble import member_predictions, parts, write_predictions
 from hydragnn_flow.ensemble.predictions_files import PredictionFiles
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution import Node, Site, jobs
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import TrainingOutcome
 
@@ -284,8 +284,8 @@ def test_directories_that_nodes_do_not_see_are_named(ensemble, tmp_path, pool):
     ase.io.write(file, [crystal(1)] * 3)
     pool.machine = lambda node, argument: TrainingOutcome(status="ok")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prediction, "_SECONDS_TO_SEE", 0.0)
-        with pytest.raises(CampaignStopped, match=r"part-000000, .*nodes of the site share"):
+        patch.setattr(jobs, "SECONDS_TO_SEE", 0.0)
+        with pytest.raises(CampaignStopped, match=r"part-000000: .*nodes of the site share"):
             predict_on_site(ensemble, file, [tmp_path / "out.csv"], SITE)
 
 
