@@ -22,9 +22,6 @@ CORRECT = "correct the file"
 FROM_A_COPY = "take it from a copy"
 _MOST_BYTES = {"JSON": 1 << 28, "YAML": 1 << 22}
 _WRONG = ArithmeticError, AttributeError, LookupError, TypeError, ValueError
-_MOST_LEVELS = 64
-_MOST_VALUES = 20_000_000
-_MOST_DIGITS = 1000
 _MOST_MERGED = 100_000
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
@@ -35,7 +32,7 @@ class BoundedLoader(yaml.SafeLoader):
     _merged = 0
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if node.tag in (_INT, _FLOAT) and len(node.value) > _MOST_DIGITS:
+        if node.tag in (_INT, _FLOAT) and len(node.value) > 1000:
             raise ValueError("a number has too many digits")
         return super().construct_object(node, deep)
 
@@ -134,9 +131,9 @@ def _bounded(values: Any) -> Any:
     """Return the values if they are few enough; few lines of YAML may repeat others endlessly."""
     level: list[Any] = [[values]]
     total = 0
-    for _ in range(_MOST_LEVELS):
+    for _ in range(64):
         total += sum(map(len, level))
-        if total > _MOST_VALUES:
+        if total > 20_000_000:
             raise ValueError("too many values")
         inner = (one.values() if isinstance(one, dict) else one for one in level)
         level = [value for of in inner for value in of if isinstance(value, (dict, list, tuple))]

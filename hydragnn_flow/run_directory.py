@@ -19,7 +19,7 @@ from hydragnn_flow.config import EnsembleConfig, RunConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.objective import ObjectiveConfig
 from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
-from hydragnn_flow.ensemble.summary import FOLDER, SELECTION, SUMMARY
+from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml, sound
@@ -76,14 +76,8 @@ class RunDirectory:
 
     @property
     def has_members(self) -> bool:
-        """True if the members of the ensemble are chosen; some may start before."""
-        if not self.ensemble.exists():
-            return False
-        try:
-            content = read_json(self.ensemble / SELECTION)
-        except InputError:  # the file is lost, or was never needed
-            return True
-        return bool(content.get("chosen", True))
+        """True if the members of the ensemble are chosen."""
+        return self.ensemble.exists()
 
     def warm_start(self) -> tuple[Path, ...]:
         """Earlier searches from which the study started."""
@@ -103,24 +97,9 @@ class RunDirectory:
         InputError
             If a key differs; the message names the first.
         """
-        if self.path.exists() and not self.path.is_dir():
-            raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
-        if self.simulated.exists():
-            raise InputError(
-                f"{self.path}: holds a simulated campaign; choose another directory with --run-dir"
-            )
-        if not self.has_begun:
-            check_earlier(config.search.warm_start)
-        before = self._recorded()
+        before = self._before(config)
         if not before:
-            content = self.path.iterdir() if self.path.is_dir() else []
-            # A driver killed at the very start leaves only its lock.
-            if not any(not entry.name.startswith((".", "driver.")) for entry in content):
-                return
-            raise InputError(
-                f"{self.path}: is not empty and not the directory of a run; choose another with "
-                f"--run-dir"
-            )
+            return
         if self.has_members:
             free = {*_ALWAYS_FREE, "search.warm_start"}
             if self.is_extended(config):
@@ -143,13 +122,7 @@ class RunDirectory:
             }
         else:
             return  # its driver was stopped before it did anything
-        difference = _first_difference(_with_defaults(before), _resolved(config), "", free)
-        if difference is not None:
-            raise InputError(
-                f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
-                f"{self._changeable(difference)}choose another directory with --run-dir, or delete "
-                f"this one"
-            )
+        self._check_same(_with_defaults(before), config, free)
 
     def check_objective(self, config: ObjectiveConfig) -> None:
         """Refuse a directory of another configuration than this one of a function.
@@ -161,21 +134,39 @@ class RunDirectory:
         InputError
             If a key differs; the message names the first.
         """
+        if before := self._before(config):
+            self._check_same(before, config, {"search.trials", "search.warm_start"})
+
+    def _before(self, config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
+        """Content of `run.yaml`, empty for a new run; InputError if it cannot be here."""
+        if self.path.exists() and not self.path.is_dir():
+            raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
+        if self.simulated.exists():
+            raise InputError(
+                f"{self.path}: holds a simulated campaign; choose another directory with --run-dir"
+            )
         if not self.has_begun:
             check_earlier(config.search.warm_start)
         before = self._recorded()
-        free = {"search.trials", "search.warm_start"}
-        known = {key: value for key, value in before.items() if key not in _ABOUT}
-        difference = _first_difference(known, _resolved(config), "", free) if before else None
-        if difference is not None:
-            raise InputError(
-                f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
-                f"choose another directory with --run-dir, or delete this one"
-            )
-        if not before and self.path.exists() and any(self.path.glob("[!.d]*")):
+        content = self.path.iterdir() if self.path.is_dir() and not before else ()
+        # A driver killed at the very start leaves only its lock.
+        if any(not entry.name.startswith((".", "driver.")) for entry in content):
             raise InputError(
                 f"{self.path}: is not empty and not the directory of a run; choose another with "
                 f"--run-dir"
+            )
+        return before
+
+    def _check_same(
+        self, before: dict[str, Any], config: RunConfig | ObjectiveConfig, free: set[str]
+    ) -> None:
+        """Refuse a configuration that differs in a key that is not free to change."""
+        difference = _first_difference(before, _resolved(config), "", free)
+        if difference is not None:
+            raise InputError(
+                f"{self.path / CONFIG}: belongs to another configuration ({difference} differs); "
+                f"{self._changeable(difference)}choose another directory with --run-dir, or delete "
+                f"this one"
             )
 
     def _changeable(self, key: str) -> str:
@@ -213,14 +204,6 @@ class RunDirectory:
         """True if the configuration has more trials than the ensemble was chosen from."""
         before = self._recorded().get("search", {})
         return self.has_members and config.search.trials > before.get("trials", math.inf)
-
-    def is_for_another_ensemble(self, config: RunConfig) -> bool:
-        """True if members that started during the search belong to another ensemble."""
-        if not self.ensemble.exists() or self.has_members:
-            return False
-        free = {*_resolved(config), *_OF_THE_FINISH} - {"ensemble"}
-        before = _with_defaults(self._recorded())
-        return _first_difference(before, _resolved(config), "", free) is not None
 
     def is_complete(self, config: RunConfig) -> bool:
         """True if there is nothing left to do."""

@@ -6,23 +6,23 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from typing import Any
 
 from hydragnn_flow.campaign.estimates.cost_files import CostFiles
 from hydragnn_flow.campaign.estimates.estimator import Estimator, gcd_for_segments
 from hydragnn_flow.campaign.ledger import Ledger
-from hydragnn_flow.campaign.setup.judging import graphs_judged
+from hydragnn_flow.campaign.setup.stores import settings_of
 from hydragnn_flow.campaign.task import SegmentTask
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.splits import TRAIN, VALIDATION
+from hydragnn_flow.ensemble import member_folder
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Site
 from hydragnn_flow.execution.machine import Clock, WallClock
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import (
-    Estimate,
     Gcd,
     WorkInterpolation,
     too_large,
@@ -33,15 +33,8 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import Kind, SegmentResult, SegmentSpec
 from hydragnn_flow.training.measures.trivial import trivial_errors
 
-# Least time that more GCDs must save [s]: joining their ranks costs some of it.
-SECONDS_TO_JOIN = 20.0
-# Least fraction of a segment's time that twice as many GCDs must save.
-LEAST_GAIN = 0.1
 # Least number of optimiser steps in an epoch if each GCD has a batch of its own.
 LEAST_STEPS = 8
-_UNKNOWN = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
-# Difference between seeds of a trial: larger than the number of trials.
-_SEEDS = 10_000_019
 # Cost files may lag behind: the ledger has all measurements of this run.
 _SECONDS_BETWEEN_COST_FILES = 300.0
 _logger = logging.getLogger(__name__)
@@ -78,7 +71,7 @@ class Context:
         for earlier in self.cost_files.read() if self.cost_files else ():
             self.estimator.costs.recall(earlier)
         manifest, name = self.store.manifest, self.config.criterion
-        judged = graphs_judged(self.config, manifest)
+        judged = self.estimator.judged
         is_part = judged < manifest.splits[VALIDATION].graphs
         self.validation = (judged, self.config.seed) if is_part else None
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
@@ -113,22 +106,29 @@ class Context:
         self,
         kind: Kind,
         number: int,
-        folder: Path,
         trial: TrialRecord,
         *,
-        rung: int,
-        until_epoch: int,
         done_epochs: int,
-        begin_with: str = "",
-        may_have_begun: bool = False,
-        start_from: Path | None = None,
-        decay: tuple[int, int] | None = None,
         repeat: int = 0,
         width: int | None = 1,
+        **of_spec: Any,
     ) -> SegmentTask:
-        """Make a segment of a trial or member on ``width`` GCDs; on one or more if None.
+        """Make a segment of a trial, or of a member that comes from the trial.
 
-        Members of one trial get different seeds by their ``repeat``.
+        Parameters
+        ----------
+        kind, number
+            Trial or member, and its number.
+        trial
+            Trial with the hyper-parameters.
+        done_epochs
+            Number of epochs that were trained before.
+        repeat
+            Number by which members of one trial get different seeds.
+        width
+            Number of GCDs; None for one or more.
+        **of_spec
+            Fields of the :class:`SegmentSpec` that say how far to train, and from where.
 
         Raises
         ------
@@ -140,49 +140,38 @@ class Context:
         if width is None and self.config.data.mode == "stream" and network.Training.is_sharded:
             # It keeps its width, and may not fit on a single GCD.
             asked = self.config.gcds(trial.parameters) or 1
-            width = min(asked, self.site.nodes * len(self.site.node.gcds))
+            width = min(asked, self.site.gcds)
         if sharding is not None and (wrong := sharding.wrong_width(width or 1)):
             raise InputError(f"network: {wrong}")
+        is_member = kind == "member"
+        folder = member_folder(self.directory.ensemble, number)
         spec = SegmentSpec(
             kind=kind,
             number=number,
-            directory=str(folder),
+            directory=str(folder if is_member else self.directory.trial(number)),
             store=str(self.directory.store),
             network=network,
-            until_epoch=until_epoch,
-            rung=rung,
-            begin_with=begin_with,
-            may_have_begun=may_have_begun,
-            seed=self.config.seed * 100_003 + trial.number + repeat * _SEEDS,
-            start_from=str(start_from) if start_from else None,
+            seed=self.config.seed * 100_003 + trial.number + repeat * 10_000_019,
             weights=str(self.directory.weights) if self.config.start_from else "",
-            frozen=self.config.start_from.frozen if self.config.start_from else (),
-            decay=decay,
             after_epoch=done_epochs,
-            batches=self.config.batches(trial.parameters) if kind == "trial" else 1,
-            bootstrap=kind == "member" and self.config.members.bootstrap,
-            budget=self.config.divided_budget,
-            sampling=self.config.data.sampling,
+            batches=1 if is_member else self.config.batches(trial.parameters),
+            bootstrap=is_member and self.config.members.bootstrap,
             validation=self.validation,
-            criterion=self.config.criterion,
             trivial_errors=self.trivial_errors,
             run_directory=str(self.directory.path),
             token=self.token,
-            site_gcds=self.site.nodes * len(self.site.node.gcds),
-            threads=self.site.node.cores_per_gcd,
-            mode=self.config.data.mode,
-            scratch=self.site.node.scratch,
+            **settings_of(self.config, self.site),
+            **{"may_have_begun": False, **of_spec},
         )
         task = SegmentTask(
             spec=spec,
-            estimate=_UNKNOWN,
-            epochs=until_epoch - done_epochs,
+            epochs=spec.until_epoch - done_epochs,
             parameters=trial.parameters,
             trial=trial.number,
             micro_batches=spec.network.Training.accumulation_steps,
             # The plan of a streamed epoch depends on the ranks, and must not change within it.
             is_flexible=width is None and self.config.data.mode != "stream",
-            is_batch_per_gcd=kind == "member" and self.config.resources.batch_per_gcd,
+            is_batch_per_gcd=is_member and self.config.resources.batch_per_gcd,
             width=width or 1,
         )
         return self.sized(task)
@@ -221,7 +210,8 @@ class Context:
             if width > task.width:
                 wider, before = self._on(task, width), found[-1].seconds
                 saved = before - wider.seconds
-                if saved >= max(SECONDS_TO_JOIN, LEAST_GAIN * before):
+                # Joining their ranks costs some seconds of what they save.
+                if saved >= max(20.0, 0.1 * before):
                     found.append(wider)
         return found
 

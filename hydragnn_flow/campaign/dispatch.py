@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from queue import SimpleQueue
@@ -22,12 +21,11 @@ from hydragnn_flow.placement import (
     Placement,
     Resident,
     place,
-    to_make_way,
     to_part,
     to_place_anew,
     widened,
 )
-from hydragnn_flow.segment import APART, Kind, SegmentResult
+from hydragnn_flow.segment import APART, SegmentResult
 
 # Least time between two records [s] where more than MANY segments run. On a large machine a hundred
 # end in a second, and each record makes some requests to the shared file system.
@@ -35,11 +33,8 @@ SECONDS_BETWEEN_RECORDS = 0.2
 MANY = 32
 # Time between two searches for segments that could continue on more GCDs [s], where MANY run.
 SECONDS_BETWEEN_LOOKS = 10.0
-# Until the slowdown of co-located segments is known, every fourth segment keeps its GCD to itself,
-# at most sixteen at a time.
-_ONE_ALONE_OF, _MOST_ALONE = 4, 16
-# Most co-located segments that are stopped at a time, where sharing does not pay.
-_MOST_PARTED = 4096
+# Until the slowdown of co-located segments is known, one of so many keeps its GCD to itself.
+_ONE_ALONE_OF = 4
 _logger = logging.getLogger(__name__)
 
 
@@ -57,7 +52,8 @@ class Dispatch(Jobs[SegmentTask]):
     def __init__(self, context: Context, workers: Workers) -> None:
         super().__init__(workers, context.site, context.clock, context.gcd)
         self._context = context
-        self._number = Counter[Kind]()
+        self.segments = 0
+        """Number of running segments."""
         self._waited_for = ""
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
@@ -65,28 +61,10 @@ class Dispatch(Jobs[SegmentTask]):
         config = context.config
         self._fusing = Fusing(config.search, config.resources.fused_members, context.gcd)
 
-    def number(self, kind: Kind) -> int:
-        """Number of running segments of trials or of members."""
-        return self._number[kind]
-
-    def tasks(self, kind: Kind) -> list[SegmentTask]:
-        """Running segments of trials or of members, in the order in which they were sent."""
-        return [task for _, sending in self._of(kind) for task in sending.task.members]
-
-    def longest(self, kind: Kind) -> float:
-        """Time until the last segment, of trials or of members, is expected to end [s]."""
-        now = self._clock.monotonic()
-        return max((resident.remaining(now) for resident, _ in self._of(kind)), default=0.0)
-
     @property
     def trials_at_once(self) -> int:
         """Number of trials to request per free GCD; more than 1 if trials can be fused."""
         return self._fusing.trials_at_once
-
-    @property
-    def is_stopping(self) -> bool:
-        """True if a segment was asked to stop for its GCDs, and has not ended yet."""
-        return any(sending.is_awaited for sending in self._running)
 
     @property
     def fleet(self) -> Fleet:
@@ -137,8 +115,8 @@ class Dispatch(Jobs[SegmentTask]):
         ready = self._with_some_alone(ready)
         for_these = min(fleet.free, most) * len(ready) / (len(ready) + to_come)
         if for_these > len(ready) and any(task.is_flexible for task in ready):
-            # Only their own kind counts: early members must not make trials take longer.
-            enough = 0.0 if to_come else SURELY_BEFORE * self.longest(ready[0].spec.kind)
+            ends = (one.resident.remaining(now) for one in self._running)
+            enough = 0.0 if to_come else SURELY_BEFORE * max(ends, default=0.0)
             ready = widened(ready, int(for_these), self._context.shapes, enough)
         placed, rest = place(ready, fleet, now, most, may_join=may_join)
         for placement in placed:
@@ -149,71 +127,26 @@ class Dispatch(Jobs[SegmentTask]):
             for task in bundle.members
         ]
 
-    def stop(self, tasks: Collection[SegmentTask]) -> None:
-        """Stop running segments at a checkpoint.
-
-        :meth:`wait` returns them as interrupted, which does not count as a failure.
-        """
-        attempts = {task.spec.attempt for task in tasks}
-        for sending in self._running:
-            found = {task.spec.attempt for task in sending.task.members}
-            if found & attempts and not sending.is_released:
-                self.release(sending)
-
-    def reshape(self, kind: Kind) -> None:
+    def reshape(self) -> None:
         """Stop segments at a checkpoint that would run much faster on idle GCDs as well.
 
         :meth:`wait` returns them as interrupted. Call it only if nothing is ready that could use
-        these GCDs. Trials may also take over the GCDs of early members, which then stop first.
-
-        Parameters
-        ----------
-        kind
-            Kind of segments to reshard, trials or members.
+        these GCDs.
         """
         now, fleet = self._clock.monotonic(), self.fleet
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
             return
         self._looked = now
-        if self.is_stopping:
+        if any(sending.is_awaited for sending in self._running):
             return  # GCDs promised earlier are still to be given
-        at_work = {
-            resident: sending for resident, sending in self._of(kind) if sending.task.is_flexible
-        }
+        at_work = {one.resident: one for one in self._running if one.task.is_flexible}
 
         def times(resident: Resident) -> list[tuple[int, float]]:
             return [(t.width, t.seconds) for t in self._context.shapes(at_work[resident].task)]
 
-        chosen = to_place_anew(at_work, times, fleet, now)
-        for resident in chosen:
+        for resident in to_place_anew(at_work, times, fleet, now):
             _logger.info("%s is to go on over more GCDs", at_work[resident].task)
             self.release(at_work[resident])
-        if not chosen and kind == "trial" and self._number["member"]:
-            members = dict(self._of("member"))
-            over_theirs = to_place_anew(at_work, times, fleet, now, members)
-            self._clear({node for nodes in over_theirs.values() for node in nodes})
-
-    def make_way(self, ready: Sequence[SegmentTask]) -> None:
-        """Stop members at a checkpoint to free GCDs that one of the ready trials waits for.
-
-        Members on other GCDs continue.
-        """
-        if self.is_stopping or not self._number["member"]:
-            return
-        members, fleet, now = dict(self._of("member")), self.fleet, self._clock.monotonic()
-        for width in sorted({task.width for task in ready}):
-            if stopped := to_make_way(width, fleet, now, members):
-                for resident in stopped:
-                    self.release(members[resident])
-                return
-
-    def _of(self, kind: Kind) -> Iterator[tuple[Resident, Sending[SegmentTask]]]:
-        return ((one.resident, one) for one in self._running if one.task.spec.kind == kind)
-
-    def _clear(self, nodes: Collection[str]) -> None:
-        for resident, sending in self._of("member"):
-            if any(spot.node in nodes for spot in resident.spots):
-                self.release(sending)
 
     def send(self, placement: Placement[SegmentTask]) -> Sending[SegmentTask]:
         """Send a segment to GCDs on which the fleet already has it."""
@@ -221,7 +154,7 @@ class Dispatch(Jobs[SegmentTask]):
         task, width = sending.task, len(placement.resident.spots)
         if sending.is_gang or task.spec.kind == "member":
             _logger.info("%s gets a width of %d", task, width)
-        self._number[task.spec.kind] += len(task.members)
+        self.segments += len(task.members)
         self._alone += sending.keeps_gcd
         return sending
 
@@ -238,7 +171,7 @@ class Dispatch(Jobs[SegmentTask]):
             self._clock.next(SimpleQueue(), pause)  # takes no results that might not be recorded
         finished = self.finished(0.0 if at_once else SECONDS_BETWEEN_CHECKS)
         for sending in finished:
-            self._number[sending.task.spec.kind] -= len(sending.task.members)
+            self.segments -= len(sending.task.members)
             self._alone -= sending.keeps_gcd
             if sending.is_awaited:
                 self._looked = -math.inf  # the segment that it made way for comes next
@@ -265,7 +198,7 @@ class Dispatch(Jobs[SegmentTask]):
         if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
             return ready
         site = self._context.site
-        most = min(_MOST_ALONE, max(1, site.nodes * len(site.node.gcds) // _ONE_ALONE_OF))
+        most = min(16, max(1, site.gcds // _ONE_ALONE_OF))
         candidates = (
             position
             for position, task in enumerate(ready)
@@ -285,7 +218,8 @@ class Dispatch(Jobs[SegmentTask]):
             return
         self._parted = now
         at_work = {one.resident: one for one in self._running if not one.is_released}
-        for resident in to_part(at_work, now)[:_MOST_PARTED]:
+        # More than some thousand at a time would keep the driver from its results.
+        for resident in to_part(at_work, now)[:4096]:
             self.release(at_work[resident], is_awaited=False)
 
 

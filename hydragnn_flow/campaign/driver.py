@@ -58,7 +58,7 @@ def drive(
         with _started(site, directory) as pool:
             store = _prepare(config, site, directory, view, pool)
             if config.start_from is not None:
-                bring_weights(config, directory, store)
+                bring_weights(config.start_from, config.network_with({}), directory, store)
             files = CostFiles(site, directory.path)
             context = Context(config, site, directory, store, token, view, cost_files=files)
             members = run_phases(context, lambda: _with_store(pool(), directory))
@@ -125,12 +125,6 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
         if directory.is_extended(config):
             aside = directory.set_ensemble_aside()
             tell(_logger, "more trials are asked for; the ensemble of fewer is now %s", aside)
-        elif directory.is_for_another_ensemble(config):
-            aside = directory.set_ensemble_aside()
-            told = (
-                "another ensemble is asked for; its members begin anew, those of before are now %s"
-            )
-            tell(_logger, told, aside)
         directory.record_start(config)
         try:
             with answering(directory.path):

@@ -7,9 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.ensemble.selection import candidate_of, most_of_a_type
-from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
@@ -24,14 +23,12 @@ class KeptCheckpoints:
 
     Parameters
     ----------
-    directory
-        Run directory of the campaign.
-    config
-        Configuration of the run.
+    context
+        Context of the campaign.
     """
 
-    def __init__(self, directory: RunDirectory, config: RunConfig) -> None:
-        self._directory = directory
+    def __init__(self, context: Context) -> None:
+        self._directory, config = context.directory, context.config
         self._architecture = config.network.get("Architecture", {})
         self._has_members = config.ensemble is not None
         self._deletes = config.search.keep_checkpoints == "best" or not self._has_members

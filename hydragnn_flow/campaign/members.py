@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,13 +14,7 @@ from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.failures import takes_more
 from hydragnn_flow.campaign.ledger import is_judged
-from hydragnn_flow.campaign.member_task import (
-    BEGUN,
-    checkpoint_of_trial,
-    member_task,
-    record_begun,
-)
-from hydragnn_flow.campaign.on_site.selecting import numbered, write_selection
+from hydragnn_flow.campaign.selecting import write_selection
 from hydragnn_flow.campaign.task import SegmentTask, log_retry
 from hydragnn_flow.config.network import write_network
 from hydragnn_flow.ensemble import Member, member_folder
@@ -49,6 +42,9 @@ from hydragnn_flow.training.checkpoints.checkpoint_parts import (
 # Statuses that may be caused by the member itself; a reserve trial then replaces it.
 _GIVEN_UP = ("error", "killed")
 _LOOK = partial(load_checkpoint, lazily=True)
+BEGUN = "begun"
+"""File in a member's folder whose time of change is that of the member's last start, for
+`hydragnn-flow status`."""
 _logger = logging.getLogger(__name__)
 
 
@@ -78,9 +74,9 @@ class MemberPhase:
         self, context: Context, selection: Selection, records: Sequence[TrialRecord]
     ) -> None:
         self.context, self.size = context, len(selection.chosen)
-        self._gcds = context.site.nodes * len(context.site.node.gcds)
+        self._gcds = context.site.gcds
         self._selection = selection
-        self.line = numbered(context, selection)
+        self.line = dict(enumerate([*selection.chosen, *selection.reserve]))
         trials = {record.number: record for record in records}
         self.trials = {member: trials[choice.trial] for member, choice in self.line.items()}
         self._last: dict[int, SegmentResult] = {}
@@ -102,28 +98,15 @@ class MemberPhase:
             for k, result in self._last.items()
             if k in self.line and (k in given_up or self._has_ended(result))
         }
-        # Ignore early members that were not selected, or not yet.
+        # One that took another's place is not asked for where that has another chance.
         self._ended = {k: result for k, result in self._ended.items() if k in {*self._asked}}
         # Checkpoints of members that earlier drivers trained, as found on disk.
         self._kept: dict[int, Path] = {}
         self._miss_checkpoints(self._asked)
-        # Running early members that were not selected.
-        self._dropped: set[int] = set()
 
     def run(self, dispatch: Dispatch) -> list[Member]:
-        """Train until every member has ended; return the members.
-
-        Parameters
-        ----------
-        dispatch
-            Dispatch of the segments. Early members may be running; those that were not chosen are
-            stopped.
-        """
-        at_work = {task.spec.number: task for task in dispatch.tasks("member")}
-        self._dropped = at_work.keys() - {*self._asked}
-        dispatch.stop([at_work[k] for k in self._dropped])
-        self._drop_others()
-        ready = [self._task(k) for k in self._asked if k not in self._ended.keys() | at_work]
+        """Train until every member has ended; return the members."""
+        ready = [self._task(k) for k in self._asked if k not in self._ended]
         if self._failed:
             self._record_failed(self._failed)  # the last driver may have been killed before this
         self._show()
@@ -132,11 +115,10 @@ class MemberPhase:
             dispatch.request_workers(min(could_use, self._gcds - dispatch.running))
             ready = self._send(dispatch, ready)
             if not ready:
-                dispatch.reshape("member")
+                dispatch.reshape()
             for task, result in dispatch.wait():
                 ready += self._judge(task, result)
             self._show()
-        self._drop_others()
         trained = [k for k in self._asked if self._ended[k].status == "ok"]
         if not trained:
             self._check_usable()
@@ -159,11 +141,6 @@ class MemberPhase:
             asked.append(k)
             wanted += k in self._ended and self._ended[k].status != "ok"
         return asked
-
-    def _drop_others(self) -> None:
-        """Delete the folders of early members that were not selected."""
-        for k in {*range(len(self._selection.early))} - {*self._asked} - self._dropped:
-            shutil.rmtree(self._folder(k), ignore_errors=True)
 
     def _miss_checkpoints(self, members: Sequence[int]) -> None:
         """Train members again whose checkpoint was removed or is damaged."""
@@ -197,11 +174,38 @@ class MemberPhase:
         waiting = {task.spec.number for task in rest}
         for task in ready:
             if task.spec.number not in waiting:
-                record_begun(self.context, task)
+                self.context.ledger.write(partial(_record_begun, task.spec.folder))
         return rest
 
     def _task(self, member: int) -> SegmentTask:
-        return member_task(self.context, member, self.line[member], self.trials[member])
+        """Make the segment of a member, from its trial's weights or its own to its last epoch."""
+        choice, trial, config = self.line[member], self.trials[member], self.context.config
+        trained = max((one.to_epoch for one in self._of("trial", member)), default=0)
+        mine = max((result.to_epoch for result in self._of("member", member)), default=0)
+        # Further members of a trial share only its hyper-parameters.
+        from_scratch = config.members.start == "scratch" or choice.repeat > 0
+        start = 0 if from_scratch else trained
+        # Members from scratch keep the rate as long as their trial did: the error was a seventh
+        # larger if the rate fell from the first epoch on. A configured schedule starts with them.
+        scheduler = config.network_with(trial.parameters).Training.Scheduler
+        return self.context.task(
+            "member",
+            member,
+            trial,
+            rung=len(config.rungs),
+            until_epoch=config.member_epochs,
+            done_epochs=max(start, mine) if self._checkpoints(member) else start,
+            may_have_begun=True,
+            start_from=None if from_scratch else str(self._checkpoint_of_trial(trial.number)),
+            decay=(trained if scheduler is None else start, config.member_epochs),
+            repeat=choice.repeat,
+            width=None,
+        )
+
+    def _checkpoint_of_trial(self, trial: int) -> Path:
+        """Path of the checkpoint that the last segment of a trial left."""
+        last = [result for result in self.context.ledger.trials[trial] if is_judged(result)][-1]
+        return self.context.directory.trial(trial) / last.checkpoint
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
         """Segments of a member, or of its trial."""
@@ -215,9 +219,6 @@ class MemberPhase:
 
     def _judge(self, task: SegmentTask, result: SegmentResult) -> list[SegmentTask]:
         """Record the end of a member; return the tasks that have to run next."""
-        self._dropped.discard(task.spec.number)
-        if task.spec.number not in self._asked:
-            return []
         if not self._has_ended(result):
             if result.status == "out_of_memory":
                 return [self.context.sized(replace(task, is_urgent=True))]
@@ -242,9 +243,7 @@ class MemberPhase:
         else:
             what = "no other trial can take its place, so it stays what it was until then"
         tell(_logger, "member %d has failed (%s); %s", member, _reason(result), what)
-        more = [k for k in asked[before:] if k not in self._dropped]
-        self._miss_checkpoints(more)  # an early member may have been dropped
-        return more
+        return asked[before:]
 
     def _check_own_fault(self, result: SegmentResult) -> None:
         """Stop if a member that is given up is not to blame.
@@ -316,7 +315,7 @@ class MemberPhase:
         mine = self._checkpoints(member)
         if not any(map(is_judged, self._of("member", member))):
             # It failed before its first validation, so its trial's weights are the best.
-            trial_file = checkpoint_of_trial(self.context, trial.number)
+            trial_file = self._checkpoint_of_trial(trial.number)
             copy_checkpoint(named_or_furthest(trial_file, _LOOK)[0], file)
         elif mine != [file]:
             last = [result for result in self._of("member", member) if result.checkpoint][-1]
@@ -346,6 +345,11 @@ class MemberPhase:
 
     def _show(self) -> None:
         self.context.view.step("ensemble", len(self._ended), len(self._asked))
+
+
+def _record_begun(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / BEGUN).touch()
 
 
 def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Phases of a campaign on any machine; members start early where the search leaves GCDs idle."""
+"""Phases of a campaign on any machine: the search, then the ensemble of its best trials."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.on_site.selecting import select_trials
+from hydragnn_flow.campaign.selecting import select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
 from hydragnn_flow.errors import InputError
@@ -33,10 +32,10 @@ def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
     """
     trials = TrialPhase(context)
     dispatch = Dispatch(context, start())
+    records = trials.run(dispatch)
     if context.config.ensemble is None:
-        _check_any(trials.run(dispatch))
+        _check_any(records)
         return []
-    records = trials.run(dispatch, EarlyMembers(context))
     selection = select_trials(context, records)
     return MemberPhase(context, selection, records).run(dispatch)
 

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.failures import is_final, times_too_large
 from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
 from hydragnn_flow.campaign.objectives import (
@@ -27,16 +26,11 @@ from hydragnn_flow.search import Search, TrialRecord
 from hydragnn_flow.search.rules import Verdict
 from hydragnn_flow.segment import SegmentResult
 
-# Number of impossible networks, with no result of any other, after which the space is to blame.
-_MOST_IMPOSSIBLE = 20
 # Most GCDs that get work in one round. Requesting a trial takes a millisecond or more, and the
 # first of thousands must not wait for the last.
 _MOST_AT_ONCE = 512
 # Number of segments to prepare per free GCD, while the first of them wait for several GCDs.
 _CANDIDATES = 4
-# Number of segments to prepare per running GCD that others may join, and its maximum: with only a
-# few, those that fit nowhere would keep out others that fit.
-_LOOKED_AT, _MOST_LOOKED_AT = 1 / 8, 64
 _logger = logging.getLogger(__name__)
 
 
@@ -69,7 +63,7 @@ class TrialPhase:
         )
         self._ready: list[SegmentTask] = []
         site = context.site
-        self._gcds = site.nodes * len(site.node.gcds)
+        self._gcds = site.gcds
         # Co-located segments slow each other down, so timed ones stay alone.
         self._times_steps = config.search.times_steps
         self._has_room = self._is_used_up = False
@@ -79,30 +73,21 @@ class TrialPhase:
         self._succeeded = any(
             result.status == "ok" for results in self._results.values() for result in results
         )
-        self._kept = KeptCheckpoints(context.directory, config)
+        self._kept = KeptCheckpoints(context)
         self._kept.restore(self.search.records, self._results)
         self._check_records()
         self._take_up()
 
-    def run(self, dispatch: Dispatch, early: EarlyMembers | None = None) -> list[TrialRecord]:
-        """Search until every trial has ended; return the trials.
-
-        Parameters
-        ----------
-        dispatch
-            Dispatch that sends the segments.
-        early
-            Starter of members on idle GCDs, if they may start early. Some may be running when this
-            returns.
-        """
+    def run(self, dispatch: Dispatch) -> list[TrialRecord]:
+        """Search until every trial has ended; return the trials."""
         with self.search as search, collection_of_new() as collect:
             while self._fill(dispatch):
                 collect()
-                self._use_idle(dispatch, early)
+                if not self._has_room and not (self._ready and self._to_come):
+                    dispatch.reshape()
                 self._show()
                 for task, result in dispatch.wait(at_once=self._has_room):
-                    if task.spec.kind == "trial":
-                        self._judge(task, result)
+                    self._judge(task, result)
             waiting = search.end_waiting()
             self.context.ledger.write(search.commit)
             for number in waiting:
@@ -141,22 +126,7 @@ class TrialPhase:
         dispatch.request_workers(min(more, self._gcds - dispatch.running))
         # On thousands of GCDs the rest follows in the next round: results are recorded in between.
         self._has_room = self._fill_some(dispatch)
-        return bool(dispatch.number("trial") or self._ready)
-
-    def _use_idle(self, dispatch: Dispatch, early: EarlyMembers | None) -> None:
-        """Give idle GCDs to running trials, then to members; or take them back from members.
-
-        Near the end of the search, segments that wait need several neighbouring GCDs. Others do not
-        have to wait for them.
-        """
-        if self._has_room:
-            return
-        if not self._ready or not self._to_come:
-            dispatch.reshape("trial")
-        if early is not None and self._ready:
-            dispatch.make_way(self._ready)
-        elif early is not None:
-            early.begin(dispatch, self.search)
+        return bool(dispatch.segments or self._ready)
 
     def _fill_some(self, dispatch: Dispatch) -> bool:
         """Send segments until no GCD takes another; return whether the round ended before that.
@@ -167,7 +137,7 @@ class TrialPhase:
         begun = 0
         self._ready = self._send(dispatch)
         while begun < _MOST_AT_ONCE:
-            if not self._gather(self._wanted(dispatch), dispatch.number("trial")):
+            if not self._gather(self._wanted(dispatch), dispatch.segments):
                 return False
             gathered = len(self._ready)
             self._ready = self._send(dispatch)
@@ -196,9 +166,10 @@ class TrialPhase:
         free = min(fleet.free, self._gcds - dispatch.running) * dispatch.trials_at_once
         if free > 0:
             return min(free, _CANDIDATES * free - len(self._ready), _MOST_AT_ONCE)
-        is_first = not dispatch.number("trial")
+        is_first = not dispatch.segments
         if fleet.may_share and not self._times_steps:
-            looked_at = min(max(1, int(_LOOKED_AT * dispatch.running)), _MOST_LOOKED_AT)
+            # With only a few, those that fit nowhere would keep out others that fit.
+            looked_at = min(max(1, dispatch.running // 8), 64)
             small = sum(task.width == 1 for task in self._ready)
             return min(looked_at - small, _CANDIDATES * looked_at - len(self._ready))
         return int(is_first and not self._ready)
@@ -218,10 +189,8 @@ class TrialPhase:
             return False
         trial = self.search.ask()
         self._queue(trial, rung=0)
-        if (
-            self._impossible >= _MOST_IMPOSSIBLE
-            and self.search.states.get("failed") == self.search.asked
-        ):
+        # After twenty impossible networks, and no other, the space is to blame.
+        if self._impossible >= 20 and self.search.states.get("failed") == self.search.asked:
             raise InputError(
                 f"search.space: none of the {self.search.asked} trials asked for has a possible "
                 f"network ({self.search.record(trial.number).reason}); correct the space and "
@@ -265,7 +234,6 @@ class TrialPhase:
         return self.context.task(
             "trial",
             trial.number,
-            self.context.directory.trial(trial.number),
             trial,
             rung=rung,
             until_epoch=epochs[rung],
@@ -363,8 +331,7 @@ class TrialPhase:
             self._take_up_trial(trial)
 
     def _take_up_trial(self, trial: TrialRecord) -> None:
-        history, rung = self._results[trial.number], 0
-        config = self.context.config
+        history, rung, config = self._results[trial.number], 0, self.context.config
         for position, result in enumerate(history, start=1):
             if result.status == "ok" and result.best_val_error is not None:
                 if self._report(trial.number, result.rung, history[:position]) != "goes_on":

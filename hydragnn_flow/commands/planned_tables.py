@@ -158,8 +158,7 @@ def conclusions(
     if not is_calibrated:
         yield (
             f"no segment was ever measured on {site.name}: rates are guessed, and times may be off "
-            f"by more than the percentiles say; run `hydragnn-flow site check {site.name} "
-            f"--calibrate` there first"
+            f"by more than the percentiles say; give it a small run there first"
         )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -15,7 +15,6 @@ from hydragnn_flow.commands.console import show as show_table
 from hydragnn_flow.log import driver_log
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign.estimates.calibration import Calibrated
     from hydragnn_flow.execution import Site
 
 app = typer.Typer(help="Show a site, or test it.", no_args_is_help=True)
@@ -101,13 +100,6 @@ def check(
         Path | None,
         typer.Option("--store", help="A GraphStore that every GCD is to read."),
     ] = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option(
-            "--calibrate",
-            help="Train networks on a GCD for a minute; plans and campaigns then know its speed.",
-        ),
-    ] = False,
     **options: Any,
 ) -> None:
     """Start one block of a site and say, GCD by GCD, what a trial would find there.
@@ -130,20 +122,14 @@ def check(
             driver_log(directory, say),
             console.status("starting") as status,
         ):
-            reports, exchanges, calibration = check_site(
-                *(loaded, directory / "parsl", store, status.update), calibrates=calibrate
-            )
-        found = faults(loaded, reports, exchanges, calibration)
+            reports, exchanges = check_site(loaded, directory / "parsl", store, status.update)
+        found = faults(loaded, reports, exchanges)
         show_table(_rows(reports))
         for one in exchanges:
             if "fault" not in one:
                 say(f"{one['between']} exchange {one['gb_per_s']:.2f} GB/s")
         if answered := [report for report in reports if "fault" not in report]:
             say(_energy_sentence(answered))
-        if networks := [one for one in calibration.get("networks", []) if "taken" in one]:
-            from hydragnn_flow.campaign.estimates.calibration import learn
-
-            show_table(_calibrated(learn(loaded, networks)), "A training step [s]")
         for fault in found:
             say(fault)
         if found:
@@ -200,18 +186,6 @@ def _energy_sentence(reports: list[dict[str, Any]]) -> str:
         found = sorted({report[key] or "nothing" for report in reports})
         words.append(f"of {name} {' or '.join(found)}")
     return f"what counts energy: {', '.join(words)}"
-
-
-def _calibrated(networks: Sequence[Calibrated]) -> list[dict[str, str]]:
-    return [
-        {
-            "network": f"{one.kind}, {one.hidden} features",
-            "predicted before": f"{one.before:.3g}",
-            "measured": f"{one.measured:.3g}",
-            "predicted after": f"{one.after:.3g}",
-        }
-        for one in networks
-    ]
 
 
 def _ranges(cores: list[int]) -> str:

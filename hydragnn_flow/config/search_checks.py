@@ -117,8 +117,9 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
     Raises
     ------
     ValueError
-        If a parameter must not vary, or makes an impossible network.
+        If a parameter must not vary, is read by no network, or makes an impossible one.
     """
+    read = {name for name in space if name.partition(".")[0] == RESOURCES}
     for name, parameter in space.items():
         if name.partition(".")[0] == RESOURCES:
             _check_resource(name, parameter)
@@ -127,11 +128,14 @@ def check_space(space: Space, network_with: NetworkWith) -> None:
         held = {other: values[0] for other, values in needed(space, name).items()}
         for value in parameter.examples():
             try:
-                _try(space, {**held, name: value}, network_with)
+                read |= _try(space, {**held, name: value}, network_with)
             except InputError as error:
                 raise ValueError(f"search.space.{name}: {error}") from None
     for one, other in combinations([name for name in space if name != GCDS], 2):
-        _try_pair(space, one, other, network_with)
+        read |= _try_pair(space, one, other, network_with)
+    for name in space:
+        if name not in read:
+            raise ValueError(f"search.space.{name}: changes nothing here; remove it")
 
 
 def _check_may_vary(name: str) -> None:
@@ -176,32 +180,39 @@ def _check_widths(space: Space, gcds: int | str, network_with: NetworkWith) -> N
                 raise ValueError(f"network: {sharding.wrong_width(width)}")
 
 
-def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> None:
-    """Try the examples of two parameters together."""
+def _try_pair(space: Space, one: str, other: str, network_with: NetworkWith) -> set[str]:
+    """Try the examples of two parameters together; return the parameters that were read."""
     conditions = both(needed(space, one), needed(space, other))
     if not all(conditions.values()):
-        return  # never in one trial
+        return set()  # never in one trial
+    read: set[str] = set()
     held = {name: values[0] for name, values in conditions.items()}
     for first, second in product(space[one].examples(), space[other].examples()):
         if first not in conditions.get(one, (first,)):
             continue
         try:
-            _try(space, {**held, one: first, other: second}, network_with)
+            read |= _try(space, {**held, one: first, other: second}, network_with)
         except InputError as error:
             raise ValueError(
                 f"search.space: {one} = {first!r} does not go with {other} = {second!r}: {error}"
             ) from None
+    return read
 
 
-def _try(space: Space, values: Mapping[str, Scalar], network_with: NetworkWith) -> None:
-    """Make the network with these values, adding those of other parameters if it needs them."""
+def _try(space: Space, values: Mapping[str, Scalar], network_with: NetworkWith) -> set[str]:
+    """Make the network with these values, adding those of other parameters if it needs them.
+
+    Returns the paths whose values the network reads.
+    """
     try:
-        network_with(values)
+        network = network_with(values)
     except InputError as error:
         try:
-            network_with(completed(space, values))
+            network = network_with(completed(space, values))
         except InputError:
             raise error from None
+    unread = tuple(network.unread_keys())
+    return {path for path in values if not path.startswith(unread)}
 
 
 def completed(space: Space, values: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,15 +68,6 @@ class Choice:
     reason: str
 
 
-class Early(NamedTuple):
-    """Member that was chosen before the search ended; its index in a list is its number."""
-
-    trial: int
-    repeat: int
-    epochs: int
-    """Epochs for which its trial had been trained."""
-
-
 @dataclass(frozen=True)
 class Selection:
     """Members to be trained, and reserve trials that replace failed ones."""
@@ -85,8 +76,6 @@ class Selection:
     """Members in order; the first is of the best single trial."""
     reserve: list[Choice]
     """Other trials in the order in which they replace failed members."""
-    early: list[Early] = field(default_factory=list)
-    """Members that were chosen early, also those not confirmed in the end."""
 
 
 @dataclass(frozen=True)

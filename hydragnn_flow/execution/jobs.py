@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -40,6 +42,8 @@ from hydragnn_flow.segment import AGREED, Call, JobSpec, Kind, SegmentResult
 SECONDS_BETWEEN_CHECKS = 0.5
 # Time for the other ranks of a gang to end after the first, before they are killed [s].
 SECONDS_TO_FOLLOW = 60.0
+# Time for a network file system to show a file written on a node [s].
+SECONDS_TO_SEE = 90.0
 _ANY = Estimate(0.0, 0.0, uncorrected_seconds=0.0, busy=1.0)
 _logger = logging.getLogger(__name__)
 
@@ -309,7 +313,7 @@ def run_all(
     CampaignStopped
         If a job repeatedly fails.
     """
-    ready, gcds = deque(tasks), jobs.site.nodes * len(jobs.site.node.gcds)
+    ready, gcds = deque(tasks), jobs.site.gcds
     while ready or jobs.running:
         with _no_workers():
             jobs.request_workers(sum(task.width for task in islice(ready, gcds)))
@@ -388,6 +392,30 @@ def run_calls(
     for task, end in run_all(jobs, (Task(spec=spec) for spec in specs), work, waits):
         if end.status == "ok":
             yield task.spec.number
+
+
+def wait_until_seen(unseen: Callable[[], Sequence[Path]], remedy: str) -> None:
+    """Wait for files that nodes wrote: a network file system shows an earlier state for a while.
+
+    Parameters
+    ----------
+    unseen
+        Function that returns those files that are not there yet.
+    remedy
+        Advice to the user if one does not come.
+
+    Raises
+    ------
+    CampaignStopped
+        If one does not come.
+    """
+    give_up = time.monotonic() + SECONDS_TO_SEE
+    while missing := unseen():
+        if time.monotonic() > give_up:
+            raise CampaignStopped(
+                f"{min(missing)}: a node has written it, and it is not there; {remedy}"
+            )
+        time.sleep(1.0)
 
 
 def _has_worked(result: SegmentResult) -> bool:

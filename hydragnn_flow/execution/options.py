@@ -142,7 +142,7 @@ class Options(Section):
     def resolved(
         self, site: str, *, needs: Iterable[str] = (), refuses: Iterable[str] = (), **defaults: Any
     ) -> Options:
-        """Fill in a site's defaults and check the result.
+        """Fill in a site's defaults.
 
         Parameters
         ----------
@@ -158,8 +158,7 @@ class Options(Section):
         Raises
         ------
         InputError
-            If an option is missing or has no meaning here, or the nodes are not a multiple of the
-            blocks.
+            If an option is missing or has no meaning here.
         """
         for name in refuses:
             if getattr(self, name) is not None:
@@ -170,12 +169,6 @@ class Options(Section):
             if getattr(filled, name) is None:
                 flag = f"--{name}, or " if name in _FLAGS else ""
                 raise InputError(f"site {site}: needs `{name}`; give {flag}{name} in a site.yaml")
-        nodes, blocks = filled.nodes or 1, filled.blocks or 1
-        if nodes % blocks:
-            raise InputError(
-                f"site {site}: `nodes` {nodes} is not a multiple of `blocks` {blocks}; give "
-                f"{nodes - nodes % blocks or blocks} nodes or other blocks"
-            )
         return filled
 
 

@@ -28,8 +28,6 @@ from hydragnn_flow.placement import Gcd
 Scheduler = Literal["slurm", "pbs"]
 LABEL = "gcd"
 """Name of a site's Parsl executor, which has one worker per GCD."""
-# Possible numbers of hardware threads per core: a group may name that many times `cores_per_gcd`.
-_THREADS_OF_A_CORE = (1, 2, 4)
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,11 @@ class Site:
 
     walltime: float = math.inf
     """Longest time of each batch job [s]."""
+
+    @property
+    def gcds(self) -> int:
+        """Number of GCDs at a time, in all blocks."""
+        return self.nodes * len(self.node.gcds)
 
     @property
     def gcds_of_a_block(self) -> int:
@@ -258,29 +261,31 @@ def check_site(site: Site, source: object, gcd_key: str = "node.gcd") -> None:
     InputError
         With the first contradiction; the message names file, key and remedy.
     """
-    for said in (*_of_blocks(site), *_of_gcds(site.node, gcd_key), *_of_cores(site.node)):
+    for said in _contradictions(site, gcd_key):
         raise InputError(f"{source}: {said}")
 
 
-def _of_blocks(site: Site) -> Iterator[str]:
-    for name in ("nodes", "blocks"):
-        if (count := getattr(site, name)) < 1:
+def _contradictions(site: Site, key: str) -> Iterator[str]:
+    node, gcd, gcds = site.node, site.node.gcd, len(site.node.gcds)
+    counts = {
+        "nodes": site.nodes,
+        "blocks": site.blocks,
+        f"{key}.most_segments": gcd.most_segments,
+        "node.cores_per_gcd": node.cores_per_gcd,
+    }
+    for name, count in counts.items():
+        if count < 1:
             yield f"{name}: must be at least 1, got {count}; correct it"
-            return
-    if site.nodes % site.blocks:
+    if rest := site.nodes % site.blocks:
         yield (
             f"nodes: {site.nodes} is not a multiple of the {site.blocks} blocks; give "
-            f"{site.nodes - site.nodes % site.blocks or site.blocks} nodes or other blocks"
+            f"{site.nodes - rest or site.blocks} nodes or other blocks"
         )
-
-
-def _of_gcds(node: Node, key: str) -> Iterator[str]:
-    if not node.gcds:
+    if not gcds:
         yield "node.gcds: the node has no GCD; name at least one"
-    name, times = Counter(node.gcds).most_common(1)[0] if node.gcds else ("", 1)
+    name, times = Counter(node.gcds).most_common(1)[0]
     if times > 1:
         yield f"node.gcds: {name!r} is there {times} times; give each GCD a name of its own"
-    gcd = node.gcd
     for fact in ("memory_gib", "flops", "bandwidth", "launch_seconds"):
         if not 0 < (value := getattr(gcd, fact)) < math.inf:
             yield f"{key}.{fact}: must be above 0 and finite, got {value:g}; correct it"
@@ -290,20 +295,11 @@ def _of_gcds(node: Node, key: str) -> Iterator[str]:
             f"{gcd.process_gib:g} GiB that a process takes before it has a model; give more memory "
             "or fewer GCDs"
         )
-    if gcd.most_segments < 1:
-        yield f"{key}.most_segments: must be at least 1, got {gcd.most_segments}; correct it"
-
-
-def _of_cores(node: Node) -> Iterator[str]:
-    if node.cores_per_gcd < 1:
-        yield f"node.cores_per_gcd: must be at least 1, got {node.cores_per_gcd}; correct it"
-    have, gcds = node.cores_of_a_node, len(node.gcds)
-    if have is not None and (need := gcds * node.cores_per_gcd) > have:
+    have, need = node.cores_of_a_node, gcds * node.cores_per_gcd
+    if have is not None and need > have:
         yield (
             f"node.cores_per_gcd: {gcds} GCDs of {node.cores_per_gcd} cores need {need}, and a "
-            f"node has {have}; give at most {have // gcds} for each GCD"
-            if have >= gcds
-            else f"node.gcds: {gcds} GCDs need a core each, and a node has {have}; correct one"
+            f"node has {have}; give fewer"
         )
     if node.cores and len(node.cores) != gcds:
         yield f"node.cores: {len(node.cores)} groups for {gcds} GCDs; give one each"
@@ -313,9 +309,9 @@ def _of_cores(node: Node) -> Iterator[str]:
             groups.append((group, cores_in(group)))
         except ValueError as error:
             yield f"node.{error}; correct it"
-            return
     for group, cores in groups:
-        if len(cores) not in [node.cores_per_gcd * threads for threads in _THREADS_OF_A_CORE]:
+        # A core may have one, two or four hardware threads, each of which may be named.
+        if len(cores) not in [node.cores_per_gcd * threads for threads in (1, 2, 4)]:
             yield (
                 f"node.cores: {group!r} names {len(cores)} for a cores_per_gcd of "
                 f"{node.cores_per_gcd}; make them agree"

@@ -21,7 +21,6 @@ from hydragnn_flow.placement.power import Power, measured_power
 from hydragnn_flow.placement.room import Room, room_of
 from hydragnn_flow.placement.shapes import (
     SURELY_BEFORE,
-    to_make_way,
     to_part,
     to_place_anew,
     useful_widths,
@@ -51,7 +50,6 @@ __all__ = [
     "measured_power",
     "place",
     "room_of",
-    "to_make_way",
     "to_part",
     "to_place_anew",
     "too_large",

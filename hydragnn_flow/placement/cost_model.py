@@ -198,17 +198,6 @@ class Experience:
             earlier.rest_watts if self.rest_watts is None else self.rest_watts,
         )
 
-    def without(self, earlier: Experience) -> Experience:
-        """Return the observations that ``earlier`` does not contain."""
-        return Experience(
-            _less(self.segments, earlier.segments),
-            _less(self.memory, earlier.memory),
-            [one for one in self.repeats if one not in earlier.repeats],
-            self.process_gib,
-            _less(self.packs, earlier.packs),
-            self.rest_watts,
-        )
-
 
 @dataclass(frozen=True)
 class _Fits:
@@ -478,13 +467,6 @@ def _joined(earlier: dict[str, list[T]], later: dict[str, list[T]]) -> dict[str,
     seen = {kind: deque(several, WINDOW) for kind, several in later.items()}
     _put_before(seen, earlier)
     return {kind: list(several) for kind, several in seen.items()}
-
-
-def _less(seen: dict[str, list[T]], earlier: dict[str, list[T]]) -> dict[str, list[T]]:
-    return {
-        kind: [one for one in several if one not in earlier.get(kind, ())]
-        for kind, several in seen.items()
-    }
 
 
 def _net_bytes(work: Work) -> float:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import islice
 
 from hydragnn_flow.placement.fleet import Fleet, Node, Resident, Spot, lasts
 from hydragnn_flow.placement.placer import Segment
@@ -102,8 +102,7 @@ def to_place_anew(
     times: Callable[[Resident], Times],
     fleet: Fleet,
     now: float,
-    yielding: Container[Resident] = (),
-) -> dict[Resident, list[str]]:
+) -> list[Resident]:
     """Choose running segments that stop at a checkpoint and continue on more GCDs.
 
     Applies when GCDs are idle and nothing is ready. The segment that would end last comes first;
@@ -120,16 +119,9 @@ def to_place_anew(
         GCDs of the campaign.
     now
         Current time [s], by the campaign's clock.
-    yielding
-        Other running segments, whose GCDs count as idle.
-
-    Returns
-    -------
-    dict
-        Segments to stop, each with the nodes promised to it.
     """
-    idle = _Idle(fleet, now, yielding)
-    chosen: dict[Resident, list[str]] = {}
+    idle = _Idle(fleet, now)
+    chosen: list[Resident] = []
     last = 0.0
     # A segment that has just started already got all the GCDs there were for it.
     settled = [one for one in at_work if now - one.since >= LEAST_SAVED]
@@ -142,8 +134,8 @@ def to_place_anew(
             new = remaining * seconds / whole
             if remaining - new < max(LEAST_SAVED, LEAST_SAVED_FRACTION * remaining):
                 continue
-            if nodes := idle.take(width, resident):
-                chosen[resident] = nodes
+            if idle.take(width, resident):
+                chosen.append(resident)
                 remaining = new
                 break
         last = max(last, remaining)
@@ -167,78 +159,22 @@ def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
     return chosen
 
 
-def to_make_way(
-    width: int, fleet: Fleet, now: float, yielding: Container[Resident]
-) -> list[Resident]:
-    """Choose segments to stop at a checkpoint so that another gets GCDs.
-
-    Parameters
-    ----------
-    width
-        Number of GCDs that it needs.
-    fleet
-        GCDs of the campaign.
-    now
-        Current time [s], by the campaign's clock.
-    yielding
-        Running segments that may be stopped.
-
-    Returns
-    -------
-    list of Resident
-        As few as possible; empty if stopping all does not free enough. Nodes with enough idle GCDs
-        are skipped: they are reserved for another segment, or this one would have started there.
-    """
-    nodes = [node for node in fleet.nodes if lasts(node.host, math.inf, now)]
-    if width <= fleet.size:
-        choices = [_stopped(node, width - node.free, yielding) for node in nodes]
-        return min(filter(None, choices), key=len, default=[])
-    number = -(-width // fleet.size)
-    blocks: defaultdict[str, list[list[Resident]]] = defaultdict(list)
-    for node in nodes:
-        stopped = _stopped(node, fleet.size - node.free, yielding)
-        if stopped or node.free == fleet.size:
-            blocks[node.host.block].append(stopped)
-    choices = [
-        [*dict.fromkeys(chain.from_iterable(sorted(block, key=len)[:number]))]
-        for block in blocks.values()
-        if len(block) >= number
-    ]
-    return min(filter(None, choices), key=len, default=[])
-
-
-def _stopped(node: Node, gcds: int, yielding: Container[Resident]) -> list[Resident]:
-    """Segments to stop on a node to free ``gcds`` GCDs; empty if that is impossible."""
-    found: list[Resident] = []
-    for gcd in node.gcds:
-        if gcds <= 0:
-            break
-        if gcd.residents and all(one in yielding for one in gcd.residents):
-            found += gcd.residents
-            gcds -= 1
-    return [*dict.fromkeys(found)] if gcds <= 0 else []
-
-
 class _Idle:
-    """GCDs that are idle or have only yielding segments, by node; some of them are promised."""
+    """Idle GCDs by node; some of them are promised."""
 
-    def __init__(self, fleet: Fleet, now: float, yielding: Container[Resident]) -> None:
+    def __init__(self, fleet: Fleet, now: float) -> None:
         self._size, self.gcds = fleet.size, 0
         self._nodes: dict[str, Node] = {}
         self._by_free: list[dict[str, None]] = [{} for _ in range(fleet.size + 1)]
         self._whole: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._free: dict[str, int] = {}
         for node in fleet.nodes:
-            if not lasts(node.host, math.inf, now):
-                continue
-            self._nodes[node.host.name] = node
-            all_yield = (
-                all(one in yielding for one in gcd.residents) for gcd in node.gcds if gcd.residents
-            )
-            self._set(node.host.name, node.free + sum(all_yield))
+            if lasts(node.host, math.inf, now):
+                self._nodes[node.host.name] = node
+                self._set(node.host.name, node.free)
 
-    def take(self, width: int, resident: Resident) -> list[str]:
-        """Promise GCDs to a segment, its own included; return their nodes, or an empty list."""
+    def take(self, width: int, resident: Resident) -> bool:
+        """Promise GCDs to a segment, its own included; return whether there are enough."""
         own = [
             spot.node
             for spot in resident.spots
@@ -253,7 +189,7 @@ class _Idle:
         if not taken:
             for name in own:
                 self._set(name, self._free[name] - 1)
-        return taken
+        return bool(taken)
 
     def _found(self, width: int) -> tuple[list[str], int]:
         """Find nodes with ``width`` GCDs in total, and the number on each."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -67,7 +66,6 @@ def _configuration(context: Context, number: int, parameters: dict[str, Any]) ->
         task = context.task(
             "trial",
             number,
-            Path(),
             TrialRecord(number, "running", parameters, None),
             rung=len(config.rungs) - 1,
             until_epoch=config.num_epoch,

@@ -142,7 +142,7 @@ class SimulatedWorkers:
         sending.began = now
         sending.from_epoch = max(spec.after_epoch, self._reached.get((spec.kind, spec.number), 0.0))
         sending.stretch = math.exp(self._conditions.noise * self._drawn.standard_normal())
-        spots = [Spot(node, rank.gcd or 0) for node, rank in sending.ranks]
+        spots = [Spot(node, rank.gcd) for node, rank in sending.ranks]
         fits = all(
             self.gcds.memory(spot) + cost.memory_gib <= self._site.node.gcd.memory_gib
             for spot in spots
@@ -222,7 +222,7 @@ class SimulatedWorkers:
             )
 
     def _place(self, node: str, rank: Rank) -> Place:
-        return Place(node=node, gcds=[self._site.node.gcds[rank.gcd or 0]])
+        return Place(node=node, gcds=[self._site.node.gcds[rank.gcd]])
 
     def _outcome(self, sending: _Sending, status: Status, reason: str) -> TrainingOutcome:
         cost, now = sending.cost, self._clock.monotonic()

@@ -11,7 +11,6 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.early_members import EarlyMembers
 from hydragnn_flow.campaign.estimates.estimator import Estimator
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
@@ -163,7 +162,7 @@ def run(context: Context, machine: Machine) -> tuple[list[Any], FakePool]:
 
 def searched(phase: TrialPhase, workers: Workers) -> list[TrialRecord]:
     """The trials of a search on these workers."""
-    return phase.run(Dispatch(phase.context, workers), EarlyMembers(phase.context))
+    return phase.run(Dispatch(phase.context, workers))
 
 
 def trained(phase: MemberPhase, workers: Workers) -> list[Member]:

@@ -50,9 +50,8 @@ def test_a_damaged_store_stops_the_run_and_blames_no_trial(campaign):
     assert all(not member.reason for member in members)
 
 
-@pytest.mark.parametrize("lost", ["retry", "record"])
-def test_a_node_that_refuses_among_others_costs_no_trial_anything(campaign, lost):
-    context = campaign(failures={"lost": lost})
+def test_a_node_that_refuses_among_others_costs_no_trial_anything(campaign):
+    context = campaign()
     context.site = replace(SITE, nodes=4)
     sent = itertools.count()
 

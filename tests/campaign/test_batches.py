@@ -37,10 +37,7 @@ def on_slow_gcds(context, nodes=3):
 
 def member(context):
     trial = TrialRecord(0, "running", {}, None)
-    folder = context.directory.ensemble
-    return context.task(
-        "member", 0, folder, trial, rung=0, until_epoch=8, done_epochs=0, width=None
-    )
+    return context.task("member", 0, trial, rung=0, until_epoch=8, done_epochs=0, width=None)
 
 
 def test_members_have_a_batch_of_each_of_their_gcds(campaign):

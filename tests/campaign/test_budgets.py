@@ -3,7 +3,6 @@
 import copy
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from campaign_cases import CONFIG
@@ -12,9 +11,8 @@ from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.on_site.selecting import select_trials
-from hydragnn_flow.campaign.setup.judging import graphs_judged
-from hydragnn_flow.campaign.setup.stores import checked_store
+from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.campaign.setup.stores import checked_store, graphs_judged
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.data import DataConfig
 from hydragnn_flow.data.store.manifest import SplitSize
@@ -122,9 +120,7 @@ def test_judging_costs_no_more_than_training(store, search, judged):
 def estimated(context, batch_size, until, **changes):
     parameters = {"Architecture.mpnn_type": "SchNet", "Training.batch_size": batch_size}
     trial = TrialRecord(0, "running", parameters, None)
-    return context.task(
-        *("trial", 0, Path(), trial), rung=0, until_epoch=until, done_epochs=0, **changes
-    )
+    return context.task(*("trial", 0, trial), rung=0, until_epoch=until, done_epochs=0, **changes)
 
 
 def test_the_estimator_counts_the_steps_of_a_segment(tmp_path, store):
@@ -200,11 +196,3 @@ def test_what_does_not_suit_the_store_is_refused_and_a_part_is_named(store, capl
     )
     with pytest.raises(InputError, match=r"^small: data\.sampling chooses among the branches"):
         checked_store(config, store.path, view)
-
-
-def test_a_restart_finds_the_campaign_again(campaign):
-    """Its budget is a part of what the run directory belongs to."""
-    context = campaign(budget={"steps": 60})
-    context.directory.journal.touch()
-    with pytest.raises(ValueError, match=r"search\.budget.* differs"):
-        RunDirectory(context.directory.path).check(configured(budget={"steps": 61}))

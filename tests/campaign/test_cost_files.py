@@ -88,30 +88,12 @@ def test_campaigns_that_end_at_once_keep_what_both_have_seen():
 
 def test_a_campaign_that_holds_the_file_is_not_waited_for_without_end(caplog, monkeypatch):
     CostFiles(SITE).write(SEEN)
-    monkeypatch.setattr(cost_files, "_SECONDS_FOR_ANOTHER", 0.0)
+    monkeypatch.setattr(cost_files, "locked", lambda path, seconds: locked(path, 0.0))
     with locked(site_file().with_name(f".{site_file().name}.lock"), 0.0):
         CostFiles(SITE).write(seen_by("EGNN"))
     (sentence,) = told(caplog)
     assert "cannot be written (its lock is held)" in sentence
     assert list(CostFiles(SITE).read()) == [SEEN]
-
-
-def numbered(numbers):
-    several = [replace(TAKEN, step_seconds=1.0 + number) for number in numbers]
-    return Experience({"PNA": several}, {"PNA": [1.0 + n for n in numbers]}, [], 0.5)
-
-
-def test_what_was_read_at_first_does_not_count_as_new(tmp_path):
-    """What another process has measured since stays, and takes the place of that."""
-    CostFiles(SITE).write(numbered(range(16)))
-    mine = CostFiles(SITE, tmp_path)
-    (read,) = mine.read()
-    CostFiles(SITE).write(numbered(range(20, 36)))  # `site check --calibrate`, say
-    mine.write(read)
-    assert CostFiles(SITE).read() == [numbered(range(20, 36))]
-    mine.write(numbered(range(40, 42)).after(read))
-    expected = numbered(range(40, 42)).after(numbered(range(20, 36)))
-    assert CostFiles(SITE).read() == [expected]
 
 
 def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch):
@@ -123,14 +105,6 @@ def test_a_file_system_without_locks_keeps_what_was_seen(monkeypatch):
         CostFiles(SITE).write(seen_by(kind))
     (found,) = CostFiles(SITE).read()
     assert set(found.segments) == {"PNA", "EGNN"}
-
-
-@given(st.lists(st.integers(0, 40), unique=True), st.lists(st.integers(0, 40), unique=True))
-def test_what_another_has_seen_counts_once_and_before_mine(old, new):
-    mine, both = new[-16:], numbered(new).after(numbered(old))
-    expected = numbered([*(n for n in old if n not in mine), *mine][-16:])
-    assert both == expected
-    assert both.after(both) == both
 
 
 @pytest.mark.parametrize(

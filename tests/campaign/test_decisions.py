@@ -32,7 +32,7 @@ def test_the_life_of_a_trial_is_told(campaign, decisions):
             return badly(spec, "out_of_memory")
         return well(spec)
 
-    trials, _ = run(campaign(failures={"diverged": "record"}), machine)
+    trials, _ = run(campaign(), machine)
     assert said(decisions, "trial 1")[0] == (
         "trial 1 is sent again (1 of 3 failures, 0 of 10 losses): killed: disk full"
     )

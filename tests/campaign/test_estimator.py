@@ -51,9 +51,8 @@ def task(context, number, parameters, *, results=None, **changes):
     if results is not None:
         context.ledger.trials[number] = results
     trial = TrialRecord(number, "running", parameters, None)
-    folder = context.directory.trial(number)
     rung = {"rung": 0, "until_epoch": 2, "done_epochs": 0}
-    return context.task("trial", number, folder, trial, **{**rung, **changes})
+    return context.task("trial", number, trial, **{**rung, **changes})
 
 
 def ended(task, slower, together=1.0, **changes):

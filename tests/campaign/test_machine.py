@@ -141,34 +141,6 @@ def test_segments_that_end_within_a_moment_are_recorded_together(campaign, monke
     assert min(delays) > -1e-6 and max(delays) < SECONDS_BETWEEN_RECORDS + 1e-6
 
 
-class Uneven(Simulated):
-    """Every other segment takes four times as long."""
-
-    def __init__(self, nodes, most):
-        super().__init__(nodes, most)
-        self.spans: list[tuple[tuple[str, int | None], float, float]] = []
-
-    def run(self, ranks, node):
-        seconds = self._result(ranks[0]).seconds
-        self.spans.append(((node, ranks[0].gcd), self._now, self._now + seconds))
-        return super().run(ranks, node)
-
-    def _result(self, rank):
-        return replace(super()._result(rank), seconds=1000.0 * (1 + 3 * (rank.spec.number % 2)))
-
-
-def test_a_shared_gcd_is_refilled_as_soon_as_one_of_its_guests_has_ended(campaign):
-    context, machine = campaign(rungs="none"), Uneven(1, 2)
-    context.clock = machine
-    change_gcd(context, most_segments=2, launch_seconds=1.0)
-    searched(TrialPhase(context), machine)
-    assert any(
-        slow[1] < quick[2] <= following[1] < slow[2]
-        for slow, quick, following in itertools.permutations(machine.spans, 3)
-        if slow[0] == quick[0] == following[0]
-    )
-
-
 def no_time_passes(*_):
     raise AssertionError("the campaign waits by the clock of this machine")
 

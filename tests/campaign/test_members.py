@@ -26,7 +26,7 @@ from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.ensemble.summary import failed_members
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.placement import Host, Spot
+from hydragnn_flow.placement import Host
 from hydragnn_flow.search.records import best_first
 from hydragnn_flow.training.checkpoints import checkpoint
 from hydragnn_flow.training.checkpoints.checkpoint import (
@@ -201,18 +201,6 @@ def test_members_on_several_jobs_all_begin_at_once(campaign):
     for number in range(3):
         nodes = {node for rank, node in pools.placed if rank.spec.number == number}
         assert len({int(node[-1]) // 2 for node in nodes}) == 1, "ranks in several jobs"
-
-
-def test_a_member_that_is_repeated_begins_before_others(campaign, trials):
-    context = of_hours(campaign())
-    phase = member_phase(context, trials[:3])
-    first, second, again = (phase._task(k) for k in range(3))
-    pools = FakePool(well, nodes=1)
-    dispatch = Dispatch(context, pools)
-    dispatch.fleet.begin([Spot("node0", 1)], first.estimate, 1e9, 0.0, alone=True)
-    rest = phase._send(dispatch, [first, second, replace(again, is_urgent=True)])
-    assert [rank.spec.number for rank in pools.ranks] == [2]
-    assert sorted(task.spec.number for task in rest) == [0, 1]
 
 
 @pytest.mark.parametrize("saved", [False, True])

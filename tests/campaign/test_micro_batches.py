@@ -71,8 +71,7 @@ def of_little_memory(context):
     """With GCDs that a third of a step fills."""
     change_gcd(context, process_gib=0.0)
     trial = TrialRecord(0, "running", {}, None)
-    folder = context.directory.trial(0)
-    task = context.task("trial", 0, folder, trial, rung=0, until_epoch=2, done_epochs=0)
+    task = context.task("trial", 0, trial, rung=0, until_epoch=2, done_epochs=0)
     change_gcd(context, memory_gib=task.estimate.memory_gib / 3)
     return context
 
@@ -103,9 +102,8 @@ def test_parts_are_half_of_those_that_did_not_fit(campaign):
     """Whatever the model has learned meanwhile, and on however many GCDs."""
     context = campaign(**LARGE_STEPS)
     network = context.config.network_with({})
-    folder = context.directory.trial(0)
     trial = TrialRecord(0, "running", {}, None)
-    task = context.task("trial", 0, folder, trial, rung=0, until_epoch=2, done_epochs=0)
+    task = context.task("trial", 0, trial, rung=0, until_epoch=2, done_epochs=0)
     failed = replace(badly(task.spec, "out_of_memory"), accumulation_steps=2)
     gang = replace(failed, gcds=["0", "1"])
     for results, parts in (

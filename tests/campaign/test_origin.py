@@ -72,18 +72,17 @@ def written(folder, start, network=NETWORK, **space):
 
 
 @pytest.mark.parametrize(
-    ("path", "member", "file"),
+    ("path", "file"),
     [
-        (".", None, "ensemble/members/1"),
-        (".", 0, "ensemble/members/0"),
-        ("ensemble", None, "ensemble/members/1"),
-        ("ensemble/members/0", None, "ensemble/members/0"),
-        ("trials/3", None, "trials/3"),
-        ("trials/3/checkpoint-ab.pt", None, "trials/3/checkpoint-ab.pt"),
+        (".", "ensemble/members/1"),
+        ("ensemble", "ensemble/members/1"),
+        ("ensemble/members/0", "ensemble/members/0"),
+        ("trials/3", "trials/3"),
+        ("trials/3/checkpoint-ab.pt", "trials/3/checkpoint-ab.pt"),
     ],
 )
-def test_what_a_path_may_lead_to(run, path, member, file):
-    origin = find_origin(StartConfig(path=run / path, member=member))
+def test_what_a_path_may_lead_to(run, path, file):
+    origin = find_origin(StartConfig(path=run / path))
     assert origin.path == run / file
     assert origin.network == NETWORK
     statistics = dict(origin.statistics)

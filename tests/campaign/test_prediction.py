@@ -24,7 +24,7 @@ from hydragnn_flow.ensemble import write_predictions
 from hydragnn_flow.ensemble.predictions import member_predictions, parts
 from hydragnn_flow.ensemble.predictions.files import PredictionFiles
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution import Node, Site
+from hydragnn_flow.execution import Node, Site, jobs
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import TrainingOutcome
 
@@ -285,8 +285,8 @@ def test_directories_that_nodes_do_not_see_are_named(ensemble, tmp_path, pool):
     ase.io.write(file, [crystal(1)] * 3)
     pool.machine = lambda node, argument: TrainingOutcome(status="ok")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prediction, "_SECONDS_TO_SEE", 0.0)
-        with pytest.raises(CampaignStopped, match=r"part-000000, .*nodes of the site share"):
+        patch.setattr(jobs, "SECONDS_TO_SEE", 0.0)
+        with pytest.raises(CampaignStopped, match=r"part-000000: .*nodes of the site share"):
             predict_on_site(ensemble, file, [tmp_path / "out.csv"], SITE)
 
 

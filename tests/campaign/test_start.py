@@ -55,10 +55,13 @@ def test_a_directory_that_may_not_be_written_to(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("source", "said"),
     [
-        ({"train": "no.xyz"}, r"no.xyz \(data.source.train\) is not a file"),
+        ({"train": "no.xyz"}, r"no.xyz \(data.source.train\) matches no files"),
         ({"train": "a.xyz", "val": "b/*.xyz"}, r"\*.xyz \(data.source.val\) matches no files"),
-        ({"train": "a.xyz", "test": "empty"}, r"empty \(data.source.test\) is a directory without"),
-        ({"format": "hydragnn", "file": "no.bp", "targets": None}, r"\(data.source.file\) is not"),
+        ({"train": "a.xyz", "test": "empty"}, r"empty \(data.source.test\) matches no files"),
+        (
+            {"format": "hydragnn", "file": "no.bp", "targets": None},
+            r"\(data.source.file\) matches no",
+        ),
     ],
 )
 def test_data_files_that_are_not_there(source, said, tmp_path):

@@ -49,7 +49,7 @@ def test_the_furthest_checkpoint_of_a_trial_is_brought(tmp_path, store):
     directory = RunDirectory(tmp_path / "run")
     directory.record_start(config)
     assert directory.started_from() is None
-    bring_weights(config, directory, store)
+    bring_weights(config.start_from, config.network_with({}), directory, store)
     state = load_checkpoint(directory.weights)
     assert not state["is_whole"]
     assert all(name.startswith("encoder.") for name in state["weights"])
@@ -65,17 +65,17 @@ def test_once_begun_the_weights_are_those_in_the_run(tmp_path, store):
     config = config_with({"path": str(folder)})
     directory = RunDirectory(tmp_path / "run")
     directory.record_start(config)
-    bring_weights(config, directory, store)
+    bring_weights(config.start_from, config.network_with({}), directory, store)
     before = directory.weights.read_bytes()
     trial(tmp_path / "more", store, epochs=(9,)).joinpath("checkpoint-9.pt").rename(
         folder / "checkpoint-9.pt"
     )
     directory.trial(0).mkdir(parents=True)
-    bring_weights(config, directory, store)
+    bring_weights(config.start_from, config.network_with({}), directory, store)
     assert directory.weights.read_bytes() == before
     directory.weights.unlink()
     with pytest.raises(InputError, match=r"weights\.pt: is missing, and trials have begun with it"):
-        bring_weights(config, directory, store)
+        bring_weights(config.start_from, config.network_with({}), directory, store)
 
 
 def test_another_start_is_another_configuration(tmp_path, store):
@@ -130,7 +130,7 @@ def test_an_engine_reads_its_own_weights(heads, with_engine, tmp_path, store):
     config = with_engine.model_copy(update={"start_from": StartConfig.model_validate(start)})
     directory = RunDirectory(tmp_path / "run")
     directory.record_start(config)
-    bring_weights(config, directory, store)
+    bring_weights(config.start_from, config.network_with({}), directory, store)
     state = load_checkpoint(directory.weights)
     trained = torch.load(tmp_path / "trained.pk")
     for name, value in trained.items():
@@ -145,7 +145,7 @@ def test_an_engine_reads_its_own_weights(heads, with_engine, tmp_path, store):
 def test_weights_of_another_network_of_an_engine(with_engine, tmp_path, store):
     torch.save(Neighbours({"energy": ("graph", 1)}, 5, 4.0).state_dict(), tmp_path / "trained.pk")
     with pytest.raises(InputError, match=r"trained\.pk is of another .* has the shape \[100, 5\]"):
-        check_start(with_engine, store)
+        check_start(with_engine.start_from, with_engine.network_with({}), store)
     (tmp_path / "trained.pk").unlink()
     with pytest.raises(InputError, match=r"a\.yaml: start_from: there is no file .*trained\.pk"):
         with_start(with_engine, "a.yaml")

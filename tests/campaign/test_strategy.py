@@ -60,7 +60,7 @@ def test_the_fastest_is_found_and_nothing_follows(campaign):
     stage = stage_of(context.directory.path)
     assert (stage.phase, stage.has_members) == ("finished", False)
     status_table(context.directory.path)
-    with pytest.raises(InputError, match="fastest training, which has no ensemble"):
+    with pytest.raises(InputError, match="was a search without an ensemble"):
         read_summary(context.directory.path)
     assert not any(checkpoints(context.directory.trial(number)) for number in range(TRIALS)), (
         "no member can come of them"

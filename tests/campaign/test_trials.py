@@ -12,7 +12,6 @@ from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import jobs
-from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.search import Outcome
 from hydragnn_flow.segment import SegmentResult
 
@@ -81,15 +80,6 @@ def test_the_first_trials_are_sent_before_the_last_are_asked_for(campaign, monke
     searched(phase, Counting(well, nodes=4))
     assert asked[0] == 2
     assert asked[7] >= 8, "not all free GCDs got work before the driver waited for results"
-
-
-def test_on_cpu_slots_every_segment_has_its_own(campaign):
-    """However little it computes there: what launches an operation is the core."""
-    context = campaign()
-    change_gcd(context, **vars(replace(guessed_gcd("cpu", 8.0), launch_seconds=1.0)))
-    run(context, well)
-    results = list(context.directory.results())
-    assert len(results) >= TRIALS and {result.together for result in results} == {1.0}
 
 
 def test_what_has_waited_longest_is_sent_first(campaign):
@@ -217,7 +207,6 @@ def test_a_verdict_stands_after_a_restart(campaign):
         phase.context.task(
             "trial",
             0,
-            phase.context.directory.trial(0),
             first,
             rung=0,
             until_epoch=2,

@@ -161,3 +161,52 @@ def test_a_search_for_networks_that_cannot_be_is_refused(space, said, quickstart
     base = {"global_attn_engine": "GPS", "global_attn_heads": 8, "hidden_dim": 48}
     with pytest.raises(InputError, match=said):
         load_config(write(searched(quickstart, space, **base)))
+
+
+SCHEDULE = "Training.Scheduler.type"
+SCALING = "Training.Optimizer.batch_scaling"
+RATES = {"float": [1e-6, 1e-4], "log": True}
+
+
+@pytest.mark.parametrize(
+    ("name", "domain", "other", "read", "unread"),
+    [
+        ("Training.Scheduler.factor", {"choices": [0.3, 0.5]}, SCHEDULE, "ReduceLROnPlateau", 0),
+        ("Training.Scheduler.patience", {"int": [2, 9]}, SCHEDULE, "ReduceLROnPlateau", "cosine"),
+        ("Training.Scheduler.min_lr", RATES, SCHEDULE, "cosine", "one_cycle"),
+        ("Training.Optimizer.reference_batch", {"choices": [8, 16]}, SCALING, "sqrt", "none"),
+        ("Architecture.graph_pooling", {"choices": ["add", "mean"]}, "", "graph", "node"),
+    ],
+)
+def test_a_parameter_that_nothing_reads_is_refused(
+    name, domain, other, read, unread, quickstart, write
+):
+    for value, accepted in ((read, True), (unread or "constant", False)):
+        values = searched(quickstart, {name: domain})
+        section = values["network"]["NeuralNetwork"]
+        if other:
+            *parents, key = other.split(".")
+            place = section
+            for parent in parents:
+                place = place.setdefault(parent, {})
+            place[key] = value
+            if other == SCALING:
+                place["reference_batch"] = 4
+        else:
+            head = {"num_headlayers": 1, "dim_headlayers": [8]}
+            section["Architecture"] |= {"output_heads": {value: head}, "graph_pooling": "add"}
+            section["Variables_of_interest"]["type"] = [value]
+        if accepted:
+            assert load_config(write(values))
+            continue
+        with pytest.raises(InputError, match=rf"search\.space\.{name}: changes nothing"):
+            load_config(write(values))
+
+
+def test_a_parameter_some_types_read_may_be_searched_with_others(quickstart, write):
+    types = {"Architecture.mpnn_type": {"choices": ["EGNN", "MACE"]}}
+    degree = {"Architecture.max_ell": {"int": [1, 3]}}
+    assert load_config(write(searched(quickstart, types | degree, mpnn_type="EGNN")))
+    never = {"Architecture.max_ell": {"int": [1, 3], "when": {"Architecture.mpnn_type": ["EGNN"]}}}
+    with pytest.raises(InputError, match="max_ell: changes nothing"):
+        load_config(write(searched(quickstart, types | never, mpnn_type="EGNN")))

@@ -44,8 +44,6 @@ def test_keys_that_nothing_reads_are_named(loaded):
 
 
 def test_a_key_that_one_trial_reads_is_not_named(loaded):
-    said = remarks(loaded((("search", "space"), {"Architecture.max_ell": {"int": [1, 3]}})))
-    assert said == ["network: keys that no network of the search reads: Architecture.max_ell"]
     types = {"Architecture.mpnn_type": {"choices": ["EGNN", "DimeNet"]}}
     changes = (((*ARCHITECTURE, "num_spherical"), 5), (("search", "space"), types))
     assert remarks(loaded(*changes)) == []

@@ -98,7 +98,6 @@ def fused(network, **sections):
     ("network", "sections", "reason"),
     [
         ({"Architecture__mpnn_type": "MACE"}, {}, "networks of the type MACE cannot be fused"),
-        ({"Training__Optimizer__type": "Adagrad"}, {}, "optimiser Adagrad cannot be fused"),
         ({"Training__precision": "bf16"}, {}, "training in bf16 cannot be fused"),
         ({}, {"data": {"mode": "stream"}}, "streamed"),
         ({}, {"search": {"budget": {"seconds": 60.0}}}, "by time"),

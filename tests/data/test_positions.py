@@ -125,7 +125,7 @@ def test_what_single_precision_does_not_resolve_is_refused():
         edge_index=torch.tensor([[0, 1, 2, 3], [1, 0, 3, 2]]),
     )
     with pytest.raises(InputError, match=r"^a\.pt: graph 0 is 3e.06 long"):
-        graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt", 0)
+        graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt: graph 0", 0)
     data.edge_index = data.edge_index[:, :0]
     record = graph_of(tensors(data), "x", ["size"], [], "a.pt").record({}, "a.pt", 0)
     assert isinstance(record, ReadyGraph) and record.has_own_edges(CUTOFF, None)

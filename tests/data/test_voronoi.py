@@ -6,10 +6,7 @@ from graph_source_cases import graphs, refused, source, voronoi_files
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.config.base import validate
 from hydragnn_flow.data.sources.tessellation import tessellate
-from hydragnn_flow.data.sources.voronoi import VoronoiSource
-from hydragnn_flow.errors import InputError
 
 
 def cubic(*repeats, basis):
@@ -221,5 +218,3 @@ def test_voronoi_refuses_other_files(tmp_path):
     section = voronoi_files(tmp_path)
     (tmp_path / "sets" / "0.npz").write_bytes(b"PK\x03\x04 no archive")
     refused(tmp_path, section, "0.npz", "cannot be read")
-    with pytest.raises(InputError, match="box: give"):
-        validate(VoronoiSource, {**section, "box": [[0, 2], [3, 0]]}, "run.yaml")

@@ -6,7 +6,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import BatchJob, Manager, Refused
@@ -96,7 +95,7 @@ def have(pool: Blocks, machine: Machine, number: int, tasks: int = 0) -> None:
 
 
 def listed(pool: Blocks, state: Any) -> None:
-    for _ in range(module.ANSWERS_TO_BELIEVE):
+    for _ in range(2):
         pool.record_states({block.job.number: JobState(state) for block in pool.blocks})
 
 

@@ -12,8 +12,8 @@ from block_cases import GCDS, AtOnce, Machine
 from trainer_cases import end_all
 
 from hydragnn_flow.execution import Node
-from hydragnn_flow.execution.pools import blocks, patience
 from hydragnn_flow.execution.pools.blocks import Blocks
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.workers import worker
 from hydragnn_flow.execution.workers.trainers import Trainers
 
@@ -95,8 +95,6 @@ def machine(tmp_path: Path) -> Machine:
 
 @pytest.fixture
 def pool(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Blocks:
-    monkeypatch.setattr(blocks, "SECONDS_IDLE", 0.0)
-    monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 0.0)
-    monkeypatch.setattr(blocks, "SECONDS_PER_NODE", 0.0)
-    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0))
+    for name in ("idle", "without_workers", "each_node", "fruitless"):
+        monkeypatch.setattr(WAITS, name, 0.0)
     return Blocks("here", machine, AtOnce(), GCDS, "pending")

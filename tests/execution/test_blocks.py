@@ -4,8 +4,8 @@ import time
 
 from block_cases import GCDS, NODES, have, listed
 
-from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.placement import Host
 
 
@@ -25,7 +25,7 @@ def test_a_node_that_did_not_come_is_made_up_for(pool, machine, monkeypatch):
     pool.refresh()
     pool.demand = 8
     assert pool.needed == 1
-    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
+    monkeypatch.setattr(WAITS, "connect", 0.0)
     assert pool.needed == 2
 
 
@@ -165,12 +165,12 @@ def test_blocks_that_wait_for_the_store_are_kept_though_some_of_their_nodes_did_
     machine.connect(0, idle=1000.0)
     del machine.connected["node1-abc"]
     pool.refresh()
-    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
-    monkeypatch.setattr(module, "SECONDS_IDLE", 20.0)
+    monkeypatch.setattr(WAITS, "connect", 0.0)
+    monkeypatch.setattr(WAITS, "idle", 20.0)
     pool.demand = 2 * GCDS
     pool.blocks[0].held_back = time.monotonic()
     pool.renew()
     assert not pool.blocks[0].leaving
-    pool.blocks[0].held_back -= module.SECONDS_IDLE  # it had its store, and still no work
+    pool.blocks[0].held_back -= WAITS.idle  # it had its store, and still no work
     pool.renew()
     assert pool.blocks[0].leaving

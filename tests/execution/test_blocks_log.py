@@ -6,9 +6,9 @@ import time
 import pytest
 from block_cases import have, started
 
-from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.parsl_executor import last_words
 from hydragnn_flow.execution.pools.scheduler import JobState
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.log import NOTICE
 
 
@@ -44,7 +44,7 @@ def test_the_life_of_a_block_is_logged_with_its_reasons(pool, machine, caplog):
 
 def test_blocks_that_are_refused_or_fruitless_are_logged_with_the_wait(pool, machine, caplog):
     caplog.set_level(logging.INFO, "hydragnn_flow")
-    started(pool, module.SECONDS_TO_START + 5)
+    started(pool, WAITS.start + 5)
     pool.request(1)
     machine.refuses = "maintenance"
     pool.request(1)
@@ -69,7 +69,7 @@ def test_what_is_missing_of_a_block_is_told_once(pool, machine, monkeypatch, cap
     pool.refresh()
     assert caplog.messages == []
     assert pool.blocks[0].connected is not None
-    pool.blocks[0].connected -= module.SECONDS_TO_CONNECT + 5
+    pool.blocks[0].connected -= WAITS.connect + 5
     for _ in range(3):
         pool.refresh()
     incomplete = (
@@ -108,7 +108,7 @@ def test_a_block_that_ends_with_its_job_is_not_told_of(pool, machine, caplog):
 
 
 def test_a_job_that_cannot_be_cancelled_is_told(pool, machine, monkeypatch, caplog):
-    monkeypatch.setattr(module, "SECONDS_BETWEEN_TRIES", 0.0)
+    monkeypatch.setattr(WAITS, "cancel", 0.0)
     have(pool, machine, 1)
     machine.takes_cancels = False
     pool.cancel_all()

@@ -4,8 +4,8 @@ import pytest
 from block_cases import GCDS, have, spoil
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.pools.waits import WAITS
 
 
 def test_a_bad_node_gets_no_more_tasks_where_there_are_others(pool, machine):
@@ -58,7 +58,7 @@ def test_a_bad_node_that_comes_again_is_not_asked_for_at_once(pool, machine):
 
 
 def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(pool, machine, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
+    monkeypatch.setattr(WAITS, "connect", 0.0)
     have(pool, machine, 1, tasks=1)
     del machine.connected["node1-abc"]
     pool.refresh()
@@ -80,7 +80,7 @@ def test_a_block_that_lost_a_node_is_renewed_for_work_that_needs_both(pool, mach
 
 
 def test_blocks_that_never_come_with_all_their_nodes_stop_the_campaign(pool, machine, monkeypatch):
-    monkeypatch.setattr(module, "SECONDS_TO_CONNECT", 0.0)
+    monkeypatch.setattr(WAITS, "connect", 0.0)
     pool.demand = 2 * GCDS
 
     def come_with_one():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_flow.execution.pools.drain import in_time
+from hydragnn_flow.execution.pools.agent import in_time
 
 NOW = 1_800_000_000.0
 

@@ -7,11 +7,10 @@ import pytest
 from block_cases import GCDS, NODES, AtOnce, have, listed, started
 
 from hydragnn_flow.errors import CampaignStopped, InputError
-from hydragnn_flow.execution.pools import block as one_block
-from hydragnn_flow.execution.pools import blocks as module
 from hydragnn_flow.execution.pools import patience
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, Refused
+from hydragnn_flow.execution.pools.waits import WAITS
 
 
 @pytest.mark.parametrize("work", ["none came", "a task was done", "it drained", "a checkpoint"])
@@ -52,11 +51,11 @@ def test_blocks_that_lose_their_workers_before_a_task_is_done_stop_the_campaign(
 
 
 def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(pool, machine, monkeypatch):
-    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.0, 0.0, 0.0, 60.0))
     have(pool, machine, 1, tasks=1)
     for number in range(1, 5):
         pool.request(1)
         pool.collect()
+        monkeypatch.setattr(WAITS, "fruitless", 60.0 * (number == 4))
         listed(pool, "ended")
         assert (pool.total, len(machine.launched)) == (1, number + 1)
     pool.request(1)
@@ -65,7 +64,7 @@ def test_blocks_that_are_for_nothing_stop_no_campaign_that_is_at_work(pool, mach
 
 def test_a_block_that_was_at_work_for_long_was_not_for_nothing(pool, machine, monkeypatch):
     """Segments of hours end in no block whose job is preempted, and get on all the same."""
-    monkeypatch.setattr(one_block, "SECONDS_OF_WORK", 0.0)
+    monkeypatch.setattr(WAITS, "work", 0.0)
     for number in range(2 * patience.MOST_FRUITLESS):
         pool.request(1)
         pool.collect()
@@ -81,14 +80,14 @@ def test_a_block_that_was_at_work_for_long_was_not_for_nothing(pool, machine, mo
 def test_a_block_in_which_no_worker_connects_ends_and_counts_as_fruitless(pool, machine):
     """Its environment is on a file system that hangs, say; its nodes would idle for hours."""
     started(pool, 10_000.0, running=False)
-    started(pool, module.SECONDS_TO_START - 5)
+    started(pool, WAITS.start - 5)
     assert (pool.total, machine.cancelled) == (2, [])
-    started(pool, module.SECONDS_TO_START + 5)
+    started(pool, WAITS.start + 5)
     assert (pool.total, machine.cancelled) == (2, ["102"])
     assert "no worker came within 15 min of its start: no such interface" in pool.patience.trouble
-    started(pool, module.SECONDS_TO_START + 5)
+    started(pool, WAITS.start + 5)
     with pytest.raises(CampaignStopped, match=r"3 blocks .* \(no worker came within 15 min"):
-        started(pool, module.SECONDS_TO_START + 5)
+        started(pool, WAITS.start + 5)
 
 
 @pytest.mark.parametrize(("scheduler", "seconds"), [(False, 120.0), (True, 900.0)])
@@ -122,7 +121,7 @@ def test_refusals_beside_a_job_that_waits_are_put_up_with(pool, machine):
     pool.request(1)
     pool.collect()
     machine.refuses = "sbatch: error: QOSMaxSubmitJobPerUserLimit"
-    for _ in range(3 * len(patience.SECONDS_AFTER_REFUSAL)):
+    for _ in range(3 * patience.MOST_REFUSALS):
         pool.patience._not_before = 0.0
         pool.request(1)
         pool.collect()
@@ -133,13 +132,12 @@ def test_refusals_beside_a_job_that_waits_are_put_up_with(pool, machine):
 def test_a_scheduler_that_does_not_answer_is_waited_for_before_the_first_job(pool, machine):
     pool.exclude(["node7"])  # bad nodes that are remembered are no reason for silence
     machine.refuses, machine.refusal = "Unable to contact slurm controller", NoAnswer
-    for _ in patience.SECONDS_AFTER_REFUSAL:
+    for _ in range(patience.MOST_REFUSALS):
         pool.request(1)
         pool.collect()
         assert "the scheduler does not answer (Unable to contact" in pool.patience.trouble
         assert not pool.patience.may_request
         pool.patience._not_before = 0.0
-    assert sum(patience.SECONDS_AFTER_REFUSAL) >= 600.0
     assert machine.excluded == ["node7"]
     pool.request(1)
     with pytest.raises(CampaignStopped, match="give the same command again"):

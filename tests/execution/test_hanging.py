@@ -162,7 +162,7 @@ class Scripts:
 
     @contextmanager
     def lend(self, gcd, memory_gib):
-        yield self._trainers[gcd], gcd
+        yield self._trainers[gcd]
 
 
 def test_a_gang_whose_rank_hangs_ends_and_says_which(tmp_path, scripted, monkeypatch):

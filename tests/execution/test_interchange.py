@@ -260,16 +260,6 @@ def test_one_command_holds_many(tmp_path):
         assert not any(sockets[name].poll(0) for name in held)
 
 
-def test_worker_pools_whose_job_ends_are_told_to(tmp_path):
-    with Interchange(tmp_path) as interchange, worker_pools(interchange.port, 2) as sockets:
-        early, late = sockets.values()
-        early.send(registration("node0", drain_time=time.time() + 0.1))
-        late.send(registration("node1", drain_time=time.time() + 600))
-        assert until(lambda: bool(early.poll(0)))
-        assert until(lambda: set(interchange.managers()) == {"node1"})
-        assert not late.poll(0)
-
-
 def test_what_nodes_have_used_is_told_once_more_when_they_have_ended(tmp_path):
     with Interchange(tmp_path, threshold=2.0) as interchange:
         with worker_pools(interchange.port, 2) as sockets:

@@ -7,7 +7,6 @@ from counter_trees import PmCounters
 from pool_cases import site, update_until
 
 from hydragnn_flow.energy_counters import Reading
-from hydragnn_flow.execution.pools import pool
 from hydragnn_flow.execution.pools.node_energy import (
     ENERGY_FILE,
     EnergyFile,
@@ -15,12 +14,13 @@ from hydragnn_flow.execution.pools.node_energy import (
     read_node_energy,
 )
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.waits import WAITS
 
 
 @pytest.mark.xdist_group("processes")
 def test_nodes_are_counted_at_work_and_idle_by_driver_after_driver(tmp_path, monkeypatch):
     monkeypatch.setenv("HOST_SYS", str(tmp_path / "sys"))
-    monkeypatch.setattr(pool, "SECONDS_BETWEEN_READINGS", 0.5)
+    monkeypatch.setattr(WAITS, "readings", 0.5)
     node = PmCounters(tmp_path / "sys", {"energy": 1_000_000})
     run = tmp_path / "run"
     run.mkdir()

@@ -19,10 +19,10 @@ from segment_cases import make_spec
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Rank, Site, load_site
-from hydragnn_flow.execution.pools import blocks, patience, pool, workers_file
 from hydragnn_flow.execution.pools.interchange import NeverCame
 from hydragnn_flow.execution.pools.node_energy import read_node_energy
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.pools.workers_file import read_workers
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -33,19 +33,6 @@ class Refusing(Quick):
 
     def submit(self, *_, **__):
         raise ParslError("submission failed\nsbatch: error: Invalid account\n")
-
-
-class Moody(Quick):
-    """A scheduler that refuses the second job, as one in maintenance."""
-
-    submitted = 0
-
-    def submit(self, *arguments, **options):
-        Moody.submitted += 1
-        if Moody.submitted == 2:
-            raise ParslError("sbatch: error: Slurm controller is in maintenance")
-        job: str = super().submit(*arguments, **options)
-        return job
 
 
 class Troubled(Quick):
@@ -154,7 +141,7 @@ def test_nobody_else_can_read_the_keys_of_a_run(folder, pools):
 
 
 def test_blocks_follow_the_work(folder, pools, tmp_path, monkeypatch):
-    monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
+    monkeypatch.setattr(WAITS, "idle", 1.0)
     assert not read_workers(folder)["blocks"], "nothing is asked for in advance"
     update_until(pools, lambda: pools.workers() == 4, 4)
     host, _ = pools.hosts()
@@ -180,8 +167,8 @@ def test_segments_at_work_are_listed_where_they_are(
     folder, pools, nodes, tmp_path, alloy_store, monkeypatch
 ):
     """As their lines of the ledger will name it."""
-    monkeypatch.setattr(workers_file, "SECONDS_BETWEEN_WRITES", 0.0)
-    monkeypatch.setattr(pool, "SECONDS_BETWEEN_CHECKS", 0.0)
+    monkeypatch.setattr(WAITS, "writes", 0.0)
+    monkeypatch.setattr(WAITS, "checks", 0.0)
     spec = make_spec(tmp_path / "trial", alloy_store, 1, number=7)
     ended = pools.run([Rank(spec, gcd=1)], nodes[0].name)
     update_until(pools, lambda: read_workers(folder)["segments"], 4)
@@ -213,13 +200,13 @@ def test_a_node_runs_as_many_tasks_as_the_driver_sends_it(folder, pools, nodes, 
 
 def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(pools, nodes, monkeypatch):
     """A segment over two nodes would otherwise wait until the block's time is up."""
-    monkeypatch.setattr(blocks, "SECONDS_IDLE", 1.0)
+    monkeypatch.setattr(WAITS, "idle", 1.0)
     assert pools.submit(abs, -1).result(PATIENCE) == 1
     group = group_of(pools, nodes[0])
     _agents(group)[0].kill()
     update_until(pools, lambda: pools.workers() <= 2, 4)
     with monkeypatch.context() as patch:  # the other node has had its time to connect
-        patch.setattr(blocks, "SECONDS_TO_CONNECT", 0.0)
+        patch.setattr(WAITS, "connect", 0.0)
         update_until(pools, lambda: has_ended(group), 4)
     update_until(pools, lambda: pools.workers() == 4, 4)
 
@@ -228,7 +215,7 @@ def test_a_block_that_lost_a_node_is_replaced_when_what_waits_needs_both(pools, 
 def test_a_block_that_dies_is_replaced_and_was_not_for_nothing_if_it_left_a_checkpoint(
     pools, nodes, tmp_path, monkeypatch, got_further
 ):
-    monkeypatch.setattr(blocks, "SECONDS_WITHOUT_WORKERS", 1.0)
+    monkeypatch.setattr(WAITS, "without_workers", 1.0)
     before = {*pools._blocks.events}
     spec = make_spec(tmp_path / "0", None, 1, attempt="first")
     lost = pools.run([Rank(spec, gcd=0)], nodes[0].name)
@@ -267,7 +254,7 @@ def test_tasks_go_to_the_node_that_is_chosen(pools, nodes):
 def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(patience, "SECONDS_AFTER_FRUITLESS", (0.5, 0.5))
+    monkeypatch.setattr(WAITS, "fruitless", 0.2)
     broken = site(worker_init="echo 'bash: module: command not found' >&2; exit 1")
     with (
         pytest.raises(CampaignStopped, match=r"3 blocks .* \(bash: module: command not found\)"),
@@ -276,15 +263,6 @@ def test_blocks_that_never_do_anything_stop_the_campaign_with_their_last_words(
         update_until(pools, lambda: "command not found" in pools.waiting(), 1)
         update_until(pools, lambda: False, 1)
     assert len(read_workers(tmp_path)["blocks"]) == 3
-
-
-def test_a_run_that_had_workers_is_patient_with_its_scheduler(tmp_path, monkeypatch):
-    monkeypatch.setattr(patience, "SECONDS_AFTER_REFUSAL", (0.5,))
-    monkeypatch.setattr(Moody, "submitted", 0)
-    with Pool(site(Moody, blocks=2), tmp_path / "parsl") as pools:
-        update_until(pools, lambda: pools.workers() == 2, 2)
-        update_until(pools, lambda: pools.workers() == 4, 4)
-    assert Moody.submitted == 3
 
 
 def test_signals_leave_the_interchange_and_without_it_the_campaign_stops_at_once(tmp_path):
@@ -334,7 +312,7 @@ def test_ctrl_c_does_not_keep_blocks_from_being_cancelled(tmp_path, state):
         pytest.raises(KeyboardInterrupt),
         Pool(site(Troubled), tmp_path / "parsl") as pools,
     ):
-        patch.setattr(blocks, "SECONDS_BETWEEN_TRIES", 0.1)
+        patch.setattr(WAITS, "cancel", 0.1)
         update_until(pools, lambda: pools.workers() or (state == "starting" and jobs(tmp_path)), 2)
         (group,) = jobs(tmp_path)
         if state == "starting":

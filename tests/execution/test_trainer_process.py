@@ -131,16 +131,6 @@ def test_a_trainer_that_cannot_come_back_costs_no_result(tmp_path, alloy_store, 
 
 
 WORKER = """
-import sys, time
-from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
-from hydragnn_flow.execution.workers.trainers import Trainers
-trainer = TrainerProcess({})
-print(trainer._process.pid, flush=True)
-time.sleep(600)
-"""
-
-
-TRAINING_WORKER = """
 import json, sys, time
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
 from hydragnn_flow.execution.workers.trainers import Trainers
@@ -173,7 +163,7 @@ def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path):
     store = prepare_store(data, 4.0, None, os.getpid(), tmp_path / "store.gs")  # nobody else's
     spec = json.dumps(make_spec(tmp_path / "t", store, 1).to_dict())
     parent = subprocess.Popen(
-        [sys.executable, "-c", TRAINING_WORKER, spec], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", WORKER, spec], stdout=subprocess.PIPE, text=True
     )
     assert parent.stdout is not None
     pid, status = parent.stdout.readline().split()
@@ -187,16 +177,6 @@ def test_a_trainer_leaves_nothing_in_shared_memory(tmp_path):
     parent.wait()
     trainer.wait(timeout=PATIENCE)
     assert not any(entry.exists() for entry in entries)
-
-
-@pytest.mark.slow  # that a trainer process which has not come to its first request ends as well
-def test_trainers_end_with_their_worker():
-    parent = subprocess.Popen([sys.executable, "-c", WORKER], stdout=subprocess.PIPE, text=True)
-    assert parent.stdout is not None
-    trainer = psutil.Process(int(parent.stdout.readline()))
-    parent.kill()
-    parent.wait()
-    trainer.wait(timeout=PATIENCE)
 
 
 def test_a_terminated_trainer_saves_and_makes_room(tmp_path, alloy_store):
@@ -224,7 +204,7 @@ def unread(trainer):
 
 
 def test_a_preparation_that_fails_names_its_node(monkeypatch):
-    with worker.trainers_of(NODE).lend(0) as (trainer, _):
+    with worker.trainers_of(NODE).lend(0) as trainer:
         until(lambda: not unread(trainer))
     trainer._process.send_signal(signal.SIGSTOP)
     stopped = psutil.Process(trainer.pid)

@@ -14,7 +14,6 @@ from hydragnn_flow.placement import (
     Host,
     Spot,
     place,
-    to_make_way,
     to_part,
     to_place_anew,
     useful_widths,
@@ -154,7 +153,7 @@ def test_segments_are_placed_anew_where_it_pays_and_can_be_done(lengths, nodes, 
         longest = max(one.remaining(NOW) for one in chosen)
         assert longest == pytest.approx(max(lengths))
     assert to_place_anew(residents, times_of, fleet, NOW) == chosen
-    assert to_place_anew(residents, times_of, fleet, NOW - 1) == {}, "they have just begun"
+    assert to_place_anew(residents, times_of, fleet, NOW - 1) == [], "they have just begun"
 
 
 def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side():
@@ -169,9 +168,9 @@ def test_nothing_is_stopped_for_gcds_that_are_not_side_by_side():
     def times_of(one):
         return [(1, 100.0), (4, 26.0)]
 
-    assert to_place_anew([resident], times_of, fleet, NOW) == {}
+    assert to_place_anew([resident], times_of, fleet, NOW) == []
     chosen = to_place_anew([resident], lambda one: [(1, 100.0), (2, 51.0)], fleet, NOW)
-    assert [*chosen] == [resident]
+    assert chosen == [resident]
 
 
 @pytest.mark.parametrize("free", [0, 1])
@@ -191,37 +190,9 @@ def test_a_gcd_that_is_shared_does_not_come_free():
         for seconds in (2000.0, 1000.0)
     ]
     options = [(1, 100.0), (2, 51.0)]
-    assert to_place_anew(both, lambda one: options, fleet, NOW) == {}
+    assert to_place_anew(both, lambda one: options, fleet, NOW) == []
     fleet.end(both[1], both[1].spots, NOW)
-    assert [*to_place_anew(both[:1], lambda one: options, fleet, NOW)] == both[:1]
-
-
-def test_a_segment_goes_on_over_the_gcds_of_those_that_yield():
-    fleet = fleet_of(2)
-    trial, *members = at_work(fleet, [1000.0, *[900.0] * (2 * NODE - 1)])
-    options = [(1, 100.0), (2, 51.0), (NODE, 14.0)]
-    assert to_place_anew([trial], lambda one: options, fleet, NOW) == {}
-    chosen = to_place_anew([trial], lambda one: options, fleet, NOW, set(members))
-    assert [*chosen] == [trial] and len(chosen[trial]) == 1
-
-
-def test_no_more_make_way_than_have_to():
-    fleet = fleet_of(2)
-    trial, *members = at_work(fleet, [1000.0, *[900.0] * (2 * NODE - 1)])
-    assert to_make_way(NODE, fleet, NOW, set(members)) == members[NODE - 1 :]
-    assert to_make_way(2 * NODE, fleet, NOW, set(members)) == []
-    assert set(to_make_way(2 * NODE, fleet, NOW, {trial, *members})) == {trial, *members}
-    assert to_make_way(1, fleet, NOW, set()) == []
-    assert len(to_make_way(1, fleet, NOW, set(members))) == 1
-    # Beside two GCDs that are free one more is enough for three.
-    for ended in members[:2]:
-        fleet.end(ended, ended.spots, NOW)
-    assert len(to_make_way(3, fleet, NOW, set(members[2:]))) == 1
-    # Those that are free already are another's, if nothing has begun there.
-    assert to_make_way(1, fleet, NOW, set(members[2:])) == [members[NODE - 1]]
-    # A gang leaves all that it has.
-    gang = fleet.begin([one.spots[0] for one in members[:2]], SMALL, NOW + 10, NOW, alone=True)
-    assert to_make_way(2, fleet, NOW, {gang}) == [gang]
+    assert to_place_anew(both[:1], lambda one: options, fleet, NOW) == both[:1]
 
 
 def test_of_segments_that_are_to_part_the_last_to_end_stays():

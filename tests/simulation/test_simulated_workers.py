@@ -9,7 +9,7 @@ from phase_cases import NODE, SITE
 
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.machine import Workers
-from hydragnn_flow.execution.pools.drain import drain_seconds
+from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.simulation.blocks import Blocks, Conditions
 from hydragnn_flow.simulation.clock import VirtualClock

@@ -30,8 +30,7 @@ def test_two_ranks_on_each_of_two_nodes_have_equal_weights(cluster, tmp_path, al
         "key": "1",
         "interface": INTERFACE,
         "patience": 120,
-        "here": "/dev/shm",
-        "leads": True,  # which each node has of its own
+        "here": "/dev/shm",  # which each node has of its own
     }
     (tmp_path / "spec").write_text(json.dumps(spec))
     (tmp_path / "rendezvous").write_text(json.dumps(rendezvous))

@@ -30,8 +30,6 @@ VERSION = 2
 """Version of a cost file."""
 FILE = "cost.json"
 """Name of the file in a run directory."""
-# Time to wait for another campaign that writes the same file [s]; writing takes an instant.
-_SECONDS_FOR_ANOTHER = 5.0
 _logger = logging.getLogger(__name__)
 
 
@@ -41,7 +39,7 @@ class CostFiles:
     Parameters
     ----------
     site
-            Site of the segments. Observations with another name, kind of device, number of threads
+        Site of the segments. Observations with another name, kind of device, number of threads
         or version of torch are ignored.
     run_directory
         Run directory; without one only the site's file is read and written.
@@ -63,8 +61,6 @@ class CostFiles:
         if run_directory is not None:
             self._paths.append(run_directory / FILE)
         self._failed: set[Path] = set()
-        # Observations that a file already has: written before, or read from another file.
-        self._known: dict[Path, list[Experience]] = {}
 
     def read(self) -> list[Experience]:
         """Read the files that fit this site; report any other to the user."""
@@ -76,26 +72,18 @@ class CostFiles:
             elif found:
                 told = "%s: %s; it is ignored, and costs are learned anew"
                 tell(_logger, told, path, found)
-        self._known = dict.fromkeys(self._paths, read)
         return read
 
     def write(self, experience: Experience) -> None:
-        """Add new observations to the files; report a file that cannot be written, once.
-
-        Observations of other campaigns are older than these, and newer than all others there.
-        """
+        """Add observations to those in the files; report a file that cannot be written, once."""
         for path in self._paths:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 with _alone(path):
-                    there, all_of_it = self._found(path), experience
+                    kept, there = experience, self._found(path)
                     if isinstance(there, Experience):
-                        for known in self._known.get(path, ()):
-                            all_of_it = all_of_it.without(known)
-                        all_of_it = all_of_it.after(there)
-                    values = {"version": VERSION, **self._key, **asdict(all_of_it)}
-                    write_json(path, values)
-                self._known[path] = [experience]
+                        kept = experience.after(there)
+                    write_json(path, {"version": VERSION, **self._key, **asdict(kept)})
             except (OSError, Held) as error:
                 if path not in self._failed:
                     tell(
@@ -136,9 +124,9 @@ def _alone(path: Path) -> Iterator[None]:
     On a file system without locks another one may interfere, and its observations may be lost.
     """
     with ExitStack() as stack:
-        # The file itself is replaced, and would lose its lock.
+        # The file itself is replaced, and would lose its lock. Writing takes an instant.
         with suppress(Unlockable):
-            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), _SECONDS_FOR_ANOTHER))
+            stack.enter_context(locked(path.with_name(f".{path.name}.lock"), 5.0))
         yield
 
 

@@ -11,7 +11,7 @@ import torch
 
 from hydragnn_flow.campaign.failures import fewest_micro_batches, takes_more
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
-from hydragnn_flow.campaign.setup.judging import graphs_judged
+from hydragnn_flow.campaign.setup.stores import graphs_judged
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore
@@ -37,8 +37,6 @@ from hydragnn_flow.training.parallel import division_of
 from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.plan.sampling import drawn_size
 
-# Number of trials whose last segment is remembered.
-_REMEMBERED = 4096
 # Largest ratio of needed to counted memory; above it, something else took the memory.
 _MOST_OVER_COUNTED = 4.0
 # Number of steps in which a segment's other work is negligible.
@@ -204,7 +202,8 @@ class Estimator:
             name = result.kind, result.number
             self.costs.observe(kind, taken, self._last.pop(name, None))
             self._last[name] = taken
-            if len(self._last) > _REMEMBERED:
+            # Only the trials that ended last may go on.
+            if len(self._last) > 4096:
                 del self._last[next(iter(self._last))]
 
     def _kind(self, result: SegmentResult) -> str:

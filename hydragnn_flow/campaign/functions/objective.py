@@ -99,7 +99,7 @@ class _Campaign:
     ) -> None:
         self._config, self._site, self._directory, self._view = config, site, directory, view
         self._ledger = ledger
-        self._gcds = site.nodes * len(site.node.gcds)
+        self._gcds = site.gcds
         self._ready: list[Task] = []
         self._looks: dict[Sending[Task], _Look] = {}
         self._longest = 0.0

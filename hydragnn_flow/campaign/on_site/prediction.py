@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,9 +21,9 @@ from hydragnn_flow.ensemble.predictions.parts import (
 )
 from hydragnn_flow.ensemble.predictions.structure_files import Files
 from hydragnn_flow.ensemble.summary import read_summary
-from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
+from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 from hydragnn_flow.execution import Site, sole_driver
-from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
+from hydragnn_flow.execution.jobs import Jobs, Task, run_calls, wait_until_seen
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.log import driver_log
 
@@ -32,8 +31,6 @@ Shown = Callable[[int, int, str], None]
 """Function called with the number of finished structures, their total, and the reason to wait."""
 
 _TASK = "hydragnn_flow.ensemble.predictions.parts:predict_part"
-_SECONDS_TO_SEE = 90.0
-_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def predict_on_site(
@@ -103,7 +100,7 @@ def predict_on_site(
     folder.mkdir(mode=0o700, exist_ok=True)
     # Another writer of the files is detected here, before the parts are predicted, and loses none.
     with sole_driver(folder), driver_log(folder, say), files, _forgotten_if_input_is_wrong(folder):
-        parts = plan(folder, asked, opened, site.nodes * len(site.node.gcds))
+        parts = plan(folder, asked, opened, site.gcds)
         _predict(parts, asked, site, folder, progress)
         used, counts = results_of(parts, opened)
         if isinstance(opened, Files):
@@ -142,19 +139,11 @@ def _predict(
             for number in run_calls(jobs, "prediction", _TASK, requests, "predicting", waits):
                 done += parts[left[number]].structures
                 progress(done, total, note)
-    _wait_for(parts, together)
-
-
-def _wait_for(parts: Collection[Path], folder: Path) -> None:
-    """Wait until this node sees files that others wrote: NFS shows an earlier state for a while."""
-    give_up = time.monotonic() + _SECONDS_TO_SEE
-    while missing := {path.name for path in parts} - finished(folder):
-        if time.monotonic() > give_up:
-            raise CampaignStopped(
-                f"{folder}: workers have written {min(missing)}, and it is not there; name an "
-                f"--out in a directory that the nodes of the site share with this one"
-            )
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    names = {path.name for path in parts}
+    wait_until_seen(
+        lambda: [together / name for name in names - finished(together)],
+        "name an --out in a directory that the nodes of the site share with this one",
+    )
 
 
 @contextmanager

@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from hydragnn_flow.campaign.setup.stores import settings_of
 from hydragnn_flow.config.network import EngineNetwork, NetworkConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution import Site, sole_driver
-from hydragnn_flow.execution.jobs import Jobs, Task, run_all
+from hydragnn_flow.execution.jobs import Jobs, Task, run_all, wait_until_seen
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.files import copy_file, is_there
 from hydragnn_flow.log import driver_log, tell
@@ -33,8 +34,6 @@ FOLDER = "profile"
 """Folder of the run directory in which a profile works; deleted at the end."""
 # Time for the other nodes of a batch job to join after its first [s].
 SECONDS_FOR_THE_OTHERS = 120.0
-# Time for a network file system to show a file written on a node [s].
-SECONDS_TO_SEE = 90.0
 _logger = logging.getLogger(__name__)
 
 
@@ -128,17 +127,10 @@ def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> Se
         until_epoch=1,
         seed=config.seed,
         may_have_begun=False,
-        frozen=config.start_from.frozen if config.start_from else (),
         batches=config.batches(parameters),
-        budget=config.divided_budget,
-        sampling=config.data.sampling,
-        criterion=config.criterion,
         run_directory=str(directory.path / FOLDER),
-        site_gcds=site.nodes * len(site.node.gcds),
-        threads=site.node.cores_per_gcd,
-        mode=config.data.mode,
-        scratch=site.node.scratch,
         profile_seconds=seconds,
+        **settings_of(config, site),
     )
 
 
@@ -216,7 +208,11 @@ def profiler(
                 if end.status != "ok":
                     tell(_logger, "the profile is begun again: %s", end.reason)
             if trace is not None:
-                copy_file(_seen(spec.trace), trace)
+                wait_until_seen(
+                    lambda: [] if is_there(spec.trace) else [spec.trace],
+                    "the run directory must be on a file system that the nodes share with this one",
+                )
+                copy_file(spec.trace, trace)
             return TrainingProfile.from_dict(end.answer), len({node for node, _ in end.places})
 
         yield measure
@@ -260,16 +256,3 @@ class _Waits:
 
 def _gcds(count: int) -> str:
     return "1 GCD trains" if count == 1 else f"{count} GCDs train"
-
-
-def _seen(path: Path) -> Path:
-    """Wait until this node sees a file of another one: NFS shows an earlier state for a while."""
-    give_up = time.monotonic() + SECONDS_TO_SEE
-    while not is_there(path):
-        if time.monotonic() > give_up:
-            raise CampaignStopped(
-                f"{path}: a node has written it, and it is not there; the run directory must be "
-                "on a file system that the nodes share with this one"
-            )
-        time.sleep(1.0)
-    return path

@@ -25,7 +25,6 @@ from hydragnn_flow.training.plan.batching import Budget
 
 Shown = Callable[[int, int, str], None]
 """Function called with the number of finished points, their total, and the current activity."""
-_PIXELS_PER_INCH = 192
 
 
 def scaling_study(
@@ -120,7 +119,7 @@ def draw(study: Study, run: Path) -> Path:
     path = study.write(run).with_suffix(".png")
     figure = scaling_figure(study)
     with replacing(path) as temporary:
-        figure.savefig(temporary, format="png", dpi=_PIXELS_PER_INCH)
+        figure.savefig(temporary, format="png", dpi=192)
     return path
 
 

@@ -26,13 +26,7 @@ from hydragnn_flow.files import write_text
 # Fewest structures of a split for usable intervals and errors.
 _FEWEST = 12
 _LARGEST_FRACTION = 0.3
-# Number of atoms that a trial trains on: some minutes on a core for networks of this size.
-_ATOMS_SEEN = 250_000
 _EPOCHS = (6, 60)
-_STEPS = 40, 15
-"""Number of steps in an epoch, and the least number, from which the batch size follows."""
-_ATOMS_OF_A_STEP = 128
-"""Number of atoms in a step; a step with fewer takes as long."""
 
 _BY_ATOM = re.compile(rf"(per|/)[\W_]*atom|{DIVIDED_BY_ATOMS}", re.IGNORECASE)
 _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
@@ -90,9 +84,10 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
     split = _fractions(finding)
     train -= sum(math.ceil(fraction * train) for fraction in split.values())
     seen = train * finding.atoms[1]
-    epochs = round(min(max(_ATOMS_SEEN / seen, _EPOCHS[0]), _EPOCHS[1]))
-    steps, fewest = _STEPS
-    batch = max(train / steps, min(_ATOMS_OF_A_STEP / finding.atoms[1], train / fewest))
+    # A trial trains on 250,000 atoms, in some minutes on a core for networks of this size.
+    epochs = round(min(max(250_000 / seen, _EPOCHS[0]), _EPOCHS[1]))
+    # An epoch has 40 steps, or at least 15: a step with fewer than 128 atoms takes as long.
+    batch = max(train / 40, min(128 / finding.atoms[1], train / 15))
     batch = 2 ** round(math.log2(min(max(batch, 2), 32)))
     network = _network(finding, targets, potential, epochs, batch)
     trials, members = max(16, min(2 * gcds, 256)), 4 if gcds >= 4 else 3

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.campaign.setup.origin import find_origin
-from hydragnn_flow.config import RunConfig
+from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.network import Architecture, EngineNetwork
 from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.data import GraphStore
@@ -53,13 +53,17 @@ def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Pa
     return weights, file
 
 
-def check_start(config: RunConfig, store: GraphStore, target: Path | None = None) -> Path:
+def check_start(
+    start: StartConfig, network: NetworkConfig, store: GraphStore, target: Path | None = None
+) -> Path:
     """Refuse weights that the networks of a campaign cannot begin with.
 
     Parameters
     ----------
-    config
-        Configuration with `start_from`.
+    start
+        Source of the weights.
+    network
+        Network of the campaign.
     store
         Store of the campaign, which the networks are built for.
     target
@@ -75,8 +79,6 @@ def check_start(config: RunConfig, store: GraphStore, target: Path | None = None
     InputError
         If the weights do not fit the network, or cannot be read.
     """
-    start, network = config.start_from, config.network_with({})
-    assert start is not None
     if isinstance(network, EngineNetwork):
         with EngineProbe(store.path) as probe:
             probe.weights(network, start, target)
@@ -89,7 +91,9 @@ def check_start(config: RunConfig, store: GraphStore, target: Path | None = None
     return file
 
 
-def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore) -> None:
+def bring_weights(
+    start: StartConfig, network: NetworkConfig, directory: RunDirectory, store: GraphStore
+) -> None:
     """Write the initial weights of all trials to the run directory.
 
     Once the search has started, their source is not read again, as it may change.
@@ -99,8 +103,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
     InputError
         If :func:`check_start` refuses them, or they are gone.
     """
-    start, target = config.start_from, directory.weights
-    assert start is not None
+    target = directory.weights
     if directory.has_begun:
         if not target.exists():
             raise InputError(
@@ -109,7 +112,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
             )
         return
     target.parent.mkdir(parents=True, exist_ok=True)
-    file = check_start(config, store, target)
+    file = check_start(start, network, store, target)
     told = {
         "path": str(file),
         "sha256": hashlib.sha256(file.read_bytes()).hexdigest(),
@@ -118,7 +121,7 @@ def bring_weights(config: RunConfig, directory: RunDirectory, store: GraphStore)
     }
     write_json(directory.start, told)
     tell(_logger, "trials begin with the weights of %s", directory.started_from())
-    architecture = config.network_with({}).Architecture
+    architecture = network.Architecture
     statistics = architecture.statistics if isinstance(architecture, Architecture) else None
     known = statistics.elements if statistics else ()
     new = sorted(set(store.manifest.elements) - set(known))

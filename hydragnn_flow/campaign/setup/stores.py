@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
+import math
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
-from hydragnn_flow.campaign.setup.judging import graphs_judged
 from hydragnn_flow.campaign.setup.starting import check_start
 from hydragnn_flow.campaign.view import View
 from hydragnn_flow.config import NetworkConfig, RunConfig
 from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.config.remarks import remarks
-from hydragnn_flow.data import GraphStore, prepare_store
+from hydragnn_flow.data import GraphStore, Manifest, prepare_store
 from hydragnn_flow.data.preparing import Workers
 from hydragnn_flow.data.reading.inspection import left_out, truncated, unseen
 from hydragnn_flow.data.splits import CALIBRATION, TRAIN, VALIDATION
@@ -22,6 +23,7 @@ from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.ensemble import needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.calibration import calibration_split
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site
 from hydragnn_flow.log import tell
 from hydragnn_flow.models import build_model
 from hydragnn_flow.segment import Sampling
@@ -80,8 +82,42 @@ def checked_store(
         tell(_logger, "epochs are judged by %d of %d validation structures", judged, there)
     _check_model(base, store, config.data.sampling)
     if config.start_from is not None:
-        check_start(config, store)
+        check_start(config.start_from, base, store)
     return store
+
+
+def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
+    """Size of the validation subset used after each epoch of the run.
+
+    By default it is the whole split. If epochs divide `search.budget`, it is at most the number of
+    graphs of an epoch, so that validation costs no more than training, but at least enough to
+    compare trials. It is 1 if no objective is an error.
+
+    Parameters
+    ----------
+    config
+        Configuration of the run; `search.validation_samples` may give the size.
+    manifest
+        Manifest of the store.
+    """
+    there = manifest.splits[VALIDATION].graphs
+    asked, budget = config.search.validation_samples, config.divided_budget
+    if isinstance(asked, int):
+        return min(asked, there)
+    if asked == "auto" and not config.search.judges_errors:
+        return min(1, there)  # the error is not used
+    if asked == "all" or budget is None:
+        return there
+    unit, size = budget
+    if unit == "seconds":
+        return min(10_000, there)
+    trained = size / config.num_epoch
+    if unit == "steps":
+        train = drawn_size(manifest, config.data.sampling)
+        limits = Budget.of(config.network_with({}))
+        trained *= train.graphs / limits.least_steps(train.graphs, train.atoms, train.edges)
+    # 1,000 graphs resolve differences of a few per cent between trials.
+    return min(max(1000, math.ceil(trained)), there)
 
 
 def _check_calibration(config: RunConfig, store: GraphStore) -> None:
@@ -143,3 +179,17 @@ def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
             "out",
             *(too_large, len(train)),
         )
+
+
+def settings_of(config: RunConfig, site: Site) -> dict[str, Any]:
+    """Fields of a specification that all segments of a run on a site have in common."""
+    return {
+        "frozen": config.start_from.frozen if config.start_from else (),
+        "budget": config.divided_budget,
+        "sampling": config.data.sampling,
+        "criterion": config.criterion,
+        "mode": config.data.mode,
+        "site_gcds": site.gcds,
+        "threads": site.node.cores_per_gcd,
+        "scratch": site.node.scratch,
+    }

@@ -36,8 +36,8 @@ from parsl.logconfigs.base import oneshot_initialize_logging
 from parsl.serialize import serialize
 
 from hydragnn_flow.execution.pools.calls import BLOCK, POOL, STEADY_TIME
-from hydragnn_flow.execution.pools.drain import in_time
 from hydragnn_flow.execution.pools.node_energy import begin_to_measure, reading
+from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.execution.workers.worker import leave
 
 
@@ -96,6 +96,28 @@ class Agent(process_worker_pool.Manager):
         if (used := reading()) is not None:
             parts.append(json.dumps(used).encode())
         task_incoming.send_multipart(parts)
+
+
+def in_time(arguments: Sequence[str], now: float) -> list[str]:
+    """Adapt a pool's arguments so that it drains as its batch job nears its end.
+
+    Parsl counts the drain period from the start of the pool. The job starts earlier, by the time it
+    takes to bring the environment to the nodes.
+
+    Parameters
+    ----------
+    arguments
+        Arguments of the pool, made by Parsl.
+    now
+        Current Unix time [s].
+    """
+    option, end = "--drain_period=", os.environ.get("HYDRAGNN_FLOW_JOB_END", "")
+    given = next((a.removeprefix(option) for a in arguments if a.startswith(option)), "")
+    if not end.isdigit() or not given.isdigit():
+        return list(arguments)
+    left = max(1, int(end) - int(now))
+    seconds = min(int(given), max(1, left - int(drain_seconds(left))))
+    return [f"{option}{seconds}" if a.startswith(option) else a for a in arguments]
 
 
 def main(arguments: Sequence[str]) -> None:

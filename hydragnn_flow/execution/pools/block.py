@@ -9,9 +9,7 @@ from dataclasses import dataclass, field
 
 from hydragnn_flow.execution.pools.parsl_executor import BatchJob, Manager
 from hydragnn_flow.execution.pools.scheduler import State
-
-# Time of work after which there are checkpoints, even if no task has ended [s].
-SECONDS_OF_WORK = 600.0
+from hydragnn_flow.execution.pools.waits import WAITS
 
 
 @dataclass(eq=False)
@@ -92,5 +90,5 @@ class Block:
         if self.connected is None:
             return True
         seconds = (self.gone or time.monotonic()) - self.connected
-        was_at_work = self.has_worked or self.was_draining or seconds > SECONDS_OF_WORK
+        was_at_work = self.has_worked or self.was_draining or seconds > WAITS.work
         return self.was_given_work and not was_at_work

@@ -16,7 +16,6 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from hydragnn_flow.execution.pools.block import Block
-from hydragnn_flow.execution.pools.drain import drain_seconds
 from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import (
     BatchJob,
@@ -28,38 +27,12 @@ from hydragnn_flow.execution.pools.parsl_executor import (
 )
 from hydragnn_flow.execution.pools.patience import Patience
 from hydragnn_flow.execution.pools.scheduler import JobState, State
+from hydragnn_flow.execution.pools.waits import WAITS, drain_seconds
 from hydragnn_flow.execution.pools.workers_file import count
 from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
 
-# Time from the start of a job until its first workers connect [s]: as processes of this host, and
-# where the environment may come from a busy file system.
-SECONDS_TO_START_HERE, SECONDS_TO_START = 120.0, 900.0
-# Workers of a block that have not connected this long after its first are considered missing.
-SECONDS_TO_CONNECT = 120.0
-# Added to both times for each node of a block: nodes start, and connect, one after another.
-SECONDS_PER_NODE = 0.1
-# Time after which a block without workers is given up [s]; until then its job may end on its own.
-SECONDS_WITHOUT_WORKERS = 10.0
-# Idle time before a block is given back [s]. Between two phases there is no work for a moment, and
-# a new block may wait for hours.
-SECONDS_IDLE = 20.0
-# Number of answers without a job that prove its end: a queue may not list a new job at once.
-ANSWERS_TO_BELIEVE = 2
-# Wait after a block on bad nodes [s]: the scheduler would give the same nodes again at once.
-SECONDS_AFTER_BAD_NODES = 120.0
-# Number of jobs submitted at a time: if the scheduler refuses, one refusal is enough.
-MOST_ASKED_AT_ONCE = 8
-TRIES_TO_CANCEL = 3
-SECONDS_BETWEEN_TRIES = 2.0
-
-_MOST_EVENTS, _MOST_ENDED = 10, 10
-_MOST_NAMES = 8
 _logger = logging.getLogger(__name__)
-# Time before the drain period from which nodes of a block may disappear [s].
-_SECONDS_OF_LEAVING = 10.0
-# Error of a job's end [s]: the remaining time is in whole seconds, and the answer takes a while.
-_SECONDS_OF_A_CLOCK = 2.0
 
 
 class Blocks:
@@ -98,7 +71,7 @@ class Blocks:
         self.ended: list[Block] = []
         self.demand = 0
         """Number of workers that the campaign could use."""
-        self.events = deque[tuple[float, str]](maxlen=_MOST_EVENTS)
+        self.events = deque[tuple[float, str]](maxlen=10)
         """Last faults of blocks and nodes: (Unix time [s], sentence)."""
         self.patience = Patience(site, parsl)
         self._requested: list[Future[BatchJob]] = []
@@ -169,7 +142,7 @@ class Blocks:
                     "since": block.since,
                     "workers": sum(manager.workers for manager in block.managers),
                 }
-                for block in [*self.ended[-_MOST_ENDED:], *self.blocks]
+                for block in [*self.ended[-10:], *self.blocks]
             ],
         }
 
@@ -197,19 +170,14 @@ class Blocks:
         """Number of a block's workers that take tasks, now or later."""
         if block.leaving or block.was_draining:
             return 0
-        seconds = SECONDS_TO_CONNECT + self._more_seconds
-        if block.connected is None or time.monotonic() - block.connected < seconds:
+        since, now = block.connected, time.monotonic()
+        if since is None or now - since < self._for_all(WAITS.connect):
             return self._workers_per_block
         return sum(manager.workers for manager in block.managers if manager.usable)
 
-    @property
-    def _more_seconds(self) -> float:
-        return SECONDS_PER_NODE * self.parsl.nodes_per_block
-
-    @property
-    def _seconds_to_start(self) -> float:
-        is_here = self._first_state == "running" and self.parsl.is_here
-        return (SECONDS_TO_START_HERE if is_here else SECONDS_TO_START) + self._more_seconds
+    def _for_all(self, seconds: float) -> float:
+        """Time for all nodes of a block [s]."""
+        return seconds + WAITS.each_node * self.parsl.nodes_per_block
 
     def was_lost_alone(self, manager: str) -> bool:
         """True if a worker pool was lost without the rest of its block."""
@@ -285,7 +253,8 @@ class Blocks:
             before, block.managers = block.managers, of_block[block.job.block]
             left = block.ends - drain_seconds(block.ends - block.entered) - now
             # At that time idle nodes leave, which is not a loss.
-            if left > _SECONDS_OF_LEAVING:
+            is_leaving = left <= 10.0
+            if not is_leaving:
                 self._miss(block, before, now)
             if not block.leaving and left < 0:
                 self._release(block, "its batch job is about to end")
@@ -295,13 +264,14 @@ class Blocks:
                 if block.gone is None:
                     block.gone = now
                     self._log(block, "has no workers any more")
-                    if left > _SECONDS_OF_LEAVING:
+                    if not is_leaving:
                         why = f" (the scheduler says: {block.reason})" if block.reason else ""
                         self._tell(block, f"is lost: none of its nodes gives a sign of life{why}")
-                if now - block.gone > SECONDS_WITHOUT_WORKERS:
+                if now - block.gone > WAITS.without_workers:
                     self._end(block)
             elif block.state == "running" and block.cancelling is None:
-                seconds = self._seconds_to_start
+                is_here = self._first_state == "running" and self.parsl.is_here
+                seconds = self._for_all(WAITS.start_here if is_here else WAITS.start)
                 if now - block.entered > seconds:
                     self._end(block, f"no worker came within {seconds / 60:.0f} min of its start: ")
 
@@ -313,7 +283,7 @@ class Blocks:
         lost = sorted(m.node for m in before if m.id not in there and not m.held)
         if lost:
             self._tell(block, f"has lost nodes, which give no sign of life: {_named(lost)}")
-        seconds = SECONDS_TO_CONNECT + self._more_seconds
+        seconds = self._for_all(WAITS.connect)
         missing = self.parsl.nodes_per_block - len(block.seen)
         is_late = block.connected is not None and now - block.connected > seconds
         if is_late and missing > 0 and not block.was_incomplete:
@@ -353,7 +323,7 @@ class Blocks:
                 self._cancel(block)
             if came_for_nothing:
                 nodes = ", ".join(sorted({manager.node for manager in block.managers}))
-                self._count_fruitless(f"it was on bad nodes: {nodes}", SECONDS_AFTER_BAD_NODES)
+                self._count_fruitless(f"it was on bad nodes: {nodes}", WAITS.bad_nodes)
         elif block.leaving:
             self._release(block, "")  # workers that came later
 
@@ -404,8 +374,10 @@ class Blocks:
             known = states.get(block.job.number)
             if known is None:
                 continue
+            # A queue may not list a new job at once: two answers without it prove its end.
             block.not_listed = block.not_listed + 1 if known.state == "ended" else 0
-            if known.ends != math.inf and abs(known.ends - block.ends) > _SECONDS_OF_A_CLOCK:
+            # The time left is in whole seconds, and the answer takes a while.
+            if known.ends != math.inf and abs(known.ends - block.ends) > 2.0:
                 block.ends = known.ends
             if block.managers:
                 block.reason = known.reason
@@ -414,7 +386,7 @@ class Blocks:
                 if known.state != block.state:
                     self._log(block, f"is {known.state}, {block.age:.0f} s old")
                 block.enter(known.state, known.reason)
-            elif block.not_listed >= ANSWERS_TO_BELIEVE:
+            elif block.not_listed >= 2:
                 self._end(block)
 
     # Actions.
@@ -423,7 +395,8 @@ class Blocks:
         """Submit blocks, unless the previous ones give a reason to wait."""
         if not self.patience.may_request:
             return
-        most = 1 if self.patience.is_wary else MOST_ASKED_AT_ONCE
+        # If the scheduler refuses, one refusal is enough, or eight.
+        most = 1 if self.patience.is_wary else 8
         number = min(blocks, most - len(self._requested))
         if number > 0:
             _logger.info(
@@ -440,11 +413,11 @@ class Blocks:
             return
         now = time.monotonic()
         self._surplus_since = self._surplus_since or now
-        is_lasting = now - self._surplus_since >= SECONDS_IDLE
+        is_lasting = now - self._surplus_since >= WAITS.idle
         standing = [block for block in self.blocks if self._capacity(block) > 0]
         standing.sort(key=lambda block: (block.connected is not None, block.tasks))
         for block in standing[:surplus]:
-            is_unused = block.connected is None or block.is_idle(SECONDS_IDLE)
+            is_unused = block.connected is None or block.is_idle(WAITS.idle)
             if is_lasting and is_unused:
                 self._release(block, f"there is work for {self.demand} workers")
 
@@ -457,7 +430,7 @@ class Blocks:
             If block after block comes without some of its nodes.
         """
         staying = [block for block in self.blocks if not block.leaving]
-        are_idle = all(block.is_idle(SECONDS_IDLE) for block in staying)
+        are_idle = all(block.is_idle(WAITS.idle) for block in staying)
         if self._requested or self.demand <= self.workers or not are_idle:
             return
         for block in staying:
@@ -489,10 +462,10 @@ class Blocks:
         ended = {block.job.number for block in self.ended if block.is_cancelled}
         # Parsl's own list, which also has a job that is just being submitted.
         jobs = [job for job in self.parsl.submitted() if job not in ended]
-        for _ in range(TRIES_TO_CANCEL):
+        for _ in range(3):
             if not jobs or self.parsl.cancel(jobs):
                 break
-            time.sleep(SECONDS_BETWEEN_TRIES)
+            time.sleep(WAITS.cancel)
         else:
             _logger.error(
                 "site %s: the scheduler did not cancel the jobs %s; cancel them yourself",
@@ -552,6 +525,5 @@ class Blocks:
 
 
 def _named(nodes: Sequence[str]) -> str:
-    names = ", ".join(nodes[:_MOST_NAMES])
-    more = len(nodes) - _MOST_NAMES
+    names, more = ", ".join(nodes[:8]), len(nodes) - 8
     return f"{names} and {more} more nodes" if more > 0 else names

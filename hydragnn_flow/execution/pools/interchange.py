@@ -50,11 +50,6 @@ MAY_BE_HELD = "may_be_held"
 _logger = logging.getLogger("parsl.executors.high_throughput.interchange")
 # Number of descriptors not used by worker pools.
 SPARE_DESCRIPTORS = 100
-# Longest time for which messages of one kind delay others [s].
-_SECONDS_OF_MESSAGES = 0.1
-_SECONDS_BETWEEN_LOOKS = 1.0
-# A longer round means that this process got no CPU time: messages of that time are still coming.
-_SECONDS_OF_A_TURN = 1.0
 cast(Any, parsls).time = STEADY_TIME
 
 
@@ -120,10 +115,12 @@ class ManyPools(Interchange):
     def expire_bad_managers(self, *arguments: Any) -> None:
         """End worker pools that have done their last task, and give up silent ones."""
         now = time.monotonic()
-        was_kept_waiting, self._turned = now - self._turned > _SECONDS_OF_A_TURN, now
+        # A longer round means that this process got no CPU time: messages of that time are still
+        # coming.
+        was_kept_waiting, self._turned = now - self._turned > 1.0, now
         if was_kept_waiting:
             self._looked = now
-        if now - self._looked < _SECONDS_BETWEEN_LOOKS:
+        if now - self._looked < 1.0:
             return
         self._looked = now
         super().expire_drained_managers(*arguments)
@@ -175,7 +172,8 @@ class ManyPools(Interchange):
 
     def _take(self, socket: zmq.Socket[bytes], take_one: Callable[[], None]) -> bool:
         """Take messages for a limited time; return whether none is left."""
-        end = time.monotonic() + _SECONDS_OF_MESSAGES
+        # Messages of one kind delay others no longer than this.
+        end = time.monotonic() + 0.1
         while self.socks.get(socket) == zmq.POLLIN:
             if time.monotonic() > end:
                 return False

@@ -11,9 +11,6 @@ from hydragnn_flow.errors import InputError
 # Number of failures on a node, with no success since, that make it suspect. If one trial in ten is
 # faulty, eight GCDs that start together seldom see this many.
 MOST_BAD_ENDS = 4.0
-# Weight of a segment that failed on several nodes: hardly their fault, but two bad nodes must not
-# excuse each other.
-SHARED_BLAME = 0.25
 # Weight of the loss of a node's worker pool, which loses all its work.
 BLAME_FOR_LOSS = 2.0
 # Number of nodes that refuse work in a row before the campaign stops, as they are not to blame.
@@ -107,7 +104,9 @@ class NodeHealth:
         """True if that is known, or likely from successive failures there."""
         blame = BLAME_FOR_LOSS * self._losses[node]
         for work in self._failures.get(node, ()):
-            blame += 1.0 if len(self._nodes[work]) == 1 else SHARED_BLAME
+            # What failed on several nodes is hardly their fault, but two bad nodes must not excuse
+            # each other.
+            blame += 1.0 if len(self._nodes[work]) == 1 else 0.25
         return self.is_of_no_use(node) or blame >= MOST_BAD_ENDS
 
 

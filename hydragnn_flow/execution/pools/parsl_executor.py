@@ -32,7 +32,6 @@ from hydragnn_flow.execution.pools import interchange
 from hydragnn_flow.execution.pools.calls import AGENT, node_of
 from hydragnn_flow.execution.pools.scheduler import JobState
 
-SECONDS_TO_ANSWER = 60.0
 # Phrases of sbatch, qsub and Parsl for a scheduler, or its authentication, that is out of reach. A
 # single word could be in the name of an account, queue or path that is refused.
 _NO_ANSWER = re.compile(
@@ -301,7 +300,7 @@ class ParslExecutor:
     def _command(self, command: Any) -> Any:
         self._check()
         try:
-            return self._executor.command_client.run(command, timeout_s=SECONDS_TO_ANSWER)
+            return self._executor.command_client.run(command, timeout_s=60.0)
         except (CommandClientTimeoutError, CommandClientBadError):
             raise CampaignStopped(
                 f"site {self._site}: Parsl's interchange does not answer; "

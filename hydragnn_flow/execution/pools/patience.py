@@ -7,13 +7,11 @@ import time
 
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.execution.pools.parsl_executor import NoAnswer, ParslExecutor, Refused
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.log import NOTICE
 
-# Number of fruitless blocks in a row before the campaign stops, and the waits after them [s].
-MOST_FRUITLESS = 3
-SECONDS_AFTER_FRUITLESS = (10.0, 30.0, 100.0, 300.0)
-# Waits after a refused job [s], ten minutes in all: the scheduler may be in maintenance.
-SECONDS_AFTER_REFUSAL = (10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+# Numbers of fruitless blocks, and of refusals, in a row before the campaign stops.
+MOST_FRUITLESS, MOST_REFUSALS = 3, 6
 
 _logger = logging.getLogger(__name__)
 
@@ -80,8 +78,7 @@ class Patience:
                 f"site {self._site}: {MOST_FRUITLESS} blocks in a row ended without a result or a "
                 f"checkpoint ({said}); see {self._parsl.scripts}, and give the same command again"
             )
-        waits = SECONDS_AFTER_FRUITLESS
-        seconds = max(least_wait, waits[min(self._fruitless, len(waits)) - 1])
+        seconds = max(least_wait, WAITS.fruitless * 3 ** min(self._fruitless - 1, 9))
         self._put_off(seconds, f"the last block ended without a result or a checkpoint ({said})")
 
     def refuse(self, refusal: Refused, has_blocks: bool) -> None:
@@ -106,15 +103,16 @@ class Patience:
         is_silent = isinstance(refusal, NoAnswer)
         if not is_silent and not self.was_granted:
             raise InputError(sentence)
-        if self._refused > len(SECONDS_AFTER_REFUSAL) and not has_blocks:
+        if self._refused > MOST_REFUSALS and not has_blocks:
             raise CampaignStopped(f"{sentence}, and give the same command again")
-        waits = SECONDS_AFTER_REFUSAL
-        seconds = waits[min(self._refused, len(waits)) - 1]
         did = "does not answer" if is_silent else "refused a block"
         self._put_off(
-            seconds, f"the scheduler {did} ({refusal})", logging.INFO if has_blocks else NOTICE
+            WAITS.refusal * 2 ** min(self._refused - 1, 9),
+            f"the scheduler {did} ({refusal})",
+            logging.INFO if has_blocks else NOTICE,
         )
 
     def _put_off(self, seconds: float, trouble: str, level: int = logging.INFO) -> None:
+        seconds = min(seconds, 300.0)
         self.trouble, self._not_before = trouble, time.monotonic() + seconds
         _logger.log(level, "%s; the next is asked for in %.0f s", trouble, seconds)

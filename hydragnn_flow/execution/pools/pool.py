@@ -31,6 +31,7 @@ from hydragnn_flow.execution.pools.node_health import NodeHealth
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
 from hydragnn_flow.execution.pools.store_copies import StoreCopies
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
     count,
@@ -46,13 +47,6 @@ from hydragnn_flow.log import tell
 from hydragnn_flow.placement import Host
 from hydragnn_flow.segment import SegmentResult, SegmentSpec, TrainingOutcome
 from hydragnn_flow.signals import leaving_in_order, undisturbed
-
-SECONDS_BETWEEN_CHECKS = 1.0
-SECONDS_BETWEEN_READINGS = 30.0
-# Schedulers are shared: many centres ask users for at most one query every few seconds.
-SECONDS_BETWEEN_QUESTIONS = 15.0
-# Waits shorter than this are not reported to the user.
-SECONDS_BEFORE_A_WORD = 10.0
 
 # Characters without a special meaning where Parsl puts a path: in shell commands, in format
 # strings, and in lines of batch scripts. Slurm has patterns with %, PBS writes HOST:PATH.
@@ -193,7 +187,7 @@ class Pool:
         self._blocks.demand = self._blocks.parsl.outstanding if demand is None else demand
         news = self._collect()
         now = time.monotonic()
-        if now - self._checked < SECONDS_BETWEEN_CHECKS and not news:
+        if now - self._checked < WAITS.checks and not news:
             return
         self._checked = now
         self._blocks.refresh()
@@ -204,7 +198,7 @@ class Pool:
         self._health.check(self._site.nodes, self._at_work | before)
         self._grow_and_shrink()
         self._file.write(self._blocks.summary(), self._bad_nodes, at_once=news)
-        if now - self._energy_read > SECONDS_BETWEEN_READINGS:
+        if now - self._energy_read > WAITS.readings:
             self._energy_read = now
             self._read_energy()
 
@@ -289,7 +283,7 @@ class Pool:
         about = {"started": time.time(), "node": node_of(node)}
         self._file.segments[answer] = [
             {"kind": spec.kind, "number": spec.number, "rung": spec.rung, **about}
-            | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd or 0]]}
+            | {"to_epoch": spec.until_epoch, "gcds": [self._site.node.gcds[rank.gcd]]}
             for rank in ranks
             for spec in rank.specs
             if isinstance(spec, SegmentSpec)
@@ -375,7 +369,7 @@ class Pool:
         if self._blocks.demand <= self._blocks.workers:
             return ""
         blocks = [block for block in self._blocks.blocks if block.connected is None]
-        blocks = [b for b in blocks if time.monotonic() - b.entered > SECONDS_BEFORE_A_WORD]
+        blocks = [b for b in blocks if time.monotonic() - b.entered > WAITS.word]
         queued = [block for block in blocks if block.state == "pending"]
         if queued:
             first = min(queued, key=lambda block: block.since)
@@ -405,13 +399,13 @@ class Pool:
             self._next_question = now + self._seconds_between_questions
             self._states = self._scheduler_thread.submit(self._ask_states, jobs)
         if news:  # the scheduler soon knows why a block waits
-            self._next_question = min(self._next_question, now + SECONDS_BEFORE_A_WORD / 2)
+            self._next_question = min(self._next_question, now + WAITS.word / 2)
         return news
 
     @property
     def _seconds_between_questions(self) -> float:
         if self._scheduler is not None:
-            return SECONDS_BETWEEN_QUESTIONS
+            return WAITS.questions
         return self._blocks.parsl.seconds_between_questions
 
     def _ask_states(self, jobs: Sequence[str]) -> dict[str, JobState]:
@@ -455,7 +449,7 @@ class Pool:
         )
 
     def _keep_off_bad_nodes(self, now: float) -> None:
-        seconds = self._blocks.parsl.seconds_to_miss + 2 * SECONDS_BETWEEN_CHECKS
+        seconds = self._blocks.parsl.seconds_to_miss + 2 * WAITS.checks
         for lost, (node, when) in [*self._lost.items()]:
             # By then, all workers that were lost together are known to be lost.
             if now - when > seconds:

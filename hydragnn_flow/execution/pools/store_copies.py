@@ -16,8 +16,6 @@ from hydragnn_flow.data.reading.local_shards import files_to_send
 from hydragnn_flow.execution.pools.scheduler import number_of
 from hydragnn_flow.log import tell
 
-# Number of jobs whose nodes are served at a time.
-_JOBS = 4
 _logger = logging.getLogger(__name__)
 
 
@@ -34,7 +32,7 @@ class StoreCopies:
 
     def __init__(self, store: Path, scratch: str) -> None:
         self._store, self._scratch = store, Path(scratch)
-        self._threads = ThreadPoolExecutor(_JOBS, thread_name_prefix="store-copies")
+        self._threads = ThreadPoolExecutor(4, thread_name_prefix="store-copies")
         self._sent: dict[str, Future[None]] = {}
 
     def are_there(self, job: str) -> bool:

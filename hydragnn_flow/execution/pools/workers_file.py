@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
 
 WORKERS_FILE = "workers.json"
-SECONDS_BETWEEN_WRITES = 2.0
-SECONDS_TO_REMEMBER = 86_400.0
 
 
 def read_workers(run_directory: Path) -> dict[str, Any]:
@@ -31,13 +30,13 @@ def read_workers(run_directory: Path) -> dict[str, Any]:
 def remembered_nodes(run_directory: Path) -> dict[str, float]:
     """Nodes that an earlier driver took out of use, with the Unix time [s].
 
-    Old entries are left out, since the nodes have probably been repaired.
+    Entries older than a day are left out, since the nodes have probably been repaired.
     """
     found = read_workers(run_directory).get("bad_nodes")
     if not isinstance(found, dict):
         return {}
     now = time.time()  # a time far in the future is from a wrong clock
-    return {node: when for node, when in found.items() if abs(now - when) < SECONDS_TO_REMEMBER}
+    return {node: when for node, when in found.items() if abs(now - when) < 86_400}
 
 
 def in_queue(blocks: int, since: float, reason: str) -> str:
@@ -105,4 +104,4 @@ class WorkersFile:
             with suppress(OSError):  # `status` shows an older state
                 write_json(self._path, {"written": time.time(), **content})
         # Writing thousands of segments takes a while: at most a fiftieth of the driver's time.
-        self._next = began + max(SECONDS_BETWEEN_WRITES, 50 * (time.monotonic() - began))
+        self._next = began + max(WAITS.writes, 50 * (time.monotonic() - began))

@@ -6,21 +6,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Jobs, Task
 from hydragnn_flow.execution.options import cores_in
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.execution.site import Site
-from hydragnn_flow.execution.site_check.calibration import SECONDS
 from hydragnn_flow.placement import Spot
 from hydragnn_flow.segment import Call, SegmentResult
 
 # Time for all nodes to answer [s]: a GPU that hangs must not hang the check.
 SECONDS_TO_ANSWER = 600.0
-# Time to wait for the other nodes of a block after its first has started [s].
-SECONDS_FOR_THE_OTHERS = 120.0
 
 
 def check_site(
@@ -28,9 +24,7 @@ def check_site(
     directory: Path,
     store: Path | None,
     tell: Callable[[str], None],
-    *,
-    calibrates: bool = False,
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Start one block of a site, let every GCD describe itself, and give the block back.
 
     Parameters
@@ -43,8 +37,6 @@ def check_site(
         Path of a store that every GCD reads; None for no store.
     tell
         Function called with a sentence about the progress.
-    calibrates
-        True to train networks on the first GCD for a minute.
 
     Returns
     -------
@@ -55,9 +47,6 @@ def check_site(
         GCDs in ``between``, with the answer of
         :func:`~hydragnn_flow.execution.site_check.exchange.exchange` or a ``fault``: two GCDs of
         the first node, and two on different nodes, where there are any.
-    calibration : dict
-        Answer of :func:`~hydragnn_flow.execution.site_check.calibration.calibrate` or a ``fault``;
-        empty if not requested.
 
     Raises
     ------
@@ -76,7 +65,8 @@ def check_site(
         first: float | None = None
         while (here := len(pool.hosts())) < nodes:
             first = first or (time.monotonic() if here else None)
-            if first is not None and time.monotonic() - first > SECONDS_FOR_THE_OTHERS:
+            # The other nodes of a block have two minutes after its first.
+            if first is not None and time.monotonic() - first > 120.0:
                 break
             pool.update(site.gcds_of_a_block)
             tell(pool.waiting() or f"{here} of {nodes} nodes have started")
@@ -89,7 +79,6 @@ def check_site(
             request: Mapping[str, Any],
             places: Sequence[Sequence[Spot]],
             words: str,
-            seconds: float = 0.0,
         ) -> list[SegmentResult | None]:
             there = {one.host.name for one in jobs.fleet.nodes}
             asked = {
@@ -97,7 +86,7 @@ def check_site(
                 for number, spots in enumerate(places)
                 if {spot.node for spot in spots} <= there
             }
-            left, give_up = {*asked.values()}, time.monotonic() + SECONDS_TO_ANSWER + seconds
+            left, give_up = {*asked.values()}, time.monotonic() + SECONDS_TO_ANSWER
             while left and time.monotonic() < give_up:
                 left -= {*jobs.finished(SECONDS_BETWEEN_CHECKS)}
                 jobs.request_workers(0)
@@ -121,15 +110,7 @@ def check_site(
             )
             (end,) = answers("exchange:exchange", exchanged, [pair], words)
             exchanges.append({"between": between} | _answer(end))
-        calibration: dict[str, Any] = {}
-        if calibrates and hosts:
-            task = {"device": device, "threads": node.cores_per_gcd, "seconds": SECONDS}
-            words = f"a GCD trains networks, for about {SECONDS:.0f} s"
-            (end,) = answers("calibration:calibrate", task, [spots[:1]], words, SECONDS)
-            calibration = _answer(end)
-        elif calibrates:
-            calibration = {"fault": "no node is there any more"}
-    return sorted(reports, key=lambda report: report["host"]), exchanges, calibration
+    return sorted(reports, key=lambda report: report["host"]), exchanges
 
 
 def _call(
@@ -169,7 +150,6 @@ def faults(
     site: Site,
     reports: list[dict[str, Any]],
     exchanges: list[dict[str, Any]],
-    calibration: Mapping[str, Any] = MappingProxyType({}),
 ) -> list[str]:
     """List differences between a site and its GCDs' reports, a sentence each.
 
@@ -177,7 +157,7 @@ def faults(
     ----------
     site
         Site that was checked.
-    reports, exchanges, calibration
+    reports, exchanges
         Results of :func:`check_site` for the site.
     """
     node, nodes = site.node, site.nodes // site.blocks
@@ -217,9 +197,4 @@ def faults(
                 "LD_LIBRARY_PATH, and so by slow sockets; load the module that has it, on Frontier "
                 "rccl-net-plugin"
             )
-    if "fault" in calibration:
-        found.append(f"calibration: {calibration['fault']}")
-    for one in calibration.get("networks", []):
-        if "reason" in one:
-            found.append(f"calibration, {one['kind']}, {one['hidden']} features: {one['reason']}")
     return found

@@ -16,8 +16,6 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.training.energy import EnergyMeter
 
-# Size of a product that shows whether a device computes, and correctly.
-_SIDE = 256
 # Properties that together identify a device. A runtime's own identifier may be shared by the two
 # GCDs of a card or by the tiles of a GPU.
 _IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
@@ -79,8 +77,9 @@ def _device(device: str) -> dict[str, Any]:
             "this machine, or correct the GCDs of the site"
         )
     properties = runtime.get_device_properties(0)
-    ones = torch.ones(_SIDE, _SIDE, device=device)
-    if not bool((ones @ ones == _SIDE).all()):
+    side = 256
+    ones = torch.ones(side, side, device=device)
+    if not bool((ones @ ones == side).all()):
         raise InputError(f"{properties.name} multiplies wrongly; report the node to its centre")
     return {
         "device": properties.name,

@@ -28,7 +28,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
 from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools.calls import AGENT
-from hydragnn_flow.execution.pools.drain import drain_seconds
+from hydragnn_flow.execution.pools.waits import drain_seconds
 from hydragnn_flow.execution.site import LABEL, Node, Scheduler, Site
 from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
 from hydragnn_flow.log import tell
@@ -42,13 +42,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-HEARTBEAT, _NODES_PER_SECOND = 15, 2_000
-"""Seconds between heartbeats of a few nodes, and number of nodes that add a second: a whole machine
-sends some hundred heartbeats a second, and a lost node is still missed within 90 s."""
-MISSED_HEARTBEATS = 4
-"""Number of missed heartbeats after which a node counts as lost."""
-_SECONDS_TO_PROBE, _MORE_FOR_A_NODE = 30.0, 0.02
-"""Time for which a node tries to reach the driver, and the addition for each node [s]."""
+HEARTBEAT = 15
+"""Seconds between heartbeats of a few nodes."""
 _MANY = 64
 """Number of nodes from which the shared file system needs protection: Parsl's logs are not kept,
 and what Slurm can send to the nodes' own disks is sent there."""
@@ -56,7 +51,8 @@ and what Slurm can send to the nodes' own disks is sent there."""
 
 def seconds_between_heartbeats(nodes: int) -> int:
     """Default time between two heartbeats of a node [s], at a site with ``nodes`` nodes."""
-    return HEARTBEAT + nodes // _NODES_PER_SECOND
+    # A whole machine sends some hundred a second, and a lost node is still missed within 90 s.
+    return HEARTBEAT + nodes // 2_000
 
 
 def slurm_jobs(
@@ -253,9 +249,10 @@ class Executors:
             manager_selector=BlockIdManagerSelector(),
             # A whole machine would make 100,000 new files in one directory at every start.
             worker_logdir_root=f"/tmp/hydragnn_flow-{uuid4().hex}" if nodes > _MANY else None,
-            address_probe_timeout=round(_SECONDS_TO_PROBE + _MORE_FOR_A_NODE * nodes),
+            # Nodes reach the driver one after another.
+            address_probe_timeout=round(30.0 + 0.02 * nodes),
             heartbeat_period=heartbeat,
-            heartbeat_threshold=MISSED_HEARTBEATS * heartbeat,
+            heartbeat_threshold=4 * heartbeat,
             # Segments end on their own before their job does. Shortly before that, workers stop
             # accepting tasks.
             drain_period=walltime - int(drain_seconds(walltime)) if walltime else None,

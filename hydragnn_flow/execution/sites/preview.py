@@ -21,7 +21,6 @@ from hydragnn_flow.execution.sites.batch import Executors
 
 _ADDRESS = "ADDRESS"
 _RUN_DIR = "RUN_DIR/parsl"
-_PORT = 54000  # the first port that Parsl tries
 
 
 class Block(NamedTuple):
@@ -75,7 +74,7 @@ def _block(executor: Any) -> Block:
     executor.run_dir = f"{_RUN_DIR}/000"
     executor.cert_dir = f"{executor.logdir}/certificates"
     executor.logconf_path = None
-    executor.worker_port = _PORT
+    executor.worker_port = 54000
     executor.initialize_scaling()
     command = executor._get_launch_command("0")
     provider, name = executor.provider, f"parsl.{executor.label}.block-0"

@@ -13,8 +13,6 @@ from hydragnn_flow.execution.site import Node, guessed_gcd
 # Fraction of the memory of a GCD (or of the machine, per slot) for segments; the rest is left to
 # the system.
 _USABLE = 0.9
-# Least memory of a CPU slot [GiB]: a process takes 0.6 before it has a model.
-_LEAST_GIB = 1.0
 
 
 def this_node(interface: str | None = None) -> Node:
@@ -35,7 +33,8 @@ def this_node(interface: str | None = None) -> Node:
     kind = this_device().type
     if kind == "cpu":
         total = psutil.virtual_memory().total
-        gcds = max(1, min(cores, int(_USABLE * total / 2**30 / _LEAST_GIB)))
+        # A CPU slot has at least 1 GiB: a process takes 0.6 before it has a model.
+        gcds = max(1, min(cores, int(_USABLE * total / 2**30)))
         memory = total // gcds
         device: Device = "cpu"
     else:

@@ -48,8 +48,8 @@ class Rank:
     number: int = 0
     world: int = 1
     """Number of ranks of the job."""
-    gcd: int | None = None
-    """Position of its GCD on the node; None for the one with the fewest ranks."""
+    gcd: int = 0
+    """Position of its GCD on the node."""
     nodes: int = 1
     """Number of nodes of the job."""
     memory_gib: float = 0.0
@@ -58,10 +58,6 @@ class Rank:
     """Time from sending the rank to the end of the node [s]; None if unknown."""
     fused: tuple[SegmentSpec, ...] = ()
     """Segments that are fused with it in the same process."""
-
-    def __post_init__(self) -> None:
-        if self.world > 1 and not self.spec.attempt:
-            raise ValueError("ranks of a gang need an attempt, by which they know each other")
 
     @property
     def segment(self) -> SegmentSpec:
@@ -106,16 +102,8 @@ class RankRun:
         self._lock = threading.Lock()
         self._trainer: TrainerProcess | None = None
 
-    def run(self, trainer: TrainerProcess, gcd: int) -> list[SegmentResult]:
-        """Run the rank to its end; return the results of its segment and of those fused with it.
-
-        Parameters
-        ----------
-        trainer
-            Process that runs the rank.
-        gcd
-            Position of its GCD on the node.
-        """
+    def run(self, trainer: TrainerProcess) -> list[SegmentResult]:
+        """Run the rank to its end; return the results of its segment and of those fused with it."""
         with self._lock:
             self._trainer = trainer
             if self._is_released:
@@ -133,7 +121,7 @@ class RankRun:
             ]
         with suppress(OSError):  # a full disk truncates the log, but keeps the segment's result
             self._log(trainer.said())
-        place = Place(node=socket.gethostname(), gcds=[self._node.gcds[gcd]])
+        place = Place(node=socket.gethostname(), gcds=[self._node.gcds[self._rank.gcd]])
         return [
             SegmentResult.of(spec, outcome, place)
             for spec, outcome in zip(self._specs, outcomes, strict=True)

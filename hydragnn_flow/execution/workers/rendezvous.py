@@ -27,9 +27,6 @@ from hydragnn_flow.files import write_json
 from hydragnn_flow.training.monitor import Stopped
 
 FILE = "rendezvous.json"
-_SECONDS_BETWEEN_CHECKS = 0.2
-# Interval at the file system that all nodes share [s].
-_SECONDS_BETWEEN_LOOKS = 1.0
 _NODE = socket.gethostname()
 _SLINGSHOT = Path("/sys/class/cxi")  # its network cards
 
@@ -46,7 +43,6 @@ def rendezvous(
     interface: str | None,
     patience: float,
     *,
-    leads: bool,
     rank: int,
     size: int,
     should_stop: Callable[[], bool],
@@ -56,7 +52,8 @@ def rendezvous(
     Parameters
     ----------
     folder
-        Directory visible to all ranks; None if they are all on this node.
+        Directory visible to all ranks; None if they are all on this node, or another of its ranks
+        looks there.
     here
         Existing directory visible to the ranks on this node.
     key
@@ -65,8 +62,6 @@ def rendezvous(
         Network interface between the ranks; None for loopback.
     patience
         Longest time that each rank waits [s].
-    leads
-        True for the rank that looks at the folder for all ranks on its node.
     rank, size
         Number of this rank, and number of ranks.
     should_stop
@@ -86,7 +81,7 @@ def rendezvous(
     end = time.monotonic() + patience
     local, shared = Path(here) / FILE, None if folder is None else Path(folder) / FILE
 
-    def pause(seconds: float = _SECONDS_BETWEEN_CHECKS) -> None:
+    def pause(seconds: float = 0.2) -> None:
         if should_stop():
             raise Stopped("asked to stop before the ranks had met")
         time.sleep(seconds)
@@ -104,15 +99,14 @@ def rendezvous(
             shared.parent.mkdir(parents=True, exist_ok=True)
             write_json(shared, place)
     else:
-        looks = leads and shared is not None
-        while (found := _published(shared if looks and shared else local, key)) is None:
+        while (found := _published(shared or local, key)) is None:
             if time.monotonic() > end:
                 raise RanksMissing(
                     f"rank {rank} of {size} waited {patience:.0f} s for rank 0, which did not come"
                 )
-            pause(_SECONDS_BETWEEN_LOOKS if looks else _SECONDS_BETWEEN_CHECKS)
+            pause(1.0 if shared else 0.2)  # all nodes share the file system
         place = found
-        if looks:
+        if shared:
             write_json(local, place)
         if interface is None and place["node"] != _NODE:
             raise InputError(

@@ -37,15 +37,13 @@ class Trainers:
         self._lent: dict[int, list[_Lent]] = {n: [] for n in range(len(node.gcds))}
 
     @contextmanager
-    def lend(
-        self, gcd: int | None = None, memory_gib: float = 0.0
-    ) -> Iterator[tuple[TrainerProcess, int]]:
-        """Lend a trainer process, with the position of its GCD, for a ``with`` block.
+    def lend(self, gcd: int, memory_gib: float = 0.0) -> Iterator[TrainerProcess]:
+        """Lend a trainer process for a ``with`` block.
 
         Parameters
         ----------
         gcd
-            Position of its GCD; by default the one with the fewest running segments.
+            Position of its GCD on the node.
         memory_gib
             Expected memory there, the process included [GiB]; idle processes that leave too little
             memory on the GCD are ended.
@@ -55,21 +53,19 @@ class Trainers:
         InputError
             If the batch job got fewer devices than the site's nodes have.
         """
-        lent, where = self._take(gcd, memory_gib)
+        lent = self._take(gcd, memory_gib)
         try:
-            yield lent.trainer, where
+            yield lent.trainer
         finally:
-            self._give_back(lent, where)
+            self._give_back(lent, gcd)
 
     def idle(self, gcd: int) -> list[TrainerProcess]:
         """List the idle processes of a GCD."""
         with self._lock:
             return [*self._idle[gcd]]
 
-    def _take(self, gcd: int | None, memory_gib: float) -> tuple[_Lent, int]:
+    def _take(self, gcd: int, memory_gib: float) -> _Lent:
         with self._lock:
-            if gcd is None:
-                gcd = min(self._lent, key=lambda n: len(self._lent[n]))
             idle = self._idle[gcd] = [each for each in self._idle[gcd] if each.alive]
             trainer = idle.pop() if idle else self._start(gcd)
             lent = _Lent(trainer, memory_gib)
@@ -78,7 +74,7 @@ class Trainers:
             self._share(gcd)
         for trainer in surplus:
             trainer.kill()
-        return lent, gcd
+        return lent
 
     def _give_back(self, lent: _Lent, gcd: int) -> None:
         with self._lock:

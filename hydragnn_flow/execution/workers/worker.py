@@ -30,13 +30,8 @@ from hydragnn_flow.segment import (
     TrainingOutcome,
 )
 
-# Number of attempts to remember that were ended or stopped before they came.
-_MOST_REMEMBERED = 1000
-# Time between two looks for another driver [s], and most looks of all nodes per second: they share
-# a file system. A node that loses contact with its driver ends in any case.
-_SECONDS_BETWEEN_LOOKS, _LOOKS_PER_SECOND = 5.0, 20.0
-# Time for trainer processes to write their checkpoints when the agent ends [s].
-_SECONDS_TO_LEAVE = SECONDS_TO_SAVE + 5.0
+# Least time between two looks for another driver [s].
+_SECONDS_BETWEEN_LOOKS = 5.0
 _lock = threading.Lock()
 _running: dict[str, list[RankRun]] = {}
 _called_off: dict[str, str] = {}
@@ -129,7 +124,7 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
     """Remember an attempt that may still come; return its ranks that run here."""
     with _lock:
         of_these[attempt] = reason
-        while len(of_these) > _MOST_REMEMBERED:
+        while len(of_these) > 1000:
             of_these.pop(next(iter(of_these)))
         return _running.get(attempt, [])
 
@@ -137,8 +132,8 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
 def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
     """Run a rank; if it fails, end the other ranks of its gang on this node."""
     try:
-        with trainers_of(node).lend(rank.gcd, rank.memory_gib) as (trainer, gcd):
-            results = run.run(trainer, gcd)
+        with trainers_of(node).lend(rank.gcd, rank.memory_gib) as trainer:
+            results = run.run(trainer)
     except (InputError, OSError) as error:
         results = _not_begun(rank, error)
     if rank.in_gang and results[0].status not in AGREED:
@@ -152,7 +147,7 @@ def leave() -> None:
         runs = [run for ranks in _running.values() for run in ranks]
     for run in runs:
         run.stop()
-    give_up = time.monotonic() + _SECONDS_TO_LEAVE
+    give_up = time.monotonic() + SECONDS_TO_SAVE + 5.0
     while _running and time.monotonic() < give_up:
         time.sleep(0.1)
     for run in runs:
@@ -161,8 +156,9 @@ def leave() -> None:
 
 def _watch_driver(spec: JobSpec, gcds: int) -> None:
     """Start to watch for a newer driver, and stop segments of a replaced one at a checkpoint."""
-    nodes = spec.site_gcds / gcds
-    seconds = max(_SECONDS_BETWEEN_LOOKS, nodes / _LOOKS_PER_SECOND)
+    # All nodes share a file system, and look at most 20 times a second. A node that loses contact
+    # with its driver ends in any case.
+    seconds = max(_SECONDS_BETWEEN_LOOKS, spec.site_gcds / gcds / 20)
 
     def watch() -> None:
         watched, token = DriverFile(Path(spec.run_directory)), None
@@ -192,9 +188,8 @@ def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[s
         return None
     is_here = rank.nodes == 1
     return {
-        "folder": None if is_here else rank.spec.directory,
+        "folder": rank.spec.directory if rank is ranks[0] and not is_here else None,
         "here": here,
-        "leads": rank is ranks[0],
         "key": rank.spec.attempt,
         "interface": None if is_here else node.interface,
     }
