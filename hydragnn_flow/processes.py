@@ -85,6 +85,8 @@ class JsonProcess:
             If the process has ended.
         """
         line = f"{json.dumps(message)}\n".encode()
+        if self.was_killed:  # another process, forked meanwhile, may still hold its pipe open
+            raise self._death()
         try:
             with self._sending:
                 self._requests.write(line)

@@ -93,7 +93,10 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["run", "good.yaml", "--run-dir", "good.yaml/run"], "is a file"),
     (["run", "good.yaml", "--site", "frontire"], "frontire"),
     (["run", "good.yaml", "--site", "frontier"], "--account"),
-    (["run", "good.yaml", "--site", "site.yaml"], "multiple of `blocks`"),
+    (
+        ["run", "good.yaml", "--site", "site.yaml"],
+        "site.yaml: nodes: 5 is not a multiple",
+    ),
     (["run", "good.yaml", "--site", "local", "-N", "2"], "`nodes`"),
     (["site", "show", "frontire"], "frontire"),
     (["site", "check", "no.yaml"], "no.yaml"),

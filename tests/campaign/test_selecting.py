@@ -5,10 +5,10 @@ import logging
 from dataclasses import replace
 
 from campaign_cases import MEMBERS
-from hydragnn_flow.ensemble.failed_members import SELECTION
 from phase_cases import run, well
 
 from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.ensemble.summary import SELECTION
 
 
 def test_a_restarted_driver_keeps_to_the_choice(campaign, caplog):
