@@ -33,7 +33,7 @@ from results import Cell, Number, Run, Table, peer_commit
 
 from hydragnn_flow.execution.site import guessed_gcd
 from hydragnn_flow.execution.sites.this_node import this_node
-from hydragnn_flow.training.device import this_device
+from hydragnn_flow.training.distributed import this_device
 from hydragnn_flow.training.memory import out_of_memory
 
 T = TypeVar("T")

@@ -16,8 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from PIL import Image
 
 from hydragnn_flow.report.accuracy import TargetValues
-from hydragnn_flow.report.html import test_targets
-from hydragnn_flow.report.run_files import RunFiles, read_run
+from hydragnn_flow.report.html import RunFiles, read_run, test_targets
 from hydragnn_flow.report.style import (
     BLUE,
     INK,

@@ -26,8 +26,9 @@ from hydragnn_flow.config.network import (
 from hydragnn_flow.config.network.hydragnn_keys import IGNORED, REFUSED
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES, READ_BY
 from hydragnn_flow.config.objective import ObjectiveSearch
+from hydragnn_flow.config.optuna_classes import SAMPLERS
+from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.config.run import EnsembleConfig, ResourcesConfig
-from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.config.search import (
     LearningCurve,
     Parameter,
@@ -36,9 +37,7 @@ from hydragnn_flow.config.search import (
     TrainingBudget,
 )
 from hydragnn_flow.config.sources import FORMATS, Role, section_class
-from hydragnn_flow.config.start_from import StartConfig
-from hydragnn_flow.execution.options import NodeOptions, Options
-from hydragnn_flow.execution.site import about_site, shipped_sites
+from hydragnn_flow.execution.site import NodeOptions, Options, about_site, shipped_sites
 
 PAGES = [
     Path(__file__).with_name(f"{name}.md")

@@ -11,17 +11,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from hydragnn_flow.commands import (
-    evaluate,
-    export,
-    init,
-    planning,
-    predict,
-    profiling,
-    search,
-    select,
-    sites,
-)
+from hydragnn_flow.commands import ensembles as evaluate
+from hydragnn_flow.commands import ensembles as export
+from hydragnn_flow.commands import ensembles as predict
+from hydragnn_flow.commands import ensembles as select
+from hydragnn_flow.commands import init, planning, profiling, search, sites
 from hydragnn_flow.commands.console import (
     Config,
     Data,
@@ -192,7 +186,7 @@ def status(
 ) -> None:
     """Show a live or finished run at a glance."""
     from hydragnn_flow.log import last_lines
-    from hydragnn_flow.report.status import status_table
+    from hydragnn_flow.report.stage import status_table
 
     with using(run_dir), sound(run_dir):
         console.print(status_table(run_dir))

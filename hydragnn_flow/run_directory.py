@@ -18,7 +18,7 @@ import yaml
 from hydragnn_flow.config import EnsembleConfig, RunConfig
 from hydragnn_flow.config.base import validate
 from hydragnn_flow.config.objective import ObjectiveConfig
-from hydragnn_flow.config.warm_start import JOURNAL, check_earlier
+from hydragnn_flow.config.origins import JOURNAL, check_earlier
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.ensemble.uncertainty.calibration import calibrate, folds
-from hydragnn_flow.ensemble.uncertainty.conformal import Scores
-from hydragnn_flow.ensemble.uncertainty.deviation import Deviation
+from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores
 from hydragnn_flow.ensemble.uncertainty.distribution import Calibration, size_of
 
 Floats = NDArray[np.float64]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES, Retries
+from hydragnn_flow.execution.jobs import MOST_LOSSES, MOST_TRIES, Retries
 
 
 @given(st.lists(st.booleans(), max_size=20))

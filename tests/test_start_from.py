@@ -9,7 +9,7 @@ from campaign_cases import CONFIG
 from driver_cases import has_checkpoint, start, start_until
 
 from hydragnn_flow import Ensemble
-from hydragnn_flow.report.model_card import model_card
+from hydragnn_flow.report.html import model_card
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, load_checkpoint
 

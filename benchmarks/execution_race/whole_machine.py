@@ -33,9 +33,9 @@ from hydragnn_flow.campaign.dispatch import Dispatch
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Node, Site, sole_driver
-from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools.calls import AGENT
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.site import Options
 from hydragnn_flow.execution.sites.batch import Executors
 from hydragnn_flow.log import driver_log
 from hydragnn_flow.placement import Gcd

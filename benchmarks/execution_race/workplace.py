@@ -16,8 +16,8 @@ from results import run_config
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.execution import Node, Site
-from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.site import Options
 from hydragnn_flow.execution.sites.batch import Executors
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.run_directory import RunDirectory

@@ -22,7 +22,7 @@ from hydragnn_flow import GraphStore
 from hydragnn_flow.config import load_network
 from hydragnn_flow.config.network import NetworkConfig
 from hydragnn_flow.data import GraphSplit
-from hydragnn_flow.training.schedules import Schedule, decay_factor
+from hydragnn_flow.training.optimizers import Schedule, decay_factor
 
 SET = "acac"
 # Fine enough for a cosine.

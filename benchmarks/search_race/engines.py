@@ -15,12 +15,11 @@ import optuna
 from optuna.samplers import BaseSampler, GPSampler, RandomSampler, TPESampler
 
 from hydragnn_flow.config import Parameter
-from hydragnn_flow.search.samplers.auto import AutoSampler
+from hydragnn_flow.search.records import active, suggest
+from hydragnn_flow.search.samplers.auto import AutoSampler, Proposals
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.encoding import Finished, Running, Space
 from hydragnn_flow.search.samplers.proposer import MOST_FITTED, MOST_KNOWN, Proposer
-from hydragnn_flow.search.samplers.supply import Proposals
-from hydragnn_flow.search.space import active, suggest
 from search_race.functions import Function
 
 Asked = list[tuple[int, dict[str, Any]]]

@@ -12,18 +12,17 @@ from hydragnn_flow.campaign.setup.start import CampaignSummary, check_paths, pre
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
-    from hydragnn_flow.campaign.functions.objective import run_objective
-    from hydragnn_flow.campaign.on_site.prediction import predict_on_site
-    from hydragnn_flow.campaign.on_site.profiling import profile_on_site
-    from hydragnn_flow.campaign.on_site.scaling import scaling_study
+    from hydragnn_flow.campaign.functions import run_objective
+    from hydragnn_flow.campaign.prediction import predict_on_site
+    from hydragnn_flow.campaign.profiling import profile_on_site, scaling_study
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "predict_on_site": "on_site.prediction",
-            "profile_on_site": "on_site.profiling",
-            "run_objective": "functions.objective",
-            "scaling_study": "on_site.scaling",
+            "predict_on_site": "prediction",
+            "profile_on_site": "profiling",
+            "run_objective": "functions",
+            "scaling_study": "profiling",
         },
     )
 

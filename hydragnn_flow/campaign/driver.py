@@ -12,9 +12,8 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any
 
-from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.estimates.cost_files import CostFiles
-from hydragnn_flow.campaign.ledger import answering
+from hydragnn_flow.campaign.context import Context, answering
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.starting import bring_weights
 from hydragnn_flow.campaign.setup.stores import checked_store
@@ -29,7 +28,7 @@ from hydragnn_flow.execution.jobs import Jobs, Task, run_calls
 from hydragnn_flow.execution.pools.pool import Pool
 from hydragnn_flow.locks import local_locks
 from hydragnn_flow.log import driver_log, tell
-from hydragnn_flow.report.cost import cost_of, nodes_cost, rest_watts
+from hydragnn_flow.report.gcd_time import cost_of, nodes_cost, rest_watts
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
 

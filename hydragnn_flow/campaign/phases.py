@@ -6,12 +6,11 @@ from collections.abc import Callable, Sequence
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.campaign.members import MemberPhase, select_trials
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.machine import Workers
+from hydragnn_flow.execution.jobs import Workers
 from hydragnn_flow.search import TrialRecord
 
 

@@ -12,20 +12,17 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from hydragnn_flow.campaign.failures import is_final
 from hydragnn_flow.campaign.objectives import TooShort, outcome_of
+from hydragnn_flow.campaign.task import is_final
 from hydragnn_flow.config import RunConfig, SearchConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import is_there
 from hydragnn_flow.run_directory import CONFIG, RunDirectory
-from hydragnn_flow.search.earlier import add_earlier
-from hydragnn_flow.search.records import FIXED, PASSED, REASON
-from hydragnn_flow.search.space import active, distributions
+from hydragnn_flow.search.records import FIXED, PASSED, REASON, active, distributions
 from hydragnn_flow.search.storage import STUDY, StudyStorage, end_of
-from hydragnn_flow.search.study import Search
+from hydragnn_flow.search.study import Search, add_earlier
 from hydragnn_flow.segment import SegmentResult
-from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, furthest
-from hydragnn_flow.training.checkpoints.checkpoint_parts import Damaged
+from hydragnn_flow.training.checkpoints.checkpoint import Damaged, checkpoints, furthest
 
 
 def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:

@@ -1,14 +1,17 @@
-"""Task: a segment to run, with its estimated cost."""
+"""Task: a segment to run, with its estimated cost, and what follows from its failures."""
 
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
-from hydragnn_flow.execution.jobs import Task
+from hydragnn_flow.config import NetworkConfig
+from hydragnn_flow.execution.jobs import Retries, Task
 from hydragnn_flow.files import is_there, patiently
-from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import Forecast, SegmentResult, SegmentSpec
 
 _logger = logging.getLogger(__name__)
@@ -97,3 +100,58 @@ def log_retry(task: SegmentTask, end: SegmentResult) -> None:
         "%s is sent again (%s): %s%s: %s",
         *(task, task.retries, end.status, f" on {end.node}" if end.node else "", end.reason),
     )
+
+
+def is_final(resizes: bool, network: NetworkConfig, end: SegmentResult) -> bool:
+    """Return whether a failure belongs to the trial, to be recorded and not retried.
+
+    Parameters
+    ----------
+    resizes
+        True if a segment without memory continues with more micro-batches, `RunConfig.resizes`.
+    network
+        Network of the trial.
+    end
+        Result of its last segment.
+    """
+    if end.status == "out_of_memory":
+        return not takes_more(resizes, network, end.accumulation_steps, end.batches)
+    # An interrupted, refused or lost segment says nothing about its trial.
+    return end.status == "diverged"
+
+
+def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int = 1) -> bool:
+    """Return whether a step of ``batches`` may have more than ``steps`` micro-batches.
+
+    More of them give the same gradient with less memory.
+    """
+    training = network.Training
+    by_graphs = training.Batching is None or training.Batching.mode == "fixed"
+    # A step that is limited by atoms or edges has no number of graphs to divide.
+    most = batches * (training.batch_size if by_graphs else 64)
+    # RMSE does not add over micro-batches, so it cannot be accumulated.
+    is_sum = training.loss_function_type != "rmse"
+    return resizes and is_sum and steps < most
+
+
+def times_too_large(resizes: bool, results: Sequence[SegmentResult]) -> int:
+    """Number of times that a segment ran out of memory and should need less afterwards."""
+    return sum(result.status == "out_of_memory" for result in results) if resizes else 0
+
+
+def fewest_micro_batches(
+    resizes: bool, results: Sequence[SegmentResult], width: int, batches: int = 1
+) -> int:
+    """Number of micro-batches on each of ``width`` GCDs after segments that ran out of memory.
+
+    Each has half as many graphs as the smallest that did not fit; the number is 1 if all fitted.
+    A step has ``batches``.
+    """
+    if not times_too_large(resizes, results):
+        return 1
+    too_few = max(
+        Fraction(result.accumulation_steps * max(1, len(result.gcds)), result.batches)
+        for result in results
+        if result.status == "out_of_memory"
+    )
+    return math.ceil(2 * too_few * batches / width)

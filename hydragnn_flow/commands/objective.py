@@ -19,7 +19,7 @@ def run_function(config: ObjectiveConfig, site: Site, run_dir: Path) -> None:
     run_dir
         Run directory of the campaign.
     """
-    from hydragnn_flow.campaign.functions.objective import TABLE, run_objective
+    from hydragnn_flow.campaign.functions import TABLE, run_objective
 
     with interruptible(), using(run_dir):
         records = run_objective(config, site, run_dir)

@@ -66,8 +66,8 @@ def profile(
     Trains on GCDs of a site. Needs a prepared store, changes nothing.
     """
     machine = sites.load(site, options)
-    from hydragnn_flow.campaign.on_site.profiling import profile_on_site
-    from hydragnn_flow.report.profile import profile_tables
+    from hydragnn_flow.campaign.profiling import profile_on_site
+    from hydragnn_flow.report.scaling import profile_tables
 
     with interruptible(), using(run_dir, trace), console.status("starting") as status:
         measured, nodes = profile_on_site(
@@ -111,7 +111,7 @@ def scaling(
     RUN_DIR/scaling and in the report. The same command continues a stopped study.
     """
     machine = sites.load(site, options)
-    from hydragnn_flow.campaign.on_site.scaling import scaling_study
+    from hydragnn_flow.campaign.profiling import scaling_study
     from hydragnn_flow.report.progress import CampaignView
     from hydragnn_flow.report.scaling import scaling_grid, verdicts
 

@@ -70,7 +70,7 @@ def importance(
     At least five trials count as the best. Each parameter is assessed on its own, a conditional one
     among the trials that have it; pruned trials count by how far they came.
     """
-    from hydragnn_flow.report.importance import importance_table, parameter_importance
+    from hydragnn_flow.report.figures import importance_table, parameter_importance
     from hydragnn_flow.report.trials_frame import study_frame_of
 
     with using(run_dir):

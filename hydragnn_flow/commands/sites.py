@@ -109,7 +109,7 @@ def check(
     loaded = load(site, options)
     from hydragnn_flow.data import GraphStore
     from hydragnn_flow.execution import sole_driver
-    from hydragnn_flow.execution.site_check.check import check_site, faults
+    from hydragnn_flow.execution.site_check import check_site, faults
 
     directory = Path("runs") / f"check-{loaded.name}"
     with using(directory, store):

@@ -1,22 +1,151 @@
-"""Schema of `data`: sources of structures, splits, storage and reading."""
+"""Schema of `data`: sources and data sets, splits, storage and reading."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.data_sets import AnyDataSet, DataSet
+from hydragnn_flow.config.base import Section, explain
 from hydragnn_flow.config.domain import did_you_mean
-from hydragnn_flow.config.sources import AnySource, Level
-from hydragnn_flow.config.splits import SplitConfig
-from hydragnn_flow.config.targets import TargetConfig
+from hydragnn_flow.config.sources import (
+    AnySource,
+    Level,
+    SourceSection,
+    TargetConfig,
+    source_section,
+)
 from hydragnn_flow.errors import InputError
+
+
+class SplitConfig(Section):
+    """Fractions of the training input to set aside, drawn by the run's seed."""
+
+    by: Literal["random", "composition", "group"] = "random"
+    """Sampling of the splits: ``random``; ``composition``, the same fraction of each composition in
+    every split; or ``group``, whole groups that ``source.group`` names."""
+    val: float | None = Field(default=None, gt=0, lt=1)
+    """Fraction for validation, which chooses epochs and trials. The default is a tenth, or none if
+    the source gives a validation set."""
+    calibration: float | None = Field(default=None, gt=0, lt=1)
+    """Fraction used only for weights and error bars of the ensemble. Without it, and without such a
+    set in the source, they are cross-fitted on the validation split."""
+    test: float | None = Field(default=None, gt=0, lt=1)
+    """Fraction for the final test. Required unless the source gives a test set."""
+
+    def of(self, source: SourceSection) -> SplitConfig:
+        """Return the fractions for a source; the default applies if it gives no validation set.
+
+        Raises
+        ------
+        ValueError
+            If the fractions do not fit the source.
+        """
+        given = source.roles[1:]
+        for role in given:
+            if getattr(self, role) is not None:
+                raise ValueError(f"{role} is a set the source gives; remove the fraction")
+        split = self
+        if "val" not in given and split.val is None:
+            split = split.model_copy(update={"val": 0.1})
+        if "test" not in given and split.test is None:
+            raise ValueError(
+                "test is needed, as the source gives no test set; give a fraction such as 0.1"
+            )
+        fractions = (split.val, split.calibration, split.test)
+        if sum(filter(None, fractions)) >= 1:
+            raise ValueError("the fractions leave nothing to train on; give smaller ones")
+        if split.by == "group" and not source.has_groups:
+            raise ValueError("by = group needs source.group, the key of each structure's group")
+        if split.by == "composition" and not source.of_atoms:
+            raise ValueError("by = composition needs structures of atoms; draw at random")
+        if split.by != "random" and not any(fractions):
+            raise ValueError("by has nothing to draw, as the source gives all splits; remove it")
+        return split
+
+    def of_one_of_several(self, source: SourceSection) -> SplitConfig:
+        """Return the fractions shared by all data sets, for one: without sets that it brings
+        itself.
+
+        Raises
+        ------
+        ValueError
+            If the fractions do not fit the source.
+        """
+        own: dict[str, None] = dict.fromkeys(source.roles[1:])
+        shared = self.model_copy(update=own)
+        if not any((shared.val, shared.calibration, shared.test)) and {"val", "test"} <= own.keys():
+            shared = shared.model_copy(update={"by": "random"})
+        return shared.of(source)
+
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Named source among several data sets, with its split."""
+
+    name: str
+    """Name of the data set, and of the branch of the network that learns it."""
+    source: SourceSection
+    """Source of its structures."""
+    split: SplitConfig | None = None
+    """Fractions for this data set; if None, those of ``data.split``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return name, split and the source's keys in one mapping, as a configuration has them."""
+        split = {} if self.split is None else {"split": self.split.model_dump(mode="json")}
+        return {"name": self.name, **split, **self.source.model_dump(mode="json")}
+
+
+def data_set(values: Any) -> DataSet:
+    """Validate one data set: the keys `name` and `split`, and those of its source.
+
+    Raises
+    ------
+    ValueError
+        If it is not a mapping, or its name is not valid.
+    ValidationError
+        If another key is wrong.
+    """
+    if isinstance(values, DataSet):
+        return values
+    if not isinstance(values, dict):
+        raise ValueError(f"must be a mapping with a name and a format, got {values!r}")
+    rest = dict(values)
+    name, split = rest.pop("name", None), rest.pop("split", None)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"needs a name of letters, digits, '_', '-' and '.', which is that of its branch, got "
+            f"{name!r}"
+        )
+    source: SourceSection = source_section(rest)
+    try:
+        checked = None if split is None else SplitConfig.model_validate(split)
+    except ValidationError as error:
+        raise ValueError(str(explain(error, "split"))) from None
+    return DataSet(name, source, checked)
+
+
+AnyDataSet = Annotated[
+    DataSet, PlainValidator(data_set), PlainSerializer(DataSet.to_dict, return_type=dict[str, Any])
+]
+"""Data set, written as the keys of its source plus a name."""
+
 
 if TYPE_CHECKING:
     from hydragnn_flow.config.network import NetworkConfig

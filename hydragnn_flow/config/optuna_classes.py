@@ -1,4 +1,4 @@
-"""Samplers and pruners by name and options: Optuna's classes, or the user's own."""
+"""Samplers and pruners by short name or options: Optuna's classes, or the user's own."""
 
 from __future__ import annotations
 
@@ -6,11 +6,45 @@ import importlib
 import inspect
 import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from hydragnn_flow.config.domain import Parameter, did_you_mean
-from hydragnn_flow.config.samplers import SAMPLERS
 from hydragnn_flow.config.user_classes import import_class, one_line
+
+_OURS = "hydragnn_flow.search.samplers"
+
+
+class NamedSampler(NamedTuple):
+    """Sampler with a short name."""
+
+    about: str
+    """Description for the table in docs/search.md."""
+    options: Mapping[str, Any]
+    """``type`` and arguments, as a configuration could give them."""
+
+
+SAMPLERS: dict[str, NamedSampler] = {
+    "auto": NamedSampler(
+        "a quasi-random start; then a Gaussian process over the whole space, conditions included, "
+        "in a process beside the driver; beyond 2,000 trials `batched_tpe`",
+        {"type": f"{_OURS}.auto:AutoSampler"},
+    ),
+    "batched_tpe": NamedSampler(
+        "multivariate TPE by groups, running trials counted as bad ones, one fit for a batch of "
+        "suggestions",
+        {"type": f"{_OURS}.batched_tpe:BatchedTPESampler"},
+    ),
+    "tpe": NamedSampler(
+        "Optuna's TPE, multivariate, by groups, with running trials counted as bad ones",
+        {"type": "TPESampler", "multivariate": True, "group": True, "constant_liar": True},
+    ),
+    "gp": NamedSampler("Optuna's Gaussian process", {"type": "GPSampler"}),
+    "nsga2": NamedSampler("Optuna's genetic algorithm", {"type": "NSGAIISampler"}),
+    "qmc": NamedSampler("Optuna's quasi-random points", {"type": "QMCSampler", "scramble": True}),
+    "random": NamedSampler("random points", {"type": "RandomSampler"}),
+}
+"""Sampler by short name; the first is the default."""
+
 
 if TYPE_CHECKING:
     from optuna.pruners import BasePruner
@@ -51,7 +85,7 @@ def build_sampler(
     Parameters
     ----------
     chosen
-        Key of :data:`~hydragnn_flow.config.samplers.SAMPLERS`, or options as for `build_pruner` of
+        Key of :data:`SAMPLERS`, or options as for `build_pruner` of
         a class in `optuna.samplers`, whose ``type`` may be such a key too.
     space
         Domain by dotted path; given to every class that has this parameter.

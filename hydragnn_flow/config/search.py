@@ -11,8 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from hydragnn_flow.config.base import Section
 from hydragnn_flow.config.domain import Parameter, Scalar, check_conditions, did_you_mean
-from hydragnn_flow.config.optuna_classes import build_pruner, build_sampler
-from hydragnn_flow.config.samplers import SAMPLERS
+from hydragnn_flow.config.optuna_classes import SAMPLERS, build_pruner, build_sampler
 
 __all__ = ["LearningCurve", "Parameter", "Patience", "Scalar", "SearchConfig"]
 

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Data
 
-from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.store.manifest import Key
 from hydragnn_flow.errors import InputError
 

@@ -12,8 +12,13 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.data.neighbours import Neighbours, neighbour_list
-from hydragnn_flow.data.positions import INEXACT, are_resolved, near_origin
+from hydragnn_flow.data.neighbours import (
+    INEXACT,
+    Neighbours,
+    are_resolved,
+    near_origin,
+    neighbour_list,
+)
 from hydragnn_flow.data.truncation import Truncation, count_truncation, whole
 from hydragnn_flow.errors import InputError
 
@@ -49,7 +54,7 @@ def atoms_to_graph(
     -------
     Data
         ``x`` [n, 1] atomic numbers, ``pos`` [n, 3] Å (of the atoms inside the cell, as
-        :func:`~hydragnn_flow.data.positions.near_origin` moves them), ``cell`` [3, 3] Å,
+        :func:`~hydragnn_flow.data.neighbours.near_origin` moves them), ``cell`` [3, 3] Å,
         ``pbc`` [3], ``edge_index`` [2, e] (sender, receiver), ``edge_shifts`` [e, 3] Å,
         ``edge_attr`` [e, 1] Å, ``graph_id`` [1]; then the targets, and packed as HydraGNN wants
         them ``y`` [sum, 1] and ``y_loc`` [1, n_targets + 1].

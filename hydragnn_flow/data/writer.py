@@ -13,7 +13,6 @@ from torch_geometric.data import Data
 from hydragnn_flow.data.columns import Column, pack
 from hydragnn_flow.data.reading.graph_store import GraphStore
 from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.store.commit import alone, cannot_write, commit
 from hydragnn_flow.data.store.describe import (
     Content,
     Description,
@@ -21,6 +20,7 @@ from hydragnn_flow.data.store.describe import (
     join_contents,
     make_manifest,
 )
+from hydragnn_flow.data.store.integrity import alone, cannot_write, commit
 from hydragnn_flow.data.store.manifest import Dtypes, Key, Target, save_manifest
 from hydragnn_flow.data.store.shard_writer import ShardWriter, describe_keys
 from hydragnn_flow.errors import InputError, StoreError

@@ -1,4 +1,4 @@
-"""Engine ``hydragnn``: a network of the HydraGNN that the user has installed.
+"""Engine ``hydragnn``: a network of the HydraGNN that the user has installed, and its checkpoints.
 
 HydraGNN's own functions complete its configuration and create its model. Its keys of `Architecture`
 are passed on unchecked, in any version. Its loss and training loop are not used.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from reprlib import repr as shortened
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -24,12 +26,93 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.network import branched_heads
+from hydragnn_flow.config.network import NETWORK, branched_heads, network_section, read_json
 from hydragnn_flow.config.network.architecture import LENGTHS
+from hydragnn_flow.config.origins import OF_TRAINING
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.engines.hydragnn_checkpoint import bare, check_same, read_state
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import open_regular
 from hydragnn_flow.models.geometry import sum_by
+
+# Keys of `Architecture` by which nothing is computed, or whose weights have other names or shapes.
+_FREE = OF_TRAINING | {
+    "SyncBatchNorm",
+    "num_nodes",
+    "output_dim",
+    "output_heads",
+    "output_type",
+    "periodic_boundary_conditions",
+}
+
+
+def bare(name: str) -> str:
+    """Name of a tensor without what DDP and HydraGNN's wrapper of potentials put before it."""
+    return re.sub(r"^((_orig_mod|module|model)\.)+", "", name)
+
+
+def read_state(file: Path) -> dict[str, Tensor]:
+    """The weights in a checkpoint by their bare names, read with ``weights_only=True``.
+
+    Raises
+    ------
+    InputError
+        If it is none.
+    """
+    try:
+        with open_regular(file) as opened:
+            content = torch.load(opened, map_location="cpu", weights_only=True)
+        return {bare(name): value for name, value in content["model_state_dict"].items()}
+    except Exception as error:  # damaged bytes make torch raise whatever it stumbles over
+        first = next(iter(str(error).splitlines()), "").partition(". ")[0]
+        raise InputError(
+            f"start_from: {file} is no readable HydraGNN checkpoint "
+            f"({type(error).__name__}: {first}); name another"
+        ) from None
+
+
+def check_same(section: Mapping[str, Any], file: Path) -> None:
+    """Refuse a checkpoint of a network that computes something else with the same weights.
+
+    Parameters
+    ----------
+    section
+        `NeuralNetwork` section of the network that is to have them, completed by HydraGNN.
+    file
+        The checkpoint, beside the `config.json` that HydraGNN wrote.
+
+    Raises
+    ------
+    InputError
+        Naming the key.
+    """
+    beside = file.with_name(NETWORK)
+    if not beside.is_file():
+        raise InputError(
+            f"start_from: {file} has no {NETWORK} that says its network; put the one it was "
+            f"trained with there"
+        )
+    trained = network_section(read_json(beside), beside)
+    theirs, asked = trained.get("Architecture"), trained.get("Variables_of_interest")
+    if not isinstance(theirs, Mapping) or not isinstance(asked, Mapping):
+        raise InputError(f"start_from: {beside} is none that HydraGNN has written; replace it")
+    scaled = ("x_minmax", "minmax_node_feature", "y_minmax", "denormalize_output")
+    found = [key for key in scaled if asked.get(key)]
+    if theirs.get("edge_features"):
+        found.append("edge_features")
+    if found:
+        raise InputError(
+            f"start_from: {file} was trained with {found[0]}, which scales by ranges of its own "
+            f"data what is not scaled here; name a network without it"
+        )
+    ours = section["Architecture"]
+    for key, value in theirs.items():
+        if key not in _FREE and key in ours and ours[key] != value:
+            raise InputError(
+                f"network: Architecture.{key} is {shortened(ours[key])}, but {file}, which "
+                f"start_from names, was trained with {shortened(value)}; write what {NETWORK} "
+                f"beside it says"
+            )
+
 
 _CONFIGURATION = "hydragnn.utils.input_config_parsing.config_utils"
 # Modules of HydraGNN's models that are heads.

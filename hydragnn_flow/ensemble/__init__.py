@@ -13,15 +13,14 @@ from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
     from hydragnn_flow.ensemble.acquisition import Selection, select_structures
-    from hydragnn_flow.ensemble.calculator import EnsembleCalculator
+    from hydragnn_flow.ensemble.calculator import EnsembleCalculator, UncertaintyWatch
     from hydragnn_flow.ensemble.ensemble import Ensemble
     from hydragnn_flow.ensemble.evaluation.evaluate import evaluate, recalibrate
     from hydragnn_flow.ensemble.finish import Member, finish_ensemble
     from hydragnn_flow.ensemble.predictions.files import write_predictions
     from hydragnn_flow.ensemble.predictions.table import Predictions
     from hydragnn_flow.ensemble.summary import member_folder
-    from hydragnn_flow.ensemble.uncertainty.conformal import needed_for_coverage
-    from hydragnn_flow.ensemble.watch import UncertaintyWatch
+    from hydragnn_flow.ensemble.uncertainty.deviation import needed_for_coverage
 else:
     __getattr__, __dir__ = lazily(
         __name__,
@@ -31,11 +30,11 @@ else:
             "Member": "finish",
             "Predictions": "predictions.table",
             "Selection": "acquisition",
-            "UncertaintyWatch": "watch",
+            "UncertaintyWatch": "calculator",
             "evaluate": "evaluation.evaluate",
             "finish_ensemble": "finish",
             "member_folder": "summary",
-            "needed_for_coverage": "uncertainty.conformal",
+            "needed_for_coverage": "uncertainty.deviation",
             "recalibrate": "evaluation.evaluate",
             "select_structures": "acquisition",
             "write_predictions": "predictions.files",

@@ -11,7 +11,7 @@ import torch
 from ase import Atoms
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.domain.applicability import deviations_of
+from hydragnn_flow.ensemble.applicability import deviations_of
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.inputs import (
     BUDGET,
@@ -26,7 +26,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
 from hydragnn_flow.models import Model
-from hydragnn_flow.models.outputs.pooling import pool
+from hydragnn_flow.models.heads import pool
 from hydragnn_flow.training.loading import moved
 
 

@@ -1,7 +1,10 @@
-"""Trained, calibrated ensemble that is loaded from a run directory and predicts."""
+"""Trained, calibrated ensemble that is loaded from a run directory, predicts and is exported."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import uuid
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,18 +12,35 @@ from pathlib import Path
 import torch
 
 from hydragnn_flow.data.store.manifest import kept_manifest
-from hydragnn_flow.ensemble.calibration_file import load_calibrations
-from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums
-from hydragnn_flow.ensemble.committee import Committee
-from hydragnn_flow.ensemble.domain.applicability import APPLICABILITY, Applicability
-from hydragnn_flow.ensemble.members import load_member, member_files, remaining_members
+from hydragnn_flow.ensemble.applicability import APPLICABILITY, Applicability
+from hydragnn_flow.ensemble.committee import (
+    Committee,
+    load_member,
+    member_files,
+    predicting_state,
+    remaining_members,
+)
 from hydragnn_flow.ensemble.predictions.member_predictions import lay_out, predict_members
 from hydragnn_flow.ensemble.predictions.structure_files import Predictable, open_structures
 from hydragnn_flow.ensemble.predictions.table import Predictions, joined
-from hydragnn_flow.ensemble.summary import SUMMARY, ensemble_folder, member_name, read_summary
-from hydragnn_flow.ensemble.uncertainty.conformal import needed_for_coverage
+from hydragnn_flow.ensemble.summary import (
+    CHECKSUMS,
+    FOLDER,
+    SUMMARY,
+    ensemble_folder,
+    inside,
+    member_name,
+    read_summary,
+    verify_checksums,
+    write_checksums,
+)
+from hydragnn_flow.ensemble.uncertainty.calibration import FILE as CALIBRATION
+from hydragnn_flow.ensemble.uncertainty.calibration import load_calibrations
+from hydragnn_flow.ensemble.uncertainty.deviation import needed_for_coverage
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.files import copy_file, write_text
 from hydragnn_flow.plain_files import FROM_A_COPY
+from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 
 MANIFEST = "manifest.json"
 
@@ -167,3 +187,68 @@ class Ensemble(Committee):
         opened = open_structures(ensemble, structures, split)
         found = predict_members(ensemble, opened, say=say)
         return joined([lay_out(ensemble, some, members).tables for some in found])
+
+
+CARD = "README.md"
+
+
+def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
+    """Write all that an ensemble needs to predict to a new directory, whole or not at all.
+
+    Checkpoints of members are reduced to the weights that predict, without optimizer state and
+    other copies of the weights. All other files are copied as they are.
+
+    Parameters
+    ----------
+    run_directory
+        Directory of a finished run.
+    out
+        New directory of the export.
+    card
+        Text of the README.md in it.
+
+    Raises
+    ------
+    InputError
+        If the run has no ensemble yet or a damaged one, or if ``out`` cannot be made.
+    """
+    check_export(run_directory, out)
+    folder = ensemble_folder(run_directory)
+    Ensemble.load(run_directory)  # raises an error where it could not predict
+    names = verify_checksums(folder)
+    # On the same disk, so that the rename is atomic, and hidden until it is whole.
+    temporary = out.with_name(f".{out.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        for name in names:
+            source, target = inside(run_directory, folder / name), temporary / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.name == FILE:
+                save_checkpoint(target, predicting_state(load_checkpoint(source), source))
+            else:
+                copy_file(source, target)
+        if (folder / CALIBRATION).exists():  # replaceable, so it has its own checksum
+            copy_file(inside(run_directory, folder / CALIBRATION), temporary / CALIBRATION)
+        write_text(temporary / CARD, card)
+        write_checksums(temporary, [*names, CARD])
+        temporary.rename(out)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def check_export(run_directory: Path, out: Path) -> None:
+    """Raise an error, before anything is read, for an export that could not be made.
+
+    Raises
+    ------
+    InputError
+        If ``out`` exists or lies in no directory that can be written, or if ``run_directory`` has
+        no ensemble yet or is an export itself.
+    """
+    if ensemble_folder(run_directory) != run_directory / FOLDER:
+        raise InputError(f"{run_directory}: is an exported ensemble already; copy the directory")
+    if os.path.lexists(out):
+        raise InputError(f"{out}: exists already; name a directory that does not")
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: there is no directory {out.parent}; make it first")
+    if not os.access(out.parent, os.W_OK | os.X_OK):
+        raise InputError(f"{out}: nothing may be written in {out.parent}; choose another place")

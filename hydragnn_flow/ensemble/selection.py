@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.run import EnsembleConfig, Strategy
-from hydragnn_flow.data.reading.split_part import Split
+from hydragnn_flow.data.reading.split import Split
 from hydragnn_flow.ensemble.predictions.labels import labels_of
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import TrialRecord
@@ -24,7 +24,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import (
     named_or_furthest,
 )
 from hydragnn_flow.training.measures.criterion import Criterion
-from hydragnn_flow.training.predictions import predictions_in
+from hydragnn_flow.training.predict import predictions_in
 
 Floats = NDArray[np.floating[Any]]
 

@@ -6,8 +6,7 @@ Parsl and is imported from `hydragnn_flow.execution.pools.pool`; workers do with
 
 from hydragnn_flow.execution.fence import DriverFile, sole_driver
 from hydragnn_flow.execution.site import Node, Site, load_site, shipped_sites
-from hydragnn_flow.execution.workers.gang import merged
-from hydragnn_flow.execution.workers.rank import Rank
+from hydragnn_flow.execution.workers.rank import Rank, merged
 from hydragnn_flow.execution.workers.worker import run_ranks
 
 __all__ = [

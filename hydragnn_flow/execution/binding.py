@@ -11,8 +11,7 @@ from contextlib import contextmanager
 import psutil
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.execution.options import cores_in
-from hydragnn_flow.execution.site import Node
+from hydragnn_flow.execution.site import Node, cores_in
 
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 _DEVICE_LISTS = {

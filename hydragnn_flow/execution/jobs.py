@@ -11,33 +11,166 @@ import math
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any, Generic, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, Protocol, TypeVar
 
 from hydragnn_flow.errors import CampaignStopped, InputError, NoWorkers, StoreError
-from hydragnn_flow.execution.machine import Clock, WallClock, Workers
 from hydragnn_flow.execution.site import Site
-from hydragnn_flow.execution.workers.gang import merged
-from hydragnn_flow.execution.workers.rank import Rank
+from hydragnn_flow.execution.workers.rank import Rank, merged
 from hydragnn_flow.placement import (
     Estimate,
     Fleet,
     Gcd,
+    Host,
     Placeable,
     Placement,
     Resident,
     Spot,
     place,
 )
-from hydragnn_flow.retries import Retries
 from hydragnn_flow.segment import AGREED, Call, JobSpec, Kind, SegmentResult
+
+# Work that fails this often on its own is more likely the cause than the victim.
+MOST_TRIES = 3
+# Losses of a node or batch job are not the fault of the work there, unless they never end.
+MOST_LOSSES = 10
+# Statuses for which the work is not to blame.
+LOST = ("lost", "refused", "interrupted")
+
+
+@dataclass(frozen=True)
+class Retries:
+    """Failures of a piece of work since it last made progress."""
+
+    tries: int = 0
+    """Failures that the work itself may have caused."""
+    losses: int = 0
+    """Failures caused by the node or batch job."""
+    nodes: frozenset[str] = frozenset()
+    """Nodes on which the work may have failed by its own fault."""
+
+    def after(self, status: str, node: str = "", of_nodes: int = 1) -> Retries:
+        """Return the count after one more failure.
+
+        Parameters
+        ----------
+        status
+            Status with which the work ended.
+        node
+            Node on which it ran.
+        of_nodes
+            Number of nodes that may run it. A node where all work fails at once is the first to be
+            free again: a second failure there is blamed on the node, while few others failed too.
+        """
+        if status == "interrupted" and not node:
+            return self  # it never came there: its node's job was ending
+        on_others = node in self.nodes and len(self.nodes) < min(MOST_TRIES, of_nodes)
+        if status in LOST or on_others:
+            return replace(self, losses=self.losses + 1)
+        return replace(self, tries=self.tries + 1, nodes=self.nodes | {node})
+
+    @property
+    def total(self) -> int:
+        """Number of failures."""
+        return self.tries + self.losses
+
+    @property
+    def pause(self) -> int:
+        """Time to wait before the next try, so that a disk may recover [s]; five minutes in all."""
+        return min(60, (1 << self.losses) - 1)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if the work is to be given up."""
+        return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES
+
+    def __str__(self) -> str:
+        return f"{self.tries} of {MOST_TRIES} failures, {self.losses} of {MOST_LOSSES} losses"
+
+
+Event = TypeVar("Event")
+
+
+class Clock(Protocol):
+    """Time as seen by the campaign."""
+
+    def monotonic(self) -> float:
+        """Monotonic time since some moment [s]."""
+        ...
+
+    def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
+        """Return the next event; None if none comes in time. A simulated clock advances here."""
+        ...
+
+
+class WallClock:
+    """Time as measured on this machine."""
+
+    def monotonic(self) -> float:
+        """Monotonic time since some moment [s]."""
+        return time.monotonic()
+
+    def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
+        """Return the next event; None if none comes in time."""
+        try:
+            return events.get(timeout=seconds, block=seconds > 0)
+        except Empty:
+            return None
+
+
+class Workers(Protocol):
+    """Workers of a site, one per GCD; `Pool` is the implementation with Parsl."""
+
+    def update(self, demand: int) -> None:
+        """Scale the pool to ``demand`` workers. Called about twice a second.
+
+        Parameters
+        ----------
+        demand
+            Number of workers that could be used now, busy ones included.
+
+        Raises
+        ------
+        InputError, CampaignStopped
+            If none come, or none that do any work.
+        """
+        ...
+
+    def hosts(self) -> Sequence[Host]:
+        """Return the nodes that take work."""
+        ...
+
+    def waiting(self) -> str:
+        """Reason, in a sentence, why no workers have come yet; empty if there is none."""
+        ...
+
+    def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
+        """Run ranks of a job on a node; the future has their results, or that they were lost."""
+        ...
+
+    def call_off(self, node: str, attempt: str, reason: str) -> None:
+        """End the ranks of a gang on a node."""
+        ...
+
+    def release(self, node: str, attempt: str) -> None:
+        """Stop a segment on a node at a checkpoint."""
+        ...
+
+    def record(self, node: str, work: Hashable, worked: bool) -> None:
+        """Record whether work on a node succeeded."""
+        ...
+
+    def avoid(self, node: str, reason: str) -> None:
+        """Send no further work to a node that refused some."""
+        ...
+
 
 SECONDS_BETWEEN_CHECKS = 0.5
 # Time for the other ranks of a gang to end after the first, before they are killed [s].

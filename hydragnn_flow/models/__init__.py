@@ -5,13 +5,13 @@ on the rest of the batch, periodic cells in every type, and second derivatives c
 on forces. HydraGNN's own layers lack one or another.
 """
 
-from hydragnn_flow.models.building.build import build_model
+from hydragnn_flow.models.build_encoder import build_model
 from hydragnn_flow.models.cost import NetworkCost, network_cost, probed_cost
 from hydragnn_flow.models.engine import EngineModel
+from hydragnn_flow.models.geometry import STRESS
+from hydragnn_flow.models.heads import NOISE_SUFFIX
 from hydragnn_flow.models.model import HydraModel, Model, PropertyModel
-from hydragnn_flow.models.outputs.heads import NOISE_SUFFIX
 from hydragnn_flow.models.potential import Potential, PotentialModel
-from hydragnn_flow.models.stress import STRESS
 
 __all__ = [
     "NOISE_SUFFIX",

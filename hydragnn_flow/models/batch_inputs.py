@@ -8,9 +8,14 @@ import torch
 from torch import Tensor
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.geometry import GraphBatch
-from hydragnn_flow.models.padding import Padding, largest_graph, padding
-from hydragnn_flow.models.space import Space, space_of
+from hydragnn_flow.models.geometry import (
+    GraphBatch,
+    Padding,
+    Space,
+    largest_graph,
+    padding,
+    space_of,
+)
 
 
 @dataclass(frozen=True)

@@ -20,15 +20,19 @@ from hydragnn_flow.config.network import EngineNetwork, engine_of
 from hydragnn_flow.config.user_classes import with_place
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.building.build_heads import asked_outputs, check_branches
-from hydragnn_flow.models.building.build_potential import check_potential, energy_units, has_stress
+from hydragnn_flow.models.branches import branch_of_graph
+from hydragnn_flow.models.build_outputs import (
+    asked_outputs,
+    check_branches,
+    check_potential,
+    energy_units,
+    has_stress,
+)
 from hydragnn_flow.models.exact import of_branch, pack_exact, unpack_exact
-from hydragnn_flow.models.geometry import GraphBatch
+from hydragnn_flow.models.geometry import STRESS, VOIGT_PLACES, GraphBatch
+from hydragnn_flow.models.heads import NOISE_SUFFIX, Output, Rescale
 from hydragnn_flow.models.model import Model
-from hydragnn_flow.models.outputs.branches import branch_of_graph
-from hydragnn_flow.models.outputs.heads import NOISE_SUFFIX, Output, Rescale
 from hydragnn_flow.models.potential import EnergyUnits, Potential
-from hydragnn_flow.models.stress import STRESS, VOIGT_PLACES
 
 # Keys of a batch that are cast to the precision of the weights.
 _INPUTS = ("x", "pos", "edge_attr", "edge_shifts", "cell", "pe", "rel_pe", "graph_attr")

@@ -1,4 +1,4 @@
-"""Geometry of a batch for message-passing layers: edges, vectors, lengths, envelopes.
+"""Geometry of a batch: positions, edges, lengths, envelopes, padding; stress by the edges' vectors.
 
 Vectors are computed from the positions and the stored shifts of periodic images. So a gradient
 reaches the positions, and every type respects the cell.
@@ -9,13 +9,117 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from hydragnn_flow.models.padding import Padding
-from hydragnn_flow.models.space import Space
+if TYPE_CHECKING:
+    from hydragnn_flow.data.reading.split import GraphSplit
+
+
+class Space(NamedTuple):
+    """Positions of atoms, and which graphs are not periodic.
+
+    Attributes
+    ----------
+    positions
+        Positions [n_atoms, 3] in Å. They are a copy, so a gradient by them covers only what reads
+        them here, and not what reads the vectors of edges.
+    finite
+        Mask of graphs without a periodic direction, bool [n_graphs].
+    any_finite
+        True if there is such a graph in the batch.
+    """
+
+    positions: Tensor
+    finite: Tensor
+    any_finite: bool
+
+
+def space_of(batch: Any, positions: Tensor) -> Space:
+    """Return the positions, and which graphs of the batch are periodic."""
+    finite = finite_graphs(batch)
+    known: bool | None = getattr(batch, "any_finite", None)
+    # On an accelerator the host would have to wait; code that collates a batch knows and may set
+    # it.
+    return Space(positions.clone(), finite, bool(finite.any()) if known is None else known)
+
+
+def any_finite(split: GraphSplit) -> bool:
+    """Return whether a graph of a split has no periodic direction, judging by a sample."""
+    step = max(len(split) // 64, 1)
+    return bool(finite_graphs(split.batch(range(0, len(split), step))).any())
+
+
+def finite_graphs(batch: Any) -> Tensor:
+    """Return a mask of graphs without a periodic direction, bool [n_graphs].
+
+    It follows from ``pbc``; without this key, from edges that lead to another image.
+    """
+    pbc: Tensor | None = getattr(batch, "pbc", None)
+    if pbc is not None:
+        return ~(pbc.view(batch.num_graphs, -1) != 0).any(dim=1)
+    leaves = (batch.edge_shifts != 0).any(dim=1)
+    graph = batch.batch.index_select(0, batch.edge_index[1])
+    counts = torch.zeros(batch.num_graphs, dtype=torch.int64, device=graph.device)
+    return counts.index_add(0, graph, leaves.long()) == 0
+
+
+class Padding(NamedTuple):
+    """Positions of the atoms in one matrix per graph.
+
+    Attributes
+    ----------
+    places
+        Row of each atom in the concatenated matrices, int64 [n_atoms].
+    present
+        Mask of the rows that hold an atom, bool [n_graphs, largest].
+    """
+
+    places: Tensor
+    present: Tensor
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """Arrange [n_atoms, d] as [n_graphs, largest, d], with zeros where there is no atom."""
+        padded = rows.new_zeros((self.present.numel(), rows.shape[1]))
+        return padded.index_copy(0, self.places, rows).view(*self.present.shape, rows.shape[1])
+
+    def unpad(self, padded: Tensor) -> Tensor:
+        """Read [n_atoms, d] from [n_graphs, largest, d]."""
+        return padded.flatten(0, 1).index_select(0, self.places)
+
+
+def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
+    """Return the padding of a batch.
+
+    Parameters
+    ----------
+    graph
+        Graph of each atom, ascending, int64 [n_atoms].
+    n_graphs
+        Number of graphs in the batch.
+    largest
+        Number of atoms in the largest graph.
+    """
+    numbers = torch.arange(n_graphs + 1, device=graph.device)
+    starts = torch.searchsorted(graph, numbers)
+    atoms = torch.arange(graph.shape[0], device=graph.device)
+    places = atoms - starts.index_select(0, graph) + largest * graph
+    rows = torch.arange(largest, device=graph.device)
+    return Padding(places, rows[None, :] < starts.diff()[:, None])
+
+
+def largest_graph(batch: Any) -> int:
+    """Return the number of atoms in the batch's largest graph.
+
+    Code that collates a batch can set ``batch.largest_graph``. Otherwise atoms are counted, and the
+    host waits for an accelerator.
+    """
+    known: int | None = getattr(batch, "largest_graph", None)
+    if known is not None:
+        return known
+    return int(torch.bincount(batch.batch, minlength=1).max())
 
 
 class GraphBatch(Protocol):
@@ -174,3 +278,52 @@ def edge_vectors(batch: GraphBatch, positions: Tensor) -> Tensor:
     sender, receiver = batch.edge_index[0], batch.edge_index[1]
     vectors = positions.index_select(0, receiver) - positions.index_select(0, sender)
     return vectors + batch.edge_shifts.to(positions.dtype)
+
+
+STRESS = "stress"
+"""Name of the output, and of the target in a store."""
+
+VOIGT = ("xx", "yy", "zz", "yz", "xz", "xy")
+"""Components of a symmetric tensor in Voigt order."""
+VOIGT_PLACES = (0, 4, 8, 5, 2, 1)
+"""Indices of these components in a tensor of nine numbers, row by row."""
+TARGET_DIMS = (len(VOIGT), 9)
+"""Possible dimensions of a stress target: in Voigt order, or row by row."""
+
+
+def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
+    """Compute the stress in the order of ``VOIGT``, [n_graphs, 6] in the gradient's unit per Å².
+
+    A strain takes every edge vector v to (1 + ε) v. With the gradients g of an energy by them,
+    ``dE/dε = Σ g ⊗ v``. The stress is its symmetric part divided by the volume, with ASE's sign:
+    positive where the cell wants to shrink. It is NaN for graphs whose cell has no volume, such as
+    those that are not periodic in three directions.
+
+    Parameters
+    ----------
+    gradient
+        Gradient of an energy by the edge vectors [n_edges, 3].
+    geometry
+        Geometry with these vectors and the graphs of the edges.
+    cell
+        Lattice vectors of each graph in rows, zero if not periodic, [3 n_graphs, 3] in Å.
+    """
+    # They do not depend on weights; detached, they make the second derivative cheaper.
+    vectors = geometry.vectors.detach()
+    symmetric = torch.cat(
+        [
+            gradient * vectors,
+            # Columns 1, 2, 0 times 2, 0, 1 and vice versa: yz, xz and xy, half of each order.
+            0.5 * (gradient.roll(-1, 1) * vectors.roll(-2, 1)),
+            0.5 * (gradient.roll(-2, 1) * vectors.roll(-1, 1)),
+        ],
+        dim=1,
+    )
+    graph = geometry.graph.index_select(0, geometry.receiver)
+    sums = sum_by(symmetric, graph, geometry.n_graphs)
+    virial = torch.cat([sums[:, :3], sums[:, 3:6] + sums[:, 6:]], dim=1)
+    first, second, third = cell.view(-1, 3, 3).to(vectors.dtype).unbind(dim=1)
+    volume = (first * torch.linalg.cross(second, third)).sum(dim=1, keepdim=True).abs()
+    periodic = volume > 0
+    # The divisor is never zero: a quotient that is discarded would still have a NaN gradient.
+    return torch.where(periodic, virial / torch.where(periodic, volume, 1.0), math.nan)

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from hydragnn_flow.models.batch_inputs import BatchInputs
+from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import NodeEmbedding
 from hydragnn_flow.models.geometry import Geometry, GraphBatch, edge_vectors
+from hydragnn_flow.models.heads import Heads, pool
+from hydragnn_flow.models.layers import Join
 from hydragnn_flow.models.mpnn import MessagePassing
-from hydragnn_flow.models.outputs.branches import branch_of_graph
-from hydragnn_flow.models.outputs.conditioning import Join
-from hydragnn_flow.models.outputs.heads import Heads
-from hydragnn_flow.models.outputs.pooling import pool
 
 
 class Encoder(nn.Module):

@@ -1,20 +1,21 @@
-"""Interatomic potentials: an energy, with forces and stress as its gradients."""
+"""Interatomic potentials: an energy, its gradients are forces and stress, in a store's units."""
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from hydragnn_flow.models.branches import branch_of_graph
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
-from hydragnn_flow.models.geometry import Geometry, GraphBatch, sum_by
+from hydragnn_flow.models.geometry import STRESS, Geometry, GraphBatch, stress_of, sum_by
+from hydragnn_flow.models.heads import NOISE_SUFFIX, BranchedHeads, deviations
 from hydragnn_flow.models.model import Encoder, HydraModel, Model
-from hydragnn_flow.models.outputs.branches import branch_of_graph
-from hydragnn_flow.models.outputs.heads import NOISE_SUFFIX, BranchedHeads, deviations
-from hydragnn_flow.models.stress import STRESS, stress_of
 
 
 class PotentialNoise(nn.Module):
@@ -153,7 +154,7 @@ class PotentialModel(HydraModel, Potential):
         """Compute energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
 
         If asked for, also ``stress`` [n_graphs, 6] in eV/Å³, in Voigt order and with ASE's sign
-        (see :func:`~hydragnn_flow.models.stress.stress_of`), and the standard deviations of
+        (see :func:`~hydragnn_flow.models.geometry.stress_of`), and the standard deviations of
         :class:`PotentialNoise`.
 
         During training gradients flow through all outputs. In evaluation mode, or with gradients
@@ -200,3 +201,52 @@ class PotentialModel(HydraModel, Potential):
             cell: Tensor = batch.cell  # type: ignore[attr-defined]  # a key that build_model saw
             outputs[STRESS] = stress_of(gradient, geometry, cell)
         return outputs
+
+
+_PRESSURES = {"pa", "kpa", "mpa", "gpa", "bar", "kbar", "atm"}
+_ENERGIES = {
+    **{name: name for name in ("ev", "mev", "kcal/mol", "kj/mol")},
+    **dict.fromkeys(("ha", "hartree", "eh"), "hartree"),
+    **dict.fromkeys(("ry", "rydberg"), "rydberg"),
+}
+_LENGTH = re.compile(r"bohr|a0|nm|pm|(?P<ours>[aå]ng(?:st(?:r[oö]ms?)?)?|å|aa?)")
+_POWER = re.compile(r"(?:\^|\*\*)?(3?)")
+
+
+def energy_unit(text: str) -> str | None:
+    """Return the name of an energy unit: ev, mev, kcal/mol, kj/mol, hartree or rydberg.
+
+    The result is None for an unknown unit.
+    """
+    return _ENERGIES.get(_plain(text))
+
+
+def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
+    """Return whether a unit may be that of an energy by a length in Å, or by a volume in Å³.
+
+    Units are free text, so only units that are understood and wrong give false.
+
+    Parameters
+    ----------
+    unit
+        Unit of forces or of a stress.
+    energy
+        Unit of the energy.
+    by_volume
+        If true, the unit is that of a stress.
+    """
+    unit, energy = _plain(unit), _plain(energy)
+    of_energy, slash, by = unit.rpartition("/")
+    if not slash:
+        return unit not in _PRESSURES
+    length = _LENGTH.match(by)
+    power = _POWER.fullmatch(by[length.end() :]) if length else None
+    if length is None or power is None:
+        return True
+    energies = _ENERGIES.get(of_energy), _ENERGIES.get(energy)
+    is_another = None not in energies and energies[0] != energies[1]
+    return length["ours"] is not None and bool(power[1]) == by_volume and not is_another
+
+
+def _plain(text: str) -> str:
+    return unicodedata.normalize("NFKC", re.sub(r"[\s()]", "", text)).casefold()

@@ -23,9 +23,9 @@ from torch_geometric.nn import GraphNorm
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.geometry import sum_by
 from hydragnn_flow.models.kernels.spline import Interpolation, KnotRows, Knots
+from hydragnn_flow.models.layers import QuietLinear
 from hydragnn_flow.models.mpnn.gin import GINConvolution
 from hydragnn_flow.models.mpnn.painn import Filter
-from hydragnn_flow.models.quiet import QuietLinear
 
 
 class StackedNetwork(nn.Module):

@@ -16,9 +16,8 @@ from hydragnn_flow.placement.cost_model import (
 )
 from hydragnn_flow.placement.fleet import MEMORY_FRACTION, Fleet, Host, Resident, Spot
 from hydragnn_flow.placement.interpolation import WorkInterpolation
-from hydragnn_flow.placement.placer import Placeable, Placement, place, too_large
+from hydragnn_flow.placement.placer import Placeable, Placement, Room, place, room_of, too_large
 from hydragnn_flow.placement.power import Power, measured_power
-from hydragnn_flow.placement.room import Room, room_of
 from hydragnn_flow.placement.shapes import (
     SURELY_BEFORE,
     to_part,

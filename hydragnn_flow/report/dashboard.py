@@ -14,7 +14,7 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna_dashboard import wsgi
 
-from hydragnn_flow.config.warm_start import JOURNAL
+from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.trials_frame import read_study
 

@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from hydragnn_flow.ensemble.summary import ENSEMBLE, failed_sentences
-from hydragnn_flow.report.cost import cost_sentence
+from hydragnn_flow.report.gcd_time import cost_sentence
 from hydragnn_flow.report.tables import number, percent, terminal
 
 Summary = Mapping[str, Any]

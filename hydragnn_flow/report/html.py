@@ -1,26 +1,184 @@
-"""One self-contained HTML file about a run."""
+"""HTML page of a run and model card of an ensemble, from the files that are there."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+import optuna
 import pandas as pd
+from ase.data import chemical_symbols
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
+from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.search import direction_of
+from hydragnn_flow.data.store.manifest import kept_manifest
+from hydragnn_flow.ensemble.summary import ensemble_folder, read_summary
+from hydragnn_flow.ensemble.uncertainty.calibration import recalibration_of
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text
-from hydragnn_flow.report import accuracy, cost, errors, figures, gcd_time, importance
-from hydragnn_flow.report.model_card import environment
-from hydragnn_flow.report.run_files import RunFiles, read_run
+from hydragnn_flow.plain_files import FROM_A_COPY, read_json, read_yaml
+from hydragnn_flow.report import accuracy, errors, figures, gcd_time
+from hydragnn_flow.report import figures as importance
+from hydragnn_flow.report import gcd_time as cost
 from hydragnn_flow.report.scaling import scaling_figure, scaling_table, studies, verdicts
 from hydragnn_flow.report.stage import stage_of
 from hydragnn_flow.report.style import Picture, embed
-from hydragnn_flow.report.tables import SIMULATED_RUN, objective_label
-from hydragnn_flow.report.trials_frame import best_first, trials_table, value_columns
-from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.report.tables import SIMULATED_RUN, SPLITS, number, objective_label, shown
+from hydragnn_flow.report.trials_frame import (
+    best_first,
+    find_study,
+    study_frame,
+    trials_table,
+    value_columns,
+)
+from hydragnn_flow.run_directory import COMMANDS, CONFIG, RunDirectory
+from hydragnn_flow.segment import SegmentResult
+
+
+def model_card(run_directory: Path, name: str) -> str:
+    """Write the model card of an ensemble: data, errors, limits, members and cost.
+
+    Parameters
+    ----------
+    run_directory
+        Directory of a finished run.
+    name
+        Name of the directory that will hold the card.
+    """
+    folder = ensemble_folder(run_directory)
+    summary = read_summary(run_directory)
+    manifest = kept_manifest(folder / "manifest.json")
+    file = run_directory / CONFIG
+    run = read_yaml(file, remedy=FROM_A_COPY) if file.exists() else {}
+    members = [str(row["member"]) for row in summary["members"]]
+    card = (
+        environment()
+        .get_template("model_card.md.j2")
+        .render(
+            vars(errors) | vars(cost),
+            name=name,
+            run=run,
+            summary=summary,
+            manifest=manifest,
+            networks={int(k): read_json(folder / "members" / k / "config.json") for k in members},
+            known=set(manifest.elements) - manifest.unseen,
+            started_from=RunDirectory(run_directory).started_from(),
+            later=recalibration_of(folder),
+        )
+    )
+    return re.sub(r"\n{3,}", "\n\n", card).strip() + "\n"
+
+
+def environment() -> Environment:
+    """Templates of the page and the model card, with the same tables, numbers and words."""
+    pages = Environment(
+        loader=PackageLoader("hydragnn_flow.report"),
+        autoescape=lambda name: name is not None and name.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    pages.filters |= {"shown": shown, "number": number, "symbols": _symbols, "given": _given}
+    pages.globals["splits"] = SPLITS
+    return pages
+
+
+def _symbols(numbers: Iterable[int]) -> str:
+    """Elements by their atomic numbers, as symbols in order."""
+    known = range(len(chemical_symbols))
+    return " ".join(chemical_symbols[z] if z in known else str(z) for z in sorted(numbers))
+
+
+def _given(values: Any) -> str:
+    """Section of a configuration as JSON, without the keys that it left out."""
+
+    def known(inner: Any) -> Any:
+        if not isinstance(inner, dict):
+            return inner
+        return {key: known(value) for key, value in inner.items() if value is not None}
+
+    return json.dumps(known(values), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """Content of a run directory that the report needs."""
+
+    directory: Path
+    name: str
+    search: SearchConfig
+    rungs: tuple[int, ...]
+    """Epochs at which trials are judged."""
+    coverage: float | None
+    """Coverage of the intervals; None without an ensemble."""
+    configuration: str
+    """`run.yaml` as it is written."""
+    commands: list[str]
+    """Command lines of its drivers."""
+    versions: dict[str, str]
+    """Versions of the packages that matter, by name."""
+    manifest: dict[str, Any] | None
+    """Manifest of the store; None until the data are prepared."""
+    study: optuna.Study
+    """Study of the search; it has no trials before the search begins."""
+    trials: pd.DataFrame
+    """Trials as :func:`~hydragnn_flow.report.trials_frame.trials_frame` describes them."""
+    segments: list[SegmentResult]
+    ensemble: dict[str, Any] | None
+    """`ensemble/ensemble.json`; None until the ensemble is finished."""
+    graphs: pd.DataFrame | None
+    """Predictions of the test split's graph targets."""
+    nodes: pd.DataFrame | None
+    """Predictions of the test split's node targets."""
+
+
+def read_run(directory: Path) -> RunFiles:
+    """Read what a run directory holds so far.
+
+    Raises
+    ------
+    InputError
+        If it is no run directory, or a complete file in it cannot be read.
+    """
+    config = RunDirectory(directory).config()
+    values = read_yaml(directory / CONFIG)
+    run, segments = RunDirectory(directory), list(RunDirectory(directory).results())
+    study = find_study(directory) or optuna.create_study(directions=config.search.directions)
+    kept = (run.ensemble / "manifest.json", run.store / "manifest.json")
+    return RunFiles(
+        directory=directory,
+        name=config.name,
+        search=config.search,
+        rungs=config.rungs,
+        coverage=None if config.ensemble is None else config.ensemble.coverage,
+        configuration=(directory / CONFIG).read_text(encoding="utf-8"),
+        commands=[str(command) for command in values.get(COMMANDS) or []],
+        versions={str(k): str(v) for k, v in (values.get("versions") or {}).items()},
+        manifest=next((read_json(file) for file in kept if file.exists()), None),
+        study=study,
+        trials=study_frame(study, segments, config.search.objectives),
+        segments=segments,
+        ensemble=read_summary(directory) if run.summary.exists() else None,
+        graphs=_read_table(directory / "predictions" / "test.parquet"),
+        nodes=_read_table(directory / "predictions" / "test_nodes.parquet"),
+    )
+
+
+def _read_table(path: Path) -> pd.DataFrame | None:
+    try:
+        return pd.read_parquet(path) if path.is_file() else None
+    except (OSError, ValueError) as error:
+        reason, remedy = " ".join(str(error).split()), "remove it and run the campaign again"
+        raise InputError(f"{path}: cannot be read ({reason}); {remedy}") from None
 
 
 def write_report(run_directory: Path) -> Path:

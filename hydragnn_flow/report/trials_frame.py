@@ -14,8 +14,8 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.trial import FrozenTrial
 from rich.table import Table
 
+from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.config.search import direction_of
-from hydragnn_flow.config.warm_start import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report.tables import cell, objective_label, short_names, terminal
 from hydragnn_flow.run_directory import RunDirectory, objectives_of

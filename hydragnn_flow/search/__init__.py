@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hydragnn_flow.config.warm_start import JOURNAL
+from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.lazy import lazily
 
 if TYPE_CHECKING:
-    from hydragnn_flow.search.job import Job
-    from hydragnn_flow.search.records import Outcome, TrialRecord
+    from hydragnn_flow.search.records import Job, Outcome, TrialRecord
     from hydragnn_flow.search.samplers import BatchedTPESampler
     from hydragnn_flow.search.storage import read_trials
     from hydragnn_flow.search.study import Search
@@ -21,7 +20,7 @@ else:
         __name__,
         {
             "BatchedTPESampler": "samplers",
-            "Job": "job",
+            "Job": "records",
             "Outcome": "records",
             "Search": "study",
             "TrialRecord": "records",

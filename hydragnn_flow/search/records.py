@@ -1,14 +1,23 @@
-"""Records of trials as plain values."""
+"""Records of trials, jobs of `search.objective`, and the search space in Optuna's terms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
 from optuna.trial import FrozenTrial, TrialState
 
+from hydragnn_flow.config import Parameter
 from hydragnn_flow.config.search import Direction
 
 REASON = "reason"
@@ -119,3 +128,99 @@ def record_of(trial: FrozenTrial) -> TrialRecord:
         feasible=all(excess <= 0 for excess in trial.constraints.values()),
         waits=waits(trial),
     )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One call of an objective: a trial, up to a number of epochs."""
+
+    number: int
+    """Number of the trial."""
+    parameters: Mapping[str, Any]
+    """Values of its hyper-parameters, by the names of `search.space`."""
+    budget: int
+    """Total length of the trial in the unit of `search.epochs`, earlier calls included."""
+    directory: Path
+    """Folder of the trial, the same in each of its calls. Checkpoints in it let a call continue
+    where an earlier call, or a killed one, stopped."""
+    seed: int
+    """Seed of the trial."""
+
+
+def suggest(trial: optuna.Trial, space: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Ask Optuna for a value of every parameter that exists in a trial.
+
+    A value that the study already has for the trial is kept, so that a trial whose suggestion was
+    interrupted by a crash is completed rather than repeated.
+
+    Parameters
+    ----------
+    trial
+        New or running trial.
+    space
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
+
+    Returns
+    -------
+    dict
+        Value of each parameter by dotted path.
+    """
+    values: dict[str, Any] = {}
+    for name, parameter in space.items():
+        if not _exists(parameter, values):
+            continue
+        if parameter.choices is not None:
+            values[name] = trial.suggest_categorical(name, parameter.choices)
+        elif parameter.bounds is not None:
+            low, high = parameter.bounds
+            log, step = parameter.log, parameter.step
+            if parameter.int is not None:
+                values[name] = trial.suggest_int(
+                    name, int(low), int(high), log=log, step=int(step or 1)
+                )
+            else:
+                values[name] = trial.suggest_float(name, low, high, log=log, step=step)
+    return values
+
+
+def distributions(space: Mapping[str, Parameter]) -> dict[str, BaseDistribution]:
+    """Distribution of every parameter, as in :func:`suggest`, without conditions.
+
+    Parameters
+    ----------
+    space
+        Domain of each parameter by dotted path.
+    """
+    return {name: _distribution(parameter) for name, parameter in space.items()}
+
+
+def active(space: Mapping[str, Parameter], values: Mapping[str, Any]) -> list[str]:
+    """List the parameters that exist in a trial, in the order of the space.
+
+    Parameters
+    ----------
+    space
+        Domain of each parameter by dotted path; conditions follow the parameters they name.
+    values
+        Value of each parameter by dotted path. Values of absent parameters are ignored; without a
+        value, nothing that depends on it exists.
+    """
+    existing: dict[str, Any] = {}
+    for name, parameter in space.items():
+        if _exists(parameter, existing):
+            existing[name] = values.get(name)
+    return list(existing)
+
+
+def _exists(parameter: Parameter, values: Mapping[str, Any]) -> bool:
+    return all(values.get(other) in allowed for other, allowed in parameter.when.items())
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    if parameter.choices is not None:
+        return CategoricalDistribution(parameter.choices)
+    assert parameter.bounds is not None
+    low, high = parameter.bounds
+    if parameter.int is not None:
+        return IntDistribution(int(low), int(high), parameter.log, int(parameter.step or 1))
+    return FloatDistribution(low, high, parameter.log, parameter.step)

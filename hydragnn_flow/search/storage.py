@@ -19,7 +19,7 @@ from optuna.storages.journal import _storage as journal
 from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial, TrialState
 
-from hydragnn_flow.config.warm_start import JOURNAL
+from hydragnn_flow.config.origins import JOURNAL
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import AppendOnly, drop_torn_record, is_there, open_regular, write_text
 from hydragnn_flow.garbage import no_collection

@@ -1,18 +1,25 @@
-"""Ask and tell: the next trial, and the verdict on a report."""
+"""Ask and tell: the next trial, the verdict on a report; initial trials; rehearsal of a sampler."""
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import optuna
+from optuna.samplers import RandomSampler
 from optuna.study._constrained_optimization import _CONSTRAINTS_KEY  # Trial's alone to set
 from optuna.trial import FrozenTrial, TrialState
 
 from hydragnn_flow.config import SearchConfig
 from hydragnn_flow.config.optuna_classes import build_sampler
-from hydragnn_flow.search.earlier import BEGUN, add_earlier, enqueue
+from hydragnn_flow.config.origins import JOURNAL
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.search.records import (
+    FIXED,
+    ORIGIN,
     PASSED,
     PROMOTES,
     REASON,
@@ -20,12 +27,126 @@ from hydragnn_flow.search.records import (
     Outcome,
     TrialRecord,
     TrialWord,
+    active,
+    distributions,
     own,
     record_of,
+    suggest,
 )
-from hydragnn_flow.search.rules import Rungs, Verdict
-from hydragnn_flow.search.space import active, suggest
-from hydragnn_flow.search.storage import STUDY, StudyStorage
+from hydragnn_flow.search.rungs import Rungs, Verdict
+from hydragnn_flow.search.storage import STUDY, StudyStorage, read_journal
+
+BEGUN = "begun"
+"""User attribute of a study with all earlier trials: the names of its objectives."""
+LIMITS = "limits"
+"""User attribute of a study: the limits from which the excesses of its trials are computed."""
+
+
+def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
+    """Add the trials of the studies named in `search.warm_start`; mark the study as complete.
+
+    Their numbers come before those of the study's own trials. They are shown as trials of their
+    origin, and never become members. The limits of this search apply to them.
+
+    Raises
+    ------
+    InputError
+        If a study has other objectives, unknown limits, or no trial in the space.
+    """
+    study.set_user_attr(LIMITS, dict(config.constraints))
+    for name in config.warm_start:
+        earlier = _open(Path(name), config)
+        found = [trial for trial in _trials_of(earlier) if _fits(trial, config)]
+        if not found:
+            raise InputError(
+                f"search.warm_start: no trial of {name} is in search.space; remove it or widen "
+                f"the space"
+            )
+        for trial in found:
+            study.add_trial(
+                optuna.trial.create_trial(
+                    state=trial.state,
+                    values=trial.values,
+                    params=trial.params,
+                    distributions={
+                        path: domain
+                        for path, domain in distributions(config.space).items()
+                        if path in trial.params
+                    },
+                    intermediate_values=trial.intermediate_values,
+                    user_attrs={ORIGIN: f"{name}, trial {trial.number}"},
+                    constraints=_excess(trial, earlier, name, config),
+                )
+            )
+    study.set_user_attr(BEGUN, list(config.objectives))
+
+
+def enqueue(study: optuna.Study, configurations: Sequence[Mapping[str, Any]]) -> None:
+    """Enqueue given configurations as the next trials, each once in the life of the study."""
+    enqueued = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
+    for parameters in configurations:
+        if dict(parameters) not in enqueued:
+            study.enqueue_trial(dict(parameters))
+
+
+def _open(path: Path, config: SearchConfig) -> optuna.Study:
+    journal = path / JOURNAL if path.is_dir() else path
+    if not journal.exists():
+        raise InputError(f"search.warm_start: {journal} does not exist; restore it from a copy")
+    storage = read_journal(journal)
+    studies = storage.get_all_studies()
+    if not studies:
+        raise InputError(f"search.warm_start: {journal} holds no study; remove it")
+    study = optuna.load_study(study_name=studies[0].study_name, storage=storage)
+    if len(study.directions) != len(config.objectives):
+        raise InputError(
+            f"search.warm_start: {path} has {len(study.directions)} objectives, and this search "
+            f"has {len(config.objectives)}; remove it"
+        )
+    for name, direction, wanted in zip(
+        config.objectives, study.directions, config.directions, strict=True
+    ):
+        if direction.name.lower() != wanted:
+            verb = "maximises" if wanted == "minimize" else "minimises"
+            raise InputError(f"search.warm_start: {path} {verb} its {name}; remove it")
+    objectives = study.user_attrs.get(BEGUN, list(config.objectives))
+    if objectives != list(config.objectives):
+        raise InputError(
+            f"search.warm_start: {path} searched for {', '.join(objectives)}, and this search does "
+            f"for {', '.join(config.objectives)}; remove it"
+        )
+    return study
+
+
+def _trials_of(study: optuna.Study) -> list[FrozenTrial]:
+    ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+    # Trials that it read from other studies are added only if the configuration names those.
+    return [trial for trial in ended if ORIGIN not in trial.user_attrs]
+
+
+def _excess(
+    trial: FrozenTrial, study: optuna.Study, name: Path, config: SearchConfig
+) -> dict[str, float]:
+    """Excesses of a trial of an earlier study over the limits of this search."""
+    before, excess = study.user_attrs.get(LIMITS, {}), {}
+    for key, limit in config.constraints.items():
+        if key not in trial.constraints:
+            continue
+        if key not in before:
+            raise InputError(
+                f"search.warm_start: the trials of {name} were held to a limit of {key!r} that it "
+                f"does not tell; remove it, or search.constraints.{key}"
+            )
+        excess[key] = trial.constraints[key] + (before[key] - limit)
+    return excess
+
+
+def _fits(trial: FrozenTrial, config: SearchConfig) -> bool:
+    """True if a trial has exactly the parameters it would have here, each within its domain."""
+    space, values = config.space, trial.params
+    return set(active(space, values)) == set(values) and all(
+        space[name].contains(value) for name, value in values.items()
+    )
 
 
 class Search:
@@ -263,3 +384,60 @@ class Search:
         storage = self._storage
         identity = storage.get_trial_id_from_study_id_trial_number(self._study._study_id, number)
         return storage.get_trial(identity)
+
+
+def rehearse(config: SearchConfig) -> None:
+    """Let a sampler of others propose for an invented history of this search.
+
+    A sampler that does not support the objectives, constraints or space is rejected before anything
+    is trained.
+
+    Parameters
+    ----------
+    config
+        Configuration of the search; those of this package need no rehearsal.
+
+    Raises
+    ------
+    InputError
+        If the sampler does not propose a value for every parameter.
+    """
+    if config.sampler in ("auto", "batched_tpe"):
+        return
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    objectives = len(config.objectives)
+    study = optuna.create_study(directions=config.directions, sampler=RandomSampler(seed=0))
+
+    def run(number: int) -> None:
+        trial = study.ask()
+        suggest(trial, config.space)
+        for limit in config.constraints:
+            trial.set_constraint(limit, float(number % 3 - 1))
+        value = float(number)
+        if number % 5 == 4 and config.rungs != "none":
+            # As Search does it, for several objectives too.
+            study._storage.set_trial_intermediate_value(trial._trial_id, 1, value)
+            values = [value] if objectives == 1 else None
+            study._storage.set_trial_state_values(trial._trial_id, TrialState.PRUNED, values)
+        else:
+            study.tell(trial, [value] * objectives)
+
+    shown = 15  # samplers of Optuna are random for the first ten
+    for number in range(shown):
+        run(number)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            study.sampler = build_sampler(config.sampler, config.space, seed=0)
+            run(shown)
+            run(shown + 1)
+    except Exception as error:  # a user's class may raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, ModuleNotFoundError):
+            reason += f"; pip install {error.name}"
+        name = config.sampler if isinstance(config.sampler, str) else config.sampler["type"]
+        raise InputError(
+            f"search.sampler: {name} cannot propose for this search: {reason}"
+        ) from error
+    finally:
+        getattr(study.sampler, "close", lambda: None)()

@@ -5,7 +5,6 @@ They tell what a campaign will cost, and test changes of search or placement, wi
 
 from hydragnn_flow.simulation.blocks import Conditions
 from hydragnn_flow.simulation.campaign import Simulated, simulate
-from hydragnn_flow.simulation.plan import Planner
-from hydragnn_flow.simulation.survey import Configuration, misfits
+from hydragnn_flow.simulation.plan import Configuration, Planner, misfits
 
 __all__ = ["Conditions", "Configuration", "Planner", "Simulated", "misfits", "simulate"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from hydragnn_flow.errors import CampaignStopped
 from hydragnn_flow.execution import Site
-from hydragnn_flow.execution.pools.waits import drain_seconds
+from hydragnn_flow.execution.pools.block import drain_seconds
 from hydragnn_flow.placement import Host
 from hydragnn_flow.simulation.clock import VirtualClock
 

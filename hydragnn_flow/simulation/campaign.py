@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.estimates.cost_files import CostFiles
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.objectives import JOULES
 from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.campaign.setup.stores import checked_store
@@ -28,9 +28,16 @@ from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.simulation.blocks import Conditions
 from hydragnn_flow.simulation.clock import VirtualClock
-from hydragnn_flow.simulation.curves import Curves, DrawnCurves
-from hydragnn_flow.simulation.recorded import RecordedCurves, RecordedRun, RecordedTruth
-from hydragnn_flow.simulation.truth import DrawnTruth, EstimatedTruth, Truth
+from hydragnn_flow.simulation.truth import (
+    Curves,
+    DrawnCurves,
+    DrawnTruth,
+    EstimatedTruth,
+    RecordedCurves,
+    RecordedRun,
+    RecordedTruth,
+    Truth,
+)
 from hydragnn_flow.simulation.workers import SimulatedWorkers
 
 

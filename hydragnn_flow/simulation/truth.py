@@ -1,18 +1,34 @@
-"""Truth: costs of segments on a simulated machine, which the campaign has to learn."""
+"""Truth: costs and learning curves of simulated segments, drawn or taken from a recorded run.
+
+Errors fall by a power of the epochs towards a floor, as those of many networks do (Hestness et al.,
+arXiv:1712.00409). The floor is a bowl over the search space, with its minimum drawn by a seed.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Protocol
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from hydragnn_flow.campaign.estimates.estimator import Estimator
+from hydragnn_flow.campaign.estimator import Estimator
+from hydragnn_flow.config import NetworkConfig, SearchConfig
+from hydragnn_flow.config.domain import Parameter
+from hydragnn_flow.config.network import read_json
+from hydragnn_flow.config.search_checks import RESOURCES
+from hydragnn_flow.ensemble.summary import SELECTION
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Rank, Site
 from hydragnn_flow.placement import Estimate, Work
 from hydragnn_flow.placement.cost_model import COPIES_OF_WEIGHTS, GIB
-from hydragnn_flow.segment import SegmentSpec, Status
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+from hydragnn_flow.segment import SegmentResult, SegmentSpec, Status
 
 
 @dataclass(frozen=True)
@@ -188,3 +204,191 @@ class EstimatedTruth:
 def deviation(estimate: Estimate) -> float:
     """Standard deviation of the logarithm of a segment's time; its upper end is the P95."""
     return math.log(estimate.high / estimate.seconds) / 1.645
+
+
+class Curves(Protocol):
+    """Validation errors of trials and members."""
+
+    def errors(self, spec: SegmentSpec) -> list[float]:
+        """Criterion after each epoch, from the first to the last of the segment."""
+        ...
+
+
+class DrawnCurves:
+    """Errors that fall towards a floor, which is a bowl over the search space.
+
+    Parameters
+    ----------
+    space
+        Domain of each hyper-parameter by its dotted path.
+    seed
+        Seed of the random numbers.
+    """
+
+    def __init__(self, space: Mapping[str, Parameter], seed: int) -> None:
+        self._space, self._seed = space, seed
+        drawn = draws(seed, "bowl")
+        self._best = {name: drawn.uniform(0.2, 0.8) for name in space}
+        weights = drawn.dirichlet(np.ones(len(space)))
+        self._weights = dict(zip(space, weights.tolist(), strict=True))
+
+    def errors(self, spec: SegmentSpec) -> list[float]:
+        drawn = draws(self._seed, "curve", spec.seed)
+        floor = self._floor(spec.network) * math.exp(0.1 * drawn.standard_normal())
+        epochs = np.arange(1, spec.until_epoch + 1)
+        falling = floor + (1 - floor) * (1 + epochs / 0.5) ** -0.8
+        noise = np.exp(0.03 * drawn.standard_normal(len(epochs)))
+        errors: list[float] = (falling * noise).tolist()
+        return errors
+
+    def _floor(self, network: NetworkConfig) -> float:
+        bowl = sum(
+            self._weights[name] * ((place - self._best[name]) / 0.8) ** 2
+            for name, domain in self._space.items()
+            if (place := _place(domain, value_at(network, name))) is not None
+        )
+        return 0.05 * math.exp(3 * bowl)
+
+
+def value_at(network: NetworkConfig, path: str) -> Any:
+    """Value at a dotted path of a network; None if there is none."""
+    found: Any = network
+    for key in path.split("."):
+        found = found.get(key) if isinstance(found, Mapping) else getattr(found, key, None)
+    # A single width may be given for all layers.
+    return found[0] if isinstance(found, list | tuple) and found else found
+
+
+def _place(domain: Parameter, value: Any) -> float | None:
+    """Relative position of a value in its domain, 0 to 1; None if it is outside."""
+    if domain.choices is not None:
+        if value not in domain.choices:
+            return None
+        return (domain.choices.index(value) + 0.5) / len(domain.choices)
+    if domain.bounds is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    low, high = domain.bounds
+    if high <= low:
+        return None
+    if domain.log:
+        return (math.log(value) - math.log(low)) / (math.log(high) - math.log(low))
+    return (value - low) / (high - low)
+
+
+class RecordedRun:
+    """Times and learning curves of a recorded run.
+
+    A trial or member matches a recorded one if its number and parameters are the same.
+
+    Parameters
+    ----------
+    path
+        Run directory of the recorded run.
+
+    Raises
+    ------
+    InputError
+        If it holds no ended segments.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._directory, self._trials = RunDirectory(path), read_trials(path)
+        self.results = list(self._directory.results())
+        if not self.results:
+            raise InputError(
+                f"--recorded {path}: has no segments that have ended; name the directory of a run"
+            )
+        self._of: defaultdict[tuple[str, int], list[SegmentResult]] = defaultdict(list)
+        for result in self.results:
+            self._of[result.kind, result.number].append(result)
+
+    def searched(self, search: SearchConfig) -> SearchConfig:
+        """Return a search whose trials have the recorded parameters in the same order."""
+        enqueued = tuple(
+            {name: value for name, value in trial.parameters.items() if name in search.space}
+            for trial in self._trials
+        )
+        return search.model_copy(update={"enqueue": enqueued})
+
+    @property
+    def selection(self) -> dict[str, Any] | None:
+        """Recorded choice of members; None if there is none."""
+        file = self._directory.ensemble / SELECTION
+        return read_json(file) if file.exists() else None
+
+    def segments(self, spec: SegmentSpec) -> list[SegmentResult]:
+        """Recorded segments of the same trial or member."""
+        found = self._of.get((spec.kind, spec.number), [])
+        return found if found and _are_of(found[0].parameters, spec.network) else []
+
+
+@dataclass(frozen=True)
+class RecordedTruth:
+    """Costs that segments had in a recorded run; launching them takes no time."""
+
+    run: RecordedRun
+    other: Truth
+    """Truth for segments that the run does not have."""
+    uncounted_gib: float
+    """Process memory that the recorded peaks lack [GiB]."""
+
+    def cost(self, rank: Rank) -> Cost:
+        """Cost of the segment that a rank belongs to."""
+        known = [result for result in self.run.segments(rank.segment) if result.seconds > 0]
+        mine = [result for result in known if result.rung == rank.segment.rung]
+        # Ends that are caused by the network itself, and recur.
+        bad = [result.status for result in mine if result.status in ("diverged", "error")]
+        trained = [result for result in mine or known if _epochs(result) > 0]
+        if not trained:
+            cost = self.other.cost(rank)
+            return replace(cost, status=bad[-1]) if bad else cost
+        # A segment that was widened, or co-located, is scaled to what it would take alone.
+        width = len(trained[-1].gcds) or 1
+        alone = statistics.fmean(1 / max(1.0, result.together) for result in trained)
+        epochs = sum(map(_epochs, trained))
+        seconds = sum(result.seconds for result in trained) * alone * width / rank.world
+        steps = sum(result.steps for result in trained)
+        return Cost(
+            start_seconds=0.0,
+            epoch_seconds=seconds / epochs,
+            step_seconds=statistics.fmean(r.step_seconds for r in trained) * width / rank.world,
+            steps=max(1, round(steps / epochs)),
+            busy=1.0,
+            memory_gib=max(r.peak_memory_gib for r in trained) + self.uncounted_gib,
+            graphs_per_step=trained[-1].graphs_per_step,
+            status=bad[-1] if bad else "ok",
+        )
+
+
+@dataclass(frozen=True)
+class RecordedCurves:
+    """Errors of a recorded run."""
+
+    run: RecordedRun
+    other: Curves
+    """Errors of trials that the run does not have, or of epochs that it did not reach."""
+
+    def errors(self, spec: SegmentSpec) -> list[float]:
+        errors = self.other.errors(spec)
+        seen: dict[int, float] = {}
+        for result in self.run.segments(spec):
+            seen |= {int(row[0]): row[3] for row in result.history}
+        if not seen:
+            return errors
+        # Beyond the recorded epochs, errors fall as drawn ones do.
+        last = max(seen)
+        scale = seen[last] / errors[last - 1] if last <= len(errors) else 1.0
+        return [seen.get(epoch, scale * error) for epoch, error in enumerate(errors, start=1)]
+
+
+def _epochs(result: SegmentResult) -> float:
+    """Number of epochs that a segment trained; 0 if it did not end well."""
+    return result.to_epoch - result.from_epoch if result.status == "ok" else 0
+
+
+def _are_of(parameters: Mapping[str, Any], network: NetworkConfig) -> bool:
+    return all(
+        (value_at(network, name) or None) == (value or None)
+        for name, value in parameters.items()
+        if not name.startswith(RESOURCES)
+    )

@@ -30,8 +30,8 @@ from hydragnn_flow.config.network import EngineNetwork
 from hydragnn_flow.data import GraphStore, write_store
 from hydragnn_flow.models import EngineModel, build_model
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, as_graphs, manifest, outputs
-from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.loading import moved
+from hydragnn_flow.training.optimizers import Average
 
 
 class _Suite:

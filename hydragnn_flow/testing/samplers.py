@@ -26,8 +26,8 @@ from pydantic import ValidationError
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import JOURNAL, Outcome, Search, TrialRecord
-from hydragnn_flow.search.rehearsal import rehearse
-from hydragnn_flow.search.space import active
+from hydragnn_flow.search.records import active
+from hydragnn_flow.search.study import rehearse
 
 SPACE = {
     "kind": Parameter(choices=("wide", "deep")),

@@ -18,8 +18,7 @@ from typing import Any
 
 import pytest
 
-from hydragnn_flow.execution.options import cores_in
-from hydragnn_flow.execution.site import LABEL, Site, about_site, load_site
+from hydragnn_flow.execution.site import LABEL, Site, about_site, cores_in, load_site
 
 # Line of a batch script that stops the scheduler from starting the job a second time.
 _STARTED_ONCE = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}

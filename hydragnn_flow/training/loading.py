@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch_geometric.data import Batch
 
-from hydragnn_flow.models.space import finite_graphs
+from hydragnn_flow.models.geometry import finite_graphs
 
 Batches = Generator[Batch, None, None]
 _T = TypeVar("_T")

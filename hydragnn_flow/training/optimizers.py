@@ -1,19 +1,96 @@
-"""Optimiser of a training."""
+"""Optimiser of a training: LAMB, learning rate of every step, moving average of the weights.
+
+The rate depends only on the progress of the training in epochs, and for ``ReduceLROnPlateau`` on
+past validation losses. So it is the same after a restart, and on any number of ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor
 
-from hydragnn_flow.config.network import Optimizer
+from hydragnn_flow.config.network import Optimizer, Scheduler, Training
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.lamb import Lamb
+
+
+class Lamb(torch.optim.Optimizer):
+    """Adam with a step length per layer in proportion to the norm of the layer's weights.
+
+    You et al., arXiv:1904.00962, algorithm 2. Steps do not synchronize with the device.
+
+    Parameters
+    ----------
+    params
+        Parameters that are trained.
+    lr, betas, eps, weight_decay
+        Settings as in ``torch.optim.AdamW``; the decay is included in the direction that is scaled.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(
+            params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take one step; ``closure`` is ignored and nothing is returned, unlike in torch."""
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if weights:
+                self._step(group, weights)
+
+    def _step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        states = [self._state(weight) for weight in weights]
+        first, second = [s["exp_avg"] for s in states], [s["exp_avg_sq"] for s in states]
+        for state in states:
+            state["step"] += 1
+        count = states[0]["step"]
+        beta1, beta2 = group["betas"]
+        torch._foreach_lerp_(first, gradients, 1 - beta1)
+        torch._foreach_mul_(second, beta2)
+        torch._foreach_addcmul_(second, gradients, gradients, 1 - beta2)
+        denominator = torch._foreach_sqrt(second)
+        torch._foreach_div_(denominator, (1 - beta2**count) ** 0.5)
+        torch._foreach_add_(denominator, group["eps"])
+        direction = torch._foreach_div(first, 1 - beta1**count)
+        torch._foreach_div_(direction, denominator)
+        torch._foreach_add_(direction, weights, alpha=group["weight_decay"])
+        # Bounds of a layer's rate in units of the learning rate, as in DeepSpeed.
+        ratios = [
+            # A layer of zeros, such as biases at first, has no norm to scale by.
+            torch.where((size > 0) & (length > 0), size / length, 1.0).clamp(0.01, 10.0)
+            for size, length in zip(
+                torch._foreach_norm(weights), torch._foreach_norm(direction), strict=True
+            )
+        ]
+        torch._foreach_mul_(direction, ratios)
+        torch._foreach_add_(weights, direction, alpha=-group["lr"])
+
+    def _state(self, weight: Tensor) -> dict[str, Any]:
+        state: dict[str, Any] = self.state[weight]
+        if not state:
+            state |= {
+                "step": 0,
+                "exp_avg": torch.zeros_like(weight),
+                "exp_avg_sq": torch.zeros_like(weight),
+            }
+        return state
+
 
 # Adagrad's fused kernel is for the CPU alone in most versions of torch, which fail only in a step.
 _FUSED = ("Adam", "AdamW", "SGD")
@@ -75,3 +152,185 @@ def optimizer_state(optimizer: torch.optim.Optimizer, world: World) -> dict[str,
             return {}
     state: dict[str, Any] = optimizer.state_dict()
     return state
+
+
+# Constants of one_cycle, as in torch's OneCycleLR.
+_LAST = 1 / 25e4
+
+
+class Schedule:
+    """Schedule of `Training.Scheduler`, or the default schedule.
+
+    Parameters
+    ----------
+    training
+        Section `Training`, with schedule and number of epochs.
+    learning_rate
+        Largest learning rate of the schedule.
+    decay
+        First and last epoch of a member's schedule; by default those of the whole training.
+    """
+
+    def __init__(
+        self, training: Training, learning_rate: float, decay: tuple[int, int] | None
+    ) -> None:
+        self.settings = training.Scheduler
+        self.learning_rate = learning_rate
+        self.decay = decay
+        self.first, self.last = decay or (0, training.num_epoch)
+        self._plateau = {"level": 1.0, "best": math.inf, "waited": 0}
+
+    def rate(self, epoch: int, step: int, steps: float) -> float:
+        """Return the learning rate of a step.
+
+        Parameters
+        ----------
+        epoch, step
+            Epoch and step within it, both counted from 0.
+        steps
+            Number of steps in the epoch.
+        """
+        if self.settings is None:
+            return self.learning_rate * decay_factor(epoch, self.decay)
+        return self._rate(self.settings, epoch - self.first + step / steps, 1 / steps)
+
+    def observe(self, val_loss: float) -> None:
+        """Record the validation loss of an epoch."""
+        settings, state = self.settings, self._plateau
+        if settings is None or settings.type != "ReduceLROnPlateau":
+            return
+        # A difference and not a ratio as in torch, because a likelihood can be negative.
+        # Least relative decrease of the validation loss that counts as an improvement, as in torch.
+        if math.isinf(state["best"]) or val_loss < state["best"] - 1e-4 * abs(state["best"]):
+            state["best"], state["waited"] = val_loss, 0
+            return
+        state["waited"] += 1
+        if state["waited"] > settings.patience:
+            state["level"] *= settings.factor
+            state["waited"] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint: plain values."""
+        return dict(self._plateau)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state from a checkpoint."""
+        self._plateau = dict(state)
+
+    def _rate(self, settings: Scheduler, done: float, one_step: float) -> float:
+        """Return the rate after ``done`` scheduled epochs; a step is ``one_step`` of an epoch."""
+        largest, span = self.learning_rate, max(self.last - self.first, 1)
+        smallest = min(settings.min_lr, largest)
+        warm_up = settings.warmup_epochs
+        if settings.type == "one_cycle":
+            return largest * _one_cycle(done, span - one_step, warm_up or 0.3 * span - one_step)
+        rising = min(1.0, (done + one_step) / warm_up) if warm_up else 1.0
+        if settings.type == "ReduceLROnPlateau":
+            return rising * max(largest * self._plateau["level"], smallest)
+        if settings.type == "cosine":
+            passed = _clamped((done - warm_up) / max(span - warm_up, one_step))
+            return rising * (smallest + (largest - smallest) * _half_cosine(passed))
+        return rising * largest
+
+
+def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
+    """Return the default factor of the learning rate in an epoch, counted from 0.
+
+    A trial keeps its learning rate, so that its checkpoint can be continued from any rung. A
+    member's rate falls along half a cosine, so that it converges (the stable and decay phases of Hu
+    et al., arXiv:2404.06395).
+    """
+    if decay is None:
+        return 1.0
+    start, end = decay
+    return _half_cosine(_clamped((epoch - start) / max(end - start, 1)))
+
+
+def _one_cycle(done: float, span: float, rise: float) -> float:
+    """Return the factor of a rise and fall in one training; Smith & Topin, arXiv:1708.07120."""
+    if done < rise:
+        return 1 + (1 / 25 - 1) * _half_cosine(_clamped(done / rise))
+    passed = _clamped((done - rise) / max(span - rise, 1e-9))
+    return _LAST + (1 - _LAST) * _half_cosine(passed)
+
+
+def _half_cosine(x: float) -> float:
+    """Return half a cosine from one at 0 to zero at 1."""
+    return 0.5 * (1 + math.cos(math.pi * x))
+
+
+def _clamped(x: float) -> float:
+    return min(max(x, 0.0), 1.0)
+
+
+class Average:
+    """Exponential moving average of weights, over about the last ``1 / (1 - decay)`` steps.
+
+    Polyak & Juditsky, SIAM J. Control Optim. 30, 838 (1992). A trial is compared at its rung, in
+    the middle of its learning-rate schedule. There the average is far less noisy than the weights
+    of the last step.
+
+    Parameters
+    ----------
+    model
+        The model that is trained.
+    decay
+        Fraction of the old average that a step keeps. With 0 the average is the model itself.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.steps = 0
+        self._model = model
+        self._newest = dict(model.named_parameters())
+        self._averaged = {k: v.detach().clone() for k, v in self._newest.items()} if decay else {}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Update the average with the weights after a step."""
+        if not self.decay:
+            return
+        # Short at first, or the random initial weights would linger.
+        weight = max(1 - self.decay, 9 / (10 + self.steps)) if self.steps else 1.0
+        self.steps += 1
+        torch._foreach_lerp_(_here(self._averaged), _here(self._newest), weight)
+
+    @contextmanager
+    def applied(self) -> Iterator[nn.Module]:
+        """Yield the model in evaluation mode with averaged weights; restore its own afterwards.
+
+        Buffers stay as they are: running means of a normalisation are averages already.
+        """
+        model = self._model.eval()
+        if not self.decay:
+            yield model
+            return
+        with torch.no_grad():
+            kept = [weight.clone() for weight in _here(self._newest)]
+            torch._foreach_copy_(_here(self._newest), _here(self._averaged))
+        try:
+            yield model
+        finally:
+            with torch.no_grad():
+                torch._foreach_copy_(_here(self._newest), kept)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """Averaged parameters by name; empty if ``decay`` is 0."""
+        return self._averaged
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a checkpoint: plain values and tensors."""
+        return {"steps": self.steps, "weights": self._averaged}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore from a checkpoint; one without averages gives the model's weights."""
+        self.steps = state["steps"]
+        for name, weight in self._averaged.items():
+            weight.copy_(state["weights"].get(name, self._newest[name]))
+
+
+def _here(weights: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return this rank's shard of each weight; writing to it changes the weight."""
+    return [w.to_local() if isinstance(w, DTensor) else w for w in weights.values()]

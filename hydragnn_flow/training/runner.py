@@ -17,7 +17,7 @@ from hydragnn_flow.training.distributed import World, keep_forever
 from hydragnn_flow.training.energy import EnergyMeter
 from hydragnn_flow.training.memory import forget_peak_memory, out_of_memory, peak_memory_gib
 from hydragnn_flow.training.monitor import Diverged, Stopped
-from hydragnn_flow.training.predictions import SPLITS
+from hydragnn_flow.training.predict import SPLITS
 from hydragnn_flow.training.state import Spent
 from hydragnn_flow.training.trainer import Trainer
 

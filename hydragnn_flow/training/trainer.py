@@ -15,22 +15,21 @@ from torch import Tensor, nn
 from torch_geometric.data import Batch
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.split_part import Split
+from hydragnn_flow.data.reading.split import Split
 from hydragnn_flow.models import STRESS, build_model
-from hydragnn_flow.models.outputs.branches import BRANCH_KEY
+from hydragnn_flow.models.branches import BRANCH_KEY
 from hydragnn_flow.segment import SegmentSpec
-from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.checkpoints.starting import begin_with, freeze
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.loading import moved, on_device
-from hydragnn_flow.training.measures.criterion import Criterion
-from hydragnn_flow.training.measures.losses import Counts, Loss
+from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
+from hydragnn_flow.training.measures.losses import Counts, Loss, check_cells
 from hydragnn_flow.training.measures.metrics import Metrics
-from hydragnn_flow.training.measures.terms import check_cells
-from hydragnn_flow.training.measures.trivial import trivial_errors
 from hydragnn_flow.training.monitor import SAVES_PER_SECOND, Diverged, Stopped, TrainingMonitor
 from hydragnn_flow.training.optimizers import (
+    Average,
+    Schedule,
     make_optimizer,
     optimizer_state,
     scaled_learning_rate,
@@ -39,9 +38,7 @@ from hydragnn_flow.training.parallel import Parallel, division_of, parallel
 from hydragnn_flow.training.plan.batching import Budget, Step, plan_in_order
 from hydragnn_flow.training.plan.epochs import Epoch, Epochs
 from hydragnn_flow.training.plan.sampling import judged_by
-from hydragnn_flow.training.predict import Outputs
-from hydragnn_flow.training.predictions import KEY, gathered, kept
-from hydragnn_flow.training.schedules import Schedule
+from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
 Course = Generator[tuple[Step, list[Batch | None]], None, None]

@@ -11,14 +11,14 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 
 from hydragnn_flow.campaign.context import Context
 from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.estimates.estimator import Estimator
+from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.campaign.members import MemberPhase
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.ensemble import Member
 from hydragnn_flow.ensemble.selection import Choice, Selection
 from hydragnn_flow.execution import Node, Rank, Site
-from hydragnn_flow.execution.machine import Workers
-from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.jobs import Workers
+from hydragnn_flow.execution.pools.nodes import NodeHealth
 from hydragnn_flow.execution.pools.pool import results_of
 from hydragnn_flow.placement import Gcd, Host
 from hydragnn_flow.search import TrialRecord

@@ -10,8 +10,7 @@ from phase_cases import SITE, FakePool, run, trained
 from rich.console import Console
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.members import MemberPhase
-from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.campaign.members import MemberPhase, select_trials
 from hydragnn_flow.campaign.setup.stores import checked_store, graphs_judged
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.data import DataConfig

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from phase_cases import NODE, SITE, FakePool, searched, well
 
 from hydragnn_flow.campaign import context as context_module
-from hydragnn_flow.campaign.estimates import cost_files
-from hydragnn_flow.campaign.estimates.cost_files import CostFiles
+from hydragnn_flow.campaign import cost_files
+from hydragnn_flow.campaign.cost_files import CostFiles
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.locks import Unlockable, locked
 from hydragnn_flow.placement import CostModel, Experience, Taken, Work

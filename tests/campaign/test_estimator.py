@@ -11,7 +11,7 @@ from rich.console import Console
 from segment_cases import network_with
 
 from hydragnn_flow.campaign.context import Context
-from hydragnn_flow.campaign.estimates.estimator import Estimator
+from hydragnn_flow.campaign.estimator import Estimator
 from hydragnn_flow.config import RunConfig, load_network
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import Node, Site

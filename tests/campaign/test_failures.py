@@ -9,8 +9,8 @@ from parsl.executors.high_throughput.errors import ManagerLost, WorkerLost
 from phase_cases import SITE, badly, leave_checkpoint, run, well
 
 from hydragnn_flow.errors import CampaignStopped
+from hydragnn_flow.execution.jobs import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.execution.pools.interchange import NeverCame
-from hydragnn_flow.retries import MOST_LOSSES, MOST_TRIES
 from hydragnn_flow.segment import SegmentSpec
 
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 from phase_cases import FakePool, badly, change_gcd, member_phase, run, trained, well
 
-from hydragnn_flow.campaign.dispatch import Dispatch
-from hydragnn_flow.campaign.fusing import Fusing
+from hydragnn_flow.campaign.dispatch import Dispatch, Fusing
 from hydragnn_flow.campaign.trials import TrialPhase
 from hydragnn_flow.segment import APART
 

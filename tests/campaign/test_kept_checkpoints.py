@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from phase_cases import badly, leave_checkpoint, run, well
 
-from hydragnn_flow.campaign.kept_checkpoints import KeptCheckpoints
-from hydragnn_flow.campaign.selecting import select_trials
-from hydragnn_flow.campaign.trials import TrialPhase
+from hydragnn_flow.campaign.members import select_trials
+from hydragnn_flow.campaign.trials import KeptCheckpoints, TrialPhase
 from hydragnn_flow.ensemble import selection
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.search import read_trials

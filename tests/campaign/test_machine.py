@@ -18,7 +18,7 @@ import hydragnn_flow.campaign
 from hydragnn_flow.campaign import dispatch
 from hydragnn_flow.campaign.dispatch import SECONDS_BETWEEN_CHECKS, SECONDS_BETWEEN_RECORDS
 from hydragnn_flow.campaign.trials import TrialPhase
-from hydragnn_flow.execution.machine import WallClock
+from hydragnn_flow.execution.jobs import WallClock
 from hydragnn_flow.segment import SegmentResult
 
 HOURS_OF_AN_EPOCH = 2.0

@@ -17,17 +17,18 @@ import yaml
 from driver_cases import PATIENCE, TWO_CORES, is_at_work, lines
 from job_cases import answer
 
-from hydragnn_flow.campaign.functions import objective, objective_task
-from hydragnn_flow.campaign.functions.objective_task import answer_file, run
-from hydragnn_flow.campaign.ledger import Ledger
+from hydragnn_flow.campaign import function_task as objective_task
+from hydragnn_flow.campaign import functions as objective
+from hydragnn_flow.campaign.context import Ledger
+from hydragnn_flow.campaign.function_task import answer_file, run
 from hydragnn_flow.config import load_config
 from hydragnn_flow.config.objective import ObjectiveConfig, load_campaign
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site
 from hydragnn_flow.execution.binding import bound_to
+from hydragnn_flow.execution.jobs import MOST_LOSSES, Retries
 from hydragnn_flow.locks import locked
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.retries import MOST_LOSSES, Retries
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.segment import Place, Segment, SegmentResult, TrainingOutcome
 
@@ -154,7 +155,7 @@ def test_several_objectives_are_returned_by_name(tmp_path):
 
 def test_a_disk_that_is_full_within_a_function_is_waited_for(tmp_path):
     """By the next sending, which goes out later; the function is called once for each."""
-    task = "hydragnn_flow.campaign.functions.objective_task:run"
+    task = "hydragnn_flow.campaign.function_task:run"
     asked = request(tmp_path / "trials" / "0", "short_of_room")
     for _ in range(2):
         assert answer(task, asked)["status"] == "lost"
@@ -182,7 +183,7 @@ def test_only_the_disk_of_the_run_is_not_the_functions_fault(tmp_path, error, fi
     folder = tmp_path / "trials" / "0"
     files = [file.replace("inside", str(folder / "file"))] if file else []
     asked = request(folder, "short_of_room", parameters={"x": 0.5, "errno": error, "files": files})
-    status = answer("hydragnn_flow.campaign.functions.objective_task:run", asked)["status"]
+    status = answer("hydragnn_flow.campaign.function_task:run", asked)["status"]
     assert status == ("lost" if lost else "ok")
     assert (folder / "calls").read_text() == "x"
     if not lost:
@@ -205,7 +206,7 @@ def test_the_longest_call_is_known_after_a_restart(tmp_path):
 
 
 def test_two_calls_of_a_trial_are_never_at_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("hydragnn_flow.campaign.functions.objective_task.SECONDS_TO_WAIT", 0.1)
+    monkeypatch.setattr("hydragnn_flow.campaign.function_task.SECONDS_TO_WAIT", 0.1)
     hold = "with locked(pathlib.Path(sys.argv[1]), 1): print(1, flush=True); time.sleep(60)"
     code = f"import pathlib, sys, time\nfrom hydragnn_flow.locks import locked\n{hold}"
     command = [sys.executable, "-c", code, str(tmp_path / "lock")]

@@ -12,7 +12,7 @@ from hydragnn_flow import load_config
 from hydragnn_flow.campaign.setup.origin import find_origin
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.config.network import write_network
-from hydragnn_flow.config.start_from import StartConfig
+from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.data.store.manifest import save_manifest
 from hydragnn_flow.ensemble.summary import VERSION
 from hydragnn_flow.errors import InputError

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from job_cases import CallsHere, ended
 
 from hydragnn_flow import Ensemble, cli
-from hydragnn_flow.campaign.on_site import prediction
-from hydragnn_flow.campaign.on_site.prediction import predict_on_site
+from hydragnn_flow.campaign import prediction
+from hydragnn_flow.campaign.prediction import predict_on_site
 from hydragnn_flow.ensemble import write_predictions
 from hydragnn_flow.ensemble.predictions import member_predictions, parts
 from hydragnn_flow.ensemble.predictions.files import PredictionFiles

@@ -10,9 +10,8 @@ from campaign_cases import CONFIG
 from driver_cases import command_of
 from pool_cases import site
 
-from hydragnn_flow.campaign.on_site import profiling
-from hydragnn_flow.campaign.on_site.profiling import profile_on_site, profile_spec
-from hydragnn_flow.campaign.on_site.scaling import scaling_study
+from hydragnn_flow.campaign import profiling
+from hydragnn_flow.campaign.profiling import profile_on_site, profile_spec, scaling_study
 from hydragnn_flow.config import RunConfig
 from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.report.scaling import Study

@@ -7,7 +7,7 @@ from dataclasses import replace
 from campaign_cases import MEMBERS
 from phase_cases import run, well
 
-from hydragnn_flow.campaign.selecting import select_trials
+from hydragnn_flow.campaign.members import select_trials
 from hydragnn_flow.ensemble.summary import SELECTION
 
 

@@ -14,7 +14,7 @@ from segment_cases import NETWORK
 from hydragnn_flow.campaign.setup.origin import with_start
 from hydragnn_flow.campaign.setup.starting import bring_weights, check_start, weights_for
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.config.start_from import StartConfig
+from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
 from hydragnn_flow.run_directory import RunDirectory

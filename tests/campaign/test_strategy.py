@@ -18,8 +18,7 @@ from hydragnn_flow.campaign.phases import run_phases
 from hydragnn_flow.ensemble.summary import read_summary
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import bound_to
-from hydragnn_flow.report.stage import stage_of
-from hydragnn_flow.report.status import status_table
+from hydragnn_flow.report.stage import stage_of, status_table
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import load_config
-from hydragnn_flow.config.trial_network import set_path
+from hydragnn_flow.config.run import set_path
 from hydragnn_flow.errors import InputError
 
 HEADS = "Architecture.output_heads.graph"

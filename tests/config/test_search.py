@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, RunConfig, SearchConfig, load_config
 from hydragnn_flow.config.optuna_classes import build_pruner, build_sampler
-from hydragnn_flow.config.warm_start import check_earlier
+from hydragnn_flow.config.origins import check_earlier
 from hydragnn_flow.errors import InputError
 
 SEARCH = ("search",)

@@ -7,8 +7,8 @@ import pytest
 from campaign_cases import CONFIG
 from segment_cases import NETWORK
 
+from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.config.run import resolve_config
-from hydragnn_flow.config.start_from import StartConfig
 from hydragnn_flow.errors import InputError
 
 ENGINE = copy.deepcopy(NETWORK) | {"engine": "own_engine:build"}

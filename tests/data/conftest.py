@@ -103,7 +103,7 @@ def no_adios2(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.fail("ADIOS2 opened a file that had not been verified")
 
     monkeypatch.setattr("hydragnn_flow.data.reading.shard_file.Bp5File", refuse)
-    monkeypatch.setattr("hydragnn_flow.data.hydragnn_bp.bp_manifest.Bp5File", refuse)
+    monkeypatch.setattr("hydragnn_flow.data.hydragnn_bp.manifests.Bp5File", refuse)
 
 
 @pytest.fixture

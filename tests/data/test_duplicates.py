@@ -15,9 +15,7 @@ from hypothesis import strategies as st
 from hydragnn_flow.data.columns import Column, concatenation_dim
 from hydragnn_flow.data.graphs import atoms_to_graph
 from hydragnn_flow.data.neighbours import neighbour_list
-from hydragnn_flow.data.splits import TEST
-from hydragnn_flow.data.splits.divide import Structures, divide
-from hydragnn_flow.data.splits.duplicates import compositions, graph_hashes
+from hydragnn_flow.data.splits import TEST, Structures, compositions, divide, graph_hashes
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 3.0

@@ -14,7 +14,7 @@ import pytest
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.hydragnn_bp import trial_read
-from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
+from hydragnn_flow.data.hydragnn_bp.manifests import bp_manifest
 from hydragnn_flow.errors import StoreError
 
 FILES = ("data.0", "md.0", "md.idx", "mmd.0")

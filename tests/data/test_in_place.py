@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.config.base import explain
 from hydragnn_flow.data import GraphStore, check_store, prepare_store, run_task, store_summary
-from hydragnn_flow.data.preparing import in_place as preparing
+from hydragnn_flow.data.preparing import prepare as preparing
 from hydragnn_flow.data.reading.local_shards import files_to_send
 from hydragnn_flow.errors import InputError, StoreError
 

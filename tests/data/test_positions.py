@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data
 
 from hydragnn_flow.data import atoms_to_graph
-from hydragnn_flow.data.positions import near_origin
+from hydragnn_flow.data.neighbours import near_origin
 from hydragnn_flow.data.sources.base import ReadyGraph
-from hydragnn_flow.data.sources.pyg_keys import graph_of, tensors
+from hydragnn_flow.data.sources.pyg import graph_of, tensors
 from hydragnn_flow.errors import InputError
 
 CUTOFF = 5.0

@@ -193,7 +193,7 @@ def test_keys_left_out(stored, pool):
 
 def test_stream_holds_no_more_than_a_window(stored, monkeypatch):
     """A pass in the order of the blocks must not collect them all."""
-    from hydragnn_flow.data.reading import stream
+    from hydragnn_flow.data.reading import split as stream
 
     store = GraphStore.open(stored, "stream")
     split = store["trainset"]

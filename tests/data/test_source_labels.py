@@ -10,7 +10,7 @@ from ase.spacegroup import crystal
 from source_cases import UNITS, config, frames, read_all, read_train
 
 from hydragnn_flow.data.sources import open_source
-from hydragnn_flow.data.sources.xyz_frames import count_frames, read_frames
+from hydragnn_flow.data.sources.ase_files import count_frames, read_frames
 
 
 def test_labels_from_anywhere_in_ase(tmp_path):

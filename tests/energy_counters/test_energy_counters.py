@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 from counter_trees import PmCounters, pci, zone
 
+from hydragnn_flow import energy_counters as kernel
 from hydragnn_flow.energy_counters import (
     NodeMeter,
     amd_counter,
     cray_accelerator,
     cray_counter,
     intel_counter,
-    kernel,
+    intel_counters,
     rapl_counters,
 )
-from hydragnn_flow.energy_counters.kernel import intel_counters
 
 DIES = [f"0000:{bus:02x}:00.0" for bus in (0xC1, 0xC6, 0xC9, 0xCE, 0xD1, 0xD6, 0xD9, 0xDE)]
 """Of a node of Frontier, in the order of the bus."""

@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.data import Manifest, atoms_to_graph, batch_graphs
 from hydragnn_flow.data.branch_runs import BranchRuns
-from hydragnn_flow.ensemble.domain import applicability as module
-from hydragnn_flow.ensemble.domain.applicability import Applicability, deviations_of
-from hydragnn_flow.ensemble.domain.environments import Surroundings, neighbours_in_shells
-from hydragnn_flow.ensemble.domain.ranges import Range, fraction_ranges
+from hydragnn_flow.ensemble import applicability as module
+from hydragnn_flow.ensemble.applicability import (
+    Applicability,
+    Range,
+    deviations_of,
+    fraction_ranges,
+)
+from hydragnn_flow.ensemble.environments import Surroundings, neighbours_in_shells
 from hydragnn_flow.training.predict import split_batches
 
 CUTOFF = 4.0

@@ -16,7 +16,7 @@ from hydragnn_flow.search import TrialRecord
 from hydragnn_flow.segment import SegmentResult, TrainingOutcome
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, save_checkpoint
 from hydragnn_flow.training.measures.criterion import Criterion
-from hydragnn_flow.training.predictions import KEY, kept
+from hydragnn_flow.training.predict import KEY, kept
 
 Choose = Callable[..., tuple[list[int], list[int]]]
 TYPES = ["SchNet", "SchNet", "SchNet", "EGNN", "PNA"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hydragnn_flow.ensemble.uncertainty.conformal import Scores, needed_for_coverage
+from hydragnn_flow.ensemble.uncertainty.deviation import Scores, needed_for_coverage
 
 
 def test_with_one_value_each_the_quantile_is_that_of_the_definition():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow import Ensemble, InputError
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.ensemble.checksums import CHECKSUMS, verify_checksums, write_checksums
+from hydragnn_flow.ensemble.summary import CHECKSUMS, verify_checksums, write_checksums
 from hydragnn_flow.files import write_json
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 

@@ -12,11 +12,11 @@ from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, EnsembleCalculator, InputError, cli
 from hydragnn_flow.config.network import read_json
-from hydragnn_flow.ensemble import export as export_module
+from hydragnn_flow.ensemble import ensemble as export_module
 from hydragnn_flow.ensemble import member_folder
-from hydragnn_flow.ensemble.calibration_file import save_calibrations
-from hydragnn_flow.ensemble.checksums import CHECKSUMS, write_checksums
-from hydragnn_flow.ensemble.export import export_ensemble
+from hydragnn_flow.ensemble.ensemble import export_ensemble
+from hydragnn_flow.ensemble.summary import CHECKSUMS, write_checksums
+from hydragnn_flow.ensemble.uncertainty.calibration import save_calibrations
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 
 STRUCTURES = [bulk("Cu", cubic=True), bulk("Au") * (2, 1, 1)]

@@ -13,12 +13,11 @@ from ensemble_cases import untrained_ensemble
 from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.ensemble import Ensemble, member_folder
+from hydragnn_flow.ensemble import committee as members_module
 from hydragnn_flow.ensemble import finish as module
-from hydragnn_flow.ensemble import members as members_module
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.measures.trivial import trivial_errors
-from hydragnn_flow.training.predict import predict_batches, split_batches
-from hydragnn_flow.training.predictions import KEY, kept
+from hydragnn_flow.training.measures.criterion import trivial_errors
+from hydragnn_flow.training.predict import KEY, kept, predict_batches, split_batches
 
 
 def test_members_trained_to_the_end_have_predicted(alloy_store, tmp_path, monkeypatch):

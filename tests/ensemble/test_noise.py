@@ -26,7 +26,7 @@ from hydragnn_flow.ensemble.uncertainty.distribution import (
 )
 from hydragnn_flow.models import build_model
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.predictions import predictions_in
+from hydragnn_flow.training.predict import predictions_in
 from hydragnn_flow.training.runner import run_segment
 
 EQUAL = np.full(3, 1 / 3)

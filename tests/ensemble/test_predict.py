@@ -26,8 +26,8 @@ from hydragnn_flow.ensemble.predictions.member_predictions import (
 from hydragnn_flow.ensemble.predictions.structure_files import open_structures
 from hydragnn_flow.ensemble.predictions.table import GRAPH_ID
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.geometry import VOIGT
 from hydragnn_flow.models.potential import PotentialModel
-from hydragnn_flow.models.stress import VOIGT
 
 CUTOFF = 4.0
 

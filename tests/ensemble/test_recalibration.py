@@ -13,9 +13,9 @@ from ensemble_cases import untrained_ensemble
 
 from hydragnn_flow import Ensemble, InputError, cli
 from hydragnn_flow.ensemble import recalibrate
-from hydragnn_flow.ensemble.calibration_file import FILE
-from hydragnn_flow.ensemble.export import export_ensemble
-from hydragnn_flow.report.model_card import model_card
+from hydragnn_flow.ensemble.ensemble import export_ensemble
+from hydragnn_flow.ensemble.uncertainty.calibration import FILE
+from hydragnn_flow.report.html import model_card
 
 
 @pytest.fixture(scope="module")

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hydragnn_flow.ensemble.finish import combine_best
 from hydragnn_flow.ensemble.selection import Judged
 from hydragnn_flow.ensemble.uncertainty.calibration import folds
 from hydragnn_flow.ensemble.uncertainty.distribution import combine, combine_noise
-from hydragnn_flow.ensemble.weights import combine_best
 
 
 def drawn(scales, seed, power=1, n=120):

@@ -8,8 +8,8 @@ from parsl.providers import LocalProvider
 from pool_cases import PATIENCE, update_until
 
 from hydragnn_flow.execution import Site, load_site
-from hydragnn_flow.execution.options import Options
 from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.execution.site import Options
 from hydragnn_flow.execution.sites.batch import Executors
 from hydragnn_flow.testing.sites import executors_of
 

@@ -13,10 +13,10 @@ from trainer_cases import NODE, run_alone, trainer_of
 
 from hydragnn_flow.execution import Rank, merged, run_ranks
 from hydragnn_flow.execution.workers import rank as rank_module
-from hydragnn_flow.execution.workers import trainers as trainers_module
+from hydragnn_flow.execution.workers import trainer_process as trainers_module
 from hydragnn_flow.execution.workers import worker as worker_module
 from hydragnn_flow.execution.workers.rank import SECONDS_TO_ANSWER
-from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.execution.workers.trainer_process import Trainers
 
 # Of a process that does not answer.
 SECONDS = SECONDS_TO_ANSWER + 0.2

@@ -24,7 +24,7 @@ from trainer_cases import (
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Rank, merged
 from hydragnn_flow.execution.workers import answers
-from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.execution.workers.trainer_process import Trainers
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file

@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 from hydragnn_flow.cli import app
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node, Rank, Site, merged, run_ranks
+from hydragnn_flow.execution import site_check as check
 from hydragnn_flow.execution.site import guessed_gcd
-from hydragnn_flow.execution.site_check import check
-from hydragnn_flow.execution.site_check.check import faults
-from hydragnn_flow.execution.site_check.exchange import has_plugin
+from hydragnn_flow.execution.site_check import faults
+from hydragnn_flow.execution.site_probe import has_plugin
 
 pytestmark = pytest.mark.xdist_group("processes")
 

@@ -14,8 +14,14 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import load_site, shipped_sites
-from hydragnn_flow.execution.options import cores_in, read_site_yaml
-from hydragnn_flow.execution.site import Node, Site, check_site, guessed_gcd
+from hydragnn_flow.execution.site import (
+    Node,
+    Site,
+    check_site,
+    cores_in,
+    guessed_gcd,
+    read_site_yaml,
+)
 from hydragnn_flow.testing.sites import example_options, executors_of
 
 NODE = {"gcds": 4, "device": "cuda", "memory_gib": 36, "cores_per_gcd": 16}

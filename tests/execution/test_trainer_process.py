@@ -38,8 +38,7 @@ from hydragnn_flow.config import DataConfig
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.execution import Rank
 from hydragnn_flow.execution.workers import answers, worker
-from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
-from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess, Trainers
 
 pytestmark = pytest.mark.xdist_group("trainers")  # which are warm from file to file
 
@@ -133,7 +132,7 @@ def test_a_trainer_that_cannot_come_back_costs_no_result(tmp_path, alloy_store, 
 WORKER = """
 import json, sys, time
 from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
-from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.execution.workers.trainer_process import Trainers
 trainer = TrainerProcess({})
 spec = json.loads(sys.argv[1])
 request = {"spec": spec, "rank": 0, "world": 1, "rendezvous": None, "device": "cpu"}

@@ -16,8 +16,7 @@ from driver_cases import PATIENCE
 
 from hydragnn_flow.execution import Node, Rank, merged, run_ranks
 from hydragnn_flow.execution.workers import worker
-from hydragnn_flow.execution.workers.trainer_process import TrainerProcess
-from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.execution.workers.trainer_process import TrainerProcess, Trainers
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.segment import Call, SegmentResult, SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, furthest

@@ -22,7 +22,7 @@ from ase.build import bulk
 
 from hydragnn_flow import Ensemble, load_site, run_campaign
 from hydragnn_flow.config import RunConfig
-from hydragnn_flow.ensemble.checksums import write_checksums
+from hydragnn_flow.ensemble.summary import write_checksums
 
 CONFIG: dict[str, Any] = {
     "name": "golden",

@@ -11,10 +11,9 @@ from trainer_cases import end_all
 
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.execution import Node
-from hydragnn_flow.execution.options import Device
-from hydragnn_flow.execution.site import guessed_gcd
+from hydragnn_flow.execution.site import Device, guessed_gcd
 from hydragnn_flow.execution.workers.worker import trainers_of
-from hydragnn_flow.training.device import this_device
+from hydragnn_flow.training.distributed import this_device
 
 
 @pytest.fixture(scope="session")

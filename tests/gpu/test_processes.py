@@ -18,7 +18,7 @@ from hydragnn_flow.training.runner import run_segment
 pytestmark = pytest.mark.gpu
 
 EPOCHS = 3
-PROBE = "hydragnn_flow.execution.site_check.probe:probe"
+PROBE = "hydragnn_flow.execution.site_probe:probe"
 CLOSE = {"rtol": 5e-4}
 TYPES = ("SchNet", "EGNN", "PNA", "MACE")
 

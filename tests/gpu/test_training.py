@@ -11,9 +11,13 @@ from segment_cases import make_spec, network_with
 from hydragnn_flow.training import loading
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.energy import EnergyMeter
-from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.predictions import predictions_in
-from hydragnn_flow.training.profiles.profile import profile_training
+from hydragnn_flow.training.predict import (
+    predict_batches,
+    predictions_in,
+    restore_model,
+    split_batches,
+)
+from hydragnn_flow.training.profile import profile_training
 from hydragnn_flow.training.runner import run_segment
 
 pytestmark = pytest.mark.gpu

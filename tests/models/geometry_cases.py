@@ -5,8 +5,7 @@ from __future__ import annotations
 import ase
 import numpy as np
 
-from hydragnn_flow.models.geometry import Geometry, edge_vectors
-from hydragnn_flow.models.padding import padding
+from hydragnn_flow.models.geometry import Geometry, edge_vectors, padding
 from hydragnn_flow.testing.networks import CUTOFF, as_batch
 
 

@@ -11,12 +11,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel, build_model, network_cost
+from hydragnn_flow.models.geometry import padding
 from hydragnn_flow.models.global_attention.attention import (
     GlobalAttention,
     PerformerAttention,
     orthogonal_directions,
 )
-from hydragnn_flow.models.padding import padding
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, network, outputs
 
 Make = Callable[..., HydraModel]

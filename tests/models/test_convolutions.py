@@ -5,9 +5,9 @@ import torch
 from geometry_cases import clusters
 from torch_geometric.nn import CGConv, GATv2Conv, GINConv, MFConv, SAGEConv
 
-from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import neighbour_sums
+from hydragnn_flow.models.layers import EdgeFunctions
 from hydragnn_flow.models.mpnn.cgcnn import CGConvolution
 from hydragnn_flow.models.mpnn.gat import HEADS, NEGATIVE_SLOPE, GATConvolution, GATEdges
 from hydragnn_flow.models.mpnn.gin import GINConvolution

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.dimenet import DimeNet, DimeNetLayer
-from hydragnn_flow.models.mpnn.dimenet_basis import edge_table, spherical_bessel
+from hydragnn_flow.models.mpnn.dimenet import DimeNet, DimeNetLayer, edge_table, spherical_bessel
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch
 
 Make = Callable[..., HydraModel]

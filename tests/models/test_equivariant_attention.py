@@ -17,14 +17,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from hydragnn_flow.config.network.architecture import WITH_EQUIVARIANT_ATTENTION
 from hydragnn_flow.models import HydraModel, network_cost
 from hydragnn_flow.models.couplings import components
-from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.global_attention.equivariant_attention import EquivariantAttention
-from hydragnn_flow.models.global_attention.equivariant_transformer import (
+from hydragnn_flow.models.geometry import Geometry, Space, finite_graphs, padding
+from hydragnn_flow.models.global_attention.equivariant_attention import (
+    EquivariantAttention,
     EquivariantTransformerLayer,
     Perceptron,
 )
-from hydragnn_flow.models.padding import padding
-from hydragnn_flow.models.space import Space, finite_graphs
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, lively, outputs
 from hydragnn_flow.training.loading import moved
 

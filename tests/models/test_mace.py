@@ -14,9 +14,15 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.couplings import SphericalHarmonics, symmetric_basis
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.mpnn.mace import MACE, Degrees, plan
-from hydragnn_flow.models.mpnn.mace_radial import AgnesiTransform, ChebyshevBasis, SoftTransform
-from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
+from hydragnn_flow.models.mpnn.mace import (
+    MACE,
+    AgnesiTransform,
+    ChebyshevBasis,
+    Degrees,
+    SoftTransform,
+    SymmetricContraction,
+    plan,
+)
 from hydragnn_flow.testing.networks import alloy, as_batch
 
 Make = Callable[..., HydraModel]

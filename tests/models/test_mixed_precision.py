@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hydragnn_flow.models import HydraModel, build_model
 from hydragnn_flow.models.geometry import sum_by
-from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels.neighbour_sums import filtered_sum, outer_sum
 from hydragnn_flow.models.mpnn.base import NodeState
 from hydragnn_flow.testing.networks import alloy, as_batch, network
 

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry, edge_vectors
 from hydragnn_flow.models.kernels import multilinear
-from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels.neighbour_sums import filtered_sum, outer_sum
 from hydragnn_flow.testing.networks import alloy, as_batch
 
 Make = Callable[..., HydraModel]

@@ -9,7 +9,7 @@ import torch
 
 from hydragnn_flow.models import HydraModel
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.kernels.extremes import EXTREMES, extreme
+from hydragnn_flow.models.kernels.neighbour_sums import EXTREMES, extreme
 from hydragnn_flow.models.mpnn.pnaeq import N_SCALERS, Aggregation
 from hydragnn_flow.testing.networks import CUTOFF, alloy, as_batch, energy_and_forces
 

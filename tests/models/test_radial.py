@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
+from hydragnn_flow.models.layers import BesselBasis, polynomial_envelope
 
 CUTOFF = 5.0
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hydragnn_flow.models.units import energy_unit, is_slope
+from hydragnn_flow.models.potential import energy_unit, is_slope
 
 PER_LENGTH = (
     *(

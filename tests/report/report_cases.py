@@ -15,7 +15,7 @@ from calibration_cases import plain
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.evaluation.bootstrap import compare_models
 from hydragnn_flow.ensemble.summary import VERSION
-from hydragnn_flow.report.cost import cost_of
+from hydragnn_flow.report.gcd_time import cost_of
 from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.segment import SegmentResult
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from hydragnn_flow.report.scaling import Point, Study
-from hydragnn_flow.training.profiles.profile_result import Parts, TrainingProfile
+from hydragnn_flow.training.profile_result import Parts, TrainingProfile
 
 BATCH = 16.0
 

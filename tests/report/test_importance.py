@@ -12,7 +12,7 @@ from optuna.trial import TrialState, create_trial
 from search_cases import DROPOUT, RADIAL, RATE, TYPE, WIDTH, made_study
 
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.report.importance import parameter_importance
+from hydragnn_flow.report.figures import parameter_importance
 from hydragnn_flow.report.trials_frame import study_frame
 from hydragnn_flow.search.records import REASON
 

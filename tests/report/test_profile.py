@@ -6,8 +6,8 @@ import pytest
 from rich.console import Console
 from scaling_cases import profile
 
-from hydragnn_flow.report.profile import answer, profile_tables, shares
-from hydragnn_flow.training.profiles.profile_result import Parts
+from hydragnn_flow.report.scaling import answer, profile_tables, shares
+from hydragnn_flow.training.profile_result import Parts
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from report_cases import CONFIGURATION
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.report import html
-from hydragnn_flow.report.html import write_report
-from hydragnn_flow.report.run_files import read_run
+from hydragnn_flow.report.html import read_run, write_report
 
 VOID = {"meta", "img", "link", "br", "wbr"}
 

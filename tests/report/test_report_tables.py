@@ -14,9 +14,10 @@ from rich.console import Console
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.ensemble.evaluation.measures import MEASURES, interval_names
-from hydragnn_flow.execution.pools.node_energy import EnergyFile
-from hydragnn_flow.report import cost, errors
-from hydragnn_flow.report.model_card import environment
+from hydragnn_flow.execution.pools.nodes import EnergyFile
+from hydragnn_flow.report import errors
+from hydragnn_flow.report import gcd_time as cost
+from hydragnn_flow.report.html import environment
 from hydragnn_flow.report.tables import cell, number, shown, terminal
 from hydragnn_flow.report.trials_frame import best_table, study_frame, trials_frame, trials_table
 from hydragnn_flow.run_directory import RunDirectory

@@ -7,7 +7,7 @@ from optuna.trial import TrialState, create_trial
 from search_cases import RUNGS, made_study
 
 from hydragnn_flow.report import figures
-from hydragnn_flow.report.run_files import read_run
+from hydragnn_flow.report.html import read_run
 from hydragnn_flow.report.style import embed
 from hydragnn_flow.report.trials_frame import best_first, ranking, study_frame
 

@@ -21,13 +21,12 @@ from hydragnn_flow import cli
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution import sole_driver
-from hydragnn_flow.execution.pools.node_energy import EnergyFile
+from hydragnn_flow.execution.pools.nodes import EnergyFile
 from hydragnn_flow.execution.pools.workers_file import WORKERS_FILE
 from hydragnn_flow.locks import locked
 from hydragnn_flow.log import FILE
 from hydragnn_flow.report.gcd_time import spent
-from hydragnn_flow.report.stage import best_errors, stage_of
-from hydragnn_flow.report.status import status_table
+from hydragnn_flow.report.stage import best_errors, stage_of, status_table
 from hydragnn_flow.search import JOURNAL
 from hydragnn_flow.segment import VERSION
 

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
-from hydragnn_flow.search.rules.curves import chance_to_beat, has_stalled
-from hydragnn_flow.search.rules.rungs import Rungs
+from hydragnn_flow.search.rungs import Rungs, chance_to_beat, has_stalled
 
 NUM_EPOCH = 100
 

@@ -8,10 +8,9 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from hydragnn_flow.config import Parameter
+from hydragnn_flow.search.records import active, suggest
 from hydragnn_flow.search.samplers.encoding import UnitCube
-from hydragnn_flow.search.samplers.gaussian import GaussianProcess
-from hydragnn_flow.search.samplers.proposer import Proposer, log_gain
-from hydragnn_flow.search.space import active, suggest
+from hydragnn_flow.search.samplers.proposer import GaussianProcess, Proposer, log_gain
 
 SPACE = {
     "kind": Parameter(choices=("one", "two", True)),

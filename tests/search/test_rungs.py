@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import build_pruner
-from hydragnn_flow.search.rules.rungs import Rungs, bracket_shares
+from hydragnn_flow.search.rungs import Rungs, bracket_shares
 
 NUM_EPOCH = 20
 RUNGS = (2, 6, 18, 20)

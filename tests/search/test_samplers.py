@@ -22,17 +22,15 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from hydragnn_flow.config import Parameter, SearchConfig
-from hydragnn_flow.config.optuna_classes import build_sampler
-from hydragnn_flow.config.samplers import SAMPLERS
+from hydragnn_flow.config.optuna_classes import SAMPLERS, build_sampler
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.records import PASSED, PROMOTES
-from hydragnn_flow.search.rehearsal import rehearse
-from hydragnn_flow.search.samplers import auto, supply
-from hydragnn_flow.search.samplers.auto import AutoSampler
+from hydragnn_flow.search.records import PASSED, PROMOTES, suggest
+from hydragnn_flow.search.samplers import auto
+from hydragnn_flow.search.samplers import auto as supply
+from hydragnn_flow.search.samplers.auto import AutoSampler, BackgroundProposer
 from hydragnn_flow.search.samplers.batched_tpe import BatchedTPESampler
 from hydragnn_flow.search.samplers.proposer import Proposer
-from hydragnn_flow.search.samplers.supply import BackgroundProposer
-from hydragnn_flow.search.space import suggest
+from hydragnn_flow.search.study import rehearse
 from hydragnn_flow.testing.samplers import SamplerSuite
 
 SPACE = {
@@ -299,9 +297,9 @@ import os
 import time
 from hydragnn_flow.config import Parameter, SearchConfig
 from hydragnn_flow.config.optuna_classes import build_sampler
-from hydragnn_flow.config.samplers import SAMPLERS
+from hydragnn_flow.config.optuna_classes import SAMPLERS
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.search.samplers.supply import BackgroundProposer
+from hydragnn_flow.search.samplers.auto import BackgroundProposer
 proposer = BackgroundProposer({"a": Parameter(float=(0, 1))})
 proposer.propose([({"a": 0.5}, 1.0)], [], 1, 0).result()
 holder = os.fork()

@@ -12,7 +12,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 from study_cases import SPACE, came_to, open_search
 
 from hydragnn_flow.config import Parameter, SearchConfig, load_config
-from hydragnn_flow.search.space import active, distributions, suggest
+from hydragnn_flow.search.records import active, distributions, suggest
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 

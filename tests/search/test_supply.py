@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from search_race.engines import Awaited, Clock
 
 from hydragnn_flow.config import Parameter
-from hydragnn_flow.search.samplers import supply
-from hydragnn_flow.search.samplers.supply import Proposals, Supply
+from hydragnn_flow.search.samplers import auto as supply
+from hydragnn_flow.search.samplers.auto import Proposals, Supply
 
 SPACE = {"known": Parameter(int=(0, 10_000))}
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hydragnn_flow.errors import CampaignStopped
-from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS
-from hydragnn_flow.execution.machine import Clock
+from hydragnn_flow.execution.jobs import SECONDS_BETWEEN_CHECKS, Clock
 from hydragnn_flow.simulation.clock import VirtualClock
 
 

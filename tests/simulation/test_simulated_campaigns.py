@@ -17,7 +17,7 @@ from hydragnn_flow.errors import CampaignStopped, InputError
 from hydragnn_flow.placement import Gcd
 from hydragnn_flow.report.html import write_report
 from hydragnn_flow.report.progress import CampaignView
-from hydragnn_flow.report.status import status_table
+from hydragnn_flow.report.stage import status_table
 from hydragnn_flow.run_directory import RunDirectory
 from hydragnn_flow.search import read_trials
 from hydragnn_flow.segment import SegmentResult

@@ -8,8 +8,8 @@ import pytest
 from phase_cases import NODE, SITE
 
 from hydragnn_flow.execution import Rank, merged
-from hydragnn_flow.execution.machine import Workers
-from hydragnn_flow.execution.pools.waits import drain_seconds
+from hydragnn_flow.execution.jobs import Workers
+from hydragnn_flow.execution.pools.block import drain_seconds
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.simulation.blocks import Blocks, Conditions
 from hydragnn_flow.simulation.clock import VirtualClock

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from hydragnn_flow import load_site
-from hydragnn_flow.execution.options import Options
-from hydragnn_flow.execution.site import Site
+from hydragnn_flow.execution.site import Options, Site
 from hydragnn_flow.execution.sites.batch import Executors
 
 

@@ -9,7 +9,7 @@ import torch
 from segment_cases import make_spec, network_with
 
 from hydragnn_flow.data import GraphStore, Target, write_store
-from hydragnn_flow.data.reading.split_part import SplitPart
+from hydragnn_flow.data.reading.split import SplitPart
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World

@@ -15,13 +15,16 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.data import Target, write_store
 from hydragnn_flow.data.branch_runs import BranchRuns, spread
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
-from hydragnn_flow.training.measures.criterion import Criterion
+from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
 from hydragnn_flow.training.measures.losses import Loss
 from hydragnn_flow.training.measures.metrics import Metrics
-from hydragnn_flow.training.measures.trivial import trivial_errors
 from hydragnn_flow.training.plan.batching import Budget
-from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.predictions import predictions_in
+from hydragnn_flow.training.predict import (
+    predict_batches,
+    predictions_in,
+    restore_model,
+    split_batches,
+)
 from hydragnn_flow.training.runner import run_segment
 
 UNITS = {"energy": 0.2, "forces": 0.5}

@@ -10,11 +10,9 @@ from hydragnn_flow.config import DataConfig, load_network
 from hydragnn_flow.data import prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
-from hydragnn_flow.training.measures.criterion import Criterion
-from hydragnn_flow.training.measures.losses import Counts, Loss
+from hydragnn_flow.training.measures.criterion import Criterion, trivial_errors
+from hydragnn_flow.training.measures.losses import Counts, Loss, atoms_per_structure
 from hydragnn_flow.training.measures.metrics import Metrics
-from hydragnn_flow.training.measures.terms import atoms_per_structure
-from hydragnn_flow.training.measures.trivial import trivial_errors
 from hydragnn_flow.training.plan.sampling import drawn_size, judged_by
 from hydragnn_flow.training.runner import run_segment
 

@@ -17,8 +17,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.checkpoints.starting import keep_weights
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.plan.batching import Budget, plan_in_order
-from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.predictions import gathered
+from hydragnn_flow.training.predict import gathered, predict_batches, restore_model, split_batches
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 

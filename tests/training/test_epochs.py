@@ -16,7 +16,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.plan import epochs as module
 from hydragnn_flow.training.plan.batching import Budget
 from hydragnn_flow.training.plan.epochs import BLOCKS, Epoch, part_of, plan_epoch
-from hydragnn_flow.training.plan.orders import InBlocks, InTurns, Shuffled
+from hydragnn_flow.training.plan.sampling import InBlocks, InTurns, Shuffled
 
 
 def planned(epoch, first=0):

@@ -13,7 +13,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.fused import FusedTrainer, run_fused
 from hydragnn_flow.training.fused import trainer as fused_trainer
-from hydragnn_flow.training.predictions import KEY
+from hydragnn_flow.training.predict import KEY
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 

@@ -17,9 +17,8 @@ from hydragnn_flow.models.stacked import StackedLinear
 from hydragnn_flow.segment import APART
 from hydragnn_flow.training.fused import FusedTrainer, run_fused
 from hydragnn_flow.training.fused import trainer as fused_trainer
-from hydragnn_flow.training.fused.batches import fused
+from hydragnn_flow.training.fused.batches import Stack, fused
 from hydragnn_flow.training.fused.shapes import refusal_of, refusal_together, shape_of
-from hydragnn_flow.training.fused.stack import Stack
 from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.runner import run_segment
 

@@ -15,7 +15,7 @@ from hydragnn_flow.errors import InputError, StoreError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.measures.losses import Counts, Loss, gaussian_nll, reference
-from hydragnn_flow.training.predictions import predictions_in
+from hydragnn_flow.training.predict import predictions_in
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 

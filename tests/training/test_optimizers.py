@@ -6,11 +6,9 @@ from segment_cases import make_spec, network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.averaging import Average
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.lamb import Lamb
-from hydragnn_flow.training.optimizers import make_optimizer, scaled_learning_rate
+from hydragnn_flow.training.optimizers import Average, Lamb, make_optimizer, scaled_learning_rate
 from hydragnn_flow.training.trainer import Trainer
 
 # Rates at which each learns this in a few epochs.

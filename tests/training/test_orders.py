@@ -10,9 +10,15 @@ from hypothesis import strategies as st
 
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.plan import orders as module
-from hydragnn_flow.training.plan.orders import InBlocks, InTurns, Order, Shuffled, permutation
-from hydragnn_flow.training.plan.sampling import shares_of
+from hydragnn_flow.training.plan import sampling as module
+from hydragnn_flow.training.plan.sampling import (
+    InBlocks,
+    InTurns,
+    Order,
+    Shuffled,
+    permutation,
+    shares_of,
+)
 
 
 @given(size=st.integers(1, 5000), key=st.tuples(st.integers(0, 99), st.integers(0, 99)))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_flow.training.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from hydragnn_flow.training.predictions import KEY, Predicted, kept, predictions_in
+from hydragnn_flow.training.predict import KEY, Predicted, kept, predictions_in
 
 PREDICTIONS: Predicted = {
     "energy": np.linspace(-1e6, 1, 5)[:, None],  # in float32 it would keep a tenth

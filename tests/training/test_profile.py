@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from segment_cases import make_spec
 
+from hydragnn_flow.training import profile as profiling
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.profiles import profile as profiling
-from hydragnn_flow.training.profiles.profile import MarkedTrainer, divided, profile_training
-from hydragnn_flow.training.profiles.profile_result import TrainingProfile
+from hydragnn_flow.training.profile import MarkedTrainer, divided, profile_training
+from hydragnn_flow.training.profile_result import TrainingProfile
 from hydragnn_flow.training.trainer import Trainer
 
 CPU = torch.device("cpu")

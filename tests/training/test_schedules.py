@@ -9,7 +9,7 @@ from segment_cases import network_with
 
 from hydragnn_flow.config import load_network
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.training.schedules import Schedule, decay_factor
+from hydragnn_flow.training.optimizers import Schedule, decay_factor
 
 RATE, EPOCHS, STEPS = 0.01, 10, 7
 LOSSES = [5, 4, 4, 4, 4.0, 3, 3, 2.9999, 3.5, 3, 3, 3, 2, 2, 2, 2, 2, 2, 2, 2]

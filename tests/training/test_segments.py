@@ -16,8 +16,13 @@ from hydragnn_flow.config import load_network
 from hydragnn_flow.data import atoms_to_graph, write_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint, save_checkpoint
-from hydragnn_flow.training.predict import predict_batches, restore_model, split_batches
-from hydragnn_flow.training.predictions import KEY, predictions_in
+from hydragnn_flow.training.predict import (
+    KEY,
+    predict_batches,
+    predictions_in,
+    restore_model,
+    split_batches,
+)
 from hydragnn_flow.training.runner import run_segment
 from hydragnn_flow.training.trainer import Trainer
 

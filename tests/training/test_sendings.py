@@ -18,10 +18,11 @@ from hydragnn_flow.training.checkpoints import checkpoint, sendings
 from hydragnn_flow.training.checkpoints.checkpoint import (
     VERSION,
     checkpoints,
+    checksum,
     load_checkpoint,
+    remove_checkpoint,
     save_checkpoint,
 )
-from hydragnn_flow.training.checkpoints.checkpoint_parts import checksum, remove_checkpoint
 from hydragnn_flow.training.checkpoints.sendings import Sending
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.runner import run_segment

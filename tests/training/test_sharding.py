@@ -17,11 +17,13 @@ from hydragnn_flow.config.network import MPNN_TYPES
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.training.checkpoints.checkpoint import (
     FILE,
+    Rows,
     copy_checkpoint,
     load_checkpoint,
+    remove_checkpoint,
     save_checkpoint,
+    sweep_parts,
 )
-from hydragnn_flow.training.checkpoints.checkpoint_parts import Rows, remove_checkpoint, sweep_parts
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel import parallel
 from hydragnn_flow.training.runner import run_segment

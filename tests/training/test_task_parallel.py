@@ -17,7 +17,7 @@ from hydragnn_flow.config import DataConfig, RunConfig, load_network
 from hydragnn_flow.data import GraphStore, prepare_store
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import build_model
-from hydragnn_flow.models.outputs.heads import BranchedHeads
+from hydragnn_flow.models.heads import BranchedHeads
 from hydragnn_flow.training.checkpoints.checkpoint import FILE, load_checkpoint
 from hydragnn_flow.training.checkpoints.starting import freeze
 from hydragnn_flow.training.distributed import World

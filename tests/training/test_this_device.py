@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hydragnn_flow.execution.sites.this_node import this_node
-from hydragnn_flow.training.device import this_device
+from hydragnn_flow.training.distributed import this_device
 
 
 def seen(monkeypatch, kind, available):

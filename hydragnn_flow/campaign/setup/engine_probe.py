@@ -13,7 +13,7 @@ from subprocess import DEVNULL
 from typing import Any
 
 from hydragnn_flow.config.network import EngineNetwork
-from hydragnn_flow.config.start_from import StartConfig
+from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NetworkCost
 from hydragnn_flow.processes import JsonProcess, ProcessDied

@@ -18,7 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from hydragnn_flow.config.network.hydragnn_keys import DEFAULT_WEIGHTS
 from hydragnn_flow.config.run import resolve_config
-from hydragnn_flow.config.targets import DIVIDED_BY_ATOMS
+from hydragnn_flow.config.sources import DIVIDED_BY_ATOMS
 from hydragnn_flow.data.looking import Finding, Label
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_text

@@ -19,9 +19,9 @@ from hydragnn_flow.config.network import (
     load_network,
     network_section,
 )
+from hydragnn_flow.config.origins import OF_HEADS, OF_TRAINING, StartConfig
+from hydragnn_flow.config.run import network_of_trial
 from hydragnn_flow.config.search_checks import completed
-from hydragnn_flow.config.start_from import OF_HEADS, OF_TRAINING, StartConfig
-from hydragnn_flow.config.trial_network import network_of_trial
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, kept_manifest, load_manifest
 from hydragnn_flow.ensemble.summary import FOLDER, SUMMARY, member_folder, read_summary
 from hydragnn_flow.errors import InputError

@@ -166,7 +166,7 @@ def _shown(view: View | None) -> Iterator[View]:
 def _check_sampler(config: RunConfig) -> None:
     """Let a sampler of others propose once; it needs Optuna, and some need torch."""
     if config.search.sampler not in ("auto", "batched_tpe"):
-        from hydragnn_flow.search.rehearsal import rehearse
+        from hydragnn_flow.search.study import rehearse
 
         rehearse(config.search)
 

@@ -13,7 +13,7 @@ from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
 from hydragnn_flow.campaign.setup.origin import find_origin
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.config.network import Architecture, EngineNetwork
-from hydragnn_flow.config.start_from import StartConfig
+from hydragnn_flow.config.origins import StartConfig
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json

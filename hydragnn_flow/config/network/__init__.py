@@ -4,10 +4,10 @@ Users' HydraGNN files are accepted unchanged. Keys this package does not honour 
 unless they change nothing here or hold the value that switches the feature off.
 """
 
-from hydragnn_flow.config.network.architecture import Activation, Architecture, CommonArchitecture
-from hydragnn_flow.config.network.engines import ENGINES, EngineArchitecture, engine_of
-from hydragnn_flow.config.network.fusable import fusing_refusal
-from hydragnn_flow.config.network.heads import (
+from hydragnn_flow.config.network.architecture import (
+    Activation,
+    Architecture,
+    CommonArchitecture,
     GraphHead,
     NodeHead,
     OutputHeads,
@@ -16,18 +16,28 @@ from hydragnn_flow.config.network.heads import (
 )
 from hydragnn_flow.config.network.hydragnn_keys import unused_keys
 from hydragnn_flow.config.network.load import (
+    ENGINES,
     NETWORK,
+    EngineArchitecture,
     EngineNetwork,
     HydraNetwork,
     NetworkConfig,
     VariablesOfInterest,
+    engine_of,
+    fusing_refusal,
     load_network,
     network_section,
     write_network,
 )
 from hydragnn_flow.config.network.mpnn_types import MPNN_TYPES
-from hydragnn_flow.config.network.sharding import DDP, Sharding
-from hydragnn_flow.config.network.training import BatchLimits, Optimizer, Scheduler, Training
+from hydragnn_flow.config.network.training import (
+    DDP,
+    BatchLimits,
+    Optimizer,
+    Scheduler,
+    Sharding,
+    Training,
+)
 from hydragnn_flow.plain_files import read_json
 
 __all__ = [

@@ -1,24 +1,107 @@
-"""Reading and validation of the `NeuralNetwork` section of a HydraGNN file."""
+"""Reading and validation of `NeuralNetwork`; engines that build it, and conditions for fusing.
+
+An engine is a function ``build(network, manifest)`` that returns a module; see
+:mod:`hydragnn_flow.engines`.
+"""
 
 from __future__ import annotations
 
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from inspect import isclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from hydragnn_flow.config.base import Section, validate
+from hydragnn_flow.config.base import Section, check_keys, explain, validate
+from hydragnn_flow.config.domain import did_you_mean
 from hydragnn_flow.config.network.architecture import GPS, Architecture, CommonArchitecture
-from hydragnn_flow.config.network.engines import ENGINES, EngineArchitecture, engine_of
-from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, drop_unused
-from hydragnn_flow.config.network.sharding import Sharding
-from hydragnn_flow.config.network.training import Optimizer, Scheduler, Training
+from hydragnn_flow.config.network.hydragnn_keys import ENERGY, IGNORED, default_weights, drop_unused
+from hydragnn_flow.config.network.training import Optimizer, Scheduler, Sharding, Training
+from hydragnn_flow.config.user_classes import import_class
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import write_json
 from hydragnn_flow.plain_files import read_json
+
+ENGINES: dict[str, str] = {"hydragnn": "hydragnn_flow.engines.hydragnn:build"}
+"""Engines that have a short name."""
+
+
+@lru_cache(maxsize=16)
+def engine_of(name: str) -> Any:
+    """Import the build function of an engine.
+
+    Parameters
+    ----------
+    name
+        Key of :data:`ENGINES`, or ``module:build``.
+
+    Raises
+    ------
+    ValueError
+        If there is no such function, or its `options` are not a schema.
+    """
+    if name not in ENGINES and ":" not in name:
+        known = ", ".join(map(repr, ENGINES))
+        raise ValueError(
+            f"must be one of {known}, or module:build, got {name!r}{did_you_mean(name, ENGINES)}"
+        )
+    build = import_class(ENGINES.get(name, name))
+    if not callable(build):
+        raise ValueError(f"{name} cannot be called; name a function build(network, manifest)")
+    schema = getattr(build, "options", None)
+    if schema is not None and not (isclass(schema) and issubclass(schema, Section)):
+        raise ValueError(
+            f"{name}.options is no schema: derive it from {Section.__module__}.Section, or remove "
+            f"it"
+        )
+    return build
+
+
+class EngineArchitecture(CommonArchitecture):
+    """`NeuralNetwork.Architecture` of an engine: its own keys, and those of store and loss."""
+
+    model_config = ConfigDict(extra="allow")
+
+    branches: int = Field(default=1, ge=1)
+    """Number of branches: data sets whose reference energies, means and spreads differ. By default
+    the number of ``data.sources``."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known_keys(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        fields = cls.model_fields
+        own = {key: value for key, value in values.items() if key not in fields}
+        # HydraGNN writes null for keys that are not given.
+        ours = {k: v for k, v in values.items() if k in fields and v is not None}
+        return {**check_keys(cls, ours), **own} | default_weights(ours)
+
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """Keys that belong to the engine."""
+        return self.__pydantic_extra__ or {}
+
+    def check(self, engine: str) -> None:
+        """Validate the engine's own keys by its schema, if it has one.
+
+        Raises
+        ------
+        ValueError
+            If a key is wrong; the message names the first.
+        """
+        schema = getattr(engine_of(engine), "options", None)
+        if schema is None:
+            return
+        try:
+            schema.model_validate(dict(self.own))
+        except ValidationError as error:
+            raise ValueError(str(explain(error, "Architecture"))) from None
+
 
 NETWORK = "config.json"
 """File of a trial's or member's folder with its network, as HydraGNN's JSON."""
@@ -338,3 +421,24 @@ def write_network(folder: str | Path, network: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     if not file.exists():
         write_json(file, {"NeuralNetwork": network})
+
+
+FUSABLE_TYPES = ("CGCNN", "EGNN", "GIN", "PAINN", "PNA", "PNAEq", "PNAPlus", "SAGE", "SchNet")
+"""Message-passing types whose tensors have one row per atom, edge or graph."""
+
+
+def fusing_refusal(network: NetworkConfig) -> str:
+    """Return why such networks cannot be trained fused, in a few words; empty if they can."""
+    if not isinstance(network, HydraNetwork):
+        return "networks of an engine cannot be fused"
+    architecture, training = network.Architecture, network.Training
+    if architecture.mpnn_type not in FUSABLE_TYPES:
+        kind, known = architecture.mpnn_type, ", ".join(FUSABLE_TYPES)
+        return f"networks of the type {kind} cannot be fused, only those of {known}"
+    if architecture.global_attn_engine is not None:
+        return "networks with global attention cannot be fused"
+    if training.precision == "bf16":
+        return "training in bf16 cannot be fused"
+    if training.accumulation_steps > 1:
+        return "steps of several micro-batches cannot be fused"
+    return ""

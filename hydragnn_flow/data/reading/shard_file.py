@@ -14,10 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.data.columns import bounds_of, concatenation_dim
-from hydragnn_flow.data.store.block_table import BLOCKS, INDEX, REST, BlockTable
 from hydragnn_flow.data.store.bp5 import Bp5File, Bp5Variable
 from hydragnn_flow.data.store.integrity import checksum, damaged
-from hydragnn_flow.data.store.layout import lies_in_rows, read_counts
+from hydragnn_flow.data.store.layout import (
+    BLOCKS,
+    INDEX,
+    REST,
+    BlockTable,
+    lies_in_rows,
+    read_counts,
+)
 from hydragnn_flow.data.store.manifest import Part, Shard
 
 ReadInto = Callable[[NDArray[Any], int], None]

@@ -1,8 +1,9 @@
-"""One split of a store: graphs, batches, targets."""
+"""One split of a store, or a subset of it: graphs, batches collated as PyG does, streams."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,95 @@ from torch import Tensor
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.config.data import Mode
-from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.branch_runs import BranchRuns
-from hydragnn_flow.data.reading.collate import checked, collate
-from hydragnn_flow.data.reading.index import GraphRows, SplitIndex
-from hydragnn_flow.data.reading.lines import Reader
+from hydragnn_flow.data.columns import bounds_of
+from hydragnn_flow.data.reading.disk import DiskReader
+from hydragnn_flow.data.reading.index import (
+    GraphRows,
+    Lines,
+    Reader,
+    SplitIndex,
+    join_lines,
+    lines_of,
+)
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.data.store.statistics import target_array
-from hydragnn_flow.errors import InputError
+from hydragnn_flow.errors import InputError, SelectionError
+
+
+def collate(
+    values: Mapping[str, NDArray[Any]], rows: Mapping[str, GraphRows], graphs: NDArray[np.int64]
+) -> Batch:
+    """Build a batch from the concatenated values of some graphs, in the batch's order.
+
+    Parameters
+    ----------
+    values
+        Values of each key, new arrays that the batch takes over.
+    rows
+        Numbers of rows of each key in each graph.
+    graphs
+        Indices of the graphs in the split.
+
+    Returns
+    -------
+    Batch
+        Equal, field for field, to ``Batch.from_data_list`` of the graphs.
+    """
+    atoms = bounds_of(rows["x"].counts(graphs))
+    first_atom = torch.from_numpy(atoms[:-1])
+    no_increment = torch.zeros(len(graphs), dtype=torch.int64)
+    slices_of: dict[int, NDArray[np.int64]] = {id(rows["x"]): atoms}
+
+    batch = Batch(_base_cls=Data)
+    slices, increments = {}, {}
+    for key, array in values.items():
+        kind = rows[key]
+        if id(kind) not in slices_of:
+            slices_of[id(kind)] = bounds_of(kind.counts(graphs))
+        bounds = slices_of[id(kind)]
+        increments[key] = no_increment
+        if "index" in key or key == "face":
+            array += np.repeat(atoms[:-1], np.diff(bounds))
+            increments[key] = first_atom
+        batch[key] = torch.from_numpy(array)
+        slices[key] = torch.from_numpy(bounds)
+    batch.batch = torch.from_numpy(np.repeat(np.arange(len(graphs)), np.diff(atoms)))
+    batch.ptr = torch.from_numpy(atoms.copy())
+    # PyG's own bookkeeping, by which to_data_list() and batch[i] split a batch again.
+    batch._num_graphs = len(graphs)
+    batch._slice_dict = slices
+    batch._inc_dict = increments
+    return batch
+
+
+def checked(
+    indices: Sequence[int] | NDArray[np.int64] | Tensor, length: int, where: str
+) -> NDArray[np.int64]:
+    """Return graph indices counted from the front, after checking their range.
+
+    Raises
+    ------
+    SelectionError
+        If there are none, or one is out of range; the message names ``where``.
+    TypeError
+        If the indices are not integers.
+    """
+    numbers = np.asarray(indices).reshape(-1)
+    if len(numbers) == 0:
+        raise SelectionError(f"{where}: a batch needs at least one graph; name some")
+    if numbers.dtype.kind not in "iu":  # a mask would pass as graphs 0 and 1
+        raise TypeError(f"graph indices are integers, not {numbers.dtype}")
+    numbers = numbers.astype(np.int64)
+    wrong = (numbers < -length) | (numbers >= length)
+    if wrong.any():
+        raise SelectionError(
+            f"{where} has {length} graphs, so there is no graph {numbers[wrong][0]}; "
+            f"choose from 0 to {length - 1}"
+        )
+    return np.where(numbers < 0, numbers + length, numbers)
+
 
 _PASS = 64
 """Number of graphs read together when all are read in order."""
@@ -212,3 +294,127 @@ class GraphSplit:
                 rows = values[key].swapaxes(0, described.dim)[begin : ends[key][number]]
                 graph[key] = torch.from_numpy(rows.swapaxes(0, described.dim).copy())
             yield graph
+
+
+class SplitPart:
+    """Subset of the graphs of a split.
+
+    Parameters
+    ----------
+    split
+        Split that the graphs are taken from.
+    graphs
+        Indices of its graphs in the split, in their order here, [n].
+    """
+
+    def __init__(self, split: GraphSplit, graphs: NDArray[np.int64]) -> None:
+        self._split, self._graphs = split, graphs
+        self.name = f"{len(graphs)} of {split.name}"
+
+    def __len__(self) -> int:
+        return len(self._graphs)
+
+    @cached_property
+    def n_atoms(self) -> NDArray[np.int64]:
+        """Number of atoms of each graph, int64 [len]."""
+        return self._split.atoms_of(self._graphs)
+
+    @cached_property
+    def n_edges(self) -> NDArray[np.int64]:
+        """Number of edges of each graph, int64 [len]."""
+        return self._split.edges_of(self._graphs)
+
+    @cached_property
+    def branch(self) -> NDArray[np.int64] | None:
+        """Branch of each graph, int64 [len]; None if graphs do not name one."""
+        whole = self._split.branch
+        return None if whole is None else whole[self._graphs]
+
+    def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of atoms of some graphs, int64 [n]."""
+        return self.n_atoms[graphs]
+
+    def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of edges of some graphs, int64 [n]."""
+        return self.n_edges[graphs]
+
+    def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
+        """Yield one batch for each selection of graphs, in their order."""
+        return self._split.batches(self._graphs[chosen] for chosen in selections)
+
+    def target(self, name: str) -> NDArray[np.float64]:
+        """Return one target of these graphs in the data's units, see :meth:`GraphSplit.target`."""
+        return self._split.target(name, self._graphs)
+
+
+Split = GraphSplit | SplitPart
+
+
+# Number of blocks read ahead: enough for a disk to work while a batch is computed.
+_AHEAD = 4
+
+
+class StreamReader(DiskReader):
+    """Reader of whole blocks, each read once and held as long as coming batches need it.
+
+    The order of the graphs decides how many blocks are held at a time: a plan that shuffles within
+    windows of neighbouring blocks needs one window, whatever the size of the split.
+    """
+
+    def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
+        chosen = list(selections)
+        bounds = self._index.block_bounds
+        homes = [np.searchsorted(bounds, graphs, side="right") - 1 for graphs in chosen]
+        order = list(dict.fromkeys(int(block) for home in homes for block in home))
+        place = {block: number for number, block in enumerate(order)}
+        last_use = {block: step for step, home in enumerate(homes) for block in home.tolist()}
+        held: dict[int, Future[dict[str, Lines]]] = {}
+        asked = 0
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                for step, (graphs, home) in enumerate(zip(chosen, homes, strict=True)):
+                    blocks = np.unique(home).tolist()
+                    needed = max(place[block] for block in blocks) + 1 + _AHEAD
+                    for block in order[asked:needed]:
+                        held[block] = thread.submit(self._load, block)
+                    asked = max(asked, needed)
+                    there = {block: held[block].result() for block in blocks}
+                    yield self._join(graphs, home, there)
+                    for block in blocks:
+                        if last_use[block] == step:
+                            del held[block]
+            finally:
+                for future in held.values():
+                    future.cancel()
+
+    def _load(self, block: int) -> dict[str, Lines]:
+        """Read a block, in the thread that reads ahead."""
+        first, last = self._index.block_bounds[block : block + 2].tolist()
+        values = self.take(np.arange(first, last))
+        return {key: lines_of(values[key], self._index.keys[key].dim) for key in values}
+
+    def _join(
+        self,
+        graphs: NDArray[np.int64],
+        home: NDArray[np.int64],
+        blocks: dict[int, dict[str, Lines]],
+    ) -> dict[str, NDArray[Any]]:
+        """Return the values of some graphs from the blocks that hold them."""
+        first = self._index.block_bounds[home]
+        pieces_of: dict[int, list[tuple[int, slice]]] = {}
+        values = {}
+        for key, described in self._index.keys.items():
+            rows = self._index.rows(key)
+            pieces = pieces_of.get(id(rows))
+            if pieces is None:
+                starts = rows.starts(graphs) - rows.starts(first)
+                ends = starts + rows.counts(graphs)
+                slices = map(slice, starts.tolist(), ends.tolist())
+                pieces = pieces_of[id(rows)] = list(zip(home.tolist(), slices, strict=True))
+            n_lines = len(next(iter(blocks.values()))[key])
+            lines = [
+                [blocks[block][key][line][piece] for block, piece in pieces]
+                for line in range(n_lines)
+            ]
+            values[key] = join_lines(lines, np.dtype(described.dtype), described)
+        return values

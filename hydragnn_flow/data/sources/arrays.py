@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.sources import Level
-from hydragnn_flow.config.targets import BRANCH, TargetConfig
+from hydragnn_flow.config.sources import BRANCH, Level, TargetConfig
 from hydragnn_flow.data.store.manifest import Target
 from hydragnn_flow.errors import InputError
 

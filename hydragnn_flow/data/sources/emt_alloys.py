@@ -12,8 +12,7 @@ from numpy.random import Generator, SeedSequence, default_rng
 from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
-from hydragnn_flow.config.sources import Level, SourceSection
-from hydragnn_flow.config.targets import TargetConfig
+from hydragnn_flow.config.sources import Level, SourceSection, TargetConfig
 from hydragnn_flow.data.sources.arrays import LabelCheck
 from hydragnn_flow.data.sources.base import Chunk, Labelled
 from hydragnn_flow.data.sources.file_names import ranges

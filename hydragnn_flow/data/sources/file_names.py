@@ -11,8 +11,7 @@ from typing import Annotated, get_args
 
 from pydantic import AfterValidator, Field
 
-from hydragnn_flow.config.sources import Level, Role, SourceSection
-from hydragnn_flow.config.targets import TargetConfig, Targets
+from hydragnn_flow.config.sources import Level, Role, SourceSection, TargetConfig, Targets
 from hydragnn_flow.errors import InputError
 
 

@@ -11,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hydragnn_flow.config.network import NetworkConfig, VariablesOfInterest
-from hydragnn_flow.config.sources import Level, Role, SourceSection
-from hydragnn_flow.config.targets import TargetConfig, Targets, is_taken
+from hydragnn_flow.config.sources import Level, Role, SourceSection, TargetConfig, Targets, is_taken
 from hydragnn_flow.data.hydragnn_bp.packed import levels_of, places_in_y, unpack_outputs
 from hydragnn_flow.data.sources.arrays import Arrays, LabelCheck, named, shaped
 from hydragnn_flow.data.sources.base import Chunk, Record
 from hydragnn_flow.data.sources.file_names import FileName, no_file, ranges
-from hydragnn_flow.data.sources.pyg_keys import graph_of, tensors
+from hydragnn_flow.data.sources.pyg import graph_of, tensors
 from hydragnn_flow.data.splits import SPLIT_OF_ROLE, TRAIN
 from hydragnn_flow.data.store.manifest import MANIFEST, Manifest, Target
 from hydragnn_flow.errors import InputError
@@ -137,8 +136,7 @@ class StoredGraphs:
         InputError
             If training cannot read the files in place.
         """
-        from hydragnn_flow.data.hydragnn_bp.bp_manifest import bp_manifest
-        from hydragnn_flow.data.hydragnn_bp.in_place_manifest import in_place
+        from hydragnn_flow.data.hydragnn_bp.manifests import bp_manifest, in_place
         from hydragnn_flow.data.reading.graph_store import GraphStore
 
         if not (self._path / MANIFEST).is_file() and self._path.is_dir():

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hydragnn_flow.config.data import DataConfig
-from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.sources.arrays import add_keys
 from hydragnn_flow.data.sources.base import Chunk, ReadyGraph, Record, Source
 from hydragnn_flow.data.store.integrity import checksum

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from hydragnn_flow.config.base import Section
-from hydragnn_flow.config.sources import Level
-from hydragnn_flow.config.targets import DIVIDED_BY_ATOMS, Targets
+from hydragnn_flow.config.sources import DIVIDED_BY_ATOMS, Level, Targets
 from hydragnn_flow.data.sources.arrays import ATOMIC_NUMBER, node_features
 from hydragnn_flow.data.sources.file_names import FilesSection
 from hydragnn_flow.data.sources.structures import Found, Nodes, StructureSource, points

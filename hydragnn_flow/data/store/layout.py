@@ -1,11 +1,19 @@
-"""HydraGNN's layout of a split inside a BP5 file: names, counts, offsets and attributes."""
+"""Layout of a split inside a BP5 file as HydraGNN has it, and the table of a shard's blocks.
+
+ADIOS2 knows blocks by variable only. This table says which graphs were written together, about 4 MB
+at a time, so that this much can be verified before it is read, rather than the whole shard.
+"""
 
 from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.data.columns import concatenation_dim
+from hydragnn_flow.data.columns import bounds_of, concatenation_dim
 from hydragnn_flow.data.store.bp5 import Bp5File
 from hydragnn_flow.errors import StoreError
 
@@ -61,3 +69,81 @@ def lies_in_rows(file: Bp5File, split: str, key: str) -> bool:
         f"{file.path}: {name} varies along dimension {dim}, which cannot be joined to batches; "
         "store it with the varying dimension first"
     )
+
+
+BLOCKS = "blocks.npz"
+"""Name of the file in the shard's directory."""
+INDEX = ""
+"""Name instead of a split's for the block with the numbers of atoms and edges of all graphs."""
+REST = "/"
+"""Name instead of a split's for the block of other counts and offsets; no split has a slash."""
+
+
+@dataclass
+class BlockTable:
+    """Table of blocks, in the order of the payload."""
+
+    split: list[str] = field(default_factory=list)
+    """Split that each block belongs to, or `INDEX`, or `REST`."""
+    graphs: list[int] = field(default_factory=list)
+    """Number of graphs in each block."""
+    ends: list[int] = field(default_factory=list)
+    """Bytes of payload up to the end of each block."""
+    crc32: list[int] = field(default_factory=list)
+    """Checksum of the bytes of each block."""
+
+    def __len__(self) -> int:
+        return len(self.split)
+
+    @property
+    def end(self) -> int:
+        """Bytes of payload up to now."""
+        return self.ends[-1] if self.ends else 0
+
+    def add(self, split: str, graphs: int, end: int, crc32: int) -> None:
+        """Add the block written last."""
+        self.split.append(split)
+        self.graphs.append(graphs)
+        self.ends.append(end)
+        self.crc32.append(crc32)
+
+    def numbers(self, split: str) -> NDArray[np.int64]:
+        """Return the indices in this table of a split's blocks."""
+        return np.flatnonzero(np.array(self.split) == split)
+
+    def bounds(self, split: str) -> NDArray[np.int64]:
+        """Return the first graph of each block of a split, and the end, int64 [n_blocks + 1]."""
+        return bounds_of(np.array(self.graphs, dtype=np.int64)[self.numbers(split)])
+
+    def extent(self, number: int) -> tuple[int, int]:
+        """Return the first byte of a block in the payload, and the one after its last."""
+        return (self.ends[number - 1] if number else 0), self.ends[number]
+
+    def save(self, path: Path) -> None:
+        """Write the table to a file."""
+        buffer = io.BytesIO()
+        np.savez(
+            buffer,
+            split=np.array(self.split),
+            graphs=np.array(self.graphs, dtype=np.int64),
+            ends=np.array(self.ends, dtype=np.int64),
+            crc32=np.array(self.crc32, dtype=np.int64),
+        )
+        path.write_bytes(buffer.getvalue())
+
+    @classmethod
+    def load(cls, path: Path) -> BlockTable:
+        """Read the table of a shard whose files have been verified.
+
+        Raises
+        ------
+        StoreError
+            If the file is not a block table.
+        """
+        try:
+            with np.load(path) as table:
+                return cls(*(table[name].tolist() for name in ("split", "graphs", "ends", "crc32")))
+        except (OSError, ValueError, KeyError) as error:
+            raise StoreError(
+                f"{path} is not the block table of a shard ({error}); prepare the store again"
+            ) from None

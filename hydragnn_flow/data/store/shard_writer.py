@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.branch_runs import BranchRuns
 from hydragnn_flow.data.columns import Column, trailing
 from hydragnn_flow.data.splits import TRAIN
-from hydragnn_flow.data.store.block_table import BLOCKS, INDEX, REST, BlockTable
 from hydragnn_flow.data.store.bp5 import Bp5Writer
 from hydragnn_flow.data.store.integrity import checksum, describe_files, fsync_tree
+from hydragnn_flow.data.store.layout import BLOCKS, INDEX, REST, BlockTable
 from hydragnn_flow.data.store.manifest import Dtypes, Key, Shard, SplitSize, Target
 from hydragnn_flow.data.store.statistics import Accumulator
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data.columns import Column
 from hydragnn_flow.data.store.manifest import (
     ENERGY,

@@ -12,8 +12,7 @@ import numpy as np
 from ase import Atoms
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.ensemble.calibration_file import save_calibrations
-from hydragnn_flow.ensemble.domain.applicability import are_noted
+from hydragnn_flow.ensemble.applicability import are_noted
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.evaluation.measures import TargetMeasures, measure_targets
 from hydragnn_flow.ensemble.predictions.labels import every_label, in_components, keys_of_label
@@ -33,8 +32,8 @@ from hydragnn_flow.ensemble.predictions.structure_files import (
     readable_records,
 )
 from hydragnn_flow.ensemble.summary import ensemble_folder, inside
-from hydragnn_flow.ensemble.uncertainty.calibration import CalibrationData, folds
-from hydragnn_flow.ensemble.uncertainty.conformal import needed_for_coverage
+from hydragnn_flow.ensemble.uncertainty.calibration import CalibrationData, folds, save_calibrations
+from hydragnn_flow.ensemble.uncertainty.deviation import needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
 

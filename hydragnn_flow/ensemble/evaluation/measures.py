@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.ensemble.evaluation.bootstrap import Estimate, drawn_counts, estimate, ratio
 from hydragnn_flow.ensemble.summary import per_atom
-from hydragnn_flow.ensemble.uncertainty.conformal import needed_for_coverage
-from hydragnn_flow.ensemble.uncertainty.deviation import gaussian_crps
+from hydragnn_flow.ensemble.uncertainty.deviation import gaussian_crps, needed_for_coverage
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
 from hydragnn_flow.files import write_json, write_text
 

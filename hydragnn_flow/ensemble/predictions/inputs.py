@@ -14,7 +14,7 @@ from ase.data import chemical_symbols
 from torch import nn
 from torch_geometric.data import Batch, Data
 
-from hydragnn_flow.config.targets import BRANCH
+from hydragnn_flow.config.sources import BRANCH
 from hydragnn_flow.data import GraphStore, Manifest, Target, atoms_to_graph, batch_graphs
 from hydragnn_flow.data.laplacian import add_encodings
 from hydragnn_flow.data.sources.arrays import add_keys, graph_attr

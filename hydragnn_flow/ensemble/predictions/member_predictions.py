@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data import GraphStore
-from hydragnn_flow.data.reading.split_part import Split, SplitPart
+from hydragnn_flow.data.reading.split import Split, SplitPart
 from hydragnn_flow.data.store.statistics import target_array
+from hydragnn_flow.ensemble.applicability import are_noted, joined_notes
 from hydragnn_flow.ensemble.committee import Committee
-from hydragnn_flow.ensemble.domain.applicability import are_noted, joined_notes
 from hydragnn_flow.ensemble.predictions.inputs import BUDGET, graph_batches
 from hydragnn_flow.ensemble.predictions.labels import (
     has_elements,
@@ -52,7 +52,7 @@ from hydragnn_flow.ensemble.predictions.table import (
 from hydragnn_flow.ensemble.uncertainty.distribution import Floats
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import NOISE_SUFFIX
-from hydragnn_flow.models.stress import STRESS
+from hydragnn_flow.models.geometry import STRESS
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 CHUNK = 1024

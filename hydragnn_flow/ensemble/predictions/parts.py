@@ -21,14 +21,13 @@ from hydragnn_flow.config.network import read_json
 from hydragnn_flow.data import GraphStore
 from hydragnn_flow.data.store.integrity import fsync_tree
 from hydragnn_flow.data.store.manifest import MANIFEST
-from hydragnn_flow.ensemble.calibration_file import FILE as CALIBRATION
-from hydragnn_flow.ensemble.checksums import CHECKSUMS
 from hydragnn_flow.ensemble.ensemble import Ensemble
 from hydragnn_flow.ensemble.predictions.files import Written, write_part
 from hydragnn_flow.ensemble.predictions.member_predictions import CHUNK, lay_out, predict_members
 from hydragnn_flow.ensemble.predictions.structure_files import Files, Graphs, Piece, open_structures
 from hydragnn_flow.ensemble.predictions.table import Chunk
-from hydragnn_flow.ensemble.summary import ensemble_folder
+from hydragnn_flow.ensemble.summary import CHECKSUMS, ensemble_folder
+from hydragnn_flow.ensemble.uncertainty.calibration import FILE as CALIBRATION
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import open_regular, whole_directory, write_json
 from hydragnn_flow.versions import versions

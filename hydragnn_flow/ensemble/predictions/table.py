@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from hydragnn_flow.data import Target
 from hydragnn_flow.ensemble.uncertainty.distribution import Distribution, Floats
 from hydragnn_flow.files import replacing
-from hydragnn_flow.models.stress import STRESS, VOIGT
+from hydragnn_flow.models.geometry import STRESS, VOIGT
 
 GRAPH_ID, ID, NOTE, FLAGGED = "graph_id", "id", "note", "flagged"
 DATA_SET = "data_set"

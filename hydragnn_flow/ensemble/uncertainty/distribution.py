@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from hydragnn_flow.ensemble.uncertainty.conformal import Scores, needed_for_coverage
-from hydragnn_flow.ensemble.uncertainty.deviation import Deviation
+from hydragnn_flow.ensemble.uncertainty.deviation import Deviation, Scores, needed_for_coverage
 from hydragnn_flow.errors import InputError
 
 Floats = NDArray[np.float64]

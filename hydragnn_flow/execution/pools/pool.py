@@ -23,15 +23,13 @@ from parsl.executors.high_throughput.errors import ManagerLost
 
 from hydragnn_flow.energy_counters import Reading
 from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.pools.block import WAITS
 from hydragnn_flow.execution.pools.blocks import Blocks
 from hydragnn_flow.execution.pools.calls import node_of, run_in_block
 from hydragnn_flow.execution.pools.interchange import NeverCame, check_descriptors
-from hydragnn_flow.execution.pools.node_energy import EnergyFile
-from hydragnn_flow.execution.pools.node_health import NodeHealth
+from hydragnn_flow.execution.pools.nodes import EnergyFile, NodeHealth, StoreCopies
 from hydragnn_flow.execution.pools.parsl_executor import ParslExecutor
 from hydragnn_flow.execution.pools.scheduler import JobState, State, number_of, scheduler_named
-from hydragnn_flow.execution.pools.store_copies import StoreCopies
-from hydragnn_flow.execution.pools.waits import WAITS
 from hydragnn_flow.execution.pools.workers_file import (
     WorkersFile,
     count,

@@ -3,17 +3,24 @@
 A site file then describes one machine in a page, and all share what Parsl's defaults get wrong.
 """
 
-from hydragnn_flow.execution.options import NodeOptions, Options
-from hydragnn_flow.execution.site import Node, Site, described_node, guessed_gcd
+from hydragnn_flow.execution.site import (
+    Node,
+    NodeOptions,
+    Options,
+    Site,
+    described_node,
+    guessed_gcd,
+)
 from hydragnn_flow.execution.sites.batch import (
     Executors,
+    Limit,
     batch_site,
+    check_limits,
     local_processes,
     pbs_jobs,
     slurm_jobs,
     srun_options,
 )
-from hydragnn_flow.execution.sites.limits import Limit, check_limits
 from hydragnn_flow.execution.sites.this_node import this_node
 
 __all__ = [

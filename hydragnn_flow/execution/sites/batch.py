@@ -1,4 +1,4 @@
-"""Parsl executor of a site, and the batch jobs that start its workers.
+"""Parsl executor and provider of a site, and the batch jobs that start its workers.
 
 A site file gives a function that makes a Parsl provider for its scheduler. Everything that is the
 same on all machines, and that Parsl's defaults get wrong for training on GPUs, is here once.
@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
+from parsl.providers import SlurmProvider
+
 from hydragnn_flow.data.reading.node_cache import directory_of_user
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.binding import address_of
-from hydragnn_flow.execution.options import Options
+from hydragnn_flow.execution.pools.block import drain_seconds
 from hydragnn_flow.execution.pools.calls import AGENT
-from hydragnn_flow.execution.pools.waits import drain_seconds
-from hydragnn_flow.execution.site import LABEL, Node, Scheduler, Site
+from hydragnn_flow.execution.site import LABEL, Node, Options, Scheduler, Site
 from hydragnn_flow.execution.sites.staging import SCRIPT, pack_environment, place_of
 from hydragnn_flow.log import tell
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from parsl.executors import HighThroughputExecutor
     from parsl.providers import LocalProvider, PBSProProvider
 
-    from hydragnn_flow.execution.sites.sbatch import Sbatch
 
 _logger = logging.getLogger(__name__)
 
@@ -81,8 +81,6 @@ def slurm_jobs(
 
     def provider(**block: Any) -> Sbatch:
         from parsl.launchers import SrunLauncher
-
-        from hydragnn_flow.execution.sites.sbatch import Sbatch
 
         return Sbatch(
             **{
@@ -393,3 +391,62 @@ def address_on(interface: str | None, site: str) -> Callable[[], str]:
         return named
 
     return address
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Limits of a queue for a range of job sizes."""
+
+    fewest: int
+    most: int
+    hours: int
+
+
+def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -> None:
+    """Refuse a batch job that a queue would refuse.
+
+    Parameters
+    ----------
+    site
+        Name of the site, for messages.
+    run
+        Options as resolved by the site.
+    queue
+        Name of the queue with these limits.
+    limits
+        Limits in the order of their nodes, without gaps.
+
+    Raises
+    ------
+    InputError
+        If the run's batch jobs are too small, too large or too long.
+    """
+    nodes, fewest, most = run.nodes_per_block, limits[0].fewest, limits[-1].most
+    if not fewest <= nodes <= most:
+        raise InputError(
+            f"site {site}: `{queue}` takes jobs of {fewest} to {most} nodes, not of {nodes}; give "
+            "other `nodes`, `blocks` or `partition`"
+        )
+    hours = next(limit.hours for limit in limits if nodes <= limit.most)
+    if run.walltime_seconds > 3600 * hours:
+        raise InputError(
+            f"site {site}: `{queue}` gives a job of {nodes} {'node' if nodes == 1 else 'nodes'} at "
+            f"most {hours} h; give a shorter `walltime` than {run.walltime}: another job follows "
+            "while there is work"
+        )
+
+
+class Sbatch(SlurmProvider):
+    """Submits and cancels jobs; does not ask Slurm's accounting whether it answers.
+
+    On creation, Parsl's provider waits for `sacct`, to read the states of jobs from it later. They
+    come from `squeue` (pools/scheduler.py), and a database that hangs is no reason not to start.
+    """
+
+    def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:
+        """Run a command for Parsl; return its exit code, output and errors."""
+        if cmd.startswith("sacct"):
+            return 1, "", "not asked"
+        answer: tuple[int, str, str]
+        answer = super().execute_wait(cmd, timeout)
+        return answer

@@ -7,8 +7,7 @@ from typing import Any
 
 import psutil
 
-from hydragnn_flow.execution.options import Device
-from hydragnn_flow.execution.site import Node, guessed_gcd
+from hydragnn_flow.execution.site import Device, Node, guessed_gcd
 
 # Fraction of the memory of a GCD (or of the machine, per slot) for segments; the rest is left to
 # the system.
@@ -26,7 +25,7 @@ def this_node(interface: str | None = None) -> Node:
     # Imported here, since it takes seconds: mistakes in a site's options are reported first.
     import torch
 
-    from hydragnn_flow.training.device import this_device
+    from hydragnn_flow.training.distributed import this_device
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cores = cores or 1

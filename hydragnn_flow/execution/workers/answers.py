@@ -38,7 +38,7 @@ from hydragnn_flow.training.distributed import join, keep_forever, lost_a_rank
 from hydragnn_flow.training.fused import run_fused
 from hydragnn_flow.training.memory import give_back_memory, keep_freed_memory
 from hydragnn_flow.training.monitor import Stopped
-from hydragnn_flow.training.profiles.profile import profile_segment
+from hydragnn_flow.training.profile import profile_segment
 from hydragnn_flow.training.runner import run_segment
 
 IDLE = "hydragnn_flow: trainer"

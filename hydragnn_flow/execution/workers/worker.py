@@ -18,8 +18,7 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.execution.fence import DriverFile
 from hydragnn_flow.execution.site import Node
 from hydragnn_flow.execution.workers.rank import Rank, RankRun
-from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_SAVE
-from hydragnn_flow.execution.workers.trainers import Trainers
+from hydragnn_flow.execution.workers.trainer_process import SECONDS_TO_SAVE, Trainers
 from hydragnn_flow.files import passing
 from hydragnn_flow.segment import (
     AGREED,

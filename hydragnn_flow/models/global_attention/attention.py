@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.layers import Normalization, activation
 from hydragnn_flow.models.mpnn.base import NodeState
-from hydragnn_flow.models.normalization import Normalization
 
 
 class GlobalAttention(nn.Module):

@@ -14,16 +14,26 @@ it. Nearly all images of an atom are then far away, equally in all directions. S
 φ_r of an infinite distance and only harmonics of degree zero, and an atom also sees its own images.
 The average therefore runs over the atoms of the cell and is the same in a supercell. Positions in
 the cell matter only through the atoms' features.
+
+All three act on scalars, vectors and features of higher degree, and are equivariant. HydraGNN's own
+design; see ``docs/equivariant_graph_transformer.md`` there.
+
+``torch.utils.checkpoint`` keeps what a backward pass recomputes until the second derivative is
+taken, which training on forces needs, and then saves no memory. Here both passes recompute it.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.nn import functional
 
 from hydragnn_flow.models.couplings import (
@@ -33,10 +43,115 @@ from hydragnn_flow.models.couplings import (
     components,
     couple_to,
 )
-from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.global_attention.recomputed import recomputed
-from hydragnn_flow.models.padding import Padding
-from hydragnn_flow.models.space import Space
+from hydragnn_flow.models.geometry import Geometry, Padding, Space
+from hydragnn_flow.models.mpnn.base import NodeState
+
+_Function = Callable[..., Tensor]
+
+
+def recomputed(module: nn.Module, *inputs: Tensor, **others: Any) -> Tensor:
+    """Compute the output of a module; derivatives keep only the inputs and recompute the rest.
+
+    Parameters
+    ----------
+    module
+        Module that returns one tensor and draws no random numbers.
+    inputs
+        Tensors that, like the parameters, may need gradients.
+    others
+        Keyword arguments that need no gradient.
+    """
+    names, parameters = zip(*module.named_parameters(), strict=True)
+    precision = _precision(inputs[0].device.type)
+
+    def function(*tensors: Tensor) -> Tensor:
+        given, swapped = tensors[: len(inputs)], tensors[len(inputs) :]
+        with precision():
+            new: Tensor = functional_call(
+                module, dict(zip(names, swapped, strict=True)), given, others
+            )
+        return new
+
+    new: Tensor = _Value.apply(function, *inputs, *parameters)  # type: ignore[no-untyped-call]
+    return new
+
+
+def _precision(device: str) -> Callable[[], AbstractContextManager[Any]]:
+    """Return the current autocast settings as a context; backward passes do not have them."""
+    if not torch.amp.is_autocast_available(device):
+        return nullcontext
+    enabled, dtype = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+    return lambda: torch.autocast(device, dtype=dtype, enabled=enabled)
+
+
+def _leaves(tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor]:
+    pairs = zip(tensors, wanted, strict=True)
+    return [tensor.detach().requires_grad_(wants) for tensor, wants in pairs]
+
+
+class _Value(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, function: _Function, *tensors: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(*tensors)
+        return function(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        wanted = ctx.needs_input_grad[1:]
+        return None, *_Gradient.apply(ctx.function, wanted, gradient, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+
+
+class _Gradient(torch.autograd.Function):
+    """Gradients of a function by its tensors; zero if it does not depend on one."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        function: _Function,
+        wanted: Sequence[bool],
+        gradient: Tensor,
+        *tensors: Tensor,
+    ) -> tuple[Tensor | None, ...]:
+        ctx.function, ctx.wanted = function, wanted
+        ctx.save_for_backward(gradient, *tensors)
+        with torch.enable_grad():
+            leaves = _leaves(tensors, wanted)
+            asked = [leaf for leaf in leaves if leaf.requires_grad]
+            found = iter(
+                torch.autograd.grad(function(*leaves), asked, gradient, materialize_grads=True)
+            )
+        return tuple(next(found) if wants else None for wants in wanted)
+
+    @staticmethod
+    def backward(ctx: Any, *seconds: Tensor | None) -> Any:
+        gradient, *tensors = ctx.saved_tensors
+        with torch.enable_grad():
+            leaves = _leaves([gradient, *tensors], [True, *ctx.wanted])
+            asked = [leaf for leaf in leaves[1:] if leaf.requires_grad]
+            firsts = torch.autograd.grad(
+                ctx.function(*leaves[1:]),
+                asked,
+                leaves[0],
+                create_graph=True,
+                materialize_grads=True,
+            )
+            given = [second for second, wants in zip(seconds, ctx.wanted, strict=True) if wants]
+            pairs = [
+                (first, second)
+                for first, second in zip(firsts, given, strict=True)
+                if second is not None and first.requires_grad
+            ]
+            found = iter(
+                torch.autograd.grad(
+                    [first for first, _ in pairs],
+                    [leaves[0], *asked],
+                    [second for _, second in pairs],
+                    materialize_grads=True,
+                )
+            )
+        slopes = [next(found) if leaf.requires_grad else None for leaf in leaves]
+        return None, None, *slopes
 
 
 class DegreeLinear(nn.Module):
@@ -378,3 +493,100 @@ class EquivariantAttention(nn.Module):
         padded = padding.pad(rows.flatten(1))
         split = padded.view(*padding.present.shape, -1, self.heads, self.width)
         return split.permute(3, 0, 1, 2, 4).flatten(3)
+
+
+class RootMeanSquare(nn.Module):
+    """Normalisation of an atom's features by their root mean square, which is invariant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # One-dimensional, because a parameter without dimensions cannot be sharded over ranks.
+        self.gain = nn.Parameter(torch.ones(1))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Normalise features [n_atoms, components, width]."""
+        squares = features.square().mean(dim=(1, 2), keepdim=True)
+        return features * (self.gain * (squares + 1e-8).rsqrt())
+
+
+class Perceptron(nn.Module):
+    """Two linear layers on features of all degrees, with a gate by their norm in between.
+
+    Parameters
+    ----------
+    highest
+        Highest degree of the features.
+    width
+        Number of channels of each degree.
+    multiplier
+        Ratio of hidden channels to channels.
+    gain
+        Initial size of the output.
+    """
+
+    def __init__(self, highest: int, width: int, multiplier: int, gain: float = 1.0) -> None:
+        super().__init__()
+        self.first = DegreeLinear(highest, width, multiplier * width)
+        self.second = DegreeLinear(highest, multiplier * width, width, gain)
+        self.sizes = [2 * degree + 1 for degree in range(highest + 1)]
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Compute new features [n_atoms, components, width]."""
+        hidden = self.first(features).to(features.dtype)
+        # SiLU of the norm, in the same direction; with finite derivatives at zero.
+        parts = [
+            part * (part.square().sum(dim=1, keepdim=True) + 1e-12).sqrt().sigmoid()
+            for part in hidden.split(self.sizes, dim=1)
+        ]
+        new: Tensor = self.second(torch.cat(parts, dim=1))
+        return new.to(features.dtype)
+
+
+class EquivariantTransformerLayer(nn.Module):
+    """Message-passing layer and equivariant attention, followed by a perceptron.
+
+    Parameters
+    ----------
+    layer
+        Message-passing layer, which includes its own residual connection.
+    attention
+        Attention over the atoms of a graph.
+    perceptron
+        Perceptron for the output features.
+    sequential
+        If true, attention acts on the output of message passing, otherwise in parallel to it.
+    """
+
+    def __init__(
+        self,
+        layer: nn.Module,
+        attention: EquivariantAttention,
+        perceptron: Perceptron,
+        *,
+        sequential: bool,
+    ) -> None:
+        super().__init__()
+        self.layer = layer
+        self.attention = attention
+        self.perceptron = perceptron
+        self.sequential = sequential
+        self.attention_norm = RootMeanSquare()
+        self.norm = RootMeanSquare()
+
+    def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
+        """Return the state after this layer."""
+        new: NodeState = self.layer(state, features, geometry)
+        nodes = _together(new)
+        read = nodes if self.sequential else _together(state)
+        far = self.attention(self.attention_norm(read), geometry)
+        # Attention may not reach the highest degrees.
+        reached = far.shape[1]
+        nodes = torch.cat([nodes[:, :reached] + far, nodes[:, reached:]], dim=1)
+        nodes = nodes + self.perceptron(self.norm(nodes))
+        return NodeState(nodes[:, 0], nodes[:, 1:] if new.tensors is not None else None)
+
+
+def _together(state: NodeState) -> Tensor:
+    """Return features of all degrees [n_atoms, components, width]."""
+    scalars = state.scalars[:, None]
+    return scalars if state.tensors is None else torch.cat([scalars, state.tensors], dim=1)

@@ -1,22 +1,27 @@
-"""Sums over the neighbours of atoms, for messages that are the senders' features.
+"""Sums and extremes over the neighbours of atoms or over edges, with cheap derivatives.
 
 They use ``embedding_bag``, which adds rows while it reads them. A gather followed by a sum writes a
 tensor with a row per edge, and its backward pass another. For 20 neighbours that is ten times
 slower on a CPU.
+
+Written with torch's gathers, products and sums, such a message is a tensor of [n_edges, 3, width],
+and so is each of its derivatives. Here it exists for some thousand edges at a time, which fit into
+a CPU's cache: a potential's training step takes two thirds of the time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from functools import cached_property, partial
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 from torch.nn import functional
 
-from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.kernels.multilinear import derivative
+from hydragnn_flow.models.geometry import Geometry, sum_by
+from hydragnn_flow.models.kernels.multilinear import derivative, edge_slices
 
 
 class Bags(NamedTuple):
@@ -167,3 +172,141 @@ def _dots(bags: Bags, ours: Tensor, table: Tensor) -> Tensor:
         ours.contiguous(), table.contiguous(), bags.rows, bags.starts[:-1], bags.owners, 0
     )
     return dots
+
+
+def filtered_sum(nodes: Tensor, filters: Tensor, geometry: Geometry) -> Tensor:
+    """Compute Σ_j nodes_j * filters_ij at each receiver, [n_atoms, k, width], at least in float32.
+
+    Parameters
+    ----------
+    nodes
+        Node features, read at the senders [n_atoms, k, width].
+    filters
+        Filters of the edges [n_edges, width], the same for all k.
+    geometry
+        Geometry with the edges.
+    """
+    dtype = _precise(nodes, filters)
+    return derivative(partial(_filtered, geometry), 0, nodes.to(dtype), filters.to(dtype))
+
+
+def outer_sum(vectors: Tensor, features: Tensor, geometry: Geometry) -> Tensor:
+    """Compute Σ_j vectors_ij ⊗ features_ij at receivers [n_atoms, 3, width], at least in float32.
+
+    Parameters
+    ----------
+    vectors
+        Vectors of the edges [n_edges, 3].
+    features
+        Features of the edges [n_edges, width].
+    geometry
+        Geometry with the edges.
+    """
+    dtype = _precise(vectors, features)
+    return derivative(partial(_outer, geometry), 0, vectors.to(dtype), features.to(dtype))
+
+
+def _precise(one: Tensor, other: Tensor) -> torch.dtype:
+    """Return the precision of sums of products: at least float32, against lost summands."""
+    return torch.promote_types(torch.promote_types(one.dtype, other.dtype), torch.float32)
+
+
+def _filtered(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
+    """Compute derivatives of Σ_ij Σ_k receivers_ik * senders_jk * filters_ij."""
+    receivers, senders, filters = operands
+    if of == 2:
+        values: Tensor = receivers.new_empty((geometry.sender.shape[0], receivers.shape[2]))
+        for some in edge_slices(values):
+            products = receivers.index_select(0, geometry.receiver[some])
+            products.mul_(senders.index_select(0, geometry.sender[some]))
+            torch.sum(products, 1, out=values[some])
+        return values
+    source, target = geometry.sender, geometry.receiver
+    nodes = senders
+    if of == 1:
+        source, target = target, source
+        nodes = receivers
+    sums = torch.zeros_like(nodes)
+    for some in edge_slices(filters):
+        messages = nodes.index_select(0, source[some]).mul_(filters[some, None])
+        sums.index_add_(0, target[some], messages)
+    return sums
+
+
+def _outer(geometry: Geometry, of: int, operands: list[Any]) -> Tensor:
+    """Compute derivatives of Σ_ij Σ_c receivers_ic · vectors_ijc features_ij."""
+    receivers, vectors, features = operands
+    if of == 0:
+        sums: Tensor = features.new_zeros((geometry.n_atoms, 3, features.shape[1]))
+        for some in edge_slices(features):
+            messages = vectors[some, :, None] * features[some, None]
+            sums.index_add_(0, geometry.receiver[some], messages)
+        return sums
+    if of == 1:
+        values: Tensor = features.new_empty((features.shape[0], 3))
+        for some in edge_slices(features):
+            products = receivers.index_select(0, geometry.receiver[some])
+            torch.sum(products.mul_(features[some, None]), 2, out=values[some])
+        return values
+    dots: Tensor = vectors.new_empty((vectors.shape[0], receivers.shape[2]))
+    for some in edge_slices(vectors):
+        x, y, z = receivers.index_select(0, geometry.receiver[some]).unbind(1)
+        torch.mul(x, vectors[some, :1], out=dots[some])
+        dots[some].addcmul_(y, vectors[some, 1:2]).addcmul_(z, vectors[some, 2:])
+    return dots
+
+
+EXTREMES: tuple[Literal["amin"], Literal["amax"]] = ("amin", "amax")
+
+
+def extreme(
+    messages: Tensor, geometry: Geometry, which: Literal["amin", "amax"], *, own_zero: bool
+) -> Tensor:
+    """Compute the smallest or largest incoming message [n_atoms, width]; zero if there are none.
+
+    Tied messages share the gradient. torch's ``scatter_reduce`` gives the same result, but its
+    backward pass is several times slower and can be differentiated only at great cost.
+
+    Parameters
+    ----------
+    messages
+        Messages of the edges [n_edges, width].
+    geometry
+        Geometry with the receivers of the edges.
+    which
+        Name of the reduction in torch.
+    own_zero
+        If true, each atom also gets a zero message from itself.
+    """
+    apply: Any = _Extreme.apply
+    value: Tensor = apply(messages, geometry, which, own_zero)
+    return value
+
+
+class _Extreme(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, messages: Tensor, geometry: Geometry, which: str, own_zero: bool
+    ) -> Tensor:
+        index = geometry.receiver[:, None].expand_as(messages)
+        empty = messages.new_zeros((geometry.n_atoms, messages.shape[1]))
+        peak = empty.scatter_reduce(0, index, messages, which, include_self=own_zero)
+        ctx.save_for_backward(messages, peak)
+        ctx.receiver, ctx.marks = geometry.receiver, None
+        return peak
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Any:
+        # Linear in the gradient, with constant marks, so torch can differentiate it further.
+        messages, peak = ctx.saved_tensors
+        marks, ties = ctx.marks or _marks(messages, peak, ctx.receiver)
+        if torch.is_grad_enabled():
+            ctx.marks = marks, ties  # for the backward pass through the forces
+        return (gradient / ties).index_select(0, ctx.receiver) * marks, None, None, None
+
+
+def _marks(messages: Tensor, peak: Tensor, receiver: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a mask of the messages that are extreme, and their number at each atom."""
+    # In place, because comparing to booleans is eight times slower in torch.
+    marks = peak.detach().index_select(0, receiver).eq_(messages.detach())
+    return marks, sum_by(marks, receiver, peak.shape[0]).clamp(min=1.0)

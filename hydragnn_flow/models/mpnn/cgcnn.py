@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.layers import EdgeFunctions
 from hydragnn_flow.models.mpnn.layers import Convolutions
 
 

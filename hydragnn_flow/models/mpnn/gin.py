@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.models.activation import activation
 from hydragnn_flow.models.geometry import Geometry
 from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour_sums
+from hydragnn_flow.models.layers import activation
 from hydragnn_flow.models.mpnn.layers import Convolutions
 
 

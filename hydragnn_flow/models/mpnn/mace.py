@@ -3,27 +3,262 @@
 from __future__ import annotations
 
 from collections import Counter
-from itertools import zip_longest
+from collections.abc import Sequence
+from itertools import pairwise, zip_longest
 from typing import NamedTuple, cast
 
+import ase.data
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.couplings import (
+    Array,
+    Monomial,
     SphericalHarmonics,
     Table,
     clebsch_gordan,
     components,
     couple_to,
+    symmetric_basis,
 )
 from hydragnn_flow.models.embedding import N_ELEMENTS
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.layers import BesselBasis, GaussianBasis, polynomial_envelope
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
-from hydragnn_flow.models.mpnn.mace_radial import RadialFeatures
-from hydragnn_flow.models.mpnn.mace_symmetric import SymmetricContraction
-from hydragnn_flow.models.radial import polynomial_envelope
+
+
+class SymmetricContraction(nn.Module):
+    """Independent products of up to ``order`` factors, summed with weights of the atom's element.
+
+    Batatia et al., arXiv:2206.07697, equations 10 and 11. All monomials of the components are
+    computed first; one matrix turns them into the products. Components are the first dimension, so
+    this is a single matrix product for all atoms and channels.
+
+    Parameters
+    ----------
+    highest
+        Highest degree of the factors.
+    outputs
+        Degrees of the products.
+    order
+        Largest number of factors.
+    elements
+        Number of elements with weights of their own.
+    width
+        Number of channels; they do not mix.
+    """
+
+    def __init__(
+        self, highest: int, outputs: Sequence[int], order: int, elements: int, width: int
+    ) -> None:
+        super().__init__()
+        bases = [
+            [symmetric_basis(highest, power, degree) for power in range(1, order + 1)]
+            for degree in outputs
+        ]
+        needed = {m for powers in bases for monomials, _ in powers for m in monomials}
+        by_power = _computable(needed, (highest + 1) ** 2, order)
+        self.powers = nn.ModuleList(_Power(lower, here) for lower, here in pairwise(by_power))
+        column = {m: number for number, m in enumerate(m for power in by_power for m in power)}
+        rows: list[Array] = []
+        self.shapes: list[tuple[int, int]] = []
+        self.weights = nn.ParameterList()
+        for degree, powers in zip(outputs, bases, strict=True):
+            for monomials, coefficients in powers:
+                block = np.zeros((*coefficients.shape[:2], len(column)))
+                block[:, :, [column[monomial] for monomial in monomials]] = coefficients
+                rows.append(block.reshape(-1, len(column)))
+            features = sum(len(coefficients) for _, coefficients in powers)
+            self.shapes.append((features, 2 * degree + 1))
+            scale = max(features, 1) ** -0.5
+            self.weights.append(nn.Parameter(torch.randn(features, elements, width) * scale))
+        self.products = Table(np.concatenate(rows))
+
+    def forward(self, factors: Tensor, elements: Tensor) -> list[Tensor]:
+        """Compute weighted sums of products of each output degree, [2 degree + 1, n_atoms, width].
+
+        Parameters
+        ----------
+        factors
+            Components of the factors [(highest + 1)², n_atoms, width].
+        elements
+            Index of each atom's weights, int64 [n_atoms]; the number of elements stands for the
+            mean of all.
+        """
+        monomials = [factors]
+        for power in self.powers:
+            monomials.append(power(monomials[-1], factors))
+        every = torch.cat(monomials).flatten(1)
+        products = torch.split(
+            self.products(every) @ every, [features * size for features, size in self.shapes]
+        )
+        sums: list[Tensor] = []
+        for (features, size), product, weight in zip(
+            self.shapes, products, self.weights, strict=True
+        ):
+            table = torch.cat([weight, weight.mean(dim=1, keepdim=True)], dim=1)
+            of_atom = table.index_select(1, elements)[:, None]
+            by_feature = product.view(features, size, *factors.shape[1:])
+            sums.append((by_feature * of_atom).sum(dim=0))
+        return sums
+
+
+class _Power(nn.Module):
+    """Product that extends ``lower`` monomials by one factor to ``monomials``."""
+
+    rest: Tensor
+    last: Tensor
+
+    def __init__(self, lower: list[Monomial], monomials: list[Monomial]) -> None:
+        super().__init__()
+        place = {monomial: number for number, monomial in enumerate(lower)}
+        rest = torch.tensor([place[monomial[:-1]] for monomial in monomials], dtype=torch.int64)
+        last = torch.tensor([monomial[-1] for monomial in monomials], dtype=torch.int64)
+        self.register_buffer("rest", rest, persistent=False)
+        self.register_buffer("last", last, persistent=False)
+
+    def forward(self, lower: Tensor, factors: Tensor) -> Tensor:
+        """Compute the monomials [n_monomials, n_atoms, width]."""
+        return lower.index_select(0, self.rest) * factors.index_select(0, self.last)
+
+
+def _computable(needed: set[Monomial], n_components: int, order: int) -> list[list[Monomial]]:
+    """Return needed monomials and those they are computed from, by number of factors."""
+    by_power = [sorted(m for m in needed if len(m) == power) for power in range(1, order + 1)]
+    for power in range(order - 1, 0, -1):
+        smaller = {monomial[:-1] for monomial in by_power[power]}
+        by_power[power - 1] = sorted(smaller.union(by_power[power - 1]))
+    by_power[0] = [(component,) for component in range(n_components)]
+    return by_power
+
+
+class ChebyshevBasis(nn.Module):
+    """Chebyshev polynomials of degree 1 … size over the lengths from zero to the cutoff.
+
+    Parameters
+    ----------
+    size
+        Number of polynomials in the basis.
+    cutoff
+        Length at which their argument is 1 [Å].
+    """
+
+    def __init__(self, size: int, cutoff: float) -> None:
+        super().__init__()
+        self.size = size
+        self.cutoff = cutoff
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å."""
+        # Outside ±1 they grow without bound, so lengths are mapped to that interval. HydraGNN uses
+        # lengths in Å as they are.
+        x = lengths * (2.0 / self.cutoff) - 1.0
+        polynomials = [torch.ones_like(x), x]
+        while len(polynomials) <= self.size:
+            polynomials.append(2.0 * x * polynomials[-1] - polynomials[-2])
+        return torch.cat(polynomials[1:], dim=1)
+
+
+class AgnesiTransform(nn.Module):
+    """Transform that falls from the cutoff at zero length to 0, steepest about at bond lengths.
+
+    Witt et al., doi:10.1063/5.0158783, with the constants of MACE. There it falls from 1 to 0, but
+    a basis for lengths up to the cutoff hardly changes in this range.
+
+    Parameters
+    ----------
+    cutoff
+        Cutoff of the basis [Å].
+    """
+
+    q, p, a = 0.9183, 4.5791, 1.0805
+
+    def __init__(self, cutoff: float) -> None:
+        super().__init__()
+        self.cutoff = cutoff
+
+    def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
+        """Transform lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
+        x = lengths / (0.5 * radii)
+        # x^q / (1 + x^(q - p)) without negative powers, which overflow at short lengths.
+        return self.cutoff / (1.0 + self.a * x.pow(self.p) / (1.0 + x.pow(self.p - self.q)))
+
+
+class SoftTransform(nn.Module):
+    """Transform that changes the length less below bond lengths; as in MACE.
+
+    Parameters
+    ----------
+    cutoff
+        Cutoff of the basis [Å]; not used.
+    """
+
+    a, b = 0.2, 3.0
+
+    def __init__(self, cutoff: float) -> None:
+        super().__init__()
+
+    def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
+        """Transform lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
+        x = lengths / (0.25 * radii)
+        return lengths + 0.5 * torch.tanh(-x - self.a * x.pow(self.b)) + 0.5
+
+
+class RadialFeatures(nn.Module):
+    """Features of the edges other than their directions.
+
+    Parameters
+    ----------
+    architecture
+        Section with `radial_type`, `num_radial` and `distance_transform`.
+    statistics
+        Statistics of the training split.
+    """
+
+    radii: Tensor
+
+    def __init__(self, architecture: Architecture, statistics: DatasetStatistics) -> None:
+        super().__init__()
+        size, kind = architecture.num_radial, architecture.radial_type
+        if kind == "gaussian" and size < 2:
+            raise InputError(
+                "network: Architecture.num_radial must be at least 2 for radial_type 'gaussian'"
+            )
+        self.transform: nn.Module | None = None
+        if architecture.distance_transform is not None:
+            if not statistics.elements:
+                raise InputError(
+                    f"network: Architecture.distance_transform = "
+                    f"{architecture.distance_transform!r} needs the node feature 'atomic_number' "
+                    f"in the store; remove it or prepare the store with it"
+                )
+            radii = torch.tensor(ase.data.covalent_radii.tolist())[:, None]
+            self.register_buffer("radii", radii, persistent=False)
+            transforms = {"Agnesi": AgnesiTransform, "Soft": SoftTransform}
+            self.transform = transforms[architecture.distance_transform](statistics.cutoff)
+        bases = {"bessel": BesselBasis, "gaussian": GaussianBasis, "chebyshev": ChebyshevBasis}
+        self.basis = bases[kind](size, statistics.cutoff)
+        # Scale of Bessel functions that makes their mean square within the cutoff one.
+        self.factor = (statistics.cutoff**3 / 3) ** 0.5 if kind == "bessel" else 1.0
+        self.size = size + statistics.n_attributes
+
+    def forward(self, geometry: Geometry) -> Tensor:
+        """Compute features [n_edges, size]: the basis, then the attributes of the edges."""
+        lengths = geometry.lengths
+        if self.transform is not None:
+            assert geometry.elements is not None  # the constructor has checked the store
+            radii = self.radii.index_select(0, geometry.elements)
+            radii = geometry.of_sender(radii) + geometry.of_receiver(radii)
+            lengths = self.transform(lengths, radii)
+        features: Tensor = self.basis(lengths) * self.factor
+        if geometry.attributes is None:
+            return features
+        return torch.cat([features, geometry.attributes], dim=1)
+
 
 SILU_GAIN = 1.6765
 """Factor that makes the mean square of SiLU one: it is 0.3558 for a standard normal variable."""

@@ -10,10 +10,9 @@ from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.kernels.neighbour_sums import filtered_sum, outer_sum
+from hydragnn_flow.models.layers import BesselBasis, QuietLinear
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
-from hydragnn_flow.models.quiet import QuietLinear
-from hydragnn_flow.models.radial import BesselBasis
 
 
 class VectorEdges(NamedTuple):

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from hydragnn_flow.models.edge_functions import EdgeFunctions
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.kernels.extremes import EXTREMES, extreme
+from hydragnn_flow.models.kernels.neighbour_sums import EXTREMES, extreme
+from hydragnn_flow.models.layers import EdgeFunctions
 from hydragnn_flow.models.mpnn.base import DatasetStatistics
 from hydragnn_flow.models.mpnn.layers import Convolutions
 

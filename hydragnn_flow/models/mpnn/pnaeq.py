@@ -13,8 +13,7 @@ from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
 from hydragnn_flow.models.geometry import Geometry
-from hydragnn_flow.models.kernels.edge_sums import filtered_sum, outer_sum
-from hydragnn_flow.models.kernels.extremes import EXTREMES, extreme
+from hydragnn_flow.models.kernels.neighbour_sums import EXTREMES, extreme, filtered_sum, outer_sum
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 from hydragnn_flow.models.mpnn.painn import Filter, VectorEdgeReader, VectorEdges, VectorUpdate
 from hydragnn_flow.models.mpnn.pna import N_AGGREGATORS, mean_log_degree

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from torch import nn
 
-from hydragnn_flow.models.edge_functions import EdgeReader
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.layers import BesselBasis, EdgeReader, polynomial_envelope
 from hydragnn_flow.models.mpnn.layers import Convolutions
 from hydragnn_flow.models.mpnn.pna import (
     WeightedEdges,
     WeightedPNAConvolution,
     mean_log_degree,
 )
-from hydragnn_flow.models.radial import BesselBasis, polynomial_envelope
 
 
 class PNAPlus(Convolutions):

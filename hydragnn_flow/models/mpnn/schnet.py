@@ -8,11 +8,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hydragnn_flow.config.network import Architecture
-from hydragnn_flow.models.activation import activation
-from hydragnn_flow.models.edge_functions import gaussian_reader
 from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.layers import activation, gaussian_reader
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
-from hydragnn_flow.models.mpnn.displacement import Displacement, Edges
+from hydragnn_flow.models.mpnn.layers import Displacement, Edges
 
 
 class ShiftedSoftplus(nn.Module):

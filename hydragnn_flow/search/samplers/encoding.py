@@ -16,7 +16,7 @@ from optuna.distributions import (
 )
 
 from hydragnn_flow.config import Parameter
-from hydragnn_flow.search.space import distributions
+from hydragnn_flow.search.records import distributions
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

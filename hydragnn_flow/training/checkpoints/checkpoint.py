@@ -1,10 +1,16 @@
-"""Checkpoints: written whole or not at all, read without running code from them.
+"""Checkpoints, whole or sharded: written whole or not at all, read without running their code.
 
 A file ends with the CRC-32 of everything before it, which torch ignores.
 
 Each attempt at a segment writes a file of its own and then deletes the older ones. So writers need
 no lock: an attempt that was wrongly taken for lost writes a file that nobody reads, or one that is
 equally valid.
+
+The checkpoint names the folder of these shards with the size and checksum of each. It is written
+last, so shards count only once all of them are on disk. A tensor may be divided by rows: each shard
+has some of them, and the checkpoint has an empty tensor on device ``meta``. Other tensors are whole
+in one shard and absent from the checkpoint. torch's own distributed checkpoints use pickle in files
+and between ranks, and could run code where they are read.
 """
 
 from __future__ import annotations
@@ -12,16 +18,271 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.files import copy_file, is_there, open_regular, passing, patiently, replacing
-from hydragnn_flow.training.checkpoints.checkpoint_parts import Damaged, checksum, folder_of, joined
 from hydragnn_flow.training.memory import out_of_memory
+
+ROWS = "rows"
+"""Key of a shard: rows of divided tensors, by the path of the tensor in the checkpoint."""
+OWN = "own"
+"""Key of a shard: tensors that only it has, in mappings nested like the checkpoint's."""
+KEY = "parts"
+"""Key of a checkpoint: folder, sizes and checksums of its shards."""
+SUFFIX = ".parts"
+
+
+class Damaged(InputError):
+    """Error: a checkpoint file does not have the content that was written."""
+
+
+class Rows:
+    """Tensor whose rows are divided among shards; slicing reads only the rows asked for.
+
+    Parameters
+    ----------
+    pieces
+        Rows of each shard in order, in memory or mapped from a file.
+    """
+
+    def __init__(self, pieces: list[Tensor]) -> None:
+        self.pieces = pieces
+        rows = sum(len(piece) for piece in pieces)
+        self.shape = torch.Size((rows, *pieces[0].shape[1:]))
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        first, last, _ = rows.indices(self.shape[0])
+        found, begin = [], 0
+        for piece in self.pieces:
+            end = begin + len(piece)
+            if begin < last and end > first:
+                found.append(piece[max(first - begin, 0) : last - begin])
+            begin = end
+        return torch.cat(found) if found else self.pieces[0][:0]
+
+
+def divided(state: Any, piece: Callable[[Tensor], Tensor | None]) -> tuple[Any, dict[str, Tensor]]:
+    """Split a checkpoint's content into replicated content and this rank's rows of sharded tensors.
+
+    Parameters
+    ----------
+    state
+        Nested mappings and lists of tensors and plain values.
+    piece
+        Function that returns this rank's rows of a tensor; None if the rank has all rows.
+
+    Returns
+    -------
+    state, rows
+        Content with empty tensors for sharded ones, and the rows by path of their tensor.
+    """
+    found: dict[str, Tensor] = {}
+
+    def visit(place: str, value: Any) -> Any:
+        if isinstance(value, Tensor) and (rows := piece(value)) is not None:
+            found[place] = rows
+            return torch.empty(value.shape, dtype=value.dtype, device="meta")
+        return value
+
+    return _mapped(state, visit), found
+
+
+def joined(
+    state: dict[str, Any], folder: Path, remedy: str, share: tuple[int, int], *, lazily: bool
+) -> dict[str, Any]:
+    """Return a checkpoint's content with the tensors of its shards put back.
+
+    Parameters
+    ----------
+    state
+        Content of the checkpoint file; returned unchanged if it has no shards.
+    folder
+        Folder of the checkpoint file.
+    remedy
+        Advice to the user at the end of an error message.
+    share
+        Index of this reader and number of readers, who divide the checking of shards.
+    lazily
+        Leave sharded tensors as :class:`Rows` in files that are mapped into memory.
+
+    Raises
+    ------
+    InputError
+        If a shard is missing, or does not have the content that was written.
+    """
+    if KEY not in state:
+        return state
+    named = _named(folder, state)
+    if named is None:
+        raise Damaged(f"{folder}: a checkpoint there names no folder of parts; {remedy}")
+    parts = _open(named, state[KEY]["files"], remedy, share)
+
+    def visit(place: str, value: Any) -> Any:
+        if isinstance(value, Tensor) and value.is_meta:
+            rows = Rows([part[ROWS][place] for part in parts])
+            return rows if lazily else rows[:].clone()
+        return value
+
+    state = _mapped(state, visit)
+    for part in parts:
+        own = part.get(OWN, {})
+        state = _merged(state, own if lazily else _mapped(own, _copied))
+    if not lazily:
+        del state[KEY]
+    return state
+
+
+def new_folder(checkpoint: Path) -> str:
+    """Return a unique folder name for the shards of a checkpoint."""
+    return f"{checkpoint.stem}-{uuid.uuid4().hex[:12]}{SUFFIX}"
+
+
+def part_file(folder: Path, part: int) -> Path:
+    """Return the path of one shard."""
+    return folder / f"part-{part:05d}.pt"
+
+
+def checksum(file: Path) -> int:
+    """Return a file's CRC-32; for a file that ends with its own CRC-32, that value."""
+    crc, end = 0, b""
+    with open_regular(file) as content:
+        while chunk := content.read(2**24):
+            crc, end = zlib.crc32(chunk, crc), (end + chunk[-4:])[-4:]
+    # CRC-32 residue: the result for any bytes that end with their own CRC-32.
+    return int.from_bytes(end, "little") if crc == 0x2144DF1C else crc
+
+
+def folder_of(checkpoint: Path) -> Path | None:
+    """Return the folder of a checkpoint's shards; None if it has none, is damaged or is absent.
+
+    Raises
+    ------
+    OSError
+        If the disk cannot be read.
+    """
+    # Most have none, and reading each would take long. Opening a FIFO would wait for a writer.
+    if not any(_folders(checkpoint.parent)) or checkpoint.is_fifo():
+        return None
+    try:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        return _named(checkpoint.parent, state)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        raise
+    except Exception:  # damaged bytes make torch's unpickler raise whatever it stumbles over
+        return None
+
+
+def remove_checkpoint(checkpoint: Path) -> None:
+    """Delete a checkpoint, then its shards unless another checkpoint names them too.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be deleted.
+    """
+    parts = folder_of(checkpoint)
+    checkpoint.unlink(missing_ok=True)
+    remove_parts(parts)
+
+
+def remove_parts(parts: Path | None) -> None:
+    """Delete a folder of shards, unless a checkpoint in the same folder names it.
+
+    Raises
+    ------
+    OSError
+        If the checkpoints cannot be read.
+    """
+    if parts is not None and parts not in _all_named(parts.parent):
+        shutil.rmtree(parts, ignore_errors=True)
+
+
+def sweep_parts(folder: Path, seconds: float) -> None:
+    """Delete shards that no checkpoint names, left by writers that were killed.
+
+    Parameters
+    ----------
+    folder
+        Folder of a trial or member.
+    seconds
+        Least time since the last change of shards that are deleted [s].
+    """
+    with suppress(OSError):
+        named = _all_named(folder)
+        for parts in _folders(folder):
+            if parts not in named and time.time() - parts.stat().st_mtime >= seconds:
+                shutil.rmtree(parts, ignore_errors=True)
+
+
+def _all_named(folder: Path) -> set[Path | None]:
+    return {folder_of(checkpoint) for checkpoint in folder.glob("checkpoint*.pt")}
+
+
+def _named(folder: Path, state: Mapping[str, Any]) -> Path | None:
+    """Return the folder of shards that a checkpoint names; None if it is not in ``folder``."""
+    name = state[KEY]["folder"] if KEY in state else None
+    if not isinstance(name, str) or Path(name).name != name or not name.endswith(SUFFIX):
+        return None
+    return folder / name
+
+
+def _folders(folder: Path) -> Iterator[Path]:
+    return folder.glob(f"*{SUFFIX}")
+
+
+def _open(
+    folder: Path, files: list[list[int]], remedy: str, share: tuple[int, int]
+) -> list[Mapping[str, Any]]:
+    parts = []
+    mine, readers = share
+    for number, (size, crc) in enumerate(files):
+        file = part_file(folder, number)
+        try:
+            is_mine = number % readers == mine
+            if file.stat().st_size != size or (is_mine and checksum(file) != crc):
+                raise ValueError(crc)
+            part = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:  # what damaged bytes make of torch's unpickler
+            is_gone = isinstance(error, FileNotFoundError)
+            if not is_gone and (isinstance(error, OSError) or out_of_memory(error)):
+                raise
+            what = "cannot be read (it is gone)" if is_gone else "is not the part that was written"
+            raise Damaged(f"{file}: {what}; {remedy}") from None
+        parts.append(part)
+    return parts
+
+
+def _merged(state: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Merge nested mappings recursively; the two differ only in keys or in nested mappings."""
+    both = {key: _merged(state[key], value) for key, value in other.items() if key in state}
+    return {**state, **other, **both}
+
+
+def _copied(place: str, value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _mapped(state: Any, visit: Callable[[str, Any], Any], place: str = "") -> Any:
+    if isinstance(state, Mapping):
+        return {key: _mapped(value, visit, f"{place}/{key}") for key, value in state.items()}
+    if isinstance(state, (list, tuple)):
+        values = (_mapped(value, visit, f"{place}/{number}") for number, value in enumerate(state))
+        return type(state)(values)
+    return visit(place, state)
+
 
 VERSION = 5
 IN_PARTS = 6

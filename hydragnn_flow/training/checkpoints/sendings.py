@@ -17,24 +17,22 @@ from hydragnn_flow.files import is_there, passing, patiently, sweep
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.checkpoints.checkpoint import (
     IN_PARTS,
+    KEY,
     PATTERN,
     REMEDY,
     SECONDS_TO_RECOVER,
-    checkpoints,
-    furthest,
-    load_checkpoint,
-    read_alone,
-    save_checkpoint,
-)
-from hydragnn_flow.training.checkpoints.checkpoint_parts import (
-    KEY,
     Damaged,
+    checkpoints,
     checksum,
     folder_of,
+    furthest,
+    load_checkpoint,
     new_folder,
     part_file,
+    read_alone,
     remove_checkpoint,
     remove_parts,
+    save_checkpoint,
     sweep_parts,
 )
 from hydragnn_flow.training.distributed import World

@@ -1,4 +1,4 @@
-"""Fused batches: the batches of several members, each padded to one size and concatenated.
+"""Fused batches and stack: several trainings padded to one size, their gradients in one pass.
 
 Within a member its own graphs come first, then padding atoms, edges and graphs, so that every
 member has the same number of rows. Padding graphs count in no loss, and no edge leads from a
@@ -7,7 +7,7 @@ padding atom to a real one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,7 +19,11 @@ from torch_geometric.data import Batch, Data
 
 from hydragnn_flow.data import Manifest
 from hydragnn_flow.data.store.manifest import Key
+from hydragnn_flow.models.stacked import StackedNetwork
+from hydragnn_flow.training.distributed import World
+from hydragnn_flow.training.loading import moved
 from hydragnn_flow.training.plan.batching import Step
+from hydragnn_flow.training.trainer import Trainer
 
 Ints = NDArray[np.int64]
 # Keys that networks read per atom and per edge; all others that they read have a row per graph.
@@ -177,3 +181,59 @@ def _repeated(values: Tensor, key: Key, rows: Ints, level: str) -> Tensor:
 
 def _numbers(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(values.astype(np.float64))
+
+
+class FusedMember(Trainer):
+    """Trainer whose gradients are computed together with those of others; see :class:`.Trainer`."""
+
+    def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
+        """Yield empty lists: the batches of all members are read together."""
+        for _ in steps:
+            yield []
+
+    def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
+        """Take a step without the others; returns its loss and the norm of its gradient."""
+        self.model.train()
+        return self._step(step, moved(self.train.batch(step.of_rank(0)), self.device))
+
+
+class Stack:
+    """Networks of several trainings as one network.
+
+    Each training keeps its weights, optimiser and average; only their gradients come from here.
+
+    Parameters
+    ----------
+    members
+        Trainings of networks of one shape.
+
+    Raises
+    ------
+    InputError
+        If the networks have layers that cannot be stacked.
+    """
+
+    def __init__(self, members: Sequence[FusedMember]) -> None:
+        self.members = list(members)
+        self._network = StackedNetwork(members[0].model, len(members)).train()
+        self._named = [dict(member.model.named_parameters()) for member in members]
+        self._trained = [weight for member in members for weight in member.parallel.weights]
+
+    def gradients(self, batch: FusedBatch) -> Tensor:
+        """Set the members' gradients on their own batches; returns losses [members] float64."""
+        for member in self.members:
+            member.optimizer.zero_grad()
+        losses = self._losses(batch)
+        # Each member's loss depends on its own weights alone.
+        torch.autograd.backward(losses.sum(), inputs=self._trained)
+        return losses.detach()
+
+    def _losses(self, batch: FusedBatch) -> Tensor:
+        self._network.put(self._named)
+        loss, means = self.members[0].loss, []
+        found = loss.term_values(self._network(batch.batch), batch.batch)
+        for term, (values, elements) in zip(loss.terms, found, strict=True):
+            rows = values.view(len(self.members), -1, values.shape[1])
+            sums = (rows * batch.counted[term.level].to(rows.dtype)).sum((1, 2))
+            means.append(sums.double() / (batch.counts[elements] * values.shape[1]))
+        return loss.of_rank(torch.stack(means, dim=1), World())

@@ -23,9 +23,8 @@ from hydragnn_flow.errors import InputError
 from hydragnn_flow.models.stacked import StackedNetwork
 from hydragnn_flow.segment import SegmentSpec
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.fused.batches import fused
+from hydragnn_flow.training.fused.batches import FusedMember, Stack, fused
 from hydragnn_flow.training.fused.shapes import refusal_together
-from hydragnn_flow.training.fused.stack import FusedMember, Stack
 from hydragnn_flow.training.memory import out_of_memory
 from hydragnn_flow.training.plan.batching import Step
 from hydragnn_flow.training.state import Spent

@@ -12,10 +12,9 @@ from torch_geometric.data import Batch
 
 from hydragnn_flow.config.run import CriterionName
 from hydragnn_flow.data import Manifest
-from hydragnn_flow.models.outputs.branches import branch_of_graph
-from hydragnn_flow.models.stress import STRESS
-from hydragnn_flow.training.measures.losses import atoms_per_graph, reference
-from hydragnn_flow.training.measures.terms import STRESS_DIM
+from hydragnn_flow.models.branches import branch_of_graph
+from hydragnn_flow.models.geometry import STRESS
+from hydragnn_flow.training.measures.losses import STRESS_DIM, atoms_per_graph, reference
 
 
 @dataclass(frozen=True)

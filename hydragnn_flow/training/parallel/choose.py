@@ -9,9 +9,8 @@ from hydragnn_flow.config.network import DDP, Training
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.models import EngineModel
 from hydragnn_flow.training.distributed import World
-from hydragnn_flow.training.parallel.alone import Parallel
+from hydragnn_flow.training.parallel.alone import Parallel, Replicated
 from hydragnn_flow.training.parallel.division import Division
-from hydragnn_flow.training.parallel.replicated import Replicated
 from hydragnn_flow.training.parallel.sharded import Sharded
 from hydragnn_flow.training.parallel.task_parallel import TaskParallel
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from hydragnn_flow.config import NetworkConfig
 from hydragnn_flow.data import GraphSplit, Manifest
-from hydragnn_flow.data.reading.split_part import Split
+from hydragnn_flow.data.reading.split import Split
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import Sampling
-from hydragnn_flow.training.measures.terms import atoms_per_structure
+from hydragnn_flow.training.measures.losses import atoms_per_structure
 from hydragnn_flow.training.plan.batching import Dealing, Ints, deal, ranges
 from hydragnn_flow.training.plan.sampling import shares_of
 

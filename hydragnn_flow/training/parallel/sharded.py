@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from hydragnn_flow.config.network import Sharding
 from hydragnn_flow.models import PropertyModel
-from hydragnn_flow.training.checkpoints.checkpoint_parts import ROWS, Rows, divided
+from hydragnn_flow.training.checkpoints.checkpoint import ROWS, Rows, divided
 from hydragnn_flow.training.distributed import World
 from hydragnn_flow.training.parallel.alone import Parallel
 

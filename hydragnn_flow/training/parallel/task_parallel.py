@@ -17,12 +17,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from hydragnn_flow.config.network import DDP
 from hydragnn_flow.errors import InputError
-from hydragnn_flow.models.outputs.heads import BranchedHeads
-from hydragnn_flow.training.checkpoints.checkpoint_parts import OWN, Rows
+from hydragnn_flow.models.heads import BranchedHeads
+from hydragnn_flow.training.checkpoints.checkpoint import OWN, Rows
 from hydragnn_flow.training.distributed import PATIENCE, World
-from hydragnn_flow.training.parallel.alone import Parallel
+from hydragnn_flow.training.parallel.alone import Parallel, Replicated
 from hydragnn_flow.training.parallel.division import Division
-from hydragnn_flow.training.parallel.replicated import Replicated
 
 
 class TaskParallel(Parallel):

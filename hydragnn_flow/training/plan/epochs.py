@@ -28,8 +28,7 @@ from hydragnn_flow.training.plan.batching import (
     side_by_side,
     steps_of,
 )
-from hydragnn_flow.training.plan.orders import InBlocks, InTurns, Order, Shuffled
-from hydragnn_flow.training.plan.sampling import shares_of
+from hydragnn_flow.training.plan.sampling import InBlocks, InTurns, Order, Shuffled, shares_of
 
 BLOCKS = 16
 """Number of blocks among which a rank shuffles its stream: 16 of 4 MB, 64 MB of memory."""

@@ -1,21 +1,218 @@
-"""Sampling: how often graphs of each branch are drawn, and which ones validate epochs."""
+"""Sampling: endless orders in which graphs are drawn, how often, and which validate epochs.
+
+Every order goes through the graphs in passes: no graph of a data set is drawn a second time before
+all of them have been drawn once.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hydragnn_flow.data import GraphSplit, Manifest
-from hydragnn_flow.data.branch_runs import shares_of_branches
-from hydragnn_flow.data.reading.split_part import Split, SplitPart
+from hydragnn_flow.data.branch_runs import BranchRuns, shares_of_branches
+from hydragnn_flow.data.reading.split import Split, SplitPart
 from hydragnn_flow.data.splits import TRAIN
 from hydragnn_flow.data.store.manifest import SplitSize
 from hydragnn_flow.errors import InputError
 from hydragnn_flow.segment import Sampling
-from hydragnn_flow.training.plan.orders import permutation
+
+Ints = NDArray[np.int64]
+# Largest size whose permutation is numpy's, kept in half a megabyte; larger ones are computed.
+_KEPT = 2**16
+
+
+class Order(Protocol):
+    """Endless order of the graphs of a split."""
+
+    def graphs(self, start: int, stop: int) -> Ints:
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
+
+
+class _InPasses(Order):
+    """Order of whole passes through all graphs.
+
+    Parameters
+    ----------
+    size
+        Number of graphs in the split or branch.
+    seed
+        Seed of the shuffles.
+    bootstrap
+        If true, replace the graphs by as many drawn with replacement, the same in each pass.
+    """
+
+    def __init__(self, size: int, seed: int, bootstrap: bool = False) -> None:
+        self._size, self._seed, self._bootstrap = size, seed, bootstrap
+
+    def graphs(self, start: int, stop: int) -> Ints:
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
+        found = [np.zeros(0, dtype=np.int64)]
+        while start < stop:
+            number, place = divmod(start, self._size)
+            end = min(place + stop - start, self._size)
+            found.append(self._of_pass(number, np.arange(place, end)))
+            start += end - place
+        return np.concatenate(found)
+
+    @abstractmethod
+    def _of_pass(self, number: int, places: Ints) -> Ints:
+        """Return the graphs at ascending positions of one pass, [n]."""
+
+
+class Shuffled(_InPasses):
+    """Order of all graphs, shuffled differently in each pass.
+
+    Parameters
+    ----------
+    size, seed, bootstrap
+        Arguments of every order of passes.
+    key
+        Numbers that distinguish orders with the same seed.
+    """
+
+    def __init__(self, size: int, seed: int, bootstrap: bool = False, *key: int) -> None:
+        super().__init__(size, seed, bootstrap)
+        self._key = key
+
+    def _of_pass(self, number: int, places: Ints) -> Ints:
+        graphs = permutation(self._size, self._seed, number, *self._key)(places)
+        if self._bootstrap:
+            graphs = _resampled(graphs, np.int64(self._size), self._seed + sum(self._key))
+        return graphs
+
+
+class InBlocks(_InPasses):
+    """Order for streams: block by block, the blocks shuffled differently in each pass.
+
+    Parameters
+    ----------
+    bounds
+        First graph of each block, and the end of the last one, [n_blocks + 1].
+    seed, bootstrap
+        The same as for :class:`Shuffled`; a bootstrap resamples each block separately.
+    """
+
+    def __init__(self, bounds: Ints, seed: int, bootstrap: bool = False) -> None:
+        super().__init__(int(bounds[-1]), seed, bootstrap)
+        self._bounds = bounds
+
+    def _of_pass(self, number: int, places: Ints) -> Ints:
+        n_blocks = len(self._bounds) - 1
+        blocks = permutation(n_blocks, self._seed, number)(np.arange(n_blocks))
+        ends = np.cumsum(np.diff(self._bounds)[blocks])
+        turn = np.searchsorted(ends, places, side="right")
+        first = self._bounds[blocks[turn]]
+        size = self._bounds[blocks[turn] + 1] - first
+        within: Ints = places - ends[turn] + size
+        if self._bootstrap:
+            within = _resampled(first + within, size, self._seed)
+        return first + within
+
+
+class InTurns:
+    """Order that draws several branches in given proportions, each branch shuffled separately.
+
+    Parameters
+    ----------
+    runs
+        Ranges of graphs that belong to each branch.
+    shares
+        Branch -> number of its graphs in a cycle of ``sum(shares.values())`` draws.
+    seed, bootstrap
+        The same as for :class:`Shuffled`; a bootstrap resamples each branch separately.
+    """
+
+    def __init__(
+        self, runs: BranchRuns, shares: Mapping[int, int], seed: int, bootstrap: bool = False
+    ) -> None:
+        self._seed = seed
+        self._branches = [
+            (runs.of_branch(branch), Shuffled(runs.graphs[branch], seed, bootstrap, 1 + branch))
+            for branch in shares
+        ]
+        # Least number of draws that are shuffled together when branches alternate.
+        repeats = -(-1024 // sum(shares.values()))
+        self._each = np.array([*shares.values()]) * repeats
+        self._turns = np.repeat(np.arange(len(shares), dtype=np.int16), self._each)
+
+    def graphs(self, start: int, stop: int) -> Ints:
+        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
+        length = len(self._turns)
+        first, last = start // length, -(-stop // length)
+        # Proportions are exact in every round.
+        # Purposes of random numbers of one seed beside passes, so that none depends on another.
+        rounds = [
+            np.random.default_rng([self._seed, number, 0, 2]).permutation(self._turns)
+            for number in range(first, last)
+        ]
+        branch = np.concatenate([self._turns[:0], *rounds])
+        drawn = np.empty(len(branch), dtype=np.int64)
+        for number, (members, order) in enumerate(self._branches):
+            each = int(self._each[number])
+            drawn[branch == number] = members.graphs(order.graphs(first * each, last * each))
+        return drawn[start - first * length :][: stop - start]
+
+
+# Alternating branches need the permutations of one pass of each at a time.
+@lru_cache(maxsize=64)
+def permutation(size: int, *key: int) -> Callable[[Ints], Ints]:
+    """Return a random permutation of ``range(size)``, as a function of positions, [n] -> [n].
+
+    Parameters
+    ----------
+    size
+        Length of the permutation, at least 1.
+    key
+        Non-negative seeds; another key gives another permutation.
+    """
+    if size <= _KEPT:
+        order = np.random.default_rng(key).permutation(size)
+        return lambda places: order[places]
+    bits, factors = (size - 1).bit_length(), _factors(*key)
+
+    def computed(places: Ints) -> Ints:
+        numbers = _mixed(places, factors, bits)
+        # A power of two of numbers is mixed; those that are too large are mixed again.
+        while (beyond := np.flatnonzero(numbers >= size)).size:
+            numbers[beyond] = _mixed(numbers[beyond], factors, bits)
+        return numbers
+
+    return computed
+
+
+def _resampled(numbers: Ints, size: np.int64 | Ints, seed: int) -> Ints:
+    """Map each number to a pseudo-random number below ``size`` that depends on it and the seed."""
+    found: Ints = _mixed(numbers, _factors(seed, 0, 0, 4), 62) % size
+    return found
+
+
+def _factors(*key: int) -> NDArray[np.uint64]:
+    """Return the odd factor of each round of :func:`_mixed`, [n_rounds]."""
+    return np.random.SeedSequence(key).generate_state(5, np.uint64) | np.uint64(1)
+
+
+def _mixed(numbers: Ints, factors: NDArray[np.uint64], bits: int) -> Ints:
+    """Permute the numbers below 2^bits.
+
+    Each round multiplies by an odd factor and mixes the upper half of the bits into the lower one,
+    which can both be inverted, as in the finaliser of SplitMix64 does (Steele et al., OOPSLA 2014).
+    """
+    mixed, mask = numbers.astype(np.uint64), np.uint64(2**bits - 1)
+    for factor in factors:
+        mixed *= factor
+        mixed += factor >> np.uint64(7)
+        mixed &= mask
+        mixed ^= mixed >> np.uint64((bits + 1) // 2)
+    return mixed.astype(np.int64)
+
 
 KEY = "data.sampling"
 

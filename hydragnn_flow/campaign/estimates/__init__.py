@@ -1,1 +1,0 @@
-"""Estimates of the time and memory of segments, and the measured costs that correct them."""

@@ -1,0 +1,424 @@
+"""Estimates of a campaign's segments: time, memory, and micro-batches that fit on a GCD."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from hydragnn_flow.campaign.setup.engine_probe import EngineProbe
+from hydragnn_flow.campaign.setup.stores import graphs_judged
+from hydragnn_flow.campaign.task import fewest_micro_batches, takes_more
+from hydragnn_flow.config import NetworkConfig, RunConfig
+from hydragnn_flow.config.network import EngineNetwork
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution import Site
+from hydragnn_flow.models import HydraModel, Model, build_model, network_cost
+from hydragnn_flow.models.geometry import any_finite
+from hydragnn_flow.models.heads import parameters_of_heads
+from hydragnn_flow.placement import (
+    CostModel,
+    Estimate,
+    Gcd,
+    Sharing,
+    Sizes,
+    Taken,
+    Work,
+    WorkInterpolation,
+    too_large,
+)
+from hydragnn_flow.segment import SegmentResult
+from hydragnn_flow.training.parallel import division_of
+from hydragnn_flow.training.plan.batching import Budget
+from hydragnn_flow.training.plan.sampling import drawn_size
+
+# Largest ratio of needed to counted memory; above it, something else took the memory.
+_MOST_OVER_COUNTED = 4.0
+# Number of steps in which a segment's other work is negligible.
+_MANY_STEPS = 10_000
+# Keys of `Training` that affect the work of a step at most by the size of its batch.
+_TOLD_BY_THE_BATCH = {
+    "Batching",
+    "Optimizer",
+    "Scheduler",
+    "accumulation_steps",
+    "batch_size",
+    "ddp",
+    "num_epoch",
+    "sharding",
+    "task_parallel",
+}
+
+
+class Estimator:
+    """Estimates segments from their networks, and from earlier segments.
+
+    Parameters
+    ----------
+    config
+        Configuration of the run.
+    store
+        Store with the training split.
+    gcd
+        Speed and memory of a GCD for segments; see :func:`gcd_for_segments`.
+    device
+        Kind of the GCDs, which decides how their memory is measured.
+    gcds_per_node
+        Number of GCDs on a node.
+    works
+        Interpolation that counts the work of networks; a new one by default.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        store: GraphStore,
+        gcd: Gcd,
+        device: str,
+        gcds_per_node: int = 1,
+        *,
+        works: WorkInterpolation | None = None,
+    ) -> None:
+        self.gcd = gcd
+        self.costs = CostModel(gcd, gcds_per_node)
+        """Cost model of the GCDs, with its experience."""
+        # Last segment of each trial and member, by kind and number.
+        self._last: dict[tuple[str, int], Taken] = {}
+        self._config, self._store, self._device = config, store, device
+        self.judged = graphs_judged(config, store.manifest)
+        """Size of the validation subset used after each epoch."""
+        self._train = drawn_size(store.manifest, config.data.sampling)
+        self._base = config.network_with({})
+        self._works = works or WorkInterpolation()
+        self._probe: EngineProbe | None = None
+        self._counted: tuple[tuple[Any, ...], Work] | None = None
+        train = store[TRAIN]
+        self._largest_graph = int(train.n_atoms.max())
+        self._sizes = {
+            name: Sizes.of(sizes)
+            for name, sizes in (("atoms", train.n_atoms), ("edges", train.n_edges))
+            if sizes.any()
+        }
+
+    def divide(
+        self,
+        network: NetworkConfig,
+        epochs: int,
+        width: int,
+        results: Sequence[SegmentResult],
+        batches: int = 1,
+    ) -> tuple[NetworkConfig, Estimate]:
+        """Choose the number of micro-batches that fits the memory of a GCD, and estimate the cost.
+
+        It is the smallest number with which a step is expected to fit, and at least twice a number
+        that did not fit.
+
+        Parameters
+        ----------
+        network
+            Network with the hyper-parameters of the trial.
+        epochs, width
+            Number of epochs to train, and number of GCDs.
+        results
+            Results of all earlier segments of the trial, and of its member.
+        batches
+            Number of batches in a step.
+
+        Returns
+        -------
+        network, estimate
+            The network with its `accumulation_steps` set, and the estimate of its cost.
+        """
+        resizes = self._config.resizes
+        own = self._own(results)
+
+        def estimated() -> Estimate:
+            return self._estimate(network, epochs, width, own, batches)[0]
+
+        estimate = estimated()
+        steps = network.Training.accumulation_steps
+        while too_large(estimate, self.gcd) and takes_more(resizes, network, steps, batches):
+            steps *= 2
+            network = network.with_accumulation(steps)
+            estimate = estimated()
+        fewest = fewest_micro_batches(resizes, results, width, batches)
+        if steps < fewest:
+            network = network.with_accumulation(fewest)
+            estimate = estimated()
+        return network, estimate
+
+    def steps_of_a_pass(self, network: NetworkConfig, batches: int = 1) -> int:
+        """Number of optimiser steps, of some batches each, in a pass through the training split."""
+        sizes = self._train
+        return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
+
+    def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
+        """Mean number of graphs in a step of some batches."""
+        graphs = self._train.graphs
+        return graphs / self.steps_of_a_pass(network, batches)
+
+    def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
+        """Number of optimiser steps in an epoch: in a pass, or its share of `search.budget`."""
+        budget = self._config.divided_budget
+        if budget is None:
+            return self.steps_of_a_pass(network, batches)
+        if budget[0] == "seconds":
+            return self._estimate(network, 1, 1, None, batches)[1]
+        return self._steps(network, 1, batches)
+
+    def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
+        """Count the work of a training step on some batches of average size."""
+        return self._step_work(network, self.steps_of_a_pass(network, batches))
+
+    @property
+    def sharing(self) -> Sharing:
+        """Effect of co-location on the speed of segments."""
+        return self.costs.sharing
+
+    def learn(self, results: Sequence[SegmentResult]) -> None:
+        """Correct later estimates by the measured costs of segments."""
+        for result in results:
+            if result.fused > 1:
+                continue  # times and memory are those of the fused group
+            kind = self._kind(result)
+            if result.status == "out_of_memory" and result.together == 1.0:
+                # It needed more than there was; how much more is unknown.
+                there = self.gcd.memory_gib - self.costs.process_gib
+                ratio = self._over_counted(result, there)
+                if ratio < _MOST_OVER_COUNTED:
+                    self.costs.observe_memory(kind, ratio)
+            if self._device == "cpu" and result.is_whole:
+                self.costs.observe_process(result.peak_memory_gib)
+            taken = self._taken(result)
+            if taken is None:
+                continue
+            if taken.memory is not None:
+                self.costs.observe_memory(kind, taken.memory)
+            name = result.kind, result.number
+            self.costs.observe(kind, taken, self._last.pop(name, None))
+            self._last[name] = taken
+            # Only the trials that ended last may go on.
+            if len(self._last) > 4096:
+                del self._last[next(iter(self._last))]
+
+    def _kind(self, result: SegmentResult) -> str:
+        varied = result.parameters.get("Architecture.mpnn_type")
+        return self._base.kind if varied is None else self._base.kind_of(str(varied))
+
+    def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
+        """Measured cost of the last whole segment of a trial."""
+        found = map(self._taken, reversed(results))
+        return next((taken for taken in found if taken is not None), None)
+
+    def _taken(self, result: SegmentResult) -> Taken | None:
+        """Measured cost of a segment; None if it is not whole or was not measured."""
+        if not result.is_whole or not result.step_work:
+            return None
+        epochs = result.to_epoch - result.from_epoch
+        taken = Taken(
+            work=Work(*result.step_work),
+            steps=result.steps,
+            step_seconds=result.step_seconds,
+            seconds=result.seconds,
+            epochs=epochs,
+            evaluated=self._evaluated_by(result) if epochs else 0.0,
+            memory=self._memory_ratio(result),
+            together=result.together,
+            width=max(1, len(result.gcds)),
+            joules=result.joules,
+        )
+        return taken if taken.is_sound else None
+
+    def _evaluated_by(self, result: SegmentResult) -> float:
+        """Ratio of the graphs validated after an epoch to those of a step, in a segment."""
+        if self._config.divided_budget is not None and result.graphs_per_step:
+            return self.judged / result.graphs_per_step
+        return self._evaluated(result.steps / (result.to_epoch - result.from_epoch))
+
+    def _evaluated(self, steps: float) -> float:
+        """Ratio of the graphs validated after an epoch to those of a step; a pass has ``steps``."""
+        return steps * self.judged / self._train.graphs
+
+    def _memory_ratio(self, result: SegmentResult) -> float | None:
+        """Measured over counted memory; None if most of the measured memory is the process's."""
+        process = self.costs.process_gib
+        # Torch does not count the memory of an accelerator's libraries.
+        measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
+        ratio = self._over_counted(result, measured)
+        # A larger ratio is not the network's: a process that has imported other packages is larger,
+        # and the small count of a small network would scale that up for large ones.
+        return ratio if measured > process and 0 < ratio < _MOST_OVER_COUNTED else None
+
+    def _over_counted(self, result: SegmentResult, gib: float) -> float:
+        """Ratio of memory to the counted memory of a segment, without the process; 0 if unknown."""
+        counted = (result.uncorrected_memory_gib or 0.0) - self.gcd.process_gib
+        return gib / counted if counted > 0 else 0.0
+
+    def _estimate(
+        self, network: NetworkConfig, epochs: int, width: int, own: Taken | None, batches: int
+    ) -> tuple[Estimate, int]:
+        """Cost of some epochs, and the number of their steps."""
+        steps = self.steps_of_a_pass(network, batches)
+        work = self._step_work(network, steps)
+        micro_batches = width * network.Training.accumulation_steps
+        larger = self._largest_batch(Budget.of(network, batches), steps, micro_batches)
+        work = replace(
+            self._in_parts(work, network, width),
+            # Every micro-batch launches all operations again.
+            launches=work.launches * network.Training.accumulation_steps,
+            activation_bytes=work.activation_bytes * larger / micro_batches,
+        )
+
+        def cost(of_steps: int) -> Estimate:
+            return self.costs.estimate(
+                network.kind,
+                work,
+                of_steps,
+                width,
+                own,
+                epochs=epochs,
+                evaluated=self._evaluated(steps),
+            )
+
+        budget = self._config.divided_budget
+        if budget is None or budget[0] != "seconds":
+            taken = self._steps(network, epochs, batches)
+            return cost(taken), taken
+        # The number of steps that fit in the time, the rest of a segment neglected.
+        one = (cost(2 * _MANY_STEPS).seconds - cost(_MANY_STEPS).seconds) / _MANY_STEPS
+        taken = max(1, round(budget[1] * epochs / self._config.num_epoch / one))
+        return cost(taken), taken
+
+    def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
+        """Number of steps in some epochs, unless their length is a time."""
+        budget = self._config.divided_budget
+        if budget is None:
+            return epochs * self.steps_of_a_pass(network, batches)
+        unit, size = budget
+        wanted = size * epochs / self._config.num_epoch
+        if unit == "samples":
+            wanted /= self.graphs_per_step(network, batches)
+        return max(1, math.ceil(wanted))
+
+    def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
+        """Size of the largest micro-batch over that of the mean one."""
+        limits = budget.of_a_step
+        totals = self._train
+        larger = 1.0
+        for name, sizes in self._sizes.items():
+            most = sizes.largest_batch(totals.graphs / (steps * micro_batches))
+            if name in limits:
+                most = min(most, limits[name] * steps / (sizes.mean * totals.graphs))
+            larger = max(larger, most)
+        return larger
+
+    def _step_work(self, network: NetworkConfig, steps: int) -> Work:
+        """Count the work of a training step of a network on a batch of average size.
+
+        ``steps`` is the number of steps in a pass through the training split.
+        """
+        training = network.Training
+        of = network.Architecture, training.precision, training.conv_checkpointing, steps
+        # One network is estimated on several numbers of GCDs in turn.
+        if self._counted is None or self._counted[0][0] is not of[0] or self._counted[0] != of:
+            self._counted = of, self._another_step_work(network, steps)
+        return self._counted[1]
+
+    def _in_parts(self, work: Work, network: NetworkConfig, width: int) -> Work:
+        division = division_of(
+            *(network, self._store.manifest, self._store[TRAIN], self._config.data.sampling),
+            width,
+        )
+        if division is None:
+            return _in_parts(work, network, width)
+        # The GCD with most heads counts, as if all exchanged the gradient of as many.
+        most = max(map(len, division.branches)) / network.branches
+        held = work.parameter_bytes - (1 - most) * work.head_bytes
+        return replace(work, parameter_bytes=held)
+
+    def _is_finite(self, model: Model) -> bool:
+        assert isinstance(model, HydraModel)
+        # Other models do not use the answer, which requires reading graphs.
+        return not model.encoder.inputs.space or any_finite(self._store[TRAIN])
+
+    def _another_step_work(self, network: NetworkConfig, steps: int) -> Work:
+        sizes = self._train
+        batch = {
+            "atoms": -(-sizes.atoms // steps),
+            "edges": -(-sizes.edges // steps),
+            "graphs": -(-sizes.graphs // steps),
+        }
+        training = network.Training
+        wide = 2 if training.precision == "fp64" else 1
+
+        def count() -> Work:
+            heads = 0
+            if isinstance(network, EngineNetwork):
+                self._probe = self._probe or EngineProbe(self._store.path)
+                cost = self._probe.cost(network, **batch)
+            else:
+                with torch.device("meta"):
+                    model = build_model(network, self._store)
+                heads = parameters_of_heads(model)
+                cost = network_cost(
+                    model, **batch, largest=self._largest_graph, finite=self._is_finite(model)
+                )
+            return Work(
+                flops=cost.flops * wide,
+                bytes=cost.bytes * wide,
+                launches=cost.launches,
+                activation_bytes=cost.peak_bytes * wide,
+                parameter_bytes=4 * cost.parameters * wide,
+                head_bytes=4 * heads * wide,
+            )
+
+        # Defaults are included, so that a network with an explicit one is of the same family.
+        architecture = network.Architecture.model_dump(mode="json")
+        told_by = training.model_dump(mode="json", exclude=_TOLD_BY_THE_BATCH)
+        return self._works.work([architecture, told_by, batch], count)
+
+
+def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
+    """Count the work of a step on some GCDs, as `Training.sharding` divides the network."""
+    sharding = network.Training.sharding
+    parts = 1 if sharding is None else sharding.replica(width)
+    if sharding is None or parts == 1:
+        return work
+    # Parameters and gradients held at a time: all of a potential's; of another network those of a
+    # layer, of the next one, and those outside the layers.
+    units = getattr(network.Architecture, "num_conv_layers", 1) + 1
+    is_whole = network.Architecture.enable_interatomic_potential or not sharding.reshards
+    at_a_time = 1.0 if is_whole else min(1.0, 3 / units)
+    # Between micro-batches gradients are not sharded.
+    gradients = 1.0 if network.Training.accumulation_steps > 1 else at_a_time
+    gathered = work.parameter_bytes * (at_a_time + gradients)
+    gathers = 2 if sharding.reshards else 1
+    return replace(work, parts=parts, gathers=gathers, gathered_bytes=gathered)
+
+
+def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
+    """Speed and memory of a GCD of the site, less its share of a store in the node's memory.
+
+    Raises
+    ------
+    InputError
+            If what is left is less than a process needs.
+    """
+    node = site.node
+    if node.device != "cpu" or config.data.mode != "memory":
+        return node.gcd
+    # A store larger than half of a node's memory is on its disk.
+    stored = store.manifest.bytes / 2**30 / len(node.gcds)
+    left = node.gcd.memory_gib - min(stored, node.gcd.memory_gib / 2)
+    if left <= node.gcd.process_gib:
+        raise InputError(
+            f"site {site.name}: beside the store a GCD has {left:.1f} GiB, and a "
+            f"process that trains takes more than {node.gcd.process_gib:g} GiB; use fewer GCDs a "
+            f"node, or data.mode: random"
+        )
+    return replace(node.gcd, memory_gib=left)

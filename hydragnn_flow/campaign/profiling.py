@@ -1,0 +1,393 @@
+"""Profiles of training steps on the GCDs of a site, and scaling studies over more of them."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hydragnn_flow.campaign.setup.stores import settings_of
+from hydragnn_flow.config.network import EngineNetwork, NetworkConfig
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.data.splits import TRAIN
+from hydragnn_flow.errors import CampaignStopped, InputError
+from hydragnn_flow.execution import Site, sole_driver
+from hydragnn_flow.execution.jobs import Jobs, Task, run_all, wait_until_seen
+from hydragnn_flow.execution.pools.pool import Pool
+from hydragnn_flow.files import copy_file, is_there, replacing
+from hydragnn_flow.log import driver_log, tell
+from hydragnn_flow.models import build_model
+from hydragnn_flow.placement import Estimate, useful_widths
+from hydragnn_flow.report.scaling import Point, Study, scaling_figure
+from hydragnn_flow.run_directory import RunDirectory
+from hydragnn_flow.search import read_trials
+from hydragnn_flow.segment import SegmentSpec
+from hydragnn_flow.training.plan.batching import Budget
+from hydragnn_flow.training.profile_result import TrainingProfile
+
+FOLDER = "profile"
+"""Folder of the run directory in which a profile works; deleted at the end."""
+# Time for the other nodes of a batch job to join after its first [s].
+SECONDS_FOR_THE_OTHERS = 120.0
+_logger = logging.getLogger(__name__)
+
+
+def profile_on_site(
+    run: str | Path,
+    site: Site,
+    *,
+    trial: int | None = None,
+    gcds: int = 1,
+    seconds: float = 5.0,
+    trace: str | Path | None = None,
+    say: Callable[[str], None] = print,
+    waits: Callable[[str], None] = lambda why: None,
+) -> tuple[TrainingProfile, int]:
+    """Profile training steps of a run's network on GCDs of a site. The run is not changed.
+
+    Parameters
+    ----------
+    run
+        Directory of a run with a prepared store; visible to the nodes.
+    site
+        Site with the GCDs.
+    trial
+        Number of the trial whose network is profiled; by default that of the configuration.
+    gcds
+        Number of GCDs that train together, on one node or on several of a batch job.
+    seconds
+        Time of the measured steps [s].
+    trace
+        File for a Chrome trace of some steps of the first rank.
+    say
+        Function called with sentences for the user.
+    waits
+        Function called with the reason to wait.
+
+    Returns
+    -------
+    profile : TrainingProfile
+        Measured times of the steps.
+    nodes : int
+        Number of nodes that the GCDs were on.
+
+    Raises
+    ------
+    InputError
+        If the run, its store, the trial, the site's GCDs or the file are unsuitable; raised before
+        anything starts.
+    CampaignStopped
+        If the site provides no GCDs, or their processes repeatedly fail.
+    """
+    run, trace = Path(run), None if trace is None else Path(trace)
+    spec = profile_spec(run, trial, site, seconds)
+    check_widths([gcds], site)
+    sharding = spec.network.Training.sharding
+    if sharding is not None and (wrong := sharding.wrong_width(gcds)):
+        raise InputError(f"network: {wrong}")
+    with profiler(run, site, say, waits) as measure:
+        return measure(replace(spec, traced=trace is not None), gcds, trace)
+
+
+def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> SegmentSpec:
+    """Make the segment whose steps are profiled, of a trial or of the configuration.
+
+    Raises
+    ------
+    InputError
+        If the run has no such trial or no store, or they do not fit each other.
+    """
+    if not (math.isfinite(seconds) and seconds > 0):
+        raise InputError(f"--seconds {seconds}: must be a number above 0")
+    directory = RunDirectory(run)
+    config = directory.config()
+    parameters: dict[str, Any] = {}
+    if trial is not None:
+        trials = {record.number: record for record in read_trials(directory.path)}
+        if trial not in trials:
+            raise InputError(f"{run}: has no trial {trial}; see `hydragnn-flow status`")
+        parameters = trials[trial].parameters
+    if not is_there(directory.store):
+        raise InputError(f"{run}: is a run whose store is not prepared yet; run it again first")
+    network = config.network_with(parameters)
+    with GraphStore.open(directory.store, "random") as store:
+        check_network(network, store)
+    return SegmentSpec(
+        kind="trial",
+        number=trial or 0,
+        rung=0,
+        directory=str(directory.path / FOLDER),
+        store=str(directory.store),
+        network=network,
+        until_epoch=1,
+        seed=config.seed,
+        may_have_begun=False,
+        batches=config.batches(parameters),
+        run_directory=str(directory.path / FOLDER),
+        profile_seconds=seconds,
+        **settings_of(config, site),
+    )
+
+
+def check_network(network: NetworkConfig, store: GraphStore) -> None:
+    """Refuse a network that does not fit the store before it reaches a node.
+
+    A network of an engine may need anything, and is built only on the nodes.
+    """
+    if not isinstance(network, EngineNetwork):
+        with torch.device("meta"):
+            build_model(network, store)
+
+
+def check_widths(widths: Sequence[int], site: Site) -> None:
+    """Refuse numbers of GCDs that the site does not have in a batch job.
+
+    Raises
+    ------
+    InputError
+        If there are any; the message names the first.
+    """
+    most = site.gcds_of_a_block
+    for width in widths:
+        if not 1 <= width <= most:
+            gcds, nodes = len(site.node.gcds), site.nodes // site.blocks
+            where = f"in a batch job of {nodes} nodes" if site.scheduler else "in all"
+            raise InputError(
+                f"--gcds {width}: site {site.name} has {most} GCDs {where}, {gcds} on a node; ask "
+                f"for 1 to {most}" + (", or for more nodes by -N" if site.scheduler else "")
+            )
+
+
+Measure = Callable[[SegmentSpec, int, Path | None], tuple[TrainingProfile, int]]
+"""Function that profiles a segment on some GCDs, traced or not; returns the number of nodes too."""
+
+
+class OutOfMemory(CampaignStopped):
+    """Lack of memory: a step needs more than the GCDs have."""
+
+
+@contextmanager
+def profiler(
+    run: Path, site: Site, say: Callable[[str], None], waits: Callable[[str], None]
+) -> Iterator[Measure]:
+    """Start the pool of a site to profile segments one by one in a ``with`` block.
+
+    Parameters
+    ----------
+    run
+        Run directory; its folder `profile` takes all files and is deleted if all goes well.
+    site, say, waits
+        Site and functions to call, as in :func:`profile_on_site`.
+    """
+    folder = run.resolve() / FOLDER
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with (
+        sole_driver(folder) as token,
+        driver_log(folder, say),
+        Pool(site, folder / "parsl") as pool,
+    ):
+        pool.bring(RunDirectory(run).store)
+
+        def measure(
+            spec: SegmentSpec, gcds: int, trace: Path | None = None
+        ) -> tuple[TrainingProfile, int]:
+            jobs = Jobs[_Profile](pool, site)
+            task = _profile(replace(spec, token=token), gcds, site)
+            for sent, end in run_all(jobs, [task], "profiling", _Waits(jobs, task, waits)):
+                spec = sent.spec
+                if end.status == "out_of_memory":
+                    raise OutOfMemory(
+                        f"a step on {gcds} GCDs takes more memory than they have ({end.reason}); "
+                        "ask for more GCDs, or raise Training.accumulation_steps"
+                    )
+                if end.status != "ok":
+                    tell(_logger, "the profile is begun again: %s", end.reason)
+            if trace is not None:
+                wait_until_seen(
+                    lambda: [] if is_there(spec.trace) else [spec.trace],
+                    "the run directory must be on a file system that the nodes share with this one",
+                )
+                copy_file(spec.trace, trace)
+            return TrainingProfile.from_dict(end.answer), len({node for node, _ in end.places})
+
+        yield measure
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Profile(Task):
+    spec: SegmentSpec
+
+
+def _profile(spec: SegmentSpec, gcds: int, site: Site) -> _Profile:
+    estimate = Estimate(gcds * spec.profile_seconds, site.node.gcd.memory_gib, 0.0, busy=1.0)
+    return _Profile(spec=spec, width=gcds, estimate=estimate)
+
+
+class _Waits:
+    """Reports what a profile waits for; gives up if a batch job comes without all its GCDs."""
+
+    def __init__(self, jobs: Jobs[_Profile], task: _Profile, say: Callable[[str], None]) -> None:
+        self._jobs, self._task, self._say = jobs, task, say
+        self._first = math.inf
+
+    def __call__(self, why: str) -> None:
+        gcds, free = self._task.width, self._jobs.fleet.free
+        if self._jobs.running:
+            seconds = self._task.seconds
+            self._say(f"{_gcds(gcds)} for {seconds:.0f} s, after a start")
+            self._first = math.inf
+            return
+        # Between two batch jobs no GCDs are free, and the wait starts again.
+        now = time.monotonic()
+        self._first = min(self._first, now) if free else math.inf
+        if now - self._first > SECONDS_FOR_THE_OTHERS:
+            raise CampaignStopped(
+                f"of {gcds} GCDs in a batch job of site {self._jobs.site.name}, {free} came within "
+                f"{SECONDS_FOR_THE_OTHERS:.0f} s; see `hydragnn-flow site check`, or ask for fewer"
+            )
+        self._say(why or f"{free} of {gcds} GCDs are there")
+
+
+def _gcds(count: int) -> str:
+    return "1 GCD trains" if count == 1 else f"{count} GCDs train"
+
+
+Shown = Callable[[int, int, str], None]
+"""Function called with the number of finished points, their total, and the current activity."""
+
+
+def scaling_study(
+    run: str | Path,
+    site: Site,
+    *,
+    trial: int | None = None,
+    gcds: Sequence[int] = (),
+    seconds: float = 5.0,
+    say: Callable[[str], None] = print,
+    progress: Shown = lambda done, total, note: None,
+) -> tuple[Study, Path]:
+    """Profile the steps of a run's network on more and more GCDs of a site.
+
+    Weak scaling: each GCD has a batch of its own. Strong scaling: all of them share one batch. Each
+    point is written once it is measured, and the same call continues a stopped study. A complete
+    one is only drawn again.
+
+    Parameters
+    ----------
+    run, site, trial, seconds, say
+        Arguments of :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
+    gcds
+        Numbers of GCDs; by default powers of two up to a batch job of the site.
+    progress
+        Function called with the progress of the study.
+
+    Returns
+    -------
+    study : Study
+        All measured points of the study.
+    picture : Path
+        Path of the figure, next to the study's file.
+
+    Raises
+    ------
+    InputError, CampaignStopped
+        The errors of :func:`~hydragnn_flow.campaign.profiling.profile_on_site`.
+    """
+    run = Path(run)
+    spec = profile_spec(run, trial, site, seconds)
+    widths = sorted({*gcds} or {*useful_widths(len(site.node.gcds), site.gcds_of_a_block)})
+    check_widths(widths, site)
+    study = Study(
+        run=run.resolve().name,
+        trial=trial,
+        site=site.name,
+        device=site.node.device,
+        seconds=seconds,
+        network=json.loads(json.dumps(spec.network.to_json())),
+    )
+    study = _continued(study, run)
+    points = [Point(width, batches) for width in widths for batches in sorted({1, width})]
+    measured = {(one.gcds, one.batches) for one in study.points if one.profile is not None}
+    left = [point for point in points if (point.gcds, point.batches) not in measured]
+    most, graphs = _limits(spec)
+    sharding = spec.network.Training.sharding
+    possible = []
+    for point in left:
+        fault = "" if sharding is None else sharding.wrong_width(point.gcds)
+        if fault := fault or _impossible(point, most, graphs):
+            study = study.with_point(replace(point, fault=fault))
+        else:
+            possible.append(point)
+    if not possible and not measured:
+        raise InputError(f"{run}: nothing can be measured: {study.points[0].fault}")
+    note, done = "", len(points) - len(possible)
+
+    def waits(why: str) -> None:
+        nonlocal note
+        note = why
+        progress(done, len(points), note)
+
+    if possible:
+        with profiler(run, site, say, waits) as measure:
+            for point in possible:
+                try:
+                    wide = replace(spec, batches=point.batches)
+                    profile, nodes = measure(wide, point.gcds, None)
+                    point = replace(point, profile=profile, nodes=nodes)
+                except OutOfMemory as error:
+                    point = replace(point, fault=str(error))
+                study = study.with_point(point)
+                study.write(run)
+                done += 1
+                progress(done, len(points), note)
+    return study, draw(study, run)
+
+
+def draw(study: Study, run: Path) -> Path:
+    """Write the study and its figure."""
+    path = study.write(run).with_suffix(".png")
+    figure = scaling_figure(study)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format="png", dpi=192)
+    return path
+
+
+def _continued(study: Study, run: Path) -> Study:
+    """Add the points of an earlier study; InputError if that is of another network."""
+    path = study.path(run)
+    if not is_there(path):
+        return study
+    before = Study.read(path)
+    if before.about != study.about:
+        raise InputError(
+            f"{path}: is a study of another network, or with other --seconds; move it away, or "
+            "give the --seconds that it was measured with"
+        )
+    return replace(before, run=study.run)
+
+
+def _limits(spec: SegmentSpec) -> tuple[int, float]:
+    """Number of batches in the training split, and mean number of graphs in one."""
+    with GraphStore.open(spec.store, "random") as store:
+        train = store.manifest.splits[TRAIN]
+    batches = Budget.of(spec.network).least_steps(train.graphs, train.atoms, train.edges)
+    return batches, train.graphs / batches
+
+
+def _impossible(point: Point, batches: int, graphs: float) -> str:
+    """Reason why a point cannot be measured; empty if it can."""
+    if point.batches > batches:
+        return f"the training split has {batches} batches; lower Training.batch_size"
+    if point.batches == 1 and point.gcds > graphs:
+        return f"a batch has {graphs:.0f} graphs, fewer than GCDs; raise Training.batch_size"
+    return ""

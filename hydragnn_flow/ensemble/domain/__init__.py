@@ -1,1 +1,0 @@
-"""Domain of an ensemble: ranges of its training data, and structures beyond them."""

@@ -1,0 +1,146 @@
+"""Probe of a GCD from a process that would train on it, and exchange between two of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from hydragnn_flow.data import GraphStore
+from hydragnn_flow.energy_counters import NodeMeter
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.execution.binding import address_of
+from hydragnn_flow.training.energy import EnergyMeter
+
+# Properties that together identify a device. A runtime's own identifier may be shared by the two
+# GCDs of a card or by the tiles of a GPU.
+_IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
+
+
+def probe(request: dict[str, Any]) -> dict[str, Any]:
+    """Describe the device, cores and interface of this process, a trainer process.
+
+    Parameters
+    ----------
+    request
+        ``device`` for torch (`cuda`, `xpu`, `cpu`); ``store``, the path of a store to read, or
+        None; ``interface``, the network interface on which ranks meet, or None.
+
+    Returns
+    -------
+    dict
+        ``device`` and ``identity`` (its name, and its distinctive properties; None on CPUs),
+        ``memory_gib``, ``cores`` (those this process may use), ``threads``, ``torch``,
+        ``start_seconds`` (from the start of the process, all imports included), ``graphs`` of the
+        store and ``address`` on the interface (None if not requested), ``energy`` and
+        ``node_energy`` (counters of the GCD and of the node; empty if there are none).
+
+    Raises
+    ------
+    InputError
+        If there is no such device or interface, or the store cannot be read.
+    """
+    started = time.time() - psutil.Process().create_time()
+    found = _device(request["device"])
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    of_node = NodeMeter().read()
+    return found | {
+        "energy": EnergyMeter(torch.device(request["device"])).source,
+        "node_energy": "" if of_node is None else of_node.counters,
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "start_seconds": started,
+        "graphs": None if request["store"] is None else _read(request["store"]),
+        "address": None if request["interface"] is None else address_of(request["interface"]),
+    }
+
+
+def _device(device: str) -> dict[str, Any]:
+    """Name, identity and memory of the only device that this process sees."""
+    if device == "cpu":
+        memory = psutil.virtual_memory().total
+        return {
+            "device": platform.processor() or "CPU",
+            "identity": None,
+            "memory_gib": memory / 2**30,
+        }
+    runtime: Any = torch.get_device_module(device)
+    seen = runtime.device_count()
+    if seen != 1:
+        raise InputError(
+            f"torch {torch.__version__} sees {seen} devices, and not one; install the build for "
+            "this machine, or correct the GCDs of the site"
+        )
+    properties = runtime.get_device_properties(0)
+    side = 256
+    ones = torch.ones(side, side, device=device)
+    if not bool((ones @ ones == side).all()):
+        raise InputError(f"{properties.name} multiplies wrongly; report the node to its centre")
+    return {
+        "device": properties.name,
+        "identity": " ".join(str(getattr(properties, name, "")) for name in _IDENTITY),
+        "memory_gib": properties.total_memory / 2**30,
+    }
+
+
+def _read(path: str) -> int:
+    """Open a store and read a graph of each split; return the total number of graphs."""
+    with GraphStore.open(path, "random") as store:
+        for name in store.splits:
+            if len(store[name]):
+                store[name][0]
+        return sum(len(store[name]) for name in store.splits)
+
+
+MIB = 64
+"""Size of the array that is summed [MiB]."""
+_PLUGIN = "librccl-net.so"
+
+
+def exchange(request: dict[str, Any]) -> dict[str, Any]:
+    """Sum arrays over two joined ranks, in trainer processes.
+
+    Parameters
+    ----------
+    request
+        ``device`` for torch; ``interface`` on which nodes exchange data, or None.
+
+    Returns
+    -------
+    dict
+        ``gb_per_s``, the array's size divided by the shortest time of an all-reduce [10⁹ bytes/s];
+        and ``missing``, the plugin that RCCL lacks to use Slingshot, or empty.
+
+    Raises
+    ------
+    InputError
+        If the sums are wrong.
+    """
+    device, least = request["device"], float("inf")
+    for _ in range(5):
+        array = torch.full((MIB * 2**18,), float(dist.get_rank() + 1), device=device)
+        dist.barrier()
+        begin = time.perf_counter()
+        dist.all_reduce(array)
+        is_right = bool((array == 3.0).all())  # waits for the device
+        least = min(least, time.perf_counter() - begin)
+        if not is_right:
+            raise InputError("an all-reduce gives wrong sums; report the nodes to their centre")
+    folders = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    needs_plugin = torch.version.hip is not None and request["interface"] is not None
+    return {
+        "gb_per_s": MIB * 2**20 / least / 1e9,
+        "missing": _PLUGIN if needs_plugin and not has_plugin(folders) else "",
+    }
+
+
+def has_plugin(folders: list[str]) -> bool:
+    """Return whether a directory has the library by which RCCL uses Slingshot."""
+    return any(Path(folder, _PLUGIN).exists() for folder in folders if folder)

@@ -1,1 +1,0 @@
-"""Construction of networks from a checked configuration and the statistics of a store."""

@@ -1,0 +1,445 @@
+"""Output heads: pooling and layers, to targets in the data's units, optionally with their noise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import torch
+from torch import Tensor, nn, promote_types
+from torch.nn import functional
+
+from hydragnn_flow.config.network import GraphHead, NodeHead
+from hydragnn_flow.errors import InputError
+from hydragnn_flow.models.branches import chosen
+from hydragnn_flow.models.exact import of_branch, pack_by_branch, unpack_exact
+from hydragnn_flow.models.geometry import Geometry, sum_by
+from hydragnn_flow.models.layers import activation, hidden_layers
+from hydragnn_flow.models.mpnn import MessagePassing
+
+
+@dataclass(frozen=True)
+class HeadContext:
+    """Properties of the network that heads depend on.
+
+    Attributes
+    ----------
+    width
+        Width of the input features.
+    activation
+        HydraGNN's name of the activation.
+    places
+        Number of atoms in every graph; None if graphs differ.
+    convolutions
+        Function that makes message-passing layers of the network's type, from width and depth.
+    """
+
+    width: int
+    activation: str
+    places: int | None
+    convolutions: Callable[[int, int], MessagePassing]
+
+
+class BranchHeads(nn.Module):
+    """Heads of one branch at one level; they share the computation in :meth:`prepare`.
+
+    Attributes
+    ----------
+    heads
+        Head of each output, which ends in a linear layer.
+    """
+
+    heads: nn.ModuleList
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Compute the common input of all heads."""
+        return features
+
+    def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
+        """Compute each output [n, d] from features [n, width]."""
+        prepared = self.prepare(features, geometry)
+        return [head(prepared) for head in self.heads]
+
+
+class GraphHeads(BranchHeads):
+    """Perceptrons of graph outputs, after layers that they share."""
+
+    def __init__(self, head: GraphHead, dims: Sequence[int], context: HeadContext) -> None:
+        super().__init__()
+        widths = [context.width] + [head.dim_sharedlayers] * head.num_sharedlayers
+        self.shared = hidden_layers(widths, context.activation)
+        self.heads = _perceptrons(head, widths[-1], dims, context.activation)
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Compute features after the shared layers."""
+        shared: Tensor = self.shared(features)
+        return shared
+
+
+class NodeHeads(BranchHeads):
+    """Perceptrons of node outputs, the same for every atom."""
+
+    def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
+        super().__init__()
+        self.heads = _perceptrons(head, context.width, dims, context.activation)
+
+
+class ConvolutionHeads(BranchHeads):
+    """Message-passing layers of the network's type, then a linear map for each output.
+
+    HydraGNN ends in a message-passing layer as wide as the output, so one to three numbers are a
+    bottleneck for messages. Here the layers keep their width.
+    """
+
+    def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
+        super().__init__()
+        width = context.width
+        steps: list[nn.Module] = []
+        for wide, group in groupby(_hidden(head)):
+            steps.append(nn.Identity() if wide == width else nn.Linear(width, wide))
+            # Consecutive layers of one width form a stack, which reads the edges once.
+            steps.append(context.convolutions(wide, len(list(group))))
+            width = wide
+        self.steps = nn.ModuleList(steps)
+        self.heads = nn.ModuleList(nn.Sequential(nn.Linear(width, dim)) for dim in dims)
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Compute node features after the message-passing layers."""
+        for step in self.steps:
+            features = (
+                step(features, geometry) if isinstance(step, MessagePassing) else step(features)
+            )
+        return features
+
+
+class PlaceHeads(BranchHeads):
+    """Perceptrons for each position in graphs of equal size with a meaningful order of atoms."""
+
+    def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
+        super().__init__()
+        assert context.places is not None  # checked by head_context
+        self.places = context.places
+        widths = [context.width, *_hidden(head)]
+        self.heads = nn.ModuleList()
+        for dim in dims:
+            layers: list[nn.Module] = []
+            for wide, narrow in pairwise(widths):
+                layers += [PlaceLinear(self.places, wide, narrow), activation(context.activation)]
+            self.heads.append(nn.Sequential(*layers, PlaceLinear(self.places, widths[-1], dim)))
+
+    def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Return features by position, [places, n_graphs, width].
+
+        Raises
+        ------
+        InputError
+            If a graph has another number of atoms. On an accelerator only the total is checked,
+            because the host would have to wait for more.
+        """
+        if geometry.graph.device.type != "meta":
+            self._check(geometry)
+        # The batch of average size whose cost is counted may not consist of whole graphs.
+        elif missing := -geometry.n_atoms % self.places:
+            features = torch.cat([features, features.new_empty((missing, features.shape[1]))])
+        return features.view(-1, self.places, features.shape[1]).transpose(0, 1)
+
+    def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
+        """Compute each output [n, d] from features [n, width]."""
+        by_place = super().forward(features, geometry)
+        return [output.transpose(0, 1).flatten(0, 1)[: geometry.n_atoms] for output in by_place]
+
+    def _check(self, geometry: Geometry) -> None:
+        fits = geometry.n_atoms == geometry.n_graphs * self.places
+        if fits and geometry.graph.device.type == "cpu":
+            expected = torch.arange(geometry.n_graphs).repeat_interleave(self.places)
+            fits = torch.equal(geometry.graph, expected)
+        if not fits:
+            raise InputError(
+                f"the node heads of type 'mlp_per_node' were trained on graphs of {self.places} "
+                f"atoms and take no others; leave them out"
+            )
+
+
+class PlaceLinear(nn.Module):
+    """Linear layers for all positions in one product.
+
+    Weights are drawn like those of :func:`~hydragnn_flow.models.build_model`'s linear layers.
+    """
+
+    def __init__(self, places: int, wide: int, narrow: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(places, wide, narrow) * wide**-0.5)
+        self.bias = nn.Parameter(torch.zeros(places, 1, narrow))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Map [places, n_graphs, wide] to [places, n_graphs, narrow]."""
+        return torch.baddbmm(self.bias, features, self.weight)
+
+
+_NODE_HEADS: dict[str, Callable[[NodeHead, Sequence[int], HeadContext], BranchHeads]] = {
+    "mlp": NodeHeads,
+    "mlp_per_node": PlaceHeads,
+    "conv": ConvolutionHeads,
+}
+
+
+def make_heads(
+    head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
+) -> BranchHeads:
+    """Return the heads of one branch, for outputs with ``dims`` components."""
+    if isinstance(head, GraphHead):
+        return GraphHeads(head, dims, context)
+    return _NODE_HEADS[head.type](head, dims, context)
+
+
+def _hidden(head: GraphHead | NodeHead) -> tuple[int, ...]:
+    return tuple(head.dim_headlayers[: head.num_headlayers])
+
+
+def _perceptrons(
+    head: GraphHead | NodeHead, width: int, dims: Sequence[int], name: str
+) -> nn.ModuleList:
+    widths = [width, *_hidden(head)]
+    return nn.ModuleList(
+        nn.Sequential(*hidden_layers(widths, name), nn.Linear(widths[-1], dim)) for dim in dims
+    )
+
+
+NOISE_SUFFIX = "_aleatoric_std"
+"""Suffix of the output with the standard deviation of a target's noise."""
+
+
+@dataclass(frozen=True)
+class Output:
+    """Output of a network, with statistics of its target.
+
+    Attributes
+    ----------
+    name
+        Name of the target in the store.
+    level
+        Level of its rows, ``graph`` or ``node``.
+    mean, std
+        Mean and deviation over the training structures of each branch, by component, in its unit.
+    """
+
+    name: str
+    level: str
+    mean: tuple[tuple[float, ...], ...]
+    std: tuple[tuple[float, ...], ...]
+
+    @property
+    def dim(self) -> int:
+        """Number of components."""
+        return len(self.mean[0])
+
+
+class BranchedHeads(nn.Module):
+    """Heads of one level for all branches; each row gets the outputs of its branch.
+
+    Parameters
+    ----------
+    heads
+        HydraGNN's description of each branch.
+    dims
+        Number of components of each output.
+    context
+        Properties of the network.
+    noise
+        If true, each output has as many additional columns for its noise.
+    """
+
+    places: Tensor | None
+
+    def __init__(
+        self,
+        heads: Sequence[GraphHead | NodeHead],
+        dims: Sequence[int],
+        context: HeadContext,
+        noise: bool = False,
+    ) -> None:
+        super().__init__()
+        self.dims = tuple(dims)
+        widths = [2 * dim if noise else dim for dim in dims]
+        self.branches = nn.ModuleList(make_heads(head, widths, context) for head in heads)
+        # Index of each branch among those kept on this rank; None if all are kept.
+        self.register_buffer("places", None, persistent=False)
+
+    def __len__(self) -> int:
+        return len(self.branches)
+
+    def keep(self, branches: Collection[int]) -> None:
+        """Remove the heads of other branches, whose graphs can no longer be computed.
+
+        Parameters that remain keep their names.
+        """
+        places = torch.full((len(self),), -1)
+        for place, number in enumerate(sorted(branches)):
+            places[number] = place
+        for number in range(len(self)):
+            if number not in branches:
+                self.branches[number] = nn.Identity()
+        self.places = places
+
+    def forward(self, features: Tensor, geometry: Geometry, branch: Tensor | None) -> list[Tensor]:
+        """Compute each output, [n, d].
+
+        Parameters
+        ----------
+        features
+            Features of atoms or graphs [n, width].
+        geometry
+            Geometry of the batch.
+        branch
+            Branch of each row, int64 [n]; None if there is only one.
+        """
+        if branch is not None and self.places is not None:
+            branch = self.places.index_select(0, branch)  # -1 for a removed branch, which fails
+        by_branch = [one(features, geometry) for one in self._here()]
+        return [chosen(outputs, branch) for outputs in zip(*by_branch, strict=True)]
+
+    @torch.no_grad()
+    def set_bias(self, value: float) -> None:
+        """Set the bias of all last layers, except in the columns of the noise."""
+        for last, dim in self._last_layers():
+            last.bias[..., :dim] = value
+
+    @torch.no_grad()
+    def scale_weights(self, factor: float) -> None:
+        """Multiply the weights of all last layers by a factor."""
+        for last, _ in self._last_layers():
+            last.weight *= factor
+
+    def _last_layers(self) -> Iterator[tuple[nn.Linear | PlaceLinear, int]]:
+        for branch in self._here():
+            for head, dim in zip(branch.heads, self.dims, strict=True):
+                assert isinstance(head, nn.Sequential)
+                last = head[-1]
+                assert isinstance(last, (nn.Linear, PlaceLinear))
+                yield last, dim
+
+    def _here(self) -> list[BranchHeads]:
+        return [branch for branch in self.branches if isinstance(branch, BranchHeads)]
+
+
+def parameters_of_heads(model: nn.Module) -> int:
+    """Return the number of parameters in the heads of all branches."""
+    heads = (module for module in model.modules() if isinstance(module, BranchedHeads))
+    return sum(weight.numel() for one in heads for weight in one.parameters())
+
+
+class Rescale(nn.Module):
+    """Conversion of a target from mean 0 and deviation 1 to the data's units.
+
+    Graph targets are float64: near a total energy of -9391 eV the spacing of float32 is 1 meV.
+
+    Parameters
+    ----------
+    output
+        Target and its statistics.
+    noise
+        If true, the second half of the columns is the target's noise (Nix and Weigend,
+        doi:10.1109/ICNN.1994.374138), made positive by a softplus.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, output: Output, noise: bool) -> None:
+        super().__init__()
+        self.name = output.name
+        self.noise = noise
+        self.exact = output.level == "graph"
+        self.register_buffer("mean", pack_by_branch(output.mean))
+        self.register_buffer("std", pack_by_branch(output.std))
+
+    def forward(self, raw: Tensor, branch: Tensor | None) -> dict[str, Tensor]:
+        """Convert the output of a head [n, d], or [n, 2 d] with noise, to targets [n, d] by name.
+
+        ``branch`` is the branch of each row, int64 [n]; None if there is only one.
+        """
+        # In the bfloat16 of automatic mixed precision, adding the mean would lose the rest.
+        raw = raw.to(torch.float64 if self.exact else promote_types(raw.dtype, torch.float32))
+        mean, std = (
+            of_branch(unpack_exact(values).to(raw.dtype), branch)
+            for values in (self.mean, self.std)
+        )
+        if not self.noise:
+            return {self.name: raw * std + mean}
+        value, noise = raw.chunk(2, dim=1)
+        return {self.name: value * std + mean, self.name + NOISE_SUFFIX: deviations(noise) * std}
+
+
+def deviations(raw: Tensor) -> Tensor:
+    """Return standard deviations of noise, in units of the target's spread, from any numbers."""
+    # Smallest standard deviation of the noise, as a fraction of the target's spread. Without it
+    # labels that repeat exactly would have unlimited likelihood.
+    return functional.softplus(raw) + 1e-3
+
+
+class Heads(nn.Module):
+    """All heads of one level, by output name.
+
+    Parameters
+    ----------
+    heads
+        HydraGNN's description of each branch.
+    outputs
+        Targets to predict at this level.
+    context
+        Properties of the network.
+    noise
+        If true, each target comes with the standard deviation of its noise.
+    """
+
+    def __init__(
+        self,
+        heads: Sequence[GraphHead | NodeHead],
+        outputs: Sequence[Output],
+        context: HeadContext,
+        noise: bool,
+    ) -> None:
+        super().__init__()
+        dims = [output.dim for output in outputs]
+        self.branches = BranchedHeads(heads, dims, context, noise)
+        # A ModuleList, because a ModuleDict refuses some names of targets, such as "type".
+        self.scales = nn.ModuleList(Rescale(output, noise) for output in outputs)
+
+    def forward(
+        self, features: Tensor, geometry: Geometry, branch: Tensor | None
+    ) -> dict[str, Tensor]:
+        """Compute targets [n, d] by name, in the data's units; see :class:`BranchedHeads`."""
+        found: dict[str, Tensor] = {}
+        raw = self.branches(features, geometry, branch)
+        for scale, values in zip(self.scales, raw, strict=True):
+            found |= scale(values, branch)
+        return found
+
+    def set_bias(self, value: float) -> None:
+        """Make every target begin ``value`` of its spreads above its mean."""
+        self.branches.set_bias(value)
+
+
+def pool(nodes: Tensor, graph: Tensor, n_graphs: int, how: str) -> Tensor:
+    """Pool node features by graph: [n_atoms, d] to [n_graphs, d].
+
+    Parameters
+    ----------
+    nodes
+        Features of all atoms in the batch.
+    graph
+        Graph that each atom belongs to, int64 [n_atoms].
+    n_graphs
+        Number of graphs in the batch.
+    how
+        Kind of pooling: ``mean``, ``max``, or ``add``, also called ``sum``.
+    """
+    if how == "max":
+        empty = nodes.new_zeros((n_graphs, nodes.shape[1]))
+        index = graph[:, None].expand_as(nodes)
+        return empty.scatter_reduce(0, index, nodes, "amax", include_self=False)
+    total = sum_by(nodes, graph, n_graphs)
+    if how == "mean":
+        return total / sum_by(torch.ones_like(nodes[:, :1]), graph, n_graphs)
+    return total

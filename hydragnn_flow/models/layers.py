@@ -1,0 +1,344 @@
+"""Layers that several types share: perceptrons, normalisation, embeddings, functions of edges.
+
+The modes are HydraGNN's. There the layers are created with the first batch, too late for the
+optimiser to know their parameters; here they are part of the model from the beginning.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GraphNorm
+
+from hydragnn_flow.config.network import Architecture
+from hydragnn_flow.models.geometry import Geometry
+from hydragnn_flow.models.kernels.spline import Interpolation, Knots
+
+
+class GaussianBasis(nn.Module):
+    """Gaussians at equal distances from zero to the cutoff, as wide as their distance.
+
+    Schütt et al., SchNet, arXiv:1706.08566.
+
+    Parameters
+    ----------
+    size
+        Number of Gaussians, at least 2.
+    cutoff
+        Centre of the last one [Å].
+    """
+
+    centres: Tensor
+
+    def __init__(self, size: int, cutoff: float) -> None:
+        super().__init__()
+        self.register_buffer("centres", torch.linspace(0.0, cutoff, size), persistent=False)
+        spacing = cutoff / (size - 1)
+        self.exponent = -0.5 / spacing**2
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å."""
+        return torch.exp(self.exponent * (lengths - self.centres).square())
+
+
+class BesselBasis(nn.Module):
+    """Spherical Bessel functions of order zero, √(2/c) sin(nπd/c) / d for n = 1 … size.
+
+    They have no envelope: each is zero at the cutoff c, but its slope is not. See
+    :func:`polynomial_envelope`. Gasteiger et al., DimeNet, arXiv:2003.03123, equation 7.
+
+    Parameters
+    ----------
+    size
+        Number of functions in the basis.
+    cutoff
+        Cutoff c of the neighbour list [Å].
+    """
+
+    frequencies: Tensor
+
+    def __init__(self, size: int, cutoff: float) -> None:
+        super().__init__()
+        frequencies = torch.arange(1, size + 1) * (math.pi / cutoff)
+        self.register_buffer("frequencies", frequencies, persistent=False)
+        self.factor = math.sqrt(2.0 / cutoff)
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Compute features [n_edges, size] of lengths [n_edges, 1] in Å; finite at zero length."""
+        # Constant below a thousandth of an Å, where the quotient and its derivatives would be
+        # noise.
+        lengths = lengths.clamp(min=1e-3)
+        return torch.sin(lengths * self.frequencies) * (self.factor / lengths)
+
+
+def polynomial_envelope(lengths: Tensor, cutoff: float, exponent: int) -> Tensor:
+    """Compute a polynomial that is 1 at zero, and 0 with its first two derivatives at the cutoff.
+
+    u(x) = 1 - (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ - p(p+1)/2 xᵖ⁺² with x = d / c, and 0 beyond. Gasteiger
+    et al., DimeNet, arXiv:2003.03123, equation 8.
+
+    Parameters
+    ----------
+    lengths
+        Lengths d of any shape, in Å.
+    cutoff
+        Cutoff c of the neighbour list [Å].
+    exponent
+        Exponent p, at least 2: the larger, the longer the envelope stays near 1.
+    """
+    x = (lengths / cutoff).clamp(max=1.0)
+    p = exponent
+    bracket = (p + 1) * (p + 2) / 2 - x * (p * (p + 2) - x * (p * (p + 1) / 2))
+    return 1.0 - x.pow(p) * bracket
+
+
+class Normalization(nn.Module):
+    """Normalisation: layer normalisation (Ba et al., arXiv:1607.06450), GraphNorm (Cai et al.,
+    arXiv:2009.03294) or none.
+
+    HydraGNN normalises over the batch, so what is learnt depends on how a batch is divided among
+    ranks.
+
+    Parameters
+    ----------
+    kind
+        Value of `Architecture.normalization`: ``layer``, ``graph`` or ``none``.
+    width
+        Width of the node features.
+    """
+
+    def __init__(self, kind: str, width: int) -> None:
+        super().__init__()
+        self.layer = nn.LayerNorm(width) if kind == "layer" else None
+        self.graph = GraphNorm(width) if kind == "graph" else None
+
+    def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
+        """Normalise node features [n_atoms, width]."""
+        if self.layer is not None:
+            normalised: Tensor = self.layer(nodes)
+            return normalised
+        if self.graph is not None:
+            by_graph: Tensor = self.graph(nodes, geometry.graph, geometry.n_graphs)
+            return by_graph
+        return nodes
+
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "relu": nn.ReLU,
+    "silu": nn.SiLU,
+    "selu": nn.SELU,
+    "gelu": nn.GELU,
+    "tanh": nn.Tanh,
+    "prelu": nn.PReLU,
+    "elu": nn.ELU,
+    "lrelu_01": lambda: nn.LeakyReLU(0.1),
+    "lrelu_025": lambda: nn.LeakyReLU(0.25),
+    "lrelu_05": lambda: nn.LeakyReLU(0.5),
+    "sigmoid": nn.Sigmoid,
+}
+
+
+def activation(name: str) -> nn.Module:
+    """Return a new activation module; each `prelu` has a parameter of its own."""
+    return ACTIVATIONS[name]()
+
+
+def hidden_layers(widths: Sequence[int], name: str) -> nn.Sequential:
+    """Return linear layers, each followed by the activation; the identity for a single width.
+
+    Parameters
+    ----------
+    widths
+        Input width, then the width of each layer.
+    name
+        HydraGNN's name of the activation.
+    """
+    layers: list[nn.Module] = []
+    for wide, narrow in pairwise(widths):
+        layers += [nn.Linear(wide, narrow), activation(name)]
+    return nn.Sequential(*layers)
+
+
+class QuietLinear(nn.Linear):
+    """Linear layer whose initial output is small compared with what it is added to.
+
+    Parameters
+    ----------
+    inputs, outputs
+        Numbers of input and output features.
+    gain
+        Factor of the initial weights, which :func:`~hydragnn_flow.models.build_model` draws.
+    """
+
+    def __init__(self, inputs: int, outputs: int, gain: float) -> None:
+        super().__init__(inputs, outputs)
+        self.gain = gain
+
+
+if TYPE_CHECKING:
+    from hydragnn_flow.models.mpnn.base import DatasetStatistics
+
+
+class EdgeReader(nn.Module):
+    """Prepares the functions of a batch's edges.
+
+    Parameters
+    ----------
+    basis
+        Module from lengths [n, 1] in Å to features [n, basis_size]; None to ignore lengths.
+    basis_size
+        Number of features of the basis.
+    intervals
+        Number of spline intervals between zero and the cutoff, several per feature.
+    attributes
+        Number of edge features other than the length.
+    cutoff
+        Cutoff of the neighbour list [Å].
+    """
+
+    def __init__(
+        self,
+        basis: nn.Module | None,
+        basis_size: int,
+        intervals: int,
+        attributes: int,
+        cutoff: float,
+    ) -> None:
+        super().__init__()
+        self.basis = basis
+        self.attributes = attributes
+        self.size = attributes if basis is None else basis_size + attributes
+        """Number of input features of the functions; 0 if edges have no features."""
+        # Edges of equal length may have different attributes, so knots would not suffice.
+        self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
+
+    def forward(self, geometry: Geometry, factor: Tensor | None = None) -> EdgeFunctions:
+        """Prepare to compute functions, each multiplied by a factor [n_edges, 1]."""
+        if self.knots is not None:
+            assert self.basis is not None
+            interpolation = self.knots(geometry.lengths, factor)
+            return EdgeFunctions(self.basis(self.knots.lengths), interpolation, None)
+        features: list[Tensor] = []
+        if self.basis is not None:
+            features.append(self.basis(geometry.lengths))
+        if self.attributes:
+            assert geometry.attributes is not None  # the encoder provides them
+            features.append(geometry.attributes)
+        return EdgeFunctions(torch.cat(features, dim=1), None, factor)
+
+
+@dataclass(frozen=True)
+class EdgeFunctions:
+    """Evaluator of networks on the features of edges, at knots if these are lengths alone."""
+
+    features: Tensor
+    interpolation: Interpolation | None
+    factor: Tensor | None
+
+    def of(self, network: nn.Module) -> Tensor:
+        """Compute a network at every edge [n_edges, width], times the factor."""
+        if self.interpolation is None:
+            values: Tensor = network(self.features)
+            return values if self.factor is None else values * self.factor
+        return self.interpolation(self.at_knots(network))
+
+    def at_knots(self, network: nn.Module) -> Tensor:
+        """Compute a network at the knots of the interpolation, without the factor."""
+        # bfloat16 would round away the differences between neighbouring knots, which make the
+        # forces. There are so few knots that the precision costs no time.
+        with without_autocast(self.features.device.type):
+            values: Tensor = network(self.features)
+            return values
+
+
+def without_autocast(device: str) -> AbstractContextManager[Any]:
+    """Return a context in which operations keep their operands' precision, even under autocast."""
+    available = torch.amp.is_autocast_available(device)
+    return torch.autocast(device, enabled=False) if available else nullcontext()
+
+
+def gaussian_reader(
+    architecture: Architecture, statistics: DatasetStatistics, *, lengths: bool = True
+) -> EdgeReader:
+    """Return a reader of `num_gaussians` Gaussians of the length, and of the edges' attributes.
+
+    Parameters
+    ----------
+    architecture, statistics
+        Arguments of the message-passing type.
+    lengths
+        If false, only the attributes are read.
+    """
+    gaussians = architecture.num_gaussians if lengths else 0
+    basis = GaussianBasis(gaussians, statistics.cutoff) if gaussians else None
+    # Number of knots per feature, with which a spline has relative errors of some thousandths.
+    intervals = 4 * gaussians
+    return EdgeReader(basis, gaussians, intervals, statistics.n_attributes, statistics.cutoff)
+
+
+class Join(nn.Module):
+    """Linear map of features and those of their graph: modes concat_node and fuse_pool.
+
+    Parameters
+    ----------
+    width
+        Width of the input and output features.
+    size
+        Number of features per graph.
+    """
+
+    def __init__(self, width: int, size: int) -> None:
+        super().__init__()
+        self.own = nn.Linear(width, width)
+        self.of_graph = nn.Linear(size, width, bias=False)
+
+    def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
+        """Compute new node features [n_atoms, width]."""
+        # Nothing else reaches the next layer: bfloat16 would round the sums of earlier ones.
+        with without_autocast(nodes.device.type):
+            joined: Tensor = self.own(nodes) + _of_atoms(self.of_graph, geometry)
+        return joined
+
+    def pooled(self, features: Tensor, geometry: Geometry) -> Tensor:
+        """Compute new features by graph, [n_graphs, width]."""
+        with without_autocast(features.device.type):
+            joined: Tensor = self.own(features) + self.of_graph(geometry.graph_attr)
+        return joined
+
+
+class FiLM(nn.Module):
+    """Scale and shift of node features by those of their graph. Perez et al., arXiv:1709.07871.
+
+    Parameters
+    ----------
+    width, size
+        The same as for :class:`Join`.
+    name
+        HydraGNN's name of the activation.
+    """
+
+    def __init__(self, width: int, size: int, name: str) -> None:
+        super().__init__()
+        hidden = max(width, size)
+        self.modulation = nn.Sequential(
+            nn.Linear(size, hidden), activation(name), nn.Linear(hidden, 2 * width)
+        )
+
+    def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
+        """Compute new node features [n_atoms, width]."""
+        scale, shift = _of_atoms(self.modulation, geometry).chunk(2, dim=1)
+        # A scale in (0, 2) neither flips the sign of features nor lets them grow with depth.
+        return nodes * (1.0 + torch.tanh(scale)) + shift
+
+
+def _of_atoms(layer: nn.Module, geometry: Geometry) -> Tensor:
+    """Return the output of a layer on the graphs' features, for each atom."""
+    of_graph: Tensor = layer(geometry.graph_attr)
+    return of_graph.index_select(0, geometry.graph)

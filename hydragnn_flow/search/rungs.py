@@ -1,0 +1,413 @@
+"""Verdicts on trials at the rungs: a trial continues, waits, stops or is complete.
+
+State is in memory, and a report costs a binary search, whatever the number of trials.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import optuna
+from scipy.special import logsumexp, stdtr
+
+from hydragnn_flow.config import SearchConfig
+from hydragnn_flow.config.optuna_classes import build_pruner
+
+# Shapes of decay, as finely as a curve without scatter can distinguish them. The logarithm is the
+# limit of slow power laws. Times of exponential decay are in units of the observed epochs; the
+# longest is nearly a straight line.
+_POWERS = np.linspace(0.2, 3.0, 15)[:, None]
+_TIMES = np.geomspace(0.1, 20.0, 18)[:, None]
+_DOUBT = 0.25
+"""Standard deviation of the predicted further fall, as a fraction of it, on top of the posterior's:
+no curve follows a shape for ever. Without it exponential curves are often stopped early."""
+_FEWEST = 5
+"""Least number of epochs: for level, height and shape, and two more to estimate the scatter."""
+
+
+def has_stalled(curve: Sequence[Sequence[float]], epochs: int) -> bool:
+    """Early-stopping criterion: True if the smallest value has not fallen for some epochs.
+
+    Parameters
+    ----------
+    curve
+        Validation curve ``[(epoch, value), ...]``.
+    epochs
+        Number of epochs that may pass without a fall.
+    """
+    if not curve:
+        return False
+    best, since = np.inf, curve[0][0]
+    for epoch, value in curve:
+        if value < best:
+            best, since = value, epoch
+    return curve[-1][0] - since >= epochs
+
+
+def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: float) -> float:
+    """Probability that a validation curve falls below a target by the end of the training.
+
+    The curve is level + height * shape(epoch) with independent Gaussian scatter. There are some
+    thirty shapes: power laws, their limit the logarithm, and exponentials. For each of them level
+    and height have a Student posterior; the shapes are weighted by their evidence. This is the rule
+    of Domhan et al. (IJCAI 2015, pages 3460-3468) with the two families that describe learning
+    curves best (Viering and Loog, arXiv:2103.10948), in closed form instead of by Monte Carlo
+    sampling (Gelman et al., Bayesian Data Analysis, 3rd edition, section 14.2). A trial is judged
+    by its smallest value, so the prediction is lowered by the expected smallest scatter of the m
+    epochs to come, at most sqrt(2 ln m) standard deviations (Boucheron et al., Concentration
+    Inequalities, theorem 2.5).
+
+    A sudden fall, as after a drop of the learning rate, is not predicted.
+
+    Parameters
+    ----------
+    curve
+        Validation curve ``[(epoch, value), ...]`` so far.
+    num_epoch
+        Last epoch of the training.
+    target
+        Value to fall below.
+
+    Returns
+    -------
+    float
+        Probability, 0 to 1; 1 if the value was below the target, or the curve is too short.
+    """
+    points = np.array([(epoch, value) for epoch, value in curve if np.isfinite(value)])
+    if len(points) < _FEWEST or points[:, 1].min() < target or points[-1, 0] >= num_epoch:
+        return 1.0
+    epochs, losses = points.T
+    shapes = _shapes(np.append(epochs, num_epoch) - epochs[0] + 1)
+    shapes, ahead = shapes[:, :-1], shapes[:, -1]
+
+    # Least squares of all shapes at once.
+    n, mean_loss, mean_shape = len(losses), losses.mean(), shapes.mean(axis=1)
+    off = shapes - mean_shape[:, None]
+    spread = (off**2).sum(axis=1)
+    height = off @ (losses - mean_loss) / spread
+    residuals = losses - mean_loss - height[:, None] * off
+    squares = np.maximum(
+        (residuals**2).sum(axis=1), 1e-12 * (losses**2).sum() + np.finfo(float).tiny
+    )
+    evidence = -0.5 * np.log(spread) - 0.5 * (n - 2) * np.log(squares)
+
+    scatter = squares / (n - 2)
+    smallest = np.sqrt(2 * np.log(num_epoch - epochs[-1]) * scatter)
+    predicted = mean_loss + height * (ahead - mean_shape) - smallest
+    variance = (
+        scatter * (1 / n + (ahead - mean_shape) ** 2 / spread) + (_DOUBT * height * ahead) ** 2
+    )
+    chances = stdtr(n - 2, (target - predicted) / np.sqrt(variance))
+    return float(np.exp(evidence - logsumexp(evidence)) @ chances)
+
+
+def _shapes(epochs: np.ndarray) -> np.ndarray:
+    """Shapes at the epochs, scaled to 1 at the first and 0 at the last observed, the last but one.
+
+    Level and height are then measured losses, and a flat prior of them means the same for every
+    shape.
+    """
+    seen = epochs[-2]
+    shapes = np.vstack([-np.log(epochs), epochs**-_POWERS, np.exp(-epochs / (_TIMES * seen))])
+    last = shapes[:, -2:-1]
+    scaled: np.ndarray = (shapes - last) / (shapes[:, :1] - last)
+    return scaled
+
+
+Verdict = Literal["goes_on", "waits", "stops", "complete"]
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Ranking:
+    """Values reported at one rung, and the trials that wait there."""
+
+    def __init__(self) -> None:
+        self._ranked: list[tuple[float, int]] = []
+        self._value: dict[int, float] = {}
+        self.waiting: list[tuple[float, int]] = []
+        """(value, number) of the waiting trials, best first."""
+        self.continued: set[int] = set()
+        """Numbers of trials that continued from here and have not failed since."""
+
+    def enter(self, number: int, value: float) -> None:
+        """Rank a trial; only its first value counts."""
+        if number not in self._value:
+            self._value[number] = value
+            bisect.insort(self._ranked, (value, number))
+
+    def among_best(self, number: int, reduction_factor: int) -> bool:
+        """True if a trial is as good as the last of the best ``1 / reduction_factor``."""
+        last = max(1, len(self._ranked) // reduction_factor) - 1
+        return self._value[number] <= self._ranked[last][0]
+
+    def wait(self, number: int) -> None:
+        """Add a ranked trial to the waiting list."""
+        place = self._value[number], number
+        at = bisect.bisect_left(self.waiting, place)
+        if self.waiting[at : at + 1] != [place]:
+            self.waiting.insert(at, place)
+
+    def forget(self, number: int) -> None:
+        """Remove a trial from the waiting list; keep its value for ranking."""
+        if number in self._value:
+            place = self._value[number], number
+            at = bisect.bisect_left(self.waiting, place)
+            if self.waiting[at : at + 1] == [place]:
+                del self.waiting[at]
+
+    def __len__(self) -> int:
+        return len(self._ranked)
+
+    def promotable(self, reduction_factor: int) -> int | None:
+        """Return the best waiting trial if it is in the best ``1 / reduction_factor`` of all here.
+
+        Equal values rank by trial number, so at most that fraction is promoted.
+        """
+        if not self.waiting:
+            return None
+        rank = bisect.bisect_left(self._ranked, self.waiting[0])
+        return self.waiting[0][1] if rank < len(self._ranked) // reduction_factor else None
+
+
+class Rungs:
+    """Rules at the rungs of a search.
+
+    Trials are judged by asynchronous successive halving, so none waits for a rung to fill.
+
+    * **stopping**: a trial continues if it is in the best ``1 / reduction_factor`` of those
+      reported at the rung so far, its own value included, and stops otherwise. The first to arrive
+      continues.
+    * **promotion**: every trial waits, and `promote` continues waiting ones that have come to be
+      in the best ``1 / reduction_factor``. So a poor early arrival stops here, while a good one
+      that arrived among better ones continues later; in between it has to wait.
+    * **hyperband**: the stopping rule in several brackets with separate rankings; bracket s skips
+      the first s rungs, for configurations that start slowly.
+
+    An ensemble needs trials to choose from, even if the search is too small for its rungs: 24
+    trials, of which a third continues from each of two rungs, leave three. So the first
+    ``ensemble_size`` trials at a rung continue. With promotion, the best waiting ones continue when
+    no trial is left to ask for, until there are as many. Hyperband's last bracket stops no trial.
+
+    A stalled or hopeless trial stops first, if configured so. Its value stays in the ranking, like
+    that of a failed trial: it does not change how good the others are.
+
+    Sources: Li et al., A System for Massively Parallel Hyperparameter Tuning, MLSys 2020,
+    arXiv:1810.05934, algorithm 2 (promotion); Klein et al., Model-based Asynchronous
+    Hyperparameter and Neural Architecture Search, arXiv:2003.10865 (stopping); Li et al.,
+    Hyperband, JMLR 18 (2018) 185, arXiv:1603.06560.
+
+    Parameters
+    ----------
+    config
+        Configuration of the search.
+    num_epoch
+        Number of epochs of a trial that is never stopped early, `Training.num_epoch`.
+    study
+        Study for the Optuna pruner of the configuration, if any: its trials have the value of each
+        rung as the intermediate value of its epoch. Attributes that the pruner gives a trial
+        (successive halving and Hyperband do) are as durable as the trial.
+    ensemble_size
+        Number of good trials that the search has to find: at least as many continue from each
+        rung, and the learning-curve rule stops trials that will hardly be among them.
+    """
+
+    def __init__(
+        self,
+        config: SearchConfig,
+        num_epoch: int,
+        study: optuna.Study | None = None,
+        ensemble_size: int = 1,
+    ) -> None:
+        rungs = config.rung_epochs(num_epoch)
+        self._pruner = None if config.pruner is None else build_pruner(config.pruner)
+        self._shares = [1]
+        if config.rungs == "hyperband":
+            self._shares = bracket_shares(len(rungs), config.reduction_factor)
+        self._config, self._num_epoch = config, num_epoch
+        self._maximises = config.directions[0] == "maximize"
+        self._study, self._size = study, ensemble_size
+        self._epochs = [rungs[bracket:] for bracket in range(len(self._shares))]
+        self._rankings = [[Ranking() for _ in epochs] for epochs in self._epochs]
+        self._passed: dict[int, int] = {}
+        # One more than the ensemble needs, since a trial is not compared with itself.
+        self._leaders: list[tuple[float, int]] = []
+
+    def epochs(self, number: int) -> tuple[int, ...]:
+        """Epochs at which a trial is judged; the last is its end."""
+        return self._epochs[self.bracket(number)]
+
+    def bracket(self, number: int) -> int:
+        """Bracket of a trial, computed from its number alone.
+
+        Multiples of the golden ratio fill the unit interval evenly, so any series of consecutive
+        trials is divided among the brackets in proportion.
+        """
+        point = number * _GOLDEN % 1 * sum(self._shares)
+        for bracket, share in enumerate(self._shares[:-1]):
+            point -= share
+            if point < 0:
+                return bracket
+        return len(self._shares) - 1
+
+    def report(
+        self, number: int, rung: int, value: float, curve: Sequence[Sequence[float]] = ()
+    ) -> Verdict:
+        """Judge a trial at a rung.
+
+        Parameters
+        ----------
+        number, rung
+            Number of the trial, and position of the rung in its `epochs`.
+        value
+            First objective of the trial's best weights so far; never NaN.
+        curve
+            Validation curve ``[(epoch, value), ...]`` so far, for the rules that need it.
+
+        Returns
+        -------
+        Verdict
+            Always ``complete`` at the last rung. A trial that has continued before still does.
+        """
+        ranking = self._enter(number, rung, value)
+        epochs = self.epochs(number)
+        if rung == len(epochs) - 1:
+            return "complete"
+        if self._passed.get(number, -1) >= rung:
+            return "goes_on"
+        if self._gives_up(number, self._cost(value), curve):
+            self._wait_no_longer(number)
+            return "stops"
+        if self._config.rungs == "promotion":
+            ranking.wait(number)
+            return "waits"
+        if not self._is_good_enough(ranking, number, epochs[rung], value):
+            return "stops"
+        self._go_on(number, rung)
+        return "goes_on"
+
+    def promote(self, closing: bool = False) -> tuple[int, int] | None:
+        """Continue a waiting trial: the best one at the highest rung that has any.
+
+        Parameters
+        ----------
+        closing
+            True if no report will come any more, since nothing runs and no trial is left to ask
+            for. The best waiting trial then continues from a rung that fewer trials have left than
+            the ensemble needs, so that a search too small for its rungs, or whose best trials
+            failed, still ends with that many complete trials.
+
+        Returns
+        -------
+        tuple or None
+            ``(number, rung)`` with the rung where it waited; None while no waiting trial is good
+            enough. The first ``reduction_factor - 1`` at a rung never are.
+        """
+        rankings = self._rankings[0]
+        for rung in range(len(rankings) - 2, -1, -1):
+            any_will_do = closing and len(rankings[rung].continued) < self._size
+            number = rankings[rung].promotable(1 if any_will_do else self._config.reduction_factor)
+            if number is not None:
+                self._wait_no_longer(number)
+                self._go_on(number, rung)
+                return number, rung
+        return None
+
+    def waiting(self) -> list[int]:
+        """Numbers of the trials that wait for promotion."""
+        return sorted(number for ranking in self._rankings[0] for _, number in ranking.waiting)
+
+    def restore(self, number: int, rung: int, value: float, went_on: bool | None) -> None:
+        """Restore a report of a reopened study without judging it.
+
+        Parameters
+        ----------
+        number, rung, value
+            Values as reported. Reports at one rung may come in any order; a trial's rungs ascend.
+        went_on
+            True if the trial continued, False if it ended there. None if neither happened: in the
+            promotion variant it then waits, and in any variant `report` gives its verdict.
+        """
+        ranking = self._enter(number, rung, value)
+        if went_on:
+            self._go_on(number, rung)
+        waits = self._config.rungs == "promotion" and rung < len(self.epochs(number)) - 1
+        if went_on is None and waits:
+            ranking.wait(number)
+
+    def forget(self, number: int) -> None:
+        """Remove a failed trial from the waiting lists; its values stay in the rankings."""
+        self._wait_no_longer(number)
+        for ranking in self._rankings[self.bracket(number)]:
+            ranking.continued.discard(number)
+
+    def _wait_no_longer(self, number: int) -> None:
+        for ranking in self._rankings[0]:
+            ranking.forget(number)
+
+    def _go_on(self, number: int, rung: int) -> None:
+        self._passed[number] = rung
+        self._rankings[self.bracket(number)][rung].continued.add(number)
+
+    def _enter(self, number: int, rung: int, value: float) -> Ranking:
+        if math.isnan(value):
+            raise ValueError(f"trial {number} reported NaN; a trial that diverged has failed")
+        ranking = self._rankings[self.bracket(number)][rung]
+        ranking.enter(number, self._cost(value))
+        self._lead(number, self._cost(value))
+        return ranking
+
+    def _cost(self, value: float) -> float:
+        """Sign a value so that smaller is better."""
+        return -value if self._maximises else value
+
+    def _lead(self, number: int, value: float) -> None:
+        for i, (other_value, other) in enumerate(self._leaders):
+            if other == number:
+                if other_value <= value:
+                    return
+                del self._leaders[i]
+                break
+        bisect.insort(self._leaders, (value, number))
+        del self._leaders[self._size + 1 :]
+
+    def _is_good_enough(self, ranking: Ranking, number: int, epoch: int, value: float) -> bool:
+        if self._pruner is not None:
+            assert self._study is not None
+            trial = copy.copy(self._study.get_trials(deepcopy=False)[number])
+            trial.intermediate_values = {**trial.intermediate_values, epoch: value}
+            return not self._pruner.prune(self._study, trial)
+        if self._config.rungs == "none":
+            return True
+        wanted = 1 if self._config.rungs == "hyperband" else self._size
+        if len(ranking.continued) < wanted:
+            return True
+        return ranking.among_best(number, self._config.reduction_factor)
+
+    def _gives_up(self, number: int, value: float, curve: Sequence[Sequence[float]]) -> bool:
+        """True if the trial has stalled, or has too small a chance to be useful."""
+        patience, extrapolated = self._config.patience, self._config.learning_curve
+        if patience is not None and has_stalled(curve, patience.epochs):
+            return True
+        if extrapolated is None:
+            return False
+        others = [other_value for other_value, other in self._leaders if other != number]
+        if len(others) < self._size or value <= others[self._size - 1]:
+            return False
+        chance = chance_to_beat(curve, self._num_epoch, others[self._size - 1])
+        return chance < 1 - extrapolated.probability
+
+
+def bracket_shares(rungs: int, reduction_factor: int) -> list[int]:
+    """Relative number of trials in each of Hyperband's brackets.
+
+    Every bracket gets about the same number of epochs, so the first, which stops most trials early,
+    has most of them: ``ceil(rungs / (s + 1) * eta**s)``. Here s is the number of rungs where trials
+    of the bracket may stop, ``rungs - 1 - bracket`` (Li et al., JMLR 18 (2018) 185, algorithm 1,
+    the number n of configurations; Falkner et al., arXiv:1807.01774, algorithm 1).
+    """
+    return [math.ceil(rungs * reduction_factor**s / (s + 1)) for s in reversed(range(rungs))]
