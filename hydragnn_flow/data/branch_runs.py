@@ -1,4 +1,4 @@
-"""Branch of each graph of a split, as compact as the graphs were written."""
+"""Branch (heads of one data set) of each graph of a split, stored as runs of equal branches."""
 
 from __future__ import annotations
 
@@ -16,21 +16,24 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BranchRuns:
-    """Runs of consecutive graphs of one branch: a few per source, however many graphs."""
+    """Runs of consecutive graphs that belong to one branch (heads of one data set).
+
+    A split has a few runs for each data set, however many graphs it has.
+    """
 
     bounds: Ints
-    """First graph of each run, and the end of the last, [n_runs + 1]."""
+    """Index of the first graph of each run, then the number of all graphs, [n_runs + 1]."""
     branches: Ints
-    """Branch of each run, [n_runs]."""
+    """Number of the branch of each run, [n_runs]."""
 
     @classmethod
     def of(cls, pieces: Iterable[NDArray[np.integer]]) -> BranchRuns:
-        """Return the runs of a split from the branch of every graph.
+        """Return the runs of a split, given the branch of every graph.
 
         Parameters
         ----------
         pieces
-            Branch of every graph, in consecutive pieces.
+            Branch numbers of consecutive graphs, which together are all graphs of the split.
         """
         pairs: list[tuple[int, int]] = []
         for piece in pieces:
@@ -41,9 +44,9 @@ class BranchRuns:
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[tuple[int, int]]) -> BranchRuns:
-        """Return the runs of a split from consecutive branches and numbers of graphs.
+        """Return the runs of a split, given pairs of a branch and its number of graphs.
 
-        A branch may continue from one pair to the next.
+        Consecutive pairs of the same branch become one run.
         """
         branches, lengths = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
         starts = _begins(branches)
@@ -51,7 +54,7 @@ class BranchRuns:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """Branch and number of graphs of each run."""
+        """Pairs of branch and number of graphs, one for each run."""
         return [*zip(self.branches.tolist(), np.diff(self.bounds).tolist(), strict=True)]
 
     @cached_property
@@ -64,11 +67,11 @@ class BranchRuns:
         }
 
     def branch_of(self, graphs: Ints) -> Ints:
-        """Return the branch of some graphs from their indices in the split, [n] -> [n]."""
+        """Return the branches of graphs, given their indices in the split, [n] -> [n]."""
         return self.branches[np.searchsorted(self.bounds, graphs, side="right") - 1]
 
     def of_branch(self, branch: int) -> BranchMembers:
-        """Return the graphs of a branch."""
+        """Return the graphs of one branch, which are then chosen by their number in it."""
         runs = np.flatnonzero(self.branches == branch)
         lengths = np.diff(self.bounds)[runs]
         return BranchMembers(self.bounds[runs], bounds_of(lengths)[:-1])
@@ -76,30 +79,32 @@ class BranchRuns:
 
 @dataclass(frozen=True, eq=False)
 class BranchMembers:
-    """Graphs of one branch, numbered from 0."""
+    """Graphs of one branch, numbered from 0 in the order of the split."""
 
     starts: Ints
-    """First graph of each run of the branch, [n_runs]."""
+    """Index in the split of the first graph of each run of the branch, [n_runs]."""
     before: Ints
-    """Number of graphs of the branch before each run, [n_runs]."""
+    """Number of the branch's graphs before each run, [n_runs]."""
 
     def graphs(self, numbers: Ints) -> Ints:
-        """Return the indices in the split of some of them, [n] -> [n]."""
+        """Return indices of graphs in the split, given their numbers in the branch, [n] -> [n]."""
         run = np.searchsorted(self.before, numbers, side="right") - 1
         return self.starts[run] + numbers - self.before[run]
 
 
 def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
-    """Yield indices of graphs spread evenly over each branch, equally many of each if not all.
+    """Yield groups of neighbouring graphs, spread evenly over each branch, as indices in the split.
+
+    Each branch gives the same number of groups, or all its graphs if it has fewer.
 
     Parameters
     ----------
     runs
         Runs of the split's branches.
     most
-        Maximum number of graphs, unless a branch would have less than one run.
+        Maximum number of graphs in total; each branch gives one group even if that exceeds it.
     run
-        Number of neighbouring graphs that are taken together.
+        Number of graphs in a group; the last one of a branch may have fewer.
     """
     for branch, number in runs.graphs.items():
         members = runs.of_branch(branch)
@@ -110,7 +115,9 @@ def spread(runs: BranchRuns, most: int, run: int = 1) -> Iterator[Ints]:
 
 
 def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
-    """Return equal numbers of graphs of each branch, but no more than a branch has.
+    """Return the number of graphs to take of each branch: equal shares of a total.
+
+    A branch with fewer graphs than its share gives all, and the other branches share the rest.
 
     Parameters
     ----------
@@ -128,6 +135,6 @@ def shares_of_branches(runs: BranchRuns, number: int) -> dict[int, int]:
 
 
 def _begins(values: NDArray[np.integer]) -> Ints:
-    """Return the indices at which the value changes."""
+    """Return the index of the first of each run of equal values, [n_runs]."""
     first = np.ones(min(len(values), 1), dtype=np.bool_)
     return np.flatnonzero(np.concatenate([first, values[1:] != values[:-1]]))

@@ -22,14 +22,14 @@ _STORED_DTYPES = [np.dtype(name) for name in ("float32", "float64", "int32", "in
 
 @dataclass(frozen=True)
 class Column:
-    """Values of one key for all graphs of a split, concatenated along one dimension."""
+    """Values of one key (named tensor of a graph) of several graphs, concatenated."""
 
     values: NDArray[Any]
     """Values of all graphs, concatenated along ``dim``."""
     dim: int
     """Dimension along which graphs are concatenated."""
     counts: NDArray[np.int64]
-    """Extent of each graph along ``dim``, [n_graphs]."""
+    """Number of rows of each graph: its extent along ``dim``, [n_graphs]."""
 
     def starts(self) -> NDArray[np.int64]:
         """Return the first row of each graph along ``dim``, [n_graphs]."""
@@ -38,7 +38,10 @@ class Column:
 
 
 def concatenation_dim(key: str, ndim: int) -> int:
-    """Return the dimension along which PyG, and hence a batch, concatenates ``key``."""
+    """Return the dimension along which PyG concatenates a key's tensors of ``ndim`` dimensions.
+
+    It is the last one for ``face`` and names with ``index`` in them, otherwise the first.
+    """
     return ndim - 1 if "index" in key or key == "face" else 0
 
 
@@ -54,7 +57,7 @@ def pack(
     where
         Name of each graph in messages.
     like
-        Keys of graphs packed earlier that these must agree with.
+        Keys of graphs packed earlier, which these graphs must match; None for the first graphs.
 
     Raises
     ------
@@ -84,14 +87,17 @@ def pack(
 
 
 def bounds_of(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first row of each graph, and the end of the last, [n_graphs + 1]."""
+    """Return the first row of each graph, then the number of all rows, [n_graphs + 1].
+
+    ``counts`` has the number of rows of each graph, [n_graphs].
+    """
     bounds = np.zeros(len(counts) + 1, dtype=np.int64)
     np.cumsum(counts, out=bounds[1:])
     return bounds
 
 
 def trailing(value: NDArray[Any], dim: int) -> tuple[int, ...]:
-    """Return the shape of an array without the dimension along which graphs are concatenated."""
+    """Return an array's shape without ``dim``, the dimension in which graphs are concatenated."""
     return value.shape[:dim] + value.shape[dim + 1 :]
 
 
@@ -128,7 +134,7 @@ def _arrays(graph: Data, keys: list[str], where: str) -> dict[str, NDArray[Any]]
 
 
 def check_graphs(columns: Mapping[str, Column], where: Sequence[str]) -> None:
-    """Check the consistency of the keys of graphs with each other.
+    """Check that the keys of each graph fit each other: numbers of rows, and atoms of edges.
 
     Parameters
     ----------

@@ -56,8 +56,9 @@ def atoms_to_graph(
         ``x`` [n, 1] atomic numbers, ``pos`` [n, 3] Å (of the atoms inside the cell, as
         :func:`~hydragnn_flow.data.neighbours.near_origin` moves them), ``cell`` [3, 3] Å,
         ``pbc`` [3], ``edge_index`` [2, e] (sender, receiver), ``edge_shifts`` [e, 3] Å,
-        ``edge_attr`` [e, 1] Å, ``graph_id`` [1]; then the targets, and packed as HydraGNN wants
-        them ``y`` [sum, 1] and ``y_loc`` [1, n_targets + 1].
+        ``edge_attr`` [e, 1] Å, ``graph_id`` [1]; then each target under its name. ``y`` [sum, 1]
+        has all targets one after another, as HydraGNN reads them; ``y_loc`` [1, n_targets + 1] has
+        the position where each begins, and the end.
 
     Raises
     ------
@@ -83,7 +84,7 @@ def atoms_to_graph(
 def truncation_of(
     atoms: ase.Atoms, graph: Data, cutoff: float, max_neighbours: int | None
 ) -> Truncation:
-    """Return the neighbours of a structure that its graph leaves out.
+    """Count the neighbours within the cutoff that the graph of a structure leaves out.
 
     Parameters
     ----------
@@ -92,7 +93,7 @@ def truncation_of(
     graph
         Graph from :func:`atoms_to_graph`, with the same ``cutoff`` and ``max_neighbours``.
     cutoff, max_neighbours
-        Settings with which its edges were found.
+        Settings with which the graph's edges were found.
     """
     receivers = graph.edge_index[1].numpy()
     kept = np.bincount(receivers, minlength=len(graph.pos))
@@ -116,7 +117,7 @@ def assemble_graph(
     edge_attr: NDArray[Any] | None = None,
     origin: str | None = None,
 ) -> Data:
-    """Assemble one graph in the layout of all graphs.
+    """Build a graph from node features, positions and edges that are known already.
 
     Positions are moved near the origin before they become float32, so that a network in single
     precision sees the lengths of the edges whatever the origin and the choice of periodic images.
@@ -130,9 +131,9 @@ def assemble_graph(
     cell
         Lattice vectors in rows, [3, 3]; zero in directions that are not periodic.
     edges
-        Edges from any source, with their lengths.
+        Directed edges with their lengths, however they were found.
     graph_id, targets
-        Arguments of :func:`atoms_to_graph` of the same names.
+        Index of the structure and labels by name, as in :func:`atoms_to_graph`.
     edge_attr
         Edge features, [e, n_edge_features]; by default the lengths.
     origin
@@ -169,10 +170,10 @@ def assemble_graph(
 
 
 def batch_graphs(graphs: Sequence[Data]) -> Batch:
-    """Join graphs that come from no store, such as structures to predict.
+    """Join graphs in memory, such as structures to predict, to one batch.
 
-    The batch has the keys of ``Batch.from_data_list``, at a fifth of its time, and cannot be split
-    again.
+    The batch has the keys of ``Batch.from_data_list`` and takes a fifth of its time, but it cannot
+    be split into graphs again.
     """
     sizes = torch.tensor([len(graph.pos) for graph in graphs])
     ptr = torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])

@@ -15,21 +15,22 @@ _DENSE = 400
 
 
 def laplacian_encodings(edge_index: NDArray[np.int64], n: int, k: int) -> NDArray[np.float32]:
-    """Compute the normalised Laplacian's eigenvectors of the k smallest eigenvalues but the first.
+    """Compute positional encodings: eigenvectors of a graph's normalised Laplacian.
 
-    They are those of torch_geometric's AddLaplacianEigenvectorPE, which HydraGNN uses, except for
-    signs: there each is drawn at random, here the sum of the third powers of a vector's entries is
-    not negative. If a symmetry of the graph turns a vector into its negative, that sum is zero, and
-    either sign is as good. For a repeated eigenvalue, as in symmetric graphs, the vectors are one
-    basis of many and depend on the order of the atoms. The sum of their squares at each atom does
-    not, if all of them are among the k.
+    They belong to the k smallest eigenvalues after the very smallest one. They are those of
+    torch_geometric's AddLaplacianEigenvectorPE, which HydraGNN uses, except for signs: there each
+    sign is drawn at random, here the sum of the third powers of a vector's entries is not negative.
+    If a symmetry of the graph turns a vector into its negative, that sum is zero, and either sign
+    is as good. For a repeated eigenvalue, as in symmetric graphs, the vectors are one basis of many
+    and depend on the order of the atoms. The sum of their squares at each atom does not depend on
+    it, if all vectors of the eigenvalue are among the k.
 
     Parameters
     ----------
     edge_index
-        Senders and receivers, [2, n_edges]. Several edges between the same two atoms, through
-        different cell faces, count as often; edges of an atom to its own images do not count. An
-        edge without its reverse, which truncated neighbour lists leave, counts half.
+        Senders and receivers, [2, n_edges]. Each of several edges between the same two atoms,
+        through different cell faces, counts; edges of an atom to its own images do not. An edge
+        without its reverse, as in truncated neighbour lists, counts half.
     n
         Number of atoms of the graph.
     k

@@ -41,7 +41,7 @@ _WORDS: dict[Role, tuple[str, ...]] = {
 }
 _NO_DATA = {".md", ".txt", ".pdf", ".py", ".sh", ".yaml", ".yml", ".log", ".rst", ".html", ".png"}
 _BY_HAND = {".pt": "pyg", ".npz": "voronoi", ".cfg": "cfg", ".vtu": "mesh", ".vtk": "mesh"}
-"""Formats that need more keys than files show, by suffix."""
+"""Formats by file suffix that need keys in the configuration which the files do not show."""
 _STORE = "hydragnn"
 
 
@@ -60,12 +60,13 @@ class Files:
 
 
 def find_source(directory: Path) -> Files:
-    """Describe the files of an existing directory as a section `data.source`.
+    """Describe the data files of a directory as a section `data.source`.
 
     Raises
     ------
     InputError
-        If there are no data, data of several formats, or of one to be configured by hand.
+        If the directory holds no data, data of several formats, or data of a format that has to be
+        configured by hand.
     """
     if _is_store(directory):
         return _stored(directory, [])
@@ -135,7 +136,10 @@ def _stored(store: Path, skipped: list[str]) -> Files:
 
 
 def _kind(entry: Path) -> str:
-    """Return the format that reads an entry, with ASE's name of it; empty if it is not data."""
+    """Return the format of `data.source` that reads a file or directory; empty if it is no data.
+
+    ASE's own name of the format is added where ASE reads it: ``ase: extxyz``.
+    """
     name, suffix = entry.name.lower(), entry.suffix.lower()
     if entry.is_dir():
         return _STORE
@@ -167,7 +171,10 @@ def _kind_of_json(file: Path) -> str:
 
 
 def _column(table: Path) -> tuple[str, bool] | None:
-    """Return a table's column of structures, and True if its cells are paths; None without one."""
+    """Return the name of a table's column of structures; None if it has no such column.
+
+    With it comes True if the cells are paths, False if they are CIF text.
+    """
     rows = read_table(table, as_text=True)[:20]
     for name in rows[0] if rows else ():
         cells = [row[name] or "" for row in rows]
@@ -233,12 +240,12 @@ _NO_LABELS |= {"free_energy", "tags", "momenta", "initial_magmoms", "initial_cha
 
 @dataclass(frozen=True)
 class Label:
-    """Quantity that all inspected structures have."""
+    """Quantity that all inspected structures have and a network could learn."""
 
     name: str
-    """Name of a target for it."""
+    """Name that a target for the quantity can have."""
     key: str
-    """Name in the files."""
+    """Name of the quantity in the files."""
     level: Level
     dim: int
     unit: str
@@ -246,10 +253,10 @@ class Label:
 
 
 def find_labels(structures: Sequence[Found]) -> tuple[list[Label], dict[str, int]]:
-    """Return quantities that could be learnt, in the order of the files.
+    """Return the quantities that a network could learn, in the order of the files.
 
-    Numbers of one shape count, except names and counters (whole numbers that grow by one from each
-    structure to the next).
+    These are numbers of one shape, at most nine for each structure or atom. Identifiers and
+    counters (whole numbers that grow by one from each structure to the next) are left out.
 
     Returns
     -------
@@ -330,7 +337,7 @@ class Finding:
     sizes: dict[Role, int]
     """Number of structures of each role with files of its own."""
     looked_at: int
-    """Number of structures that were read, to which the following refers."""
+    """Number of structures that were read; the fields below describe these."""
     elements: list[str]
     atoms: tuple[int, float, int]
     """Minimum, mean and maximum number of atoms of a structure."""
@@ -340,23 +347,23 @@ class Finding:
     partial: dict[str, int] = field(default_factory=dict)
     """Keys that only some structures have, and the number of these."""
     radius: float = RADIUS
-    """Longest edge if graphs have their own edges; else a radius within which atoms have no more
-    neighbours than a network handles in good time."""
+    """Radius to propose [Å]: the longest edge if graphs have their own edges; otherwise a radius
+    within which atoms have about a hundred neighbours at most."""
     edges_are_cut: bool = False
-    """True if the graphs' edges leave out neighbours that are as near."""
+    """True if the graphs' own edges leave out neighbours within that radius."""
     node_features: list[int] = field(default_factory=lambda: [0])
     """Indices of the columns of the node features."""
 
 
 def look(directory: Path) -> Finding:
-    """Inspect a directory of structures with labels.
+    """Inspect a directory of labelled structures, as far as a first configuration needs it.
 
-    Some structures are read, and all are counted.
+    Only some structures are read, but all are counted.
 
     Raises
     ------
     InputError
-        If it holds no data, data of several formats, or nothing that can be learnt.
+        If the directory holds no data, data of several formats, or nothing that can be learnt.
     """
     files = find_source(directory)
     if files.source["format"] == "hydragnn":
@@ -405,7 +412,10 @@ def look(directory: Path) -> Finding:
 
 
 def _radius(structures: Sequence[Found]) -> float:
-    """Return a radius for structures that may be dense, as at high pressure or in another unit."""
+    """Return a radius [Å], at most 5, within which atoms have about a hundred neighbours at most.
+
+    Structures may be dense: at high pressure, or if their positions are in another unit.
+    """
     radius = RADIUS
     for number, one in enumerate(structures):
         # From small to large: a list of thousands of neighbours would take too long.

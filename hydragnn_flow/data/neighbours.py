@@ -1,8 +1,8 @@
-"""Periodic neighbour lists that depend on the structure alone, from positions near the origin.
+"""Periodic neighbour lists, and structures moved near the origin so that float32 is enough.
 
-A network sees only the vectors of edges, differences of two positions. Single precision resolves
-6e-8 of the larger one: 0.001 Å at 10,000 Å, a distance that atoms of an unwrapped molecular
-dynamics reach in time.
+A network sees only the vectors of edges: differences of two positions. Single precision resolves a
+position to 6e-8 of its size, which is 0.001 Å at 10,000 Å. Atoms of a molecular dynamics without
+wrapping travel that far.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from vesin import NeighborList
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Directed edges, sorted by receiver, distance, sender and periodic image.
+    """Directed edges between the atoms of one structure.
 
     The vector of edge ``e`` is
     ``positions[receivers[e]] - positions[senders[e]] + shifts[e]``, the convention of HydraGNN.
@@ -54,8 +54,14 @@ def neighbour_list(
     cutoff
         Maximum length of an edge [Å].
     max_neighbours
-        Number of nearest neighbours to keep of each receiver. Neighbours as near as the last one
-        kept are kept too, or the graph would depend on the order of the atoms.
+        Number of nearest neighbours to keep of each receiver; None keeps all. Neighbours as near as
+        the last one kept are kept too: otherwise the graph would depend on the order of the atoms.
+
+    Returns
+    -------
+    Neighbours
+        Edges, one in each direction of a pair unless ``max_neighbours`` leaves it out, sorted by
+        receiver, distance, sender and periodic image.
     """
     n_atoms = len(positions)
     search = NeighborList(cutoff=cutoff, full_list=True, n_threads=1)
@@ -80,7 +86,10 @@ def neighbour_list(
 def _nearest(
     receivers: NDArray[np.int64], distances: NDArray[np.float64], n_atoms: int, k: int
 ) -> NDArray[np.bool_]:
-    """Mark the k nearest of each receiver and ties, for edges sorted by receiver and distance."""
+    """Return True for the edges to keep: the k nearest of each receiver, and ties, [n_edges].
+
+    The edges must be sorted by receiver and distance.
+    """
     degree = np.bincount(receivers, minlength=n_atoms)
     first = np.cumsum(degree) - degree
     furthest = np.full(n_atoms, np.inf)
@@ -140,9 +149,9 @@ def near_origin(
 
 
 def are_resolved(positions: NDArray[np.floating[Any]], longest: float) -> bool:
-    """Return True if single precision resolves edges of ``longest`` at all positions.
+    """Return True if float32 resolves ``positions`` to 1e-4 of ``longest``, a length in their unit.
 
-    Where it does not, the search for neighbours is not safe either: atoms that are a hundred
-    thousand cutoffs apart crash the process.
+    If it does not, the search for neighbours is not safe either: atoms that are a hundred thousand
+    cutoffs apart crash the process.
     """
     return float(np.abs(positions).max()) * 2.0**-24 <= INEXACT * longest

@@ -37,13 +37,13 @@ class Structures:
     """Properties of structures that decide their split, as parallel lists in input order."""
 
     role: Sequence[str]
-    """Role of the file of each: ``train``, ``val``, ``calibration`` or ``test``."""
+    """Role of each structure's file: ``train``, ``val``, ``calibration`` or ``test``."""
     hash: Sequence[str]
     """Hash of each structure, equal for duplicates."""
     composition: Sequence[str]
-    """Composition of each, read only if the division is by composition."""
+    """Composition of each structure, read only if the division is by composition."""
     group: Sequence[str | None]
-    """Group of each, read only if the division is by group."""
+    """Group of each structure, read only if the division is by group."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,9 @@ def divide(
 ) -> Division:
     """Divide structures so that no two splits hold the same one.
 
-    Structures of equal hash stay together; by group, so do structures of one group. Given sets come
-    first: a structure of the training file that a given set repeats (or, by group, whose group
-    occurs there) is left out, as is one of the given validation set that the given test set
-    repeats.
+    Structures of equal hash go to the same split; if ``by`` is ``group``, so do structures of one
+    group. If a structure (or its group) occurs in files of several roles, it stays in the first of
+    test, calibration, validation and training, and is left out of the others.
 
     Parameters
     ----------
@@ -102,7 +101,8 @@ def divide(
     seed
         Seed that, with the order of the structures, determines the draw.
     calibration
-        Fraction for calibration. The validation and test sets do not depend on it.
+        Fraction of the training file to set aside for the weights and error bars of ensembles; None
+        for no such set, or a given one. The validation and test sets do not depend on it.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def divide(
 def _without_repeats(
     structures: Structures, by_group: bool
 ) -> tuple[dict[Role, list[int]], dict[str, int]]:
-    """Return the structures to keep of each role, and the numbers left out by reason."""
+    """Return the indices of structures to keep by role, and the numbers left out by reason."""
     marks: dict[str, Sequence[Hashable]] = {"duplicate_of": structures.hash}
     if by_group:
         marks["group_in"] = structures.group
@@ -298,16 +298,17 @@ _HEAVIEST = len(chemical_symbols) - 1
 
 
 def graph_hashes(columns: Mapping[str, Column]) -> list[str]:
-    """Hash all that a network sees of each graph.
+    """Return a hash of all that a network sees of each graph, equal for duplicates.
 
-    That is the node features ``x``, and the edges with their features and length. In three rounds
-    each atom's word is updated with those of its neighbours and of the edges between; a graph's
-    hash is the sum of its atoms' words, mixed. It depends neither on the order of atoms and edges
-    nor on the index of the graph in the block, and on position, orientation and the choice of
-    periodic images only as far as edge features do. Structures with the same hash are the same to a
-    network with three message passing steps along lengths, and count as duplicates: this includes
-    mirror images, and atoms out of each other's reach, wherever they are. A supercell differs from
-    its unit cell. Labels do not count.
+    That is the node features ``x``, and the edges with their features and length. Each atom has a
+    64-bit word, which three rounds update with the words of its neighbours and of the edges to
+    them; a graph's hash is the sum of its atoms' words, mixed. The hash depends neither on the
+    order of atoms and edges nor on the index of the graph in the block. On position, orientation
+    and the choice of periodic images it depends only as far as edge features do.
+
+    Structures with the same hash are the same to a network with three message-passing layers that
+    read lengths, and count as duplicates: this includes mirror images, and atoms out of each
+    other's reach, wherever they are. A supercell differs from its unit cell. Labels do not count.
 
     The length of an edge is taken from ``edge_attr`` if one of its columns holds it on all edges of
     the graph, otherwise from ``pos`` and ``edge_shifts``; without ``pos`` there are no lengths.

@@ -18,7 +18,7 @@ from hydragnn_flow.data.neighbours import INEXACT
 
 @dataclass(frozen=True)
 class Truncation:
-    """Neighbours within the cutoff that the lists of some structures leave out."""
+    """Counts of neighbours within the cutoff that truncated neighbour lists leave out."""
 
     atoms: int = 0
     """Number of atoms with an incomplete list."""
@@ -31,7 +31,8 @@ class Truncation:
     most: int = 0
     """Largest number of neighbours of an atom within the cutoff."""
     nearest: float | None = None
-    """Distance of the nearest neighbour left out [Å]; a smaller cutoff would leave out none."""
+    """Distance of the nearest neighbour left out [Å]; a smaller cutoff would leave out none. None
+    if no neighbour is left out."""
 
     def __add__(self, other: Truncation) -> Truncation:
         distances = [d for d in (self.nearest, other.nearest) if d is not None]
@@ -49,7 +50,10 @@ class Truncation:
         return self.nearest is not None and self.nearest < cutoff
 
     def sentence(self, cutoff: float, max_neighbours: int | None) -> str:
-        """Return a sentence: how many neighbours are left out, and by which setting."""
+        """Return a sentence on the share of neighbours within the cutoff that is left out.
+
+        ``max_neighbours`` is the setting that left them out; None if the data bring own edges.
+        """
         what = f"max_neighbours = {max_neighbours} leaves"
         if max_neighbours is None:
             what = "the edges that the data bring leave"
@@ -61,9 +65,9 @@ class Truncation:
         )
 
     def refusal(self, cutoff: float, max_neighbours: int | None, *, so_far: bool = False) -> str:
-        """Return why a potential must not learn from such lists, with remedies.
+        """Return the error message that refuses truncated lists for a potential, with remedies.
 
-        ``so_far`` means that more structures follow than were counted.
+        ``so_far`` is True if only some of the structures have been counted yet.
         """
         more = " (so far)" if so_far else ""
         remedies = []
@@ -87,16 +91,17 @@ def count_truncation(
     distances: NDArray[np.float64],
     n_atoms: int,
 ) -> Truncation:
-    """Compare neighbour lists with all neighbours within the cutoff.
+    """Count the neighbours within the cutoff that the neighbour lists of a structure leave out.
 
     The lists need not hold the nearest neighbours: other programs truncate them differently.
 
     Parameters
     ----------
     kept, lengths
-        Receivers and lengths of the edges of the lists [n_kept], in any order.
+        Receivers and lengths [Å] of the edges in the lists, [n_kept], in any order.
     receivers, distances
-        All neighbours within the cutoff [n_edges], sorted by receiver and distance.
+        Receivers and lengths [Å] of the edges from all neighbours within the cutoff, [n_edges],
+        sorted by receiver and distance.
     n_atoms
         Number of atoms of the structure.
     """
@@ -121,7 +126,7 @@ def count_truncation(
 
 
 def whole(kept: NDArray[np.int64]) -> Truncation:
-    """Return the truncation of complete lists, given the number of neighbours of each atom."""
+    """Return the counts for complete lists, given each atom's number of neighbours, [n_atoms]."""
     return Truncation(of_atoms=len(kept), of_edges=int(kept.sum()), most=int(kept.max(initial=0)))
 
 

@@ -1,4 +1,4 @@
-"""Writer of a store: all or nothing, in bounded memory."""
+"""Writer of a store, which appears complete or not at all, in bounded memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BLOCK_BYTES = 4 << 20
 
 
 class ShardSeries:
-    """Consecutive shards written by one process; each is complete before the next begins.
+    """Writer of consecutive shards (BP5 files of a store); each is complete before the next begins.
 
     As a context manager it deletes an unfinished shard after an error.
 
@@ -39,11 +39,12 @@ class ShardSeries:
     directory
         Directory of the shards.
     names
-        Names of the shards, one after the other.
+        Iterator that gives a name for each new shard.
     splits
         Names of the store's splits, in their order.
     name, dtypes, described
-        Name, number types and description of the store.
+        Name of the data set, storage of integers (as in :func:`write_store`), and properties of the
+        store that its graphs do not contain.
     """
 
     def __init__(
@@ -76,12 +77,14 @@ class ShardSeries:
             self._open.abort()
 
     def add(self, split: str, graph: Data, where: str) -> None:
-        """Add a graph; ``where`` is its name in messages.
+        """Add a graph to a split; ``where`` is its name in messages.
+
+        Graphs are checked and written together, about 4 MB at a time.
 
         Raises
         ------
         InputError
-            If it is not finite or does not fit the graphs before it.
+            If a graph added since the last write is not finite or does not fit those before it.
         StoreError
             If the shard cannot be written.
         """
@@ -97,12 +100,12 @@ class ShardSeries:
             self._flush()
 
     def append(self, split: str, columns: Mapping[str, Column]) -> None:
-        """Add graphs that are columns already, as a block of their own."""
+        """Write graphs of a split, given as columns by key, as a block of their own."""
         self._flush()
         self._append(split, columns)
 
     def close(self) -> Content:
-        """Finish the last shard, after at least one graph was added."""
+        """Finish the last shard and return the content of all; one graph at least was added."""
         self._flush()
         self._finish()
         return join_contents(self._done)
@@ -148,7 +151,7 @@ def write_store(
     max_neighbours: int | None = None,
     node_features: Sequence[str] | None = None,
 ) -> GraphStore:
-    """Write graphs as a new store.
+    """Write graphs as a new store, and open it.
 
     The store is built next to ``path`` under a temporary name, forced to disk and renamed, so that
     ``path`` is always complete. A process killed before leaves only the temporary directory, which
@@ -171,8 +174,8 @@ def write_store(
     cutoff, max_neighbours
         Settings with which edges were found; models and predictions need them.
     node_features
-        Names of the columns of ``x``; by default the first is ``atomic_number`` if all its values
-        can be.
+        Names of the columns of ``x``. By default they are ``feature_0``, ``feature_1``, …; the
+        first is ``atomic_number`` if all its values can be atomic numbers.
 
     Raises
     ------
@@ -234,7 +237,7 @@ def commit_store(
     Raises
     ------
     InputError
-        In the same cases as :func:`make_manifest`.
+        If a target is not among the keys of the graphs or does not match its description.
     StoreError
         If the disk cannot be written, or another writer was faster.
     """

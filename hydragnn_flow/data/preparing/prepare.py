@@ -1,4 +1,4 @@
-"""Preparation of the store of a configuration, once: copied into shards, or in place."""
+"""Preparation of a configuration's store, once: graphs are copied to shards or used in place."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from hydragnn_flow.errors import InputError, NoWorkers, StoreError
 from hydragnn_flow.files import write_json
 
 _GRAPHS_PER_TASK = 1000
-"""Number of graphs of a task, some seconds."""
+"""Number of graphs that one task measures, which takes some seconds."""
 # Bytes that this process reads in less time than workers take to start.
 _FEW_BYTES = 16 << 20
 
@@ -51,16 +51,21 @@ _FEW_BYTES = 16 << 20
 def use_in_place(
     preparation: Preparation, config: DataConfig, provenance: Mapping[str, Any]
 ) -> tuple[Content, Description]:
-    """Compute the manifest of a store that uses its data in place.
+    """Check the files that a store uses in place, and compute all that its manifest needs.
 
     Parameters
     ----------
     preparation
-        Preparation under way; its workers are not asked if the files are short.
+        Preparation that runs the tasks; this process runs them if the files have up to 16 MiB.
     config
-        Sources that can be used in place.
+        Configuration whose files are used in place.
     provenance
-        Settings and inputs that determine the content.
+        Settings and inputs that determine the content of the store.
+
+    Returns
+    -------
+    tuple
+        Shards with their keys and statistics, and the store's other properties.
 
     Raises
     ------
@@ -153,10 +158,10 @@ def prepare_store(
 ) -> GraphStore:
     """Build the store of a configuration, or open it if it exists.
 
-    First structures are read and their graphs built, in tasks of some hundred. When duplicates are
-    known, structures are divided into splits and written to the shards. Finished tasks are kept
-    when the process ends early, and the same call continues from there. For data in place only the
-    manifest is written.
+    First structures are read and their graphs built, in tasks of some hundred structures. When
+    duplicates are known, structures are divided into splits and written to the shards. If the
+    process ends early, its finished tasks are kept, and the same call continues from there. Data in
+    place are only read and checked, and the manifest is written.
 
     Parameters
     ----------
@@ -171,9 +176,10 @@ def prepare_store(
     path
         Directory of the store.
     progress
-        Callback with the kind of work, the number done and the total.
+        Callback with the kind of work (``structures``, ``shards``), the number done and the total.
     workers
-        Function that runs the tasks, unless they are few; by default this process.
+        Function that runs the tasks in other processes, unless the input is small; None runs them
+        in this process.
     whole_lists
         True to refuse structures with truncated neighbour lists, as soon as some have been read. A
         finished store is not checked: its manifest states the truncation.
@@ -253,7 +259,7 @@ def prepare_store(
 def _provenance(
     config: DataConfig, cutoff: float, max_neighbours: int | None, seed: int
 ) -> dict[str, Any]:
-    """Return everything that determines the content; files count by content, not by path."""
+    """Return all settings that determine a store's content, and the fingerprint of its files."""
     return {
         **_sources(config),
         "split": config.split.model_dump(mode="json"),
@@ -273,7 +279,7 @@ def _sources(config: DataConfig) -> dict[str, Any]:
 
 
 def _computed_inputs(config: DataConfig, encoded: bool, encodings: int) -> dict[str, Any]:
-    """Return the settings that graphs of new structures need to be like the store's."""
+    """Return the settings of computed inputs, which new structures to predict need as well."""
     computed: dict[str, Any] = {}
     if encoded:
         computed[ENCODINGS] = encodings
@@ -302,7 +308,7 @@ def _reuse(path: Path, provenance: Mapping[str, Any], encodings: int) -> GraphSt
 
 
 def _given(value: Any) -> Any:
-    """Drop mappings' keys that are not given, as earlier releases had fewer keys."""
+    """Remove keys with the value None from nested mappings, as earlier releases had fewer keys."""
     if isinstance(value, list):
         return [_given(inner) for inner in value]
     if not isinstance(value, Mapping):
@@ -312,7 +318,7 @@ def _given(value: Any) -> Any:
 
 @contextmanager
 def _kept_unless_input_is_wrong(building: Path) -> Iterator[None]:
-    """Keep finished tasks for the next time, unless the input is wrong."""
+    """Keep finished tasks for the next call when an error occurs, unless the input is wrong."""
     try:
         yield
     except (StoreError, NoWorkers):
@@ -369,7 +375,7 @@ def _size(chunks: Sequence[Chunk]) -> int:
 
 
 def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[T]]:
-    """Group consecutive items up to a size of ``least`` or more; the last may be smaller."""
+    """Group consecutive items into groups of a total size of ``least`` or more, but the last."""
     groups: list[list[T]] = [[]]
     held = 0
     for item, size in zip(items, sizes, strict=True):
@@ -398,7 +404,10 @@ def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
 def _divide(
     config: DataConfig, units: Sequence[Path], records: Sequence[Mapping[str, Any]], seed: int
 ) -> dict[str, Any]:
-    """Write the split of each structure, and return a summary for the manifest."""
+    """Divide structures into splits: write one file for each reading task, and return a summary.
+
+    The summary counts graphs by split, structures left out by reason, and duplicates by split.
+    """
     data_set = np.array([number for record in records for number in record["data_set"]])
     deciding = [[value for record in records for value in record[name]] for name in _DECIDING]
     split_of = np.full(len(data_set), "", dtype=object)

@@ -1,13 +1,11 @@
 """Tasks of a preparation: read structures, write shards, or check files that stay in place.
 
-Tasks of a preparation in place are in ``in_place_tasks``.
-
 A task's result is a directory, built under its own temporary name and renamed when it is complete.
 A task may therefore run twice, even at the same time, and a killed one leaves nothing that could be
 mistaken for a result. Requests are JSON; the record of a result is pickled, as only the driver of
 the same preparation reads it.
 
-Checks that a copy makes while it writes are made here while statistics are computed.
+Files that stay in place get the same checks as copied ones, while their statistics are computed.
 """
 
 from __future__ import annotations
@@ -54,14 +52,15 @@ _PARTS = "parts.json"
 
 
 def save_parts(tasks: Path, parts: Sequence[Manifest]) -> None:
-    """Write the manifests of all data sets for the tasks."""
+    """Write the manifests of all data sets in place to a file that the tasks read."""
     write_json(tasks / _PARTS, [part.model_dump(mode="json") for part in parts])
 
 
 def refuse_cut_lists(request: Mapping[str, Any], truncation: Truncation, own_edges: bool) -> None:
-    """Raise InputError if a potential would learn from truncated lists, after some have been read.
+    """Raise InputError if a task found truncated neighbour lists and the request refuses them.
 
-    The task is the first to know, long before all structures have been read.
+    The error comes long before all structures have been read. ``own_edges`` is True if the data
+    bring own edges, so that no setting truncated the lists.
     """
     if request["whole_lists"] and truncation.atoms:
         kept = None if own_edges else request["max_neighbours"]
@@ -70,13 +69,13 @@ def refuse_cut_lists(request: Mapping[str, Any], truncation: Truncation, own_edg
 
 @lru_cache(maxsize=2)
 def _part(tasks: Path, number: int) -> GraphStore:
-    """Open a data set, cached for later tasks of this process, as an index may take a minute."""
+    """Open a data set in place, and keep it open for later tasks: its index may take a minute."""
     values = json.loads((tasks / _PARTS).read_text(encoding="utf-8"))[number]
     return GraphStore(tasks / str(number), Manifest(**values), "random")
 
 
 def look(request: Mapping[str, Any], directory: Path) -> Manifest:
-    """Read a whole file, as it has no checksums, and describe it as it will be used."""
+    """Run the task ``look``: read a whole file, as it has no checksums; return its manifest."""
     config = DataConfig(**request["config"])
     number = request["data_set"]
     source = cast(HydragnnSource, config.data_sets[number].source)
@@ -85,7 +84,11 @@ def look(request: Mapping[str, Any], directory: Path) -> Manifest:
 
 
 def measure(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Check a range of graphs for networks to read, and compute their statistics."""
+    """Run the task ``measure``: check a range of graphs in place, and compute their statistics.
+
+    The result has ``statistics``, ``own_edges`` (True if edges differ from a neighbour list) and
+    ``truncation``.
+    """
     chunk, within = Chunk(**request["chunk"]), (request["cutoff"], request["max_neighbours"])
     store, split = _part(directory.parent, chunk.data_set), SPLIT_OF_ROLE[chunk.role]
     manifest = store.manifest
@@ -141,7 +144,7 @@ _ALL = "structures"
 
 @dataclass(frozen=True)
 class Preparation:
-    """Preparation under way: where, with what and by whom its tasks are run."""
+    """Runner of a preparation's tasks, which skips tasks that an earlier call has finished."""
 
     directory: Path
     """Directory of the results, from which a later call continues."""
@@ -154,14 +157,14 @@ class Preparation:
     def run(
         self, what: str, kind: str, stem: str, requests: Sequence[Mapping[str, Any]]
     ) -> list[Any]:
-        """Run the tasks of a kind that are not finished yet, and return the records of all.
+        """Run the tasks that are not finished yet, and return the records of all, in order.
 
         Parameters
         ----------
         what
-            Kind of work, for ``show``.
+            Kind of work in words, for ``show``.
         kind
-            Key of the function that does it.
+            Kind of the tasks: ``read``, ``write``, ``look`` or ``measure``.
         stem
             Name of the tasks' directories, to which their numbers are added.
         requests
@@ -198,7 +201,8 @@ def run_task(request: Mapping[str, Any]) -> None:
     Parameters
     ----------
     request
-        Request of :meth:`Preparation.run`.
+        Settings and request of the task as :meth:`Preparation.run` joins them, with its kind under
+        ``task`` and the directory of its result under ``directory``.
 
     Raises
     ------
@@ -235,7 +239,7 @@ def _load_record(directory: Path) -> Any:
 
 
 def _read(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Read structures and build their graphs, with all that decides their splits."""
+    """Run the task ``read``: write structures as graphs, and return what decides their splits."""
     config = DataConfig(**request["config"])
     source = open_source(config, request["seed"])
     roles: list[str] = []
@@ -301,7 +305,7 @@ def _encoded(graph: Data, k: int, before: bool | None, origin: str) -> bool:
 
 
 def _write(request: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Write the graphs of finished reading tasks to shards of the store."""
+    """Run the task ``write``: copy graphs of finished reading tasks to shards of the store."""
     units = [Path(unit) for unit in request["units"]]
     records = [_load_record(unit) for unit in units]
     index = _index(units, [record["content"] for record in records])
@@ -333,11 +337,11 @@ _WORK: dict[str, Callable[[Mapping[str, Any], Path], Any]] = {
     "look": look,
     "measure": measure,
 }
-"""Function of each kind of task, which works in its directory and returns its record."""
+"""Function of each kind of task: it takes request and directory, and returns the record."""
 
 
 def load_split(unit: Path) -> list[str]:
-    """Read the split of each structure of a reading task; empty for those left out."""
+    """Return the split of each structure of a reading task; empty text for those left out."""
     names: list[str] = json.loads(split_file(unit).read_text(encoding="utf-8"))
     return names
 

@@ -31,7 +31,7 @@ _DTYPES: dict[str, np.dtype[Any]] = {
 
 
 class Bp5Writer:
-    """Writer of a BP5 file of one step, block by block in bounded memory.
+    """Writer of a BP5 file with one ADIOS2 step, block by block in bounded memory.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class Bp5Writer:
             self._engine.Put(variable, whole, adios.Mode.Sync)
 
     def put(self, name: str, array: NDArray[Any]) -> None:
-        """Write a whole variable."""
+        """Write a new variable (named array) as a whole."""
         whole = _writable(array)
         shape = list(whole.shape)
         with self._writing():
@@ -83,7 +83,7 @@ class Bp5Writer:
             self._engine.Put(variable, whole, adios.Mode.Sync)
 
     def attribute(self, name: str, value: str | list[str] | NDArray[np.int64]) -> None:
-        """Define an attribute of the file."""
+        """Write an attribute of the file: a name with a text, texts or integers."""
         self._io.DefineAttribute(name, value)
 
     def flush(self) -> int:
@@ -96,7 +96,7 @@ class Bp5Writer:
         return (self.path / "data.0").stat().st_size
 
     def close(self) -> None:
-        """Finish the file."""
+        """Write all that is pending and close the finished file."""
         with self._writing():
             self._engine.EndStep()
             self._engine.Close()
@@ -104,7 +104,7 @@ class Bp5Writer:
         (self.path / "profiling.json").unlink(missing_ok=True)
 
     def abort(self) -> None:
-        """Abandon a file that will not be finished."""
+        """Close a file that will not be finished; its payload is dropped."""
         try:
             # ADIOS2 still writes the rest; on a full disk this makes room for it.
             os.truncate(self.path / "data.0", 0)
@@ -177,7 +177,7 @@ class Bp5File:
         return list(self._io.AvailableVariables())
 
     def variable(self, name: str) -> Bp5Variable:
-        """Return one variable of the file."""
+        """Return the handle of a variable, from which parts of it can be read."""
         found = self._found.get(name)
         if found is None:
             variable = self._io.InquireVariable(name)
@@ -197,14 +197,14 @@ class Bp5File:
         return found
 
     def read(self, name: str) -> NDArray[Any]:
-        """Read the whole of one variable."""
+        """Return all values of a variable, in its stored shape and type."""
         variable = self.variable(name)
         array = np.empty(variable.shape, dtype=variable.dtype)
         variable.read_into(array, 0)
         return array
 
     def attribute(self, name: str) -> list[Any]:
-        """Return the values of one attribute."""
+        """Return the values of an attribute: texts or numbers."""
         attribute = self._io.InquireAttribute(name)
         if not attribute:
             raise StoreError(f"{self.path} has no attribute {name}; it is not in HydraGNN's layout")
@@ -214,7 +214,7 @@ class Bp5File:
 
 
 class Bp5Variable:
-    """Variable of an open file.
+    """Variable (named array) of an open file.
 
     Attributes
     ----------

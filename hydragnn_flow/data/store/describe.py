@@ -44,14 +44,14 @@ class Description:
     truncation: Truncation | None = None
     """Neighbours that the edges leave out; None if they were not counted."""
     node_features: Sequence[str] | None = None
-    """Names of the columns of ``x``; by default ``atomic_number`` first if it can be that."""
+    """Names of the columns of ``x``; by default the first is ``atomic_number`` if it can be."""
     branch_names: Sequence[str] = ()
     """Name of each branch, from branch 0 on; empty if they have none."""
     provenance: Mapping[str, Any] | None = None
 
 
 def find_targets(keys: Mapping[str, Key], described: Description) -> dict[str, Target]:
-    """Return the targets of graphs with these keys.
+    """Return the targets of a store by name: those described, or else ``energy`` and ``forces``.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
     Raises
     ------
     InputError
-        In the same cases as :func:`find_targets`.
+        If a target is not among the keys or does not match its description.
     """
     targets = find_targets(content.keys, described)
     units = dict(described.units or {})
@@ -112,7 +112,7 @@ def make_manifest(content: Content, described: Description, dtypes: Dtypes) -> M
 
 
 def join_contents(contents: Sequence[Content]) -> Content:
-    """Join the contents of several writers.
+    """Join what several processes have written to the content of one store.
 
     Raises
     ------

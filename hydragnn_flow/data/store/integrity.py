@@ -45,7 +45,10 @@ def describe_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
-    """Return sizes, times and checksums of metadata of a HydraGNN ``.bp``, by file name."""
+    """Return size and time of each file of a HydraGNN ``.bp``, by name.
+
+    Files of metadata also get a checksum; payload does not, as it may be terabytes.
+    """
     described = {}
     for path in sorted(folder.iterdir()):
         if path.name.startswith(_OF_BP5):
@@ -59,7 +62,7 @@ def describe_foreign_files(folder: Path) -> dict[str, FileRecord]:
 
 
 def is_payload(name: str) -> bool:
-    """Return True if a file of a BP5 directory holds data, not metadata; data are long."""
+    """Return True if a file name of a BP5 directory is that of payload, not of metadata."""
     return name.startswith("data.")
 
 
@@ -87,7 +90,10 @@ def verify_checksum(path: Path, record: FileRecord, *, in_place: bool = False) -
 
 
 def damaged(path: Path, what: str, *, in_place: bool = False) -> StoreError:
-    """Return the error for a damaged file of a store."""
+    """Return the error for a damaged file: ``what`` is wrong with it.
+
+    ``in_place`` is True if the store does not own the file, which must then not be deleted.
+    """
     if in_place:  # it is not the store's to be deleted
         return StoreError(
             f"{path} {what}, and a store uses it in place; restore it from a copy, or delete that "
@@ -131,15 +137,16 @@ Work = Literal["preparing", "writing"]
 
 
 def building_of(path: Path, work: Work) -> Path:
-    """Return the directory next to ``path`` in which it is built."""
+    """Return the hidden directory next to ``path`` in which the store ``path`` is built."""
     return path.with_name(f".{path.name}.{work}")
 
 
 @contextmanager
 def alone(path: Path, work: Work) -> Iterator[Path]:
-    """Create the directory in which ``path`` is built, for one process at a time.
+    """Create and lock the directory in which ``path`` is built, for one process at a time.
 
-    It stays when the block ends or the process is killed, so that the next process finds it.
+    The directory stays when the context ends or the process is killed, so that the next process
+    finds it.
 
     Raises
     ------
@@ -170,7 +177,7 @@ def alone(path: Path, work: Work) -> Iterator[Path]:
 
 
 def commit(staging: Path, path: Path) -> None:
-    """Give a finished directory its final name, durably.
+    """Rename a finished directory to ``path``, after forcing all its files to disk.
 
     Raises
     ------

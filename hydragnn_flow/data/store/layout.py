@@ -1,7 +1,8 @@
 """Layout of a split inside a BP5 file as HydraGNN has it, and the table of a shard's blocks.
 
-ADIOS2 knows blocks by variable only. This table says which graphs were written together, about 4 MB
-at a time, so that this much can be verified before it is read, rather than the whole shard.
+A block of a shard is some 4 MB of graphs that were written together. The table has the checksum of
+each block, so that only the blocks to be read have to be verified, not the whole shard. ADIOS2
+itself knows only the blocks of single variables.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def stored_dim(file: Bp5File, split: str, key: str) -> int:
 
 
 def lies_in_rows(file: Bp5File, split: str, key: str) -> bool:
-    """Return True if an ``edge_index`` has its graphs below one another.
+    """Return True if a key is an ``edge_index`` that has its graphs below one another.
 
     HydraGNN concatenates along the dimension that varies, and along the first if none does: in a
     split whose graphs all have e edges the array is [2 n_graphs, e], not [2, sum of edges].
@@ -72,36 +73,36 @@ def lies_in_rows(file: Bp5File, split: str, key: str) -> bool:
 
 
 BLOCKS = "blocks.npz"
-"""Name of the file in the shard's directory."""
+"""Name of the file with the block table in a shard's directory."""
 INDEX = ""
-"""Name instead of a split's for the block with the numbers of atoms and edges of all graphs."""
+"""Split name of the block that holds the numbers of atoms and edges of all graphs."""
 REST = "/"
-"""Name instead of a split's for the block of other counts and offsets; no split has a slash."""
+"""Split name of the block that holds other counts and offsets; no real split has a slash."""
 
 
 @dataclass
 class BlockTable:
-    """Table of blocks, in the order of the payload."""
+    """Table of a shard's blocks, in the order of their bytes in the file ``data.0``."""
 
     split: list[str] = field(default_factory=list)
     """Split that each block belongs to, or `INDEX`, or `REST`."""
     graphs: list[int] = field(default_factory=list)
     """Number of graphs in each block."""
     ends: list[int] = field(default_factory=list)
-    """Bytes of payload up to the end of each block."""
+    """Position after the last byte of each block in ``data.0``."""
     crc32: list[int] = field(default_factory=list)
-    """Checksum of the bytes of each block."""
+    """CRC-32 of the bytes of each block."""
 
     def __len__(self) -> int:
         return len(self.split)
 
     @property
     def end(self) -> int:
-        """Bytes of payload up to now."""
+        """Position after the last byte of the last block; 0 without blocks."""
         return self.ends[-1] if self.ends else 0
 
     def add(self, split: str, graphs: int, end: int, crc32: int) -> None:
-        """Add the block written last."""
+        """Add the block written last: its split, number of graphs, end [bytes] and CRC-32."""
         self.split.append(split)
         self.graphs.append(graphs)
         self.ends.append(end)

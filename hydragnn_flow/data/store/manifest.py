@@ -59,7 +59,10 @@ class Target(_Record):
     """True if a graph's value is a sum over its atoms; None if name and unit decide."""
 
     def rows_of(self, values: NDArray[T], n_atoms: NDArray[np.int64]) -> NDArray[T]:
-        """Return values of structures, ``[n]``, repeated for each row of the target's level."""
+        """Return ``values``, one of each structure [n], for each row of the target.
+
+        They stay as they are for a graph target, and are repeated for each atom for a node target.
+        """
         return values if self.level == "graph" else np.repeat(values, n_atoms)
 
 
@@ -77,7 +80,8 @@ class LabelStatistics(_Record):
     element_energies: dict[int, float]
     """Least-squares energy of each element, by atomic number; empty without an energy target."""
     energy_per_atom_std: float
-    """Standard deviation of the energy less these, per atom; 1 if nothing remains."""
+    """Standard deviation of the energy per atom after subtracting those of the elements, in the
+    energy's unit; 1 if nothing remains."""
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
     targets: dict[str, TargetStatistics]
@@ -94,7 +98,7 @@ class Statistics(LabelStatistics):
     """Statistics of the training split only; nothing leaks from the other splits."""
 
     degree_histogram: list[int]
-    """Number of atoms by number of incoming edges, from 0 on."""
+    """Numbers of atoms with 0, 1, 2, … incoming edges."""
     avg_num_neighbors: float
     """Mean number of incoming edges of an atom."""
     by_branch: dict[int, BranchStatistics] = {}
@@ -102,10 +106,10 @@ class Statistics(LabelStatistics):
     sets of different levels of theory have energies that differ by hundreds of eV per atom."""
 
     def of_branches(self, number: int) -> Sequence[LabelStatistics]:
-        """Return statistics of the labels of each of a network's branches.
+        """Return label statistics for each of a network's ``number`` branches.
 
-        A network without branches, and a branch without training structures, have those of all
-        structures together.
+        A network of one branch, and a branch without training structures, get the statistics of
+        all structures together.
         """
         if number == 1:
             return [self]
@@ -113,7 +117,7 @@ class Statistics(LabelStatistics):
 
 
 class SplitSize(_Record):
-    """Size of a split."""
+    """Numbers of graphs, atoms and edges of a split."""
 
     graphs: int = Field(default=0, ge=0)
     atoms: int = Field(default=0, ge=0)
@@ -128,7 +132,7 @@ class SplitSize(_Record):
 
 
 class Key(_Record):
-    """Key of the graphs: type and shape of its tensors, and its rows in each graph."""
+    """Description of a key (named tensor of each graph): type, shape, and rows in each graph."""
 
     dtype: str = Field(pattern="^(float32|float64|u?int(8|16|32|64))$")
     """Data type of the tensors; `compact` stores node and edge integers in a narrower one."""
@@ -148,7 +152,7 @@ class Key(_Record):
         return (*self.shape[: self.dim], rows, *self.shape[self.dim :])
 
     def __and__(self, other: Key) -> Key:
-        """Combine the properties of the same key in two shards."""
+        """Return the description that is true of a key in two shards together."""
         return self.model_copy(
             update={
                 "node": self.node and other.node,
@@ -166,22 +170,22 @@ class Part(_Record):
     """Position of one target among the numbers of each graph's packed ``y``."""
 
     after: int
-    """Numbers before it, independent of the graph."""
+    """Count of the numbers before the target that do not depend on the number of atoms."""
     after_each: int
-    """Numbers before it for each atom of the graph."""
+    """Count of the numbers before the target for each atom of the graph."""
     width: PositiveInt
-    """Number of its components."""
+    """Number of components of the target."""
     node: bool
     """True if each atom has the components; otherwise the graph has them."""
 
 
 class Shard(_Record):
-    """BP5 directory of the store, or one that the store uses in place."""
+    """Description of a shard: a BP5 directory of the store, or one that it uses in place."""
 
     path: str = Field(pattern=r"^(\.|\w[\w.-]*|/.+)$")
     """Name within the store; absolute for a shard in place."""
     files: dict[Annotated[str, Field(pattern=r"^\w[\w.-]*$")], FileRecord]
-    """Records of its files by name; empty for a HydraGNN .bp, which has no checksums."""
+    """Records of its files by name; empty for a HydraGNN .bp that is opened without a store."""
     splits: dict[str, SplitSize]
     """Size of each split in the shard."""
     branch_runs: dict[str, list[tuple[int, int]]] = {}
@@ -228,7 +232,7 @@ class Manifest(_Record):
     splits: dict[str, SplitSize]
     statistics: Statistics
     provenance: dict[str, Any]
-    """Origin of the data, which a preparation compares before it reuses a store."""
+    """Settings and inputs that the store was made from; compared before a store is reused."""
     shards: list[Shard] = Field(min_length=1)
 
     @property
@@ -249,24 +253,24 @@ class Manifest(_Record):
 
     @property
     def unseen(self) -> set[int]:
-        """Elements that no training structure has; known if these have energies."""
+        """Atomic numbers that no training structure has; empty if it is not known, as without an
+        energy target."""
         energies = self.statistics.element_energies
         return set(self.elements) - set(energies) if energies else set()
 
     @property
     def data_sets(self) -> dict[int, str]:
-        """Name of each branch with statistics of its own, if there are several."""
+        """Name of each branch's data set; empty unless several branches have statistics."""
         if len(self.statistics.by_branch) < 2:
             return {}
         names = dict(enumerate(self.branch_names))
         return {branch: names.get(branch, str(branch)) for branch in self.statistics.by_branch}
 
     def is_extensive(self, target: str) -> bool:
-        """Return True if a target is a sum over the atoms of a graph, and its error one per atom.
+        """Return True if a target is a sum over a graph's atoms, so that errors are per atom.
 
-        Training, search, ensemble and report all use this. If the data do not state it, the target
-        ``energy`` is the total energy, unless its unit is one per atom, and no other target is a
-        sum.
+        Training, search, ensemble and report all use this. If the data do not state it, only the
+        target ``energy`` is a sum, unless its unit is one per atom.
         """
         known = self.targets.get(target)
         if known is None or known.level == "node":
@@ -288,7 +292,7 @@ class Manifest(_Record):
 
 
 def save_manifest(store: Path, manifest: Manifest) -> None:
-    """Write a manifest with its checksum."""
+    """Write ``manifest.json`` with its checksum into the directory of a store."""
     values = json.loads(manifest.model_dump_json())
     values[_CHECKSUM] = _checksum(values)
     text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"

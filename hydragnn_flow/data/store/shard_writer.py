@@ -26,7 +26,7 @@ _MOST_BLOCKS = 1000
 
 
 class ShardWriter:
-    """Shard under construction.
+    """Writer of one shard: a BP5 file of a store, which also gathers the graphs' statistics.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ class ShardWriter:
     name
         Value of HydraGNN's attribute ``dataset_name``.
     dtypes
-        Storage of integers, see the manifest's key of this name.
+        Storage of integers, ``hydragnn`` or ``compact``, as in :func:`write_store`.
     targets
         Keys that are labels, for the statistics.
     node_features
@@ -66,9 +66,10 @@ class ShardWriter:
         self._file = Bp5Writer(path)
 
     def takes(self, columns: Mapping[str, Column]) -> bool:
-        """Return True if another block fits: the number of blocks is limited, as is a narrow type.
+        """Return True if another block of graphs fits into this shard.
 
-        A shard that does not take a block is closed, and the next one takes it.
+        It does not after a thousand blocks, or if its integers exceed the narrow type of their key.
+        This shard is then closed, and the next one takes the block.
         """
         if not self._stored:
             return True
@@ -105,7 +106,7 @@ class ShardWriter:
         self._close_block(split, size.graphs)
 
     def close(self, splits: list[str]) -> Shard:
-        """Finish the shard and force it to disk.
+        """Finish the shard, force it to disk and return its description for the manifest.
 
         Parameters
         ----------
@@ -185,7 +186,7 @@ def _no_rows(key: Key, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def describe_keys(columns: Mapping[str, Column]) -> dict[str, Key]:
-    """Return the keys of a block, with the numbers of rows of its graphs."""
+    """Return type, shape and rows per graph of each key of a block of graphs."""
     atoms, edges = columns["x"].counts, columns["edge_index"].counts
     return {
         key: Key(

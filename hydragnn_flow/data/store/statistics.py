@@ -39,7 +39,7 @@ class Moments:
         self.largest = np.zeros(dim)
 
     def update(self, values: NDArray[np.float64]) -> None:
-        """Add rows, [n, dim]."""
+        """Add the values of a target, one row for each graph or atom, [n, dim]."""
         block = Moments(values.shape[1])
         block.n = len(values)
         block.mean = values.mean(axis=0)
@@ -48,7 +48,7 @@ class Moments:
         self.merge(block)
 
     def merge(self, other: Moments) -> None:
-        """Add the values that another object has seen."""
+        """Add all values that another object has gathered, as in another process."""
         if other.n == 0:
             return
         n = self.n + other.n
@@ -68,7 +68,7 @@ class Moments:
 
 
 class Accumulator:
-    """Accumulator of all statistics of a store.
+    """Accumulator of the statistics in a store's manifest: elements, degrees, labels.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ class Accumulator:
             labels.update(values, numbers, atoms, graphs)
 
     def merge(self, other: Accumulator) -> None:
-        """Add the graphs that another object has seen."""
+        """Add all graphs that another object has gathered, as in another process."""
         self.degrees = _added(self.degrees, other.degrees)
         if self.elements is not None:
             self.elements = None if other.elements is None else self.elements | other.elements
@@ -176,10 +176,11 @@ class _Labels:
         atoms: NDArray[np.int64],
         graphs: NDArray[np.bool_] | None,
     ) -> None:
-        """Add labels of a block, each [n_graphs or n_atoms, dim], of the graphs that count.
+        """Add labels of graphs in a block.
 
-        Nodes that are not atoms have no ``numbers`` [n_atoms]; ``atoms`` is their number in each
-        graph. All graphs count if ``graphs`` [n_graphs] is None.
+        ``values`` are labels by target, [n_graphs or n_atoms, dim]; ``numbers`` atomic numbers
+        [n_atoms], None if nodes are not atoms; ``atoms`` numbers of nodes [n_graphs]; ``graphs``
+        the mask of graphs to add [n_graphs], None for all.
         """
         of_atoms = None if graphs is None else np.repeat(graphs, atoms)
         self.graphs += len(_some(atoms, graphs))
@@ -201,7 +202,10 @@ class _Labels:
             self._fit.merge(other._fit)
 
     def statistics(self, of_atoms: bool) -> dict[str, Any]:
-        """Return the fields of `LabelStatistics`; elements have energies if nodes are atoms."""
+        """Return the fields of `LabelStatistics`.
+
+        ``of_atoms`` is True if nodes are atoms; otherwise there are no energies of elements.
+        """
         element_energies: dict[int, float] = {}
         residual_std = 1.0
         if self._fit is not None and of_atoms:
@@ -271,7 +275,7 @@ class _EnergyFit:
         return {z: float(e) for z, e in zip(self.elements, fit, strict=True)}, std
 
     def triangle(self) -> NDArray[np.float64]:
-        """Decompose the factor again and return it."""
+        """Reduce the factor and the rows added since to one triangular factor, and return it."""
         self.factor = np.asarray(np.linalg.qr(self.factor, mode="r"))
         return self.factor
 
@@ -297,7 +301,7 @@ def _spread(
 def _by_branch(
     columns: Mapping[str, Column],
 ) -> Iterator[tuple[int, NDArray[np.bool_] | None]]:
-    """Yield each branch of a block, and the mask of its graphs; None for all."""
+    """Yield each branch of a block, and the mask of its graphs [n_graphs]; None if all have it."""
     if BRANCH not in columns:
         yield 0, None
         return
