@@ -1,1 +1,1 @@
-"""HydraGNN's own `.bp` files, which have no checksums and are tried in another process first."""
+"""HydraGNN's own `.bp` files: they have no checksums, so another process reads them first."""

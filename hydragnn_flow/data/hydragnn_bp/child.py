@@ -1,4 +1,4 @@
-"""Script that reads a BP5 file, for a process that ADIOS2 may crash or hang.
+"""Script that reads a BP5 file in a process of its own, as damage may crash or hang ADIOS2.
 
 A HydraGNN file is read completely, as nothing else verifies its numbers. From the shards of a
 store, whose checksums are verified, it reads all that may crash ADIOS2: metadata, and the ends
@@ -174,7 +174,10 @@ def selections(shape: Shape, itemsize: int) -> Iterator[tuple[Shape, Shape]]:
 
 
 def main() -> None:
-    """Read the file named on the command line, or the ends in the shards named after it."""
+    """Read the file named on the command line.
+
+    If shards are named after it, read the ends of each variable in these instead.
+    """
     # This process exists to crash instead of the driver.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # ADIOS2's own output must not mix with the answer.

@@ -1,4 +1,4 @@
-"""Manifests of files used in place: HydraGNN's ``.bp``, and which keys training reads."""
+"""Manifests of HydraGNN's ``.bp`` files, and of stores that use files in place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _USUAL = (TRAIN, VALIDATION, TEST)
 
 
 def bp_manifest(path: Path, *, statistics: bool = True) -> Manifest:
-    """Read all of a HydraGNN file twice: in a process of its own, then block by block.
+    """Compute the manifest of a HydraGNN file, reading it twice: in another process, then here.
 
     Parameters
     ----------
@@ -185,7 +185,7 @@ def in_place(
     parts: Mapping[str, Part],
     branch: int | None,
 ) -> Manifest:
-    """Return the manifest of a store that uses a file in place, in the form of a copy's.
+    """Return the manifest of a store that uses a file in place, with the keys a copy would have.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def in_place(
     parts
         Position of each target that is packed in ``y``.
     branch
-        Branch of all its graphs; None for the file's own branches, if any.
+        Branch (heads of one data set) of all its graphs; None for the file's own branches, if any.
 
     Returns
     -------
@@ -271,7 +271,7 @@ def in_place(
 
 
 def alike(parts: Sequence[tuple[str, Manifest]]) -> list[Manifest]:
-    """Return data sets in place with only the keys that all of them have.
+    """Return the manifests of data sets in place, reduced to the keys that all of them have.
 
     Parameters
     ----------
@@ -373,7 +373,10 @@ def _shard(
     parts: Mapping[str, Part],
     splits: Sequence[str],
 ) -> Shard:
-    """Return a shard of a file; one of a store with data in place may rename keys itself."""
+    """Return the new store's description of a shard of a file.
+
+    If the file is a store with data in place, its shard may already rename keys.
+    """
     place = path / shard.path
     there = {k: names.get(k, k) for k in keys.keys() - constants.keys() - parts.keys()}
     renamed = {key: shard.names.get(name, name) for key, name in there.items()}

@@ -1,4 +1,4 @@
-"""Targets in HydraGNN's packed `y`."""
+"""Targets in HydraGNN's `y`, which has all outputs of a graph one after another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OR_KEYS = "or name keys of the graphs in data.source.targets"
 
 
 def levels_of(outputs: VariablesOfInterest | None) -> dict[str, Level]:
-    """Return the level of each output, in their order."""
+    """Return the level, ``graph`` or ``node``, of each output by name; empty without outputs."""
     if outputs is None:
         return {}
     return dict(zip(outputs.output_names, outputs.type, strict=True))
@@ -31,9 +31,10 @@ def levels_of(outputs: VariablesOfInterest | None) -> dict[str, Level]:
 def unpack_outputs(
     arrays: Arrays, outputs: VariablesOfInterest, n: int, origin: str
 ) -> dict[str, NDArray[np.float64]]:
-    """Return the outputs as HydraGNN finds them in ``y``.
+    """Return the values of each output by name, taken from ``y`` as HydraGNN takes them.
 
-    ``y_loc`` divides ``y`` into the outputs in their order; further pieces are ignored. Without
+    Outputs of the graph are [d], outputs of its ``n`` nodes [n, d]. ``y_loc`` divides ``y`` into
+    the outputs in their order; further pieces are ignored. Without
     ``y_loc`` an output is the graph feature in ``y``, or the node feature in ``x``, with the index
     in `output_index`; `graph_feature_dims` and `node_feature_dims` give their widths. Without
     these, outputs of graphs follow one another in ``y``, as wide as `output_dim`.
@@ -146,7 +147,7 @@ def _divided(
 def _features(
     arrays: Arrays, y: NDArray[np.float64], outputs: VariablesOfInterest, n: int, origin: str
 ) -> list[NDArray[np.float64]]:
-    """Return the features with indices `output_index`, from graphs in y and from nodes in x."""
+    """Return the features with indices `output_index`: of graphs from y, of nodes from x."""
     assert outputs.output_index is not None
     dims = {"graph": outputs.graph_feature_dims or (), "node": outputs.node_feature_dims or ()}
     of_nodes = named_rows(arrays, "x", n, origin)
@@ -169,7 +170,10 @@ def _features(
 def _one_after_the_other(
     y: NDArray[np.float64], outputs: VariablesOfInterest, origin: str
 ) -> list[NDArray[np.float64]]:
-    """Return outputs of graphs, as wide as `output_dim`; a single one is all of y."""
+    """Return graph outputs that follow one another in y, as wide as `output_dim` says.
+
+    A single output is all of y.
+    """
     if "node" in outputs.type:
         raise InputError(
             f"{origin} has no y_loc to say where in y its outputs are; give "

@@ -66,7 +66,7 @@ def trial_read(path: Path) -> None:
 def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
     """Open a store's shards in another process, before ADIOS2 opens them in this one.
 
-    Matching checksums do not prove who wrote the files.
+    Checksums that match do not prove who wrote the files.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def trial_of_shards(store: Path, shards: Sequence[str]) -> None:
 
 
 def damaged(place: Path | str, what: str) -> StoreError:
-    """Return the error for a damaged HydraGNN file."""
+    """Return the error for a damaged HydraGNN file: ``what`` is wrong with ``place``."""
     return StoreError(
         f"{place} {what}: the file is damaged or was written so; restore it from a copy or write "
         "it again"

@@ -16,7 +16,7 @@ from hydragnn_flow.data.reading.shard_file import ReadInto
 
 
 class DiskReader:
-    """Reader of a split from its shards.
+    """Reader of a split that takes each graph from its shard on disk when it is needed.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class DiskReader:
         return out
 
     def read_into(self, key: str, first: int, last: int, out: NDArray[Any]) -> None:
-        """Fill ``out`` with the rows of graphs ``first`` to ``last - 1``."""
+        """Fill ``out`` with the rows of a key in graphs ``first`` to ``last - 1``."""
         graphs = np.arange(first, last)
         self._visit(graphs)
         self._read(key, graphs, out)
@@ -156,7 +156,7 @@ def _belongs_to_graphs(index: SplitIndex, key: str) -> bool:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Runs of consecutive graphs."""
+    """Runs of consecutive graphs of one shard, each of which is read at once."""
 
     shards: NDArray[np.int64]
     """Number of the shard of each run."""

@@ -154,8 +154,8 @@ class GraphStore:
 def open_foreign(path: str | Path) -> GraphStore:
     """Open a store that somebody else may have made, in mode ``random``.
 
-    Another process tries its shards first, which a run's own store does not need. Parameters and
-    errors are those of :meth:`GraphStore.open`.
+    Another process reads the ends of its shards first, as wrong files may crash ADIOS2. A
+    StoreError is raised if a file is missing, damaged or not a store.
     """
     store = GraphStore.open(path, "random")
     if (Path(path) / MANIFEST).exists():
@@ -177,7 +177,7 @@ def _open_reader(
 
 
 def verify_payload(store: GraphStore) -> None:
-    """Verify the checksums of all payload.
+    """Verify the checksums of all payload, the files with the arrays of graphs.
 
     Raises
     ------

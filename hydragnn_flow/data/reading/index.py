@@ -1,4 +1,4 @@
-"""Index of a split: the rows of each graph, known without reading any; its readers' protocol."""
+"""Index of a split: positions of each graph's rows, without their values; protocol of readers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hydragnn_flow.data.store.manifest import Key
 
 @dataclass(frozen=True)
 class GraphRows:
-    """Rows of each graph, for all keys that share the same numbers of rows."""
+    """Positions of each graph's rows within the rows of all graphs; several keys share them."""
 
     pointer: NDArray[np.int64] | None
     """First row of each graph and the end, [n_graphs + 1]; None if all have equally many rows."""
     each: int = 0
-    """Rows of each graph, if all have equally many."""
+    """Number of rows of each graph, if all have equally many."""
 
     def starts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the first row of each of ``graphs``."""
@@ -75,7 +75,7 @@ class SplitIndex:
 
     @property
     def branch_runs(self) -> list[tuple[int, int]] | None:
-        """Branches of consecutive graphs and their numbers; None if a shard does not know them."""
+        """Branch and number of graphs of each run; None if a shard does not know its branches."""
         runs = [shard.branch_runs(self.split) for shard in self.shards]
         known = [of_shard for of_shard in runs if of_shard is not None]
         return None if len(known) < len(runs) else [run for of_shard in known for run in of_shard]
@@ -91,7 +91,10 @@ class SplitIndex:
         return self._ragged("edge_index")
 
     def rows(self, key: str) -> GraphRows:
-        """Return the rows of a key; the same object for all keys of atoms, and for all of edges."""
+        """Return the positions of a key's rows.
+
+        All keys of atoms have the same object, and all keys of edges another one.
+        """
         described = self.keys[key]
         if described.node:
             return self.atoms
@@ -104,7 +107,7 @@ class SplitIndex:
 
     @cached_property
     def block_bounds(self) -> NDArray[np.int64]:
-        """First graph of each block that is read as one, and the end, [n_blocks + 1]."""
+        """First graph of each block of about 4 MB, then the number of graphs, [n_blocks + 1]."""
         return np.array([*(first for first, *_ in self._blocks), len(self)], dtype=np.int64)
 
     def verify(self, block: int) -> None:
@@ -137,12 +140,12 @@ class SplitIndex:
         return blocks
 
     def row_bytes(self, key: str) -> int:
-        """Return the bytes of one row of a key in a tensor."""
+        """Return the size of one row of a key in a tensor [bytes]."""
         described = self.keys[key]
         return int(np.dtype(described.dtype).itemsize * np.prod(described.shape, dtype=np.int64))
 
     def graph_bytes(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of each of ``graphs`` in tensors."""
+        """Return the size of each of ``graphs`` in tensors, all keys together [bytes], [n]."""
         size = np.zeros(len(graphs), dtype=np.int64)
         for key in self.keys:
             size += self.rows(key).counts(graphs) * self.row_bytes(key)
@@ -159,16 +162,16 @@ class SplitIndex:
 
 
 class Reader(Protocol):
-    """Reader of the graphs of one split."""
+    """Protocol of readers of one split: from memory, from disk, or as a stream."""
 
     def take(self, graphs: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return each key's values of the given graphs, concatenated, in new arrays."""
 
     def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
-        """Yield the values of :meth:`take` for each selection, possibly reading ahead."""
+        """Yield each key's concatenated values for each selection of graphs; may read ahead."""
 
     def column(self, key: str) -> NDArray[Any]:
-        """Return the values of a key for all graphs."""
+        """Return the values of a key of all graphs, concatenated."""
 
     def close(self) -> None:
         """Release files and memory."""

@@ -57,7 +57,7 @@ def store_summary(store: GraphStore) -> dict[str, Any]:
 
 
 def left_out(store: GraphStore) -> list[str]:
-    """Return a sentence on each reason why input structures are not in the store."""
+    """Return one sentence for each reason why input structures are not in the store."""
     reasons = store.manifest.provenance.get("division", {}).get("left_out", {})
     sentences = []
     for reason, n in reasons.items():
@@ -70,7 +70,7 @@ def left_out(store: GraphStore) -> list[str]:
 
 
 def truncated(store: GraphStore) -> list[str]:
-    """Return a sentence if the edges leave out neighbours within the cutoff."""
+    """Return one sentence on neighbours that truncated lists leave out, or an empty list."""
     manifest = store.manifest
     truncation = manifest.truncation
     if truncation is None or not truncation.atoms or manifest.cutoff is None:
@@ -80,7 +80,7 @@ def truncated(store: GraphStore) -> list[str]:
 
 
 def unseen(store: GraphStore) -> list[str]:
-    """Return a sentence if validation or test have elements that training lacks."""
+    """Return one sentence on elements that no training structure has, or an empty list."""
     names = ", ".join(chemical_symbols[number] for number in sorted(store.manifest.unseen))
     if not names:
         return []
@@ -93,7 +93,7 @@ def unseen(store: GraphStore) -> list[str]:
 def check_store(
     path: Path | str, progress: Callable[[str, int, int], None] | None = None
 ) -> dict[str, Any]:
-    """Verify every checksum of a store, then read all of it and count.
+    """Verify every checksum of a store, then read and count all its graphs, atoms and edges.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Copies of a store's shards on the node's own disk, sent there in advance or copied."""
+"""Copies of a store's shards on a node's own disk: sent in advance, or copied when needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from hydragnn_flow.errors import StoreError
 
 
 def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
-    """Return a digest of the stored bytes and of the keys that are read."""
+    """Return a digest of a store's content and of the keys to read, 16 hexadecimal digits.
+
+    Files without checksums count by path, size and time of the last change.
+    """
     digest = hashlib.blake2b(manifest.model_dump_json().encode(), digest_size=8)
     digest.update(repr(list(keys)).encode())
     for shard in manifest.shards:
@@ -32,10 +35,10 @@ def identity(path: Path, manifest: Manifest, keys: Sequence[str] = ()) -> str:
 
 
 def files_to_send(store: Path) -> list[tuple[Path, str]]:
-    """Return the files of a store, and their paths in the scratch directory of a node.
+    """Return pairs of a store's file and its path within the scratch directory of a node.
 
-    The last file, without which the others are ignored, must be sent last. A store without
-    checksums returns none, since its copy could not be verified. Data in place return none either.
+    The last file, without which the others are ignored, must be sent last. The list is empty for a
+    store without checksums, since its copy could not be verified, and for data in place.
 
     Raises
     ------
@@ -52,7 +55,7 @@ def files_to_send(store: Path) -> list[tuple[Path, str]]:
 
 
 def is_here(path: Path, manifest: Manifest, scratch: Path) -> bool:
-    """Return True if this node has a copy, is making one, or was sent one."""
+    """Return True if this node has a copy of the store, is making one, or was sent one."""
     folder, name = directory_of_user(scratch), identity(path, manifest)
     # In the order in which one becomes the next, so that a change in between is not missed.
     stages = folder / _mark(name), unfinished_of(folder / _entry(name)), folder / _entry(name)

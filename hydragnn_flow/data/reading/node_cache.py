@@ -40,7 +40,9 @@ _held: dict[int, weakref.finalize[[Path, int, int], NodeEntry]] = {}
 
 
 class NodeEntry:
-    """Entry in use, until :meth:`release`, or until this object or the process is gone.
+    """Directory in the node's cache that this process uses until :meth:`release`, or its end.
+
+    It is also released when this object is garbage-collected.
 
     Attributes
     ----------
@@ -71,7 +73,7 @@ def node_entry(
     directories: Sequence[Path],
     remedy: str = "free some room or name another scratch directory",
 ) -> NodeEntry:
-    """Return an entry, made here if no process of this node has made it yet.
+    """Return a directory of the node's cache, filled here if no process of the node has yet.
 
     Parameters
     ----------
@@ -108,7 +110,7 @@ def node_entry(
 
 
 def _held_or_made(lock: int, path: Path, make: Callable[[Path], None], remedy: str) -> bool:
-    """Share the lock of a complete entry; return False if the caller must try again."""
+    """Take a shared lock on an entry, made here if need be; return False to be called again."""
     take_shared(lock)  # waits for a process that makes the entry
     if not path.is_dir():
         # Fails where another process is at this point too; then one of the two is first to come
@@ -350,18 +352,18 @@ class MemoryReader:
 
 
 def in_shared_memory(index: SplitIndex, identity: str, scratch: Path | None) -> MemoryReader:
-    """Map a split into memory; the first process of a node reads it from disk.
+    """Return a reader of a split in memory that all processes of a node share.
 
-    Every block is verified before it is read. Processes map the same pages, which stay as long as
-    one of them uses them, so the next trial on a node finds the data there. The files of the store
-    are closed again.
+    The first process of a node reads the split from disk, verifying every block. Others map the
+    same pages, which stay as long as a process uses them, so that the next trial on the node finds
+    the data there. The files of the store are closed again.
 
     Parameters
     ----------
     index
         Index of each graph's rows.
     identity
-        Digest that identifies the data.
+        Digest that identifies the store's data and keys.
     scratch
         Fast local directory to use if memory for files is short.
 

@@ -27,15 +27,15 @@ from hydragnn_flow.data.store.layout import (
 from hydragnn_flow.data.store.manifest import Part, Shard
 
 ReadInto = Callable[[NDArray[Any], int], None]
-"""Function that fills an array with rows from a given one on."""
+"""Function that fills an array with rows of a key, from a given row of the split on."""
 
 _open: WeakKeyDictionary[ShardFile, Bp5File] = WeakKeyDictionary()
-"""Open files, the one used last at the end; a store may have more shards than can be open."""
+"""Open files, in order of their last use; a store may have more shards than can be open."""
 _open_lock = threading.Lock()
 
 
 class ShardFile:
-    """Reader of the rows of a shard, which ADIOS2 opens when it is first needed.
+    """Reader of the graphs' rows in a shard, which ADIOS2 opens when it is first needed.
 
     Parameters
     ----------
@@ -68,11 +68,14 @@ class ShardFile:
         return read_counts(self._file, split, self._names.get(key, key))
 
     def branch_runs(self, split: str) -> list[tuple[int, int]] | None:
-        """Return branches of consecutive graphs of a split and their numbers, if known."""
+        """Return branch and number of graphs of each run of a split; None if not known."""
         return self._branch_runs.get(split) if self._graphs[split] else []
 
     def bounds(self, split: str) -> NDArray[np.int64] | None:
-        """Return the first graph of each block of a split, and the end, [n_blocks + 1]."""
+        """Return the first graph of each block of a split, and the end, [n_blocks + 1].
+
+        Without a block table the result is None.
+        """
         return self._blocks.bounds(split) if self._has_blocks else None
 
     def dtype(self, split: str, key: str) -> np.dtype[Any]:
@@ -92,7 +95,7 @@ class ShardFile:
         self._verify(int(self._blocks.numbers(split)[block]))
 
     def reader(self, split: str, key: str) -> ReadInto:
-        """Return a function that fills an array with rows of a key from a given one on."""
+        """Return a function that fills an array with rows of a key, from a given row on."""
         if key in self._constants:
             return lambda out, start: out.fill(self._constants[key])
         variable = self._variable(split, key)
@@ -160,7 +163,7 @@ def _most_open() -> int:
 
 
 def _of_any_shape(variable: Bp5Variable) -> ReadInto:
-    """Read consecutive graphs; a row of one number may be [1] here and [] in the file."""
+    """Return a reader of rows that may have another shape in the file, such as [] for [1]."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         variable.read_into(out.reshape(len(out), *variable.shape[1:]), start)
@@ -169,7 +172,7 @@ def _of_any_shape(variable: Bp5Variable) -> ReadInto:
 
 
 def _with_vector(cell: Bp5Variable) -> ReadInto:
-    """Read periodic directions from a cell: 1 where it has a vector, which then repeats."""
+    """Return a reader of ``pbc`` that takes it from cells: 1 where a lattice vector is not zero."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         vectors = np.empty((len(out), 3), dtype=cell.dtype)
@@ -182,7 +185,7 @@ def _with_vector(cell: Bp5Variable) -> ReadInto:
 def _from_y(
     y: Bp5Variable, part: Part, bounds: NDArray[np.int64], atoms: NDArray[np.int64]
 ) -> ReadInto:
-    """Read a target that is packed between others in the numbers of each graph."""
+    """Return a reader of a target that is packed between others in the ``y`` of each graph."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         first, last = start, start + len(out)
@@ -201,7 +204,7 @@ def _from_y(
 
 
 def _line_by_line(variable: Bp5Variable) -> ReadInto:
-    """Read graphs stored side by side, with one read for each row of the array."""
+    """Return a reader of graphs stored side by side, with one read for each row of the array."""
 
     def read_into(out: NDArray[Any], start: int) -> None:
         for row, line in enumerate(out):
@@ -211,7 +214,7 @@ def _line_by_line(variable: Bp5Variable) -> ReadInto:
 
 
 def _from_rows(variable: Bp5Variable) -> ReadInto:
-    """Read an ``edge_index`` whose graphs have equally many edges and are stacked."""
+    """Return a reader of an ``edge_index`` whose graphs, of equally many edges, are stacked."""
     n_edges = variable.shape[1]
 
     def read_into(out: NDArray[Any], start: int) -> None:

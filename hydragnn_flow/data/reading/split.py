@@ -1,4 +1,4 @@
-"""One split of a store, or a subset of it: graphs, batches collated as PyG does, streams."""
+"""One split of a store, or a subset of it: single graphs, and batches equal to PyG's."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from hydragnn_flow.errors import InputError, SelectionError
 def collate(
     values: Mapping[str, NDArray[Any]], rows: Mapping[str, GraphRows], graphs: NDArray[np.int64]
 ) -> Batch:
-    """Build a batch from the concatenated values of some graphs, in the batch's order.
+    """Join graphs to a PyG batch, given their concatenated values.
 
     Parameters
     ----------
     values
-        Values of each key, new arrays that the batch takes over.
+        Values of each key, concatenated in the order of the batch, which takes the arrays over.
     rows
-        Numbers of rows of each key in each graph.
+        Numbers of rows of each key in each graph of the split.
     graphs
-        Indices of the graphs in the split.
+        Indices in the split of the graphs of the batch, [n].
 
     Returns
     -------
@@ -81,7 +81,7 @@ def collate(
 def checked(
     indices: Sequence[int] | NDArray[np.int64] | Tensor, length: int, where: str
 ) -> NDArray[np.int64]:
-    """Return graph indices counted from the front, after checking their range.
+    """Return graph indices after checking their range; negative ones count from the end.
 
     Raises
     ------
@@ -123,7 +123,7 @@ class GraphSplit:
     targets
         Keys that are labels.
     mode
-        Way of reading the split.
+        Way of reading: ``memory``, ``random`` or ``stream``, as in :meth:`GraphStore.open`.
     open_reader
         Function that opens the reader, called when the first graph is read.
     """
@@ -177,7 +177,7 @@ class GraphSplit:
 
     @cached_property
     def branch_runs(self) -> BranchRuns:
-        """Branch of each graph; all belong to branch 0 if they do not name one.
+        """Branch (heads of one data set) of each graph; branch 0 for all if they name none.
 
         The manifest gives it, or else it is read once from the graphs.
         """
@@ -194,12 +194,12 @@ class GraphSplit:
 
     @property
     def block_bounds(self) -> NDArray[np.int64]:
-        """First graph of each block that is read as one, and the end, int64 [n_blocks + 1]."""
+        """First graph of each block of about 4 MB, then the number of graphs, [n_blocks + 1]."""
         return self._index.block_bounds
 
     @cached_property
     def graph_id(self) -> NDArray[np.int64]:
-        """Index of each structure in its input, int64 [len]; its index here if unknown."""
+        """Index of each structure in its input, int64 [len]; its index in the split if unknown."""
         if "graph_id" not in self._index.keys or len(self) == 0:
             return np.arange(len(self), dtype=np.int64)
         return self._reader.column("graph_id").astype(np.int64)
@@ -238,7 +238,7 @@ class GraphSplit:
             yield collate(values, self._rows, graphs)
 
     def column(self, key: str) -> NDArray[Any]:
-        """Return the values of a key for all graphs, concatenated."""
+        """Return the values of a key of all graphs of the split, concatenated."""
         return self._reader.column(key)
 
     def target(self, name: str, graphs: NDArray[np.int64] | None = None) -> NDArray[np.float64]:
@@ -297,7 +297,7 @@ class GraphSplit:
 
 
 class SplitPart:
-    """Subset of the graphs of a split.
+    """Subset of the graphs of a split, numbered from 0 in its own order.
 
     Parameters
     ----------
@@ -331,19 +331,22 @@ class SplitPart:
         return None if whole is None else whole[self._graphs]
 
     def atoms_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of atoms of some graphs, int64 [n]."""
+        """Return the number of atoms of some graphs, given their numbers here, int64 [n]."""
         return self.n_atoms[graphs]
 
     def edges_of(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of edges of some graphs, int64 [n]."""
+        """Return the number of edges of some graphs, given their numbers here, int64 [n]."""
         return self.n_edges[graphs]
 
     def batches(self, selections: Iterable[NDArray[np.int64]]) -> Generator[Batch, None, None]:
-        """Yield one batch for each selection of graphs, in their order."""
+        """Yield one batch for each selection of graphs by their numbers here, in their order."""
         return self._split.batches(self._graphs[chosen] for chosen in selections)
 
     def target(self, name: str) -> NDArray[np.float64]:
-        """Return one target of these graphs in the data's units, see :meth:`GraphSplit.target`."""
+        """Return one target of all these graphs in the data's units, float64.
+
+        Its shape is [n_graphs, dim], or [sum of atoms, dim] for a node target.
+        """
         return self._split.target(name, self._graphs)
 
 
@@ -355,10 +358,10 @@ _AHEAD = 4
 
 
 class StreamReader(DiskReader):
-    """Reader of whole blocks, each read once and held as long as coming batches need it.
+    """Reader of whole blocks of shards, each read once and held as long as coming batches need it.
 
-    The order of the graphs decides how many blocks are held at a time: a plan that shuffles within
-    windows of neighbouring blocks needs one window, whatever the size of the split.
+    The order of the graphs decides how many blocks are held at a time. An order that is shuffled
+    within windows of neighbouring blocks needs one window, whatever the size of the split.
     """
 
     def stream(self, selections: Iterable[NDArray[np.int64]]) -> Iterator[dict[str, NDArray[Any]]]:
@@ -388,7 +391,7 @@ class StreamReader(DiskReader):
                     future.cancel()
 
     def _load(self, block: int) -> dict[str, Lines]:
-        """Read a block, in the thread that reads ahead."""
+        """Read a block in the thread that reads ahead, and return the lines of each key."""
         first, last = self._index.block_bounds[block : block + 2].tolist()
         values = self.take(np.arange(first, last))
         return {key: lines_of(values[key], self._index.keys[key].dim) for key in values}

@@ -3,7 +3,7 @@
 ``structures`` is the base of all formats of files. A format's file holds its section of the
 configuration, which ``config.sources.FORMATS`` names, and its reader. Torch, ASE and the like are
 imported inside functions, because sections are imported to check a configuration. ``arrays``,
-``pyg_keys``, ``single``, ``xyz_frames``, ``pt_files`` and ``tessellation`` are helpers.
+``file_names`` and ``single`` are helpers.
 """
 
 from __future__ import annotations

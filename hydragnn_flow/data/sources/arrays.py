@@ -25,7 +25,10 @@ ATOMIC_NUMBER = "atomic_number"
 
 
 def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting: str) -> Any:
-    """Return a value that a structure must have; ``setting`` is the section's key for its name.
+    """Return the value that a structure must have under a key.
+
+    For messages, ``what`` says what the value is, and ``setting`` is the key of `data.source` that
+    chooses it.
 
     Raises
     ------
@@ -48,7 +51,7 @@ def lookup(values: Mapping[str, Any], key: str, origin: str, what: str, setting:
 
 
 def named(arrays: Mapping[str, Any], name: str, origin: str) -> NDArray[np.float64]:
-    """Return one array of finite numbers by its name.
+    """Return one array of finite numbers by its name, converted to float64.
 
     Raises
     ------
@@ -113,7 +116,7 @@ def node_features(
 
 
 def column_names(name: str, width: int) -> list[str]:
-    """Return names of the columns of a feature; numbered if there are several."""
+    """Return names of a feature's ``width`` columns: its name, or numbered ones if several."""
     return [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
 
 
@@ -204,7 +207,7 @@ def network_keys(
 
 
 def add_keys(graph: Data, keys: Arrays) -> Data:
-    """Add further keys to a graph."""
+    """Add arrays by key to a graph, as tensors, and return the graph."""
     import torch
 
     for key, values in keys.items():
@@ -213,7 +216,7 @@ def add_keys(graph: Data, keys: Arrays) -> Data:
 
 
 def graph_attr(values: Mapping[str, Any], names: Sequence[str]) -> NDArray[np.float32]:
-    """Return inputs of a whole structure, [1, number of names].
+    """Return named quantities of a structure as network inputs, float32 [1, n_names].
 
     Raises
     ------

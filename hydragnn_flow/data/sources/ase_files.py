@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def count_frames(file: Path) -> int:
-    """Count the structures in a file.
+    """Count the structures in an extended XYZ file.
 
     Raises
     ------
@@ -37,14 +37,14 @@ def count_frames(file: Path) -> int:
 
 
 def read_frames(file: Path, start: int, stop: int | None) -> Iterator[ase.Atoms]:
-    """Yield the structures in [start, stop) of a file; to its end if ``stop`` is None.
+    """Yield structures [start, stop) of an extended XYZ file; to its end if ``stop`` is None.
 
     The walk to ``start`` costs a hundredth of reading the structures that it skips.
 
     Raises
     ------
     InputError
-        In the same cases as :func:`count_frames`.
+        If the file ends within a structure, or lines are not in the order of the format.
     """
     from ase.io import iread
 
@@ -94,7 +94,7 @@ _MARKS = {
     "vasp-out": b"FREE ENERGIE OF THE ION-ELECTRON SYSTEM",
     "vasp-xml": b"</calculation>",
 }
-"""Text that occurs once in each step of a run; counting it is faster than reading steps."""
+"""Text, by format, that occurs once for each structure; counting it is faster than reading."""
 
 
 class AseSource(StructuresSection):
@@ -224,9 +224,10 @@ def _iread(file: Path, format: str, index: slice = slice(None)) -> Iterator[ase.
 
 
 def said_of(atoms: ase.Atoms) -> Found:
-    """Return a structure with all values that may be labels.
+    """Return a structure with all values that may be labels, by name.
 
-    They are results, values of the structure, and columns; the first of a name counts.
+    They are results of a calculation, values of the structure (`Atoms.info`) and columns
+    (`Atoms.arrays`). If several have the same name, the first of these counts.
     """
     results = {} if atoms.calc is None else atoms.calc.results
     columns = {k: v for k, v in atoms.arrays.items() if k not in ("numbers", "positions")}
@@ -286,4 +287,4 @@ _COUNTS: dict[str, Callable[[Path], int]] = {
     "db": _count_rows,
     "json": _count_rows,
 }
-"""Formats that can be counted and entered at a structure, without reading all before it."""
+"""Functions that count structures, by format. Files of these can be read from any structure on."""

@@ -60,10 +60,12 @@ class Labelled:
     """Node features [n_atoms, n_features] instead of atomic numbers; with them, the elements of
     ``atoms`` are ignored."""
     keys: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    """Further keys of the graph, see :func:`network_keys`."""
+    """Further arrays of the graph by key, such as ``pe``; :func:`network_keys` lists them."""
 
     def graph(self, cutoff: float, max_neighbours: int | None) -> Data:
-        """Build the structure's graph with :func:`atoms_to_graph`.
+        """Build the structure's graph, with edges up to the length ``cutoff`` [Å].
+
+        Each atom has edges from its ``max_neighbours`` nearest neighbours, from all if it is None.
 
         Raises
         ------
@@ -91,7 +93,7 @@ class Labelled:
 
 @dataclass(frozen=True)
 class ReadyGraph:
-    """Graph that a source provides complete, checked."""
+    """Graph that a source provides complete, with its own edges; it has been checked."""
 
     data: Data
     """Graph in the layout of :func:`atoms_to_graph`, with targets and ``graph_id``."""
@@ -130,7 +132,7 @@ class ReadyGraph:
         return self.data
 
     def has_own_edges(self, cutoff: float, max_neighbours: int | None) -> bool:
-        """Return True if its edges differ from those of :func:`neighbour_list`."""
+        """Return True if its edges differ from the neighbour list with these settings."""
         found = self._neighbours(cutoff, max_neighbours)
         if found is None:
             return True

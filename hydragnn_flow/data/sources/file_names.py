@@ -47,7 +47,7 @@ class FilesSection(SourceSection):
     val: FileName | None = None
     """File, glob or directory for validation."""
     calibration: FileName | None = None
-    """File, glob or directory for the weights and error bars of the ensemble."""
+    """File, glob or directory of structures only for the weights and error bars of the ensemble."""
     test: FileName | None = None
     """File, glob or directory for the final test."""
     targets: Targets
@@ -177,6 +177,9 @@ def _check_readable(file: Path, key: str) -> None:
 
 
 def natural_order(path: Path) -> tuple[list[str | int], str]:
-    """Return a sort key of a path with numbers as numbers; the path decides between 1 and 01."""
+    """Return a sort key of a path that compares numbers in it by value: 2 before 10.
+
+    The text of the path decides between 1 and 01.
+    """
     pieces = re.split(r"([0-9]+)", str(path))
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], str(path)

@@ -35,17 +35,17 @@ class HydragnnSource(SourceSection):
     """Path of the `.bp` or of the store's directory."""
     targets: Targets | None = None
     """Targets by name: the unit of each, and its key and level if they differ. A target that is not
-    a key of the graphs is the output of that name in HydraGNN's packed `y`. The default is the
-    targets that the file itself names: a store's; all outputs of a `.bp` with `y`, in `y`, without
-    units; and for potentials its keys `energy` and `forces`."""
+    a key of the graphs is the output of that name in HydraGNN's packed `y`. By default a store has
+    its own targets. Of a `.bp` with `y` all outputs are targets, without units; for potentials its
+    keys `energy` and `forces` are."""
     outputs: VariablesOfInterest | None = None
     """Outputs in HydraGNN's packed `y`, in the form of `Variables_of_interest`. By default those of
     the network."""
 
     def for_network(self, network: NetworkConfig) -> HydragnnSource:
-        """Return the section with the outputs that HydraGNN would find in ``y``.
+        """Return the section with the outputs that the network would find in HydraGNN's ``y``.
 
-        Potentials do not read ``y``, in HydraGNN or here.
+        It stays as it is if it has outputs already, and for potentials, which do not read ``y``.
 
         Raises
         ------
@@ -129,7 +129,7 @@ class StoredGraphs:
         Parameters
         ----------
         branch
-            Branch of all graphs; None for the files' own branches, if any.
+            Branch (heads of one data set) of all graphs; None for the files' own branches, if any.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class StoredGraphs:
         return chunks
 
     def read(self, chunk: Chunk) -> Iterator[Record]:
-        """Yield the graphs of a chunk."""
+        """Yield the graphs of a chunk with their labels, in order."""
         split = SPLIT_OF_ROLE[chunk.role]
         labels = [target.key or name for name, target in self._targets.items()]
         for i in range(chunk.start, chunk.stop):

@@ -38,7 +38,7 @@ def open_source(config: DataConfig, seed: int) -> Source:
     Raises
     ------
     InputError
-        If the section asks for what cannot be, or the method `open` of a user's section fails.
+        If the section contradicts itself, or the method `open` of a user's section fails.
     """
     opened: dict[str, Source] = {}
     for number, one in enumerate(config.data_sets):
@@ -98,7 +98,7 @@ def fingerprint(config: DataConfig) -> dict[str, Any]:
 
 
 class JoinedSources:
-    """Structures of several data sets, concatenated, each with the number of its branch.
+    """Reader of several data sets, which gives each structure the branch of its data set.
 
     Parameters
     ----------
@@ -184,7 +184,10 @@ def _naming(number: int, data_set: str) -> Iterator[None]:
 
 
 def check_alike(what: str, of_each: Mapping[str, str]) -> None:
-    """Raise InputError if a property, in words, is not the same in each data set or part of one."""
+    """Raise InputError if a property differs between data sets, or between parts of one.
+
+    ``what`` names the property; ``of_each`` has it in words, by name of the data set or part.
+    """
     first = next(iter(of_each), "")
     for name, said in of_each.items():
         if said != of_each[first]:

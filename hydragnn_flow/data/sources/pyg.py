@@ -69,7 +69,9 @@ def n_nodes(arrays: Arrays, origin: str) -> int:
 def graph_of(
     arrays: Arrays, features: str, names: Sequence[str], labels: Collection[str], origin: str
 ) -> Found:
-    """Return a graph with its own edges, or else those within the cutoff.
+    """Return the structure that the arrays of a graph describe.
+
+    It keeps the graph's own edges; without ``edge_index``, edges are found later by distance.
 
     Parameters
     ----------
@@ -112,7 +114,9 @@ def graph_of(
 
 
 def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Return cell and periodic directions; a cell without ``pbc`` repeats along all its vectors.
+    """Return lattice vectors [3, 3] and the mask of periodic directions [3] of a graph.
+
+    A cell without ``pbc`` is periodic along each vector that is not zero.
 
     Raises
     ------
@@ -141,7 +145,7 @@ def box(arrays: Arrays, origin: str) -> tuple[NDArray[np.float64], NDArray[np.bo
 def _edges(
     arrays: Arrays, positions: NDArray[np.float64], periodic: bool, origin: str
 ) -> Neighbours:
-    """Return the edges of a graph in its order."""
+    """Return the edges of a graph with their lengths, in the order of ``edge_index``."""
     from hydragnn_flow.data.neighbours import Neighbours
 
     index = named(arrays, "edge_index", origin).astype(np.int64)
@@ -256,7 +260,7 @@ def load_graphs(path: Path) -> Sequence[Data]:
 
 
 class _Collated(Sequence[Data]):
-    """Graphs in joint arrays, separated when they are accessed."""
+    """Sequence of graphs that are stored in joint arrays, and separated when accessed."""
 
     def __init__(self, data: Data, slices: dict[str, Any]) -> None:
         self._data = data

@@ -206,7 +206,7 @@ def _pick(features: Features, table: NDArray[np.float64], what: str) -> Quantiti
 
 
 def _pick_from_line(features: Features, line: str) -> Quantities:
-    """Return the named columns of the first line, [dim] each; what follows is a comment."""
+    """Return the named columns of the first line, [dim] each; text after numbers is a comment."""
     numbers: list[float] = []
     for word in line.split():
         try:

@@ -58,13 +58,13 @@ class Nodes(NamedTuple):
     edge_attr: NDArray[np.float64] | None = None
     """Edge features [n_edges, n_edge_features]; by default the lengths."""
     keys: Mapping[str, NDArray[Any]] = {}
-    """Further keys of the graph, see :func:`network_keys`."""
+    """Further arrays of the graph by key, such as ``pe``; :func:`network_keys` lists them."""
     of_topology: bool = False
-    """True if edges come from cells or elements, see :class:`ReadyGraph`."""
+    """True if edges come from cells or elements, not from distances."""
 
 
 class Found(NamedTuple):
-    """Structure in a file, with its values."""
+    """Structure read from a file, with all values that may be labels."""
 
     atoms: ase.Atoms
     """Positions and cell; elements, unless there are ``nodes``."""
@@ -83,14 +83,14 @@ class Found(NamedTuple):
         group: str | None = None,
         keys: Mapping[str, NDArray[Any]] | None = None,
     ) -> Record:
-        """Build the record of the structure.
+        """Build the record of the structure: a complete graph if it has its own edges.
 
         Parameters
         ----------
         targets
-            Checked labels.
+            Checked labels by target, as in :class:`Labelled`.
         origin, index, group
-            Fields of the record.
+            File and position for messages, position in its role, and group.
         keys
             Further keys of the graph, besides those of the nodes.
 
@@ -125,14 +125,14 @@ def points(
     cell: NDArray[np.float64] | None = None,
     pbc: NDArray[np.bool_] | bool = False,
 ) -> ase.Atoms:
-    """Return positions and cell of nodes that are more than chemical elements."""
+    """Return ASE atoms of no element, which only hold the positions [n, 3] and cell of nodes."""
     import ase
 
     return ase.Atoms(np.zeros(len(positions), dtype=int), positions, cell=cell, pbc=pbc)
 
 
 class StructureSource(Generic[AnySection]):
-    """Base class of sources of files.
+    """Base class of sources that read structures from files.
 
     A subclass overrides :meth:`structure` if each file holds one structure, and otherwise
     :meth:`ranges` and :meth:`structures`. They may raise anything: any exception but InputError
@@ -157,7 +157,7 @@ class StructureSource(Generic[AnySection]):
         self._features: Sequence[str] | None = None
 
     def ranges(self, file: Path) -> list[tuple[int, int]]:
-        """Count the structures of a file and cut them into ranges, which cover them all, in order.
+        """Return ranges [start, stop) that together cover all structures of a file, in order.
 
         Structures are counted without reading them if that is possible.
         """
@@ -172,7 +172,7 @@ class StructureSource(Generic[AnySection]):
         raise NotImplementedError(f"{type(self).__name__} has neither structure nor structures")
 
     def beside(self, file: Path) -> list[Path]:
-        """Return further files that belong to one."""
+        """Return further files that are read together with one, such as a file of its labels."""
         return []
 
     @property
@@ -188,7 +188,7 @@ class StructureSource(Generic[AnySection]):
         return [one for file in files for one in (file, *self.beside(file))]
 
     def chunks(self) -> list[Chunk]:
-        """Return chunks of all structures; an error common to all is found in the first ones."""
+        """Return chunks of all structures, after reading the first structure of each role."""
         # Training data last, as they are usually the largest: errors of the others come early.
         of_role = {role: self._chunks(role) for role in reversed(self._inputs)}
         return [chunk for role in self._inputs for chunk in of_role[role]]
@@ -263,7 +263,7 @@ class StructureSource(Generic[AnySection]):
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
-    """Return ranges of a file's ``n`` structures, each worth a task, and no more than ``most``."""
+    """Cut ``n`` structures into ranges [start, stop) of 256 or more, ``most`` ranges at most."""
     return ranges(n, 256, most)
 
 

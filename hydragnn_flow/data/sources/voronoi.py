@@ -271,7 +271,10 @@ def _volumes(
     points: NDArray[np.float64],
     length: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Return the volume of each cell: pyramids (triangles) over facets, half the distance high."""
+    """Return the volume (area) of each cell, [n_points].
+
+    It is a sum of pyramids (triangles) over facets, half as high as the distance of both points.
+    """
     n_dims = len(length)
     volumes = np.zeros(len(points))
     np.add.at(volumes, receivers, areas * distances / (2 * n_dims))

@@ -104,7 +104,7 @@ class Bp5Writer:
         (self.path / "profiling.json").unlink(missing_ok=True)
 
     def abort(self) -> None:
-        """Close a file that will not be finished; its payload is dropped."""
+        """Empty and close a file that will not be finished."""
         try:
             # ADIOS2 still writes the rest; on a full disk this makes room for it.
             os.truncate(self.path / "data.0", 0)

@@ -80,7 +80,7 @@ class LabelStatistics(_Record):
     element_energies: dict[int, float]
     """Least-squares energy of each element, by atomic number; empty without an energy target."""
     energy_per_atom_std: float
-    """Standard deviation of the energy per atom after subtracting those of the elements, in the
+    """Standard deviation of the energy per atom after subtracting the element energies, in the
     energy's unit; 1 if nothing remains."""
     forces_rms: float | None
     """Root mean square of the force components; None without a forces target."""
@@ -224,9 +224,10 @@ class Manifest(_Record):
     node_features: list[str]
     """Names of the columns of ``x``."""
     branches: list[int] = []
-    """Branches that graphs of any split belong to, ascending; empty if they name none."""
+    """Numbers of the branches (each the heads of one data set) that graphs of any split belong to,
+    ascending; empty if graphs name no branch."""
     branch_names: list[str] = []
-    """Name of each branch, from branch 0 on, which is that of its data set; empty without names."""
+    """Name of each branch's data set, from branch 0 on; empty without names."""
     keys: dict[str, Key]
     """Keys of every graph, in their order."""
     splits: dict[str, SplitSize]

@@ -88,7 +88,7 @@ class Accumulator:
         self.elements: set[int] | None = set() if known else None
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
         self.branches: set[int] = set()
-        """Branches of a network that graphs of any split belong to, if they name one."""
+        """Branches (each the heads of one data set) of graphs of any split, if they name one."""
         self._labels: dict[int, _Labels] = {}
         """Statistics of the labels of each branch; of branch 0 if graphs do not name one."""
 
