@@ -321,7 +321,7 @@ def _name(key: str) -> str:
 
 _LOOKED_AT = 200
 RADIUS = 5.0
-"""Radius of graphs [Å], where no atom has more than a hundred neighbours within it."""
+"""Radius to propose [Å], unless an atom has more than a hundred neighbours within it."""
 
 
 @dataclass(frozen=True)
@@ -335,7 +335,7 @@ class Finding:
     used: str
     """Name of the format in words."""
     sizes: dict[Role, int]
-    """Number of structures of each role with files of its own."""
+    """Number of structures of each role (``train``, ``val``, …) that has files of its own."""
     looked_at: int
     """Number of structures that were read; the fields below describe these."""
     elements: list[str]

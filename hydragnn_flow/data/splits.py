@@ -48,7 +48,7 @@ class Structures:
 
 @dataclass(frozen=True)
 class Division:
-    """Split of each structure, and the structures left out."""
+    """Split of each structure, and numbers of those left out and of duplicates."""
 
     split: list[str]
     """Split of each structure: ``trainset``, ``valset``, …, or empty if it is left out."""
@@ -57,7 +57,7 @@ class Division:
     ``{role}_group_in_{role}``, where the first role is the structure's and the second that of the
     set with its duplicate or group. Reasons that do not occur are missing."""
     duplicates: dict[str, int]
-    """Number of structures of each split that repeat another one in it."""
+    """Number of structures, by split, that repeat another structure of the same split."""
 
 
 @dataclass(frozen=True)
@@ -397,7 +397,7 @@ def compositions(columns: Mapping[str, Column]) -> list[str]:
 def _edge_words(
     columns: Mapping[str, Column], senders: NDArray[np.int64], receivers: NDArray[np.int64]
 ) -> Words:
-    """Return one word for the features and the length of each edge, [n_edges]."""
+    """Return one 64-bit word for the features and the length of each edge, [n_edges]."""
     words = np.full(len(senders), _EDGE)
     lengths = _lengths(columns, senders, receivers)
     if "edge_attr" in columns:

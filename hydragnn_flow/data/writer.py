@@ -170,7 +170,7 @@ def write_store(
     targets
         Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them.
     units
-        Units of further keys, and of the default targets.
+        Units by key, also of the default targets; described targets have their own unit.
     cutoff, max_neighbours
         Settings with which edges were found; models and predictions need them.
     node_features

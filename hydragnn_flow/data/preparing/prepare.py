@@ -137,7 +137,7 @@ _DECIDING = ("role", "hash", "composition", "group")
 # Version of the records: tasks finished with another version are not continued.
 _RECORDS = 5
 _FEWEST = 32
-"""Number of structures that justifies a task of its own."""
+"""Smallest number of structures that is worth a task of its own."""
 # Number of structures that this process reads faster than workers start.
 _FEW = 1000
 # Shards of this size are read as fast as longer ones, and can be written in parallel.
@@ -388,7 +388,7 @@ def _grouped(items: Sequence[T], sizes: Sequence[int], least: int) -> list[list[
 
 
 def _check_alike(records: Sequence[Mapping[str, Any]]) -> None:
-    """Compare the records of different tasks, each of which is consistent in itself."""
+    """Raise InputError if the records of different tasks disagree; each is consistent in itself."""
     described: dict[str, Callable[[Mapping[str, Any]], str]] = {
         "targets": lambda record: describe(record["targets"]),
         "node features": lambda record: ", ".join(record["node_features"]),

@@ -133,7 +133,7 @@ Progress = Callable[[str, int, int], None]
 """Callback with the kind of work, the number done, and the total number."""
 
 Workers = Callable[[Mapping[int, Mapping[str, Any]]], Iterator[int]]
-"""Function that runs numbered tasks with `run_task` in workers, yielding each as it ends."""
+"""Function that runs numbered tasks with `run_task` in workers; it yields a number as each ends."""
 
 RECORD = "record.pickle"
 ATOM_UNITS = {"pos": "Å", "cell": "Å", "edge_shifts": "Å", "edge_attr": "Å"}
@@ -347,7 +347,7 @@ def load_split(unit: Path) -> list[str]:
 
 
 def split_file(unit: Path) -> Path:
-    """Return the file with the splits of a reading task's structures."""
+    """Return the path of the file with the splits of a reading task's structures."""
     return unit.with_name(f"{unit.name}.split.json")
 
 

@@ -1,1 +1,1 @@
-"""Readers of a split: shared memory, random access, streams; and batches from whole arrays."""
+"""Readers of a split, from shared memory, at random from disk, or as a stream; and batches."""

@@ -54,7 +54,7 @@ class DiskReader:
         return (self.take(graphs) for graphs in selections)
 
     def columns(self, graphs: NDArray[np.int64]) -> dict[str, Column]:
-        """Return the keys of some graphs as columns for a store."""
+        """Return the values of each key of some graphs, as columns to write to a store."""
         return {
             key: Column(values, self._index.keys[key].dim, self._index.rows(key).counts(graphs))
             for key, values in self.take(graphs).items()
@@ -161,8 +161,8 @@ class _Runs:
     shards: NDArray[np.int64]
     """Number of the shard of each run."""
     graphs: NDArray[np.int64]
-    """First graph of each run."""
+    """Index in the split of the first graph of each run."""
     begins: NDArray[np.int64]
     """First position of each run among the graphs to read."""
     ends: NDArray[np.int64]
-    """Position after the last of each run among them."""
+    """Position after the last graph of each run among the graphs to read."""

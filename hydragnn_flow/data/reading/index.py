@@ -26,11 +26,11 @@ class GraphRows:
     """Number of rows of each graph, if all have equally many."""
 
     def starts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the first row of each of ``graphs``."""
+        """Return the first row of each of ``graphs``, [n]."""
         return graphs * self.each if self.pointer is None else self.pointer[graphs]
 
     def counts(self, graphs: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of rows of each of ``graphs``."""
+        """Return the number of rows of each of ``graphs``, [n]."""
         if self.pointer is None:
             return np.full(len(graphs), self.each, dtype=np.int64)
         counts: NDArray[np.int64] = self.pointer[graphs + 1] - self.pointer[graphs]
@@ -67,7 +67,7 @@ class SplitIndex:
         self.keys = dict(keys)
         self.shards = list(shards)
         self.first = bounds_of(np.array(graphs, dtype=np.int64))
-        """First graph of each shard, and the number of all, [n_shards + 1]."""
+        """Index of the first graph of each shard, then the number of graphs, [n_shards + 1]."""
         self._pointers: dict[str, GraphRows] = {}
 
     def __len__(self) -> int:
@@ -82,12 +82,12 @@ class SplitIndex:
 
     @cached_property
     def atoms(self) -> GraphRows:
-        """Rows of keys with one row per atom."""
+        """Positions of rows, for keys with one row per atom."""
         return self._ragged("x")
 
     @cached_property
     def edges(self) -> GraphRows:
-        """Rows of keys with one row per edge."""
+        """Positions of rows, for keys with one row per edge."""
         return self._ragged("edge_index")
 
     def rows(self, key: str) -> GraphRows:
@@ -124,7 +124,10 @@ class SplitIndex:
 
     @cached_property
     def _blocks(self) -> list[tuple[int, int, int | None]]:
-        """First graph, shard, and number among the split's blocks in it, of each block."""
+        """First graph and shard of each block, and its number among the split's blocks there.
+
+        The number is None if the shard has no block table.
+        """
         blocks: list[tuple[int, int, int | None]] = []
         for number, shard in enumerate(self.shards):
             first, last = self.first[number : number + 2].tolist()
@@ -178,7 +181,7 @@ class Reader(Protocol):
 
 
 Lines = list[memoryview]
-"""Array as contiguous lines along the dimension in which graphs are concatenated."""
+"""Contiguous pieces of an array, within which graphs follow one another."""
 
 
 def lines_of(array: NDArray[Any], dim: int) -> Lines:

@@ -57,7 +57,7 @@ class ShardFile:
         self._in_rows: dict[str, bool] = {}
 
     def counts(self, split: str, key: str) -> NDArray[np.int64]:
-        """Return the rows of a key in each graph of a split, [n_graphs]."""
+        """Return the number of rows of a key in each graph of a split, [n_graphs]."""
         if self._graphs[split] == 0:
             return np.zeros(0, dtype=np.int64)
         if self._has_blocks:
@@ -132,7 +132,7 @@ class ShardFile:
         return self._file.variable(f"{split}/{name}")
 
     def _bounds_in_y(self, split: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first number of ``y`` and first atom of each graph, and the ends."""
+        """Return where each graph begins in ``y``, and its first atom, [n_graphs + 1] with ends."""
         if split not in self._y_bounds:
             self._y_bounds[split] = (
                 bounds_of(read_counts(self._file, split, "y")),

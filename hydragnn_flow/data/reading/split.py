@@ -189,7 +189,7 @@ class GraphSplit:
         return BranchRuns.of([self._reader.column(BRANCH).reshape(-1)])
 
     def counts(self, key: str) -> NDArray[np.int64]:
-        """Return the rows of a key in each graph, int64 [len], from the index alone."""
+        """Return the number of rows of a key in each graph, int64 [len], from the index alone."""
         return self._index.rows(key).counts(np.arange(len(self)))
 
     @property

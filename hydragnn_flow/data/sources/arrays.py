@@ -286,7 +286,7 @@ def check_size(name: str, label: NDArray[np.floating[Any]], origin: str) -> None
 
 
 class LabelCheck:
-    """Check of labels, structure after structure; the first determines shape and level.
+    """Checker of labels, structure by structure: all must have the first one's shape and level.
 
     Parameters
     ----------

@@ -263,7 +263,10 @@ class StructureSource(Generic[AnySection]):
 
 
 def cut(n: int, most: int = 64) -> list[tuple[int, int]]:
-    """Cut ``n`` structures into ranges [start, stop) of 256 or more, ``most`` ranges at most."""
+    """Cut ``n`` structures into at most ``most`` ranges [start, stop) of at least 256 structures.
+
+    The last range may be smaller.
+    """
     return ranges(n, 256, most)
 
 

@@ -38,7 +38,7 @@ class Description:
     targets: Mapping[str, Target] | None = None
     """Keys that are labels; by default ``energy`` and ``forces`` if the graphs have them."""
     units: Mapping[str, str] | None = None
-    """Units of further keys, and of the default targets."""
+    """Units by key, also of the default targets; described targets have their own unit."""
     cutoff: float | None = None
     max_neighbours: int | None = None
     truncation: Truncation | None = None

@@ -88,7 +88,7 @@ class LabelStatistics(_Record):
 
 
 class BranchStatistics(LabelStatistics):
-    """Statistics of the labels of one branch's structures."""
+    """Statistics of the labels of the training structures of one branch (heads of one data set)."""
 
     graphs: int
     atoms: int
@@ -145,7 +145,7 @@ class Key(_Record):
     edge: bool
     """True if each graph has as many rows as edges."""
     rows: int | None = Field(ge=0)
-    """Rows of each graph, if all have the same number."""
+    """Number of rows of each graph, if all have the same; otherwise None."""
 
     def array_shape(self, rows: int) -> tuple[int, ...]:
         """Return the shape of an array with this number of rows along ``dim``."""
@@ -192,8 +192,8 @@ class Shard(_Record):
     """Runs of consecutive graphs of one branch in each split: branch and number of graphs. Missing
     if graphs do not name their branch, or branches change too often."""
     names: dict[str, str] = {}
-    """Name in the file of each key with another name there. `pbc` may be `cell` there: periodic
-    along all lattice vectors."""
+    """Name in the file of each key that has another name there. `pbc` may be `cell`: periodic along
+    all lattice vectors that are not zero."""
     constants: dict[str, int] = {}
     """Value of each key that the file does not have, the same for all graphs."""
     parts: dict[str, Part] = {}
@@ -201,7 +201,7 @@ class Shard(_Record):
 
     @property
     def is_in_place(self) -> bool:
-        """True if the shard belongs to somebody else, who made it."""
+        """True if the store uses the shard in place but does not own it."""
         return self.path.startswith("/")
 
 

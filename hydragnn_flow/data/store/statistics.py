@@ -83,7 +83,7 @@ class Accumulator:
     ) -> None:
         self._targets = dict(targets)
         self.degrees = np.zeros(1, dtype=np.int64)
-        """Number of training atoms by number of incoming edges."""
+        """Numbers of training atoms with 0, 1, 2, … incoming edges."""
         known = node_features is None or node_features[0] == "atomic_number"
         self.elements: set[int] | None = set() if known else None
         """Atomic numbers in any split; None where ``x[:, 0]`` is something else."""
