@@ -1,7 +1,7 @@
 """Energy counters of a machine: files of the kernel, and counters read by vendors' packages.
 
-Every counter is optional: a machine may have none, or let only root read it. The room does not
-import torch, so that the agent of a node can read the same counters as its trainer processes.
+Every counter is optional: a machine may have none, or let only root read it. This module does not
+import torch, so that the agent process of a node can read the same counters as its trainers.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 Counter = Callable[[], float]
-"""Function that returns joules since some moment; only differences have a meaning. Raises OSError
-or ValueError where it can no longer be read."""
+"""Function that returns energy [J] since some moment; only differences have a meaning. It raises
+OSError or ValueError where the counter can no longer be read."""
 
 _CRAY = "cray/pm_counters"
 
 
 def sysfs() -> Path:
-    """Directory of the kernel's files: `/sys`, or the one that the variable `HOST_SYS` names.
+    """Return the directory of the kernel's files: `/sys`, or the value of the variable `HOST_SYS`.
 
     A container hides some of the files. `HOST_SYS` names the directory where the host's are
     mounted, as for gopsutil and Telegraf.
@@ -32,7 +32,7 @@ def sysfs() -> Path:
 
 
 def die_of_package(dies: int, counters: int, die: int) -> tuple[int, int]:
-    """Return the counter of a die's package, and the number of dies that share it.
+    """Return the number of the counter that counts a GPU die, and how many dies share it.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def die_of_package(dies: int, counters: int, die: int) -> tuple[int, int]:
 
 
 class _Growing:
-    """Counter that continues when its file starts again.
+    """Counter that keeps growing when its file starts again from 0.
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ class _Growing:
 
 
 def cray_counter(name: str, root: Path | None = None) -> Counter | None:
-    """Open a counter of a Cray node; None if the node does not have it.
+    """Return an energy counter of a Cray node; None if the node does not have it.
 
     Parameters
     ----------
@@ -107,7 +107,9 @@ def cray_counter(name: str, root: Path | None = None) -> Counter | None:
 
 
 def cray_accelerator(address: str, root: Path | None = None) -> Counter | None:
-    """Open the counter of one GCD of a Cray node: its share of an accelerator's counter.
+    """Return the energy counter of one GCD (GPU die) on a Cray node.
+
+    It is an equal share of its accelerator's counter.
 
     Parameters
     ----------
@@ -150,12 +152,12 @@ def _alike(address: str, root: Path) -> list[str]:
 
 
 def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
-    """Open the counter of a GCD of Intel's: its tile's, or an equal share of its GPU's.
+    """Return the energy counter of an Intel GPU tile: its own, or an equal share of its GPU's.
 
     Parameters
     ----------
     mask
-        Name of the GCD in `ZE_AFFINITY_MASK`: the number of a tile, or `card.tile`. Cards are
+        Name of the tile in `ZE_AFFINITY_MASK`: the number of a tile, or `card.tile`. Cards are
         numbered in the order of PCI addresses.
     root
         Directory of the kernel's files; :func:`sysfs` by default.
@@ -183,7 +185,7 @@ def intel_counter(mask: str, root: Path | None = None) -> Counter | None:
 
 
 def intel_counters(root: Path | None = None) -> list[Counter]:
-    """Open a counter of each GPU of the node; empty if one cannot be read."""
+    """Return an energy counter for each Intel GPU; an empty list if one cannot be read."""
     try:
         return [_microjoules(energy) for energy, _, _ in _cards(root or sysfs())]
     except (OSError, ValueError):
@@ -191,7 +193,7 @@ def intel_counters(root: Path | None = None) -> list[Counter]:
 
 
 def rapl_counters(root: Path | None = None) -> list[Counter]:
-    """Open a counter for each socket; empty if the kernel has none or does not let us read them.
+    """Return an energy counter for each CPU socket; an empty list if one cannot be read.
 
     Parameters
     ----------
@@ -244,9 +246,10 @@ def _cards(root: Path) -> list[tuple[Path, int, list[Path]]]:
 
 
 def nvidia_counter(uuid: str) -> Counter:
-    """Open the counter of the GPU with a UUID.
+    """Return the energy counter of the Nvidia GPU with a UUID (without ``GPU-``).
 
-    A number would not do: under `CUDA_VISIBLE_DEVICES` torch and NVML number devices differently.
+    A device number would not do: under `CUDA_VISIBLE_DEVICES` torch and NVML number devices
+    differently.
     """
     nvml = import_module("pynvml")
     nvml.nvmlInit()
@@ -254,7 +257,7 @@ def nvidia_counter(uuid: str) -> Counter:
 
 
 def nvidia_counters() -> list[Counter]:
-    """Open a counter of each GPU of the node."""
+    """Return an energy counter for each Nvidia GPU of the node."""
     nvml = import_module("pynvml")
     nvml.nvmlInit()
     handles = [nvml.nvmlDeviceGetHandleByIndex(n) for n in range(nvml.nvmlDeviceGetCount())]
@@ -270,7 +273,7 @@ def _nvidia(nvml: Any, handle: Any) -> Counter:
 
 
 def amd_counter(place: str) -> Counter:
-    """Open the counter of the GPU die whose PCI address starts with ``place``.
+    """Return the energy counter of the AMD GPU die whose PCI address starts with ``place``.
 
     On an MI250X it is half of its package's counter, whatever runs on the other die: the driver
     lets one of the two dies count the energy of both, and shows 0 for the other.
@@ -291,12 +294,12 @@ def amd_counter(place: str) -> Counter:
 
 
 def amd_counters() -> list[Counter]:
-    """Open a counter of each package of the node."""
+    """Return an energy counter for each AMD GPU package of the node."""
     return [*filter(_counts, _dies().values())]
 
 
 def _dies() -> dict[str, Counter]:
-    """Counters of the dies by their PCI addresses, in order."""
+    """Return counters of the AMD dies by their PCI addresses, in order."""
     smi = import_module("amdsmi")
     smi.amdsmi_init()
 
@@ -328,7 +331,7 @@ _OF_DEVICES: tuple[tuple[str, Callable[[], list[Counter]]], ...] = (
 
 
 class Reading(NamedTuple):
-    """Energy used by a node since its meter was made."""
+    """Energy [J] used by a node since its meter was made, and the time since then [s]."""
 
     joules: float
     seconds: float
@@ -352,7 +355,7 @@ class NodeMeter:
         self._first = self._now()
 
     def read(self) -> Reading | None:
-        """Return the energy used so far; None if nothing counts it, or no longer."""
+        """Return energy and time since the meter was made; None if no counter can be read."""
         # Tasks end at the same time, and a counter that is read out of order seems to restart.
         with self._lock:
             now, seconds = self._now(), time.monotonic() - self._began

@@ -25,9 +25,12 @@ returns a dict from output name to tensor:
   elements' energies. Forces and stress are computed around the module as its gradients. A module
   that predicts ``forces`` [n_atoms, 3] directly returns them in the same unit per Å.
 
-A method ``node_features(batch)``, which gives [n_atoms, k], is wanted by ``hydragnn-flow select``
-alone; ``read_weights(file)`` by `start_from` alone. It gives the weights in a file, by their names
-in the module's state, with which the outputs are in the data's units, from zero. With new heads
-`start_from` wants ``head_names``, too, the names of the modules that are heads.
+Some commands and keys need more of the module:
+
+- ``hydragnn-flow select`` needs a method ``node_features(batch)``, which returns [n_atoms, k];
+- `start_from` needs a method ``read_weights(file)``. It returns the weights in a file, by their
+  names in the module's state dict, with which outputs are in the data's units, from zero;
+- `start_from` with new heads also needs ``head_names``, the names of the modules that are heads.
+
 :class:`hydragnn_flow.testing.engines.EngineSuite` tests an engine with pytest.
 """

@@ -46,17 +46,17 @@ _FREE = OF_TRAINING | {
 
 
 def bare(name: str) -> str:
-    """Name of a tensor without what DDP and HydraGNN's wrapper of potentials put before it."""
+    """Return a tensor's name without the prefixes of DDP and HydraGNN's wrapper of potentials."""
     return re.sub(r"^((_orig_mod|module|model)\.)+", "", name)
 
 
 def read_state(file: Path) -> dict[str, Tensor]:
-    """The weights in a checkpoint by their bare names, read with ``weights_only=True``.
+    """Return the weights in a checkpoint by their bare names, read with ``weights_only=True``.
 
     Raises
     ------
     InputError
-        If it is none.
+        If the file is no readable checkpoint.
     """
     try:
         with open_regular(file) as opened:
@@ -71,19 +71,19 @@ def read_state(file: Path) -> dict[str, Tensor]:
 
 
 def check_same(section: Mapping[str, Any], file: Path) -> None:
-    """Refuse a checkpoint of a network that computes something else with the same weights.
+    """Raise an error if a checkpoint's network computes something else with the same weights.
 
     Parameters
     ----------
     section
         `NeuralNetwork` section of the network that is to have them, completed by HydraGNN.
     file
-        The checkpoint, beside the `config.json` that HydraGNN wrote.
+        Path of the checkpoint, beside the `config.json` that HydraGNN wrote.
 
     Raises
     ------
     InputError
-        Naming the key.
+        If a key differs, which the error names, or `config.json` is missing.
     """
     beside = file.with_name(NETWORK)
     if not beside.is_file():
@@ -170,7 +170,7 @@ class HydragnnNetwork(nn.Module):
         self.head_names = tuple(names)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """See :mod:`hydragnn_flow.engines`."""
+        """Return outputs by name, [n_graphs, d] or [n_atoms, d]; replaces keys of the batch."""
         batch.edge_attr = self._edge_features(batch)
         batch.x = torch.stack([batch.x[:, column] for column in self.columns], dim=1)
         found = self.model(batch)
@@ -179,7 +179,7 @@ class HydragnnNetwork(nn.Module):
         return dict(zip(self.names, found, strict=True))
 
     def read_weights(self, file: Path) -> dict[str, Tensor]:
-        """See :mod:`hydragnn_flow.engines`; of a checkpoint that HydraGNN has written."""
+        """Return the weights in a HydraGNN checkpoint, by tensor name in this module's state."""
         check_same(self.section, file)
         mine = {bare(name): name for name in self.state_dict()}
         return {mine.get(name, name): value for name, value in read_state(file).items()}
@@ -198,7 +198,7 @@ class HydragnnNetwork(nn.Module):
 
 
 def build(network: Mapping[str, Any], manifest: Manifest) -> nn.Module:
-    """Build HydraGNN's network; see :mod:`hydragnn_flow.engines`.
+    """Build HydraGNN's network from a `NeuralNetwork` section and a store's manifest.
 
     Raises
     ------

@@ -1,8 +1,8 @@
-"""HydraGNN's architecture, built from its JSON, and the cost of a training step.
+"""Networks of HydraGNN's architecture, built from its JSON, and the cost of a training step.
 
-Layers are written here for energies that are smooth and extensive, predictions that do not depend
-on the rest of the batch, periodic cells in every type, and second derivatives cheap enough to train
-on forces. HydraGNN's own layers lack one or another.
+The layers are this package's own. Energies are smooth and extensive. Predictions do not depend on
+the rest of the batch. Every message-passing type respects periodic cells. Second derivatives are
+cheap enough to train on forces. HydraGNN's own layers lack one or another of these.
 """
 
 from hydragnn_flow.models.build_encoder import build_model

@@ -20,7 +20,7 @@ from hydragnn_flow.models.geometry import (
 
 @dataclass(frozen=True)
 class BatchInputs:
-    """Keys of a batch that a network reads, and how many columns of each.
+    """Optional keys of a batch that a network reads, with the number of columns of each.
 
     Attributes
     ----------
@@ -33,7 +33,7 @@ class BatchInputs:
     graph_attr
         Number of features per graph in ``graph_attr``; 0 for none.
     whole_graphs
-        True if layers work on all atoms of a graph at once.
+        True if layers (global attention) work on all atoms of a graph at once.
     space
         True if layers read positions of atoms, in addition to vectors of edges.
     """
@@ -47,17 +47,20 @@ class BatchInputs:
 
     @property
     def n_edge_attributes(self) -> int:
-        """Number of features of an edge that layers read, other than its length."""
+        """Number of features of an edge, other than its length, that layers read."""
         return len(self.edge_columns) + self.edge_encodings
 
     def node_encodings(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Return positional encodings of the atoms [n_atoms, encodings]; None for none."""
+        """Return the atoms' positional encodings [n_atoms, encodings]; None if none are read."""
         if not self.encodings:
             return None
         return _read(batch, "pe").view(-1, self.encodings).to(dtype)
 
     def edge_attributes(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Return columns of ``edge_attr``, then positional encodings of the edges, [n_edges, k]."""
+        """Return the edge features that the network reads [n_edges, k]; None if it reads none.
+
+        Columns of ``edge_attr`` come first, then the edges' positional encodings.
+        """
         columns: list[Tensor] = []
         if self.edge_columns:
             table = _read(batch, "edge_attr")
@@ -74,20 +77,20 @@ class BatchInputs:
         return torch.cat(columns, dim=1).to(dtype) if columns else None
 
     def graph_features(self, batch: GraphBatch, dtype: torch.dtype) -> Tensor | None:
-        """Return features of the graphs [n_graphs, graph_attr]; None for none."""
+        """Return the features of each graph [n_graphs, graph_attr]; None if they are not read."""
         if not self.graph_attr:
             return None
         # Collating may have concatenated the graphs' vectors to one long vector.
         return _read(batch, "graph_attr").reshape(batch.num_graphs, self.graph_attr).to(dtype)
 
     def padding(self, batch: GraphBatch) -> Padding | None:
-        """Return the padding to one matrix per graph; None if no layer needs it."""
+        """Return the rows of atoms in one matrix per graph; None if no layer needs them."""
         if not self.whole_graphs:
             return None
         return padding(batch.batch, batch.num_graphs, largest_graph(batch))
 
     def positions(self, batch: GraphBatch, positions: Tensor) -> Space | None:
-        """Return positions and periodicity of the graphs; None if no layer needs them."""
+        """Return atoms' positions and which graphs are periodic; None if no layer needs them."""
         return space_of(batch, positions) if self.space else None
 
 

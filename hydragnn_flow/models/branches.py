@@ -15,12 +15,15 @@ BRANCH_KEY = "dataset_name"
 
 
 def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
-    """Return the branch of each graph, int64 [n_graphs]; None if there is only one branch.
+    """Return the number of each graph's branch (heads of its data set), int64 [n_graphs].
+
+    The result is None if the network has only one branch.
 
     Parameters
     ----------
     batch
-        Batch with a key ``dataset_name``, [n_graphs, 1] or [n_graphs], if there are several.
+        Batch with a key ``dataset_name``, [n_graphs, 1] or [n_graphs], if there are several
+        branches.
     n_branches
         Number of branches of the network.
 
@@ -46,11 +49,11 @@ def branch_of_graph(batch: GraphBatch, n_branches: int) -> Tensor | None:
 
 
 def chosen(outputs: Sequence[Tensor], branch: Tensor | None) -> Tensor:
-    """Select for every row the output of its branch.
+    """Return for every row (graph or atom) the output of its branch, [n, d].
 
-    All branches compute all rows. To compute only the rows of each, the host would have to wait for
-    their number. Heads are small, and a branch without graphs in a batch gets zero gradients in
-    this way, which data-parallel training waits for.
+    All branches compute all rows. To compute only the rows of its graphs in each branch, the host
+    would have to wait for their number. Heads are small. A branch without graphs in a batch gets
+    zero gradients in this way, which data-parallel training waits for.
 
     Parameters
     ----------

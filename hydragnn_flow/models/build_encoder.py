@@ -51,7 +51,16 @@ _BEGIN = 0.4
 def build_encoder(
     config: HydraNetwork, manifest: Manifest, statistics: DatasetStatistics
 ) -> Encoder:
-    """Build embedding and message passing of a network for a store.
+    """Return the encoder of a network: embedding of atoms, then message-passing layers.
+
+    Parameters
+    ----------
+    config
+        Checked configuration of the network.
+    manifest
+        Manifest of the store whose graphs it will read.
+    statistics
+        Statistics of the training split, from :func:`dataset_statistics`.
 
     Raises
     ------
@@ -87,10 +96,12 @@ def build_encoder(
 def dataset_statistics(architecture: Architecture, manifest: Manifest) -> DatasetStatistics:
     """Return the statistics of the training split that a network's layers need.
 
+    They come from the store, or from `Architecture.statistics` where that is given.
+
     Raises
     ------
     InputError
-        If the store's edges do not fit the network's.
+        If the store's neighbour lists or edge features do not fit those that the network asks for.
     """
     _check_attributes(architecture, manifest)
     cutoff = architecture.radius or manifest.cutoff
@@ -143,12 +154,12 @@ def _check_attributes(architecture: Architecture, manifest: Manifest) -> None:
 
 
 def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
-    """Return the keys of a batch that the network reads.
+    """Return the optional keys of a batch that a network reads.
 
     Raises
     ------
     InputError
-        If the store lacks one of them.
+        If the store's graphs lack one of these keys.
     """
     encodings = architecture.encodings
     reads_edges = properties_of(architecture.mpnn_type).edge_attributes
@@ -174,7 +185,7 @@ def batch_inputs(architecture: Architecture, manifest: Manifest) -> BatchInputs:
 
 
 def _graph_attr(manifest: Manifest) -> int:
-    """Return the number of features per graph."""
+    """Return the number of features per graph in the store's key ``graph_attr``."""
     key = manifest.keys.get("graph_attr")
     size = math.prod(key.shape) * (key.rows or 0) if key is not None else 0
     if not size:
@@ -187,7 +198,10 @@ def _graph_attr(manifest: Manifest) -> int:
 
 
 def wrap_layers(stack: MessagePassing, architecture: Architecture, inputs: BatchInputs) -> None:
-    """Wrap a stack's layers in normalisation and attention, and all of that in conditioning."""
+    """Wrap each layer of a stack, in place, in the modules that the architecture asks for.
+
+    From the inside these are normalisation, global attention, and conditioning on graph features.
+    """
     kind = architecture.normalization or "none"
     if kind != "none" and not isinstance(stack.layers[0], Convolution):
         width = architecture.hidden_dim
@@ -218,7 +232,10 @@ def _with_attention(architecture: Architecture, layer: nn.Module) -> nn.Module:
 def _with_equivariant_attention(
     architecture: Architecture, before: int, after: int, layer: nn.Module
 ) -> nn.Module:
-    """Wrap attention around a layer between features of highest degrees ``before``, ``after``."""
+    """Return a layer wrapped in equivariant attention.
+
+    ``before`` and ``after`` are the highest degrees of the layer's input and output features.
+    """
     sequential = architecture.equivariant_attn_coupling_mode == "sequential"
     width = architecture.hidden_dim
     attention = EquivariantAttention(
@@ -247,7 +264,10 @@ def _with_conditioning(architecture: Architecture, size: int, layer: nn.Module) 
 def fusion_with_graphs(
     stack: MessagePassing, config: HydraNetwork, inputs: BatchInputs
 ) -> Join | None:
-    """Return the fusion layer of the mode fuse_pool; a potential gets it after its last layer.
+    """Return the layer that joins pooled and graph features in the mode fuse_pool, otherwise None.
+
+    A potential does not pool. There the layer follows the last message-passing layer, and the
+    result is None.
 
     Raises
     ------
@@ -273,9 +293,9 @@ def fusion_with_graphs(
 def build_model(
     network: NetworkConfig | Mapping[str, Any] | str | Path, store: GraphStore | Manifest
 ) -> Model:
-    """Build a network for a store.
+    """Build the model of a network for a store, with new weights.
 
-    Weights are drawn from torch's global random numbers; seed them before.
+    Weights are drawn from torch's global random numbers, so call ``torch.manual_seed`` before.
 
     Parameters
     ----------
@@ -288,7 +308,7 @@ def build_model(
     -------
     Model
         A :class:`~hydragnn_flow.models.potential.Potential` if `enable_interatomic_potential` is
-        set.
+        set, otherwise a model with an output for each target.
 
     Raises
     ------

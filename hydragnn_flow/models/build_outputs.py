@@ -24,12 +24,13 @@ from hydragnn_flow.models.potential import EnergyUnits, PotentialModel, Potentia
 def head_context(
     architecture: Architecture, manifest: Manifest, statistics: DatasetStatistics
 ) -> HeadContext:
-    """Return what heads need to know about the network.
+    """Return the properties of a network that its output heads are built from.
 
     Raises
     ------
     InputError
-        If the store does not fit the kinds of heads or their branches.
+        If the store's graphs do not fit the types of heads, or lack branches (heads of one data
+        set).
     """
     heads = architecture.output_heads
     places = manifest.keys["x"].rows
@@ -48,16 +49,16 @@ def head_context(
 
 
 def check_branches(branches: int, manifest: Manifest, key: str = "output_heads") -> None:
-    """Raise an error if the graphs of a store lack the network's branches.
+    """Raise an error if a store's graphs do not fit a network's branches (heads of one data set).
 
     Parameters
     ----------
     branches
-        Number of branches of the network.
+        Number of branches of the network; a single one fits every store.
     manifest
-        Manifest of the store.
+        Manifest of the store to check.
     key
-        Key of `Architecture` that sets the number, for messages.
+        Key of `Architecture` that sets the number, named in the error.
 
     Raises
     ------
@@ -89,7 +90,16 @@ def check_branches(branches: int, manifest: Manifest, key: str = "output_heads")
 def build_properties(
     config: HydraNetwork, manifest: Manifest, encoder: Encoder, context: HeadContext
 ) -> PropertyModel:
-    """Build a model of separate graph and node targets.
+    """Build the model that predicts graph and node targets with separate heads.
+
+    Parameters
+    ----------
+    config, manifest
+        Configuration of the network, and manifest of the store with its targets.
+    encoder
+        Encoder from :func:`~hydragnn_flow.models.build_encoder.build_encoder`.
+    context
+        Properties of the network from :func:`head_context`.
 
     Raises
     ------
@@ -108,7 +118,7 @@ def build_properties(
 
 
 def asked_outputs(config: NetworkConfig, manifest: Manifest) -> list[Output]:
-    """Return the outputs of a network, with the statistics of each target.
+    """Return the targets that a network is asked to predict, with mean and deviation of each.
 
     Raises
     ------
@@ -162,6 +172,8 @@ def build_potential(
 ) -> PotentialModel:
     """Build a potential for a store of energies, and of forces and stresses if it has them.
 
+    Parameters are those of :func:`build_properties`.
+
     Raises
     ------
     InputError
@@ -187,7 +199,11 @@ def build_potential(
 
 
 def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
-    """Return the scales of a potential's energy, and the reference energies of elements."""
+    """Return the scales and the elements' reference energies of a potential's energy [eV].
+
+    The scale of a branch is the root mean square of its forces, or without forces the deviation of
+    its energies per atom.
+    """
     statistics = manifest.statistics.of_branches(config.branches)
     # Forces are gradients over lengths of about 1 Å, so an energy scale of their size [eV] makes
     # the raw forces and their gradients about one at first. The spread of energies per atom can be
@@ -200,7 +216,7 @@ def energy_units(config: NetworkConfig, manifest: Manifest) -> EnergyUnits:
 
 
 def _noise(config: HydraNetwork, manifest: Manifest, context: HeadContext) -> PotentialNoise | None:
-    """Build heads for the noise of the trained targets, if the loss is a likelihood."""
+    """Return heads for the noise of the trained targets; None if the loss is no likelihood."""
     if config.Training.loss_function_type != "GaussianNLLLoss":
         return None
     architecture = config.Architecture
@@ -215,7 +231,13 @@ def _noise(config: HydraNetwork, manifest: Manifest, context: HeadContext) -> Po
 
 
 def has_stress(architecture: CommonArchitecture, manifest: Manifest) -> bool:
-    """Return whether the store has a stress in units that a potential can be trained on."""
+    """Return whether the store has a stress in units that a potential can be trained on.
+
+    Raises
+    ------
+    InputError
+        If it has none, but `stress_weight` is above 0.
+    """
     target, energy = manifest.targets.get(STRESS), manifest.targets["energy"].unit
     fits = target is not None and target.level == "graph" and target.dim in TARGET_DIMS
     if target is None or not fits or "cell" not in manifest.keys:
@@ -236,7 +258,7 @@ def has_stress(architecture: CommonArchitecture, manifest: Manifest) -> bool:
 
 
 def _check_lists(architecture: CommonArchitecture, manifest: Manifest) -> None:
-    """Raise an error if neighbour lists end before the radius."""
+    """Raise an error if the store's neighbour lists leave out neighbours within the radius."""
     cutoff = architecture.radius or manifest.cutoff or 0.0
     truncation = manifest.truncation
     if truncation is not None:
@@ -260,12 +282,12 @@ def _check_lists(architecture: CommonArchitecture, manifest: Manifest) -> None:
 
 
 def check_potential(config: NetworkConfig, manifest: Manifest) -> None:
-    """Raise an error if a store's energies, forces and stresses cannot train a potential.
+    """Raise an error if a store's neighbour lists, energies or forces cannot train a potential.
 
     Raises
     ------
     InputError
-        If the store lacks something; it names the key that needs it.
+        If something is missing or in another unit; it names the key that needs it.
     """
     architecture = config.Architecture
     if architecture.truncated_neighbours == "refuse":

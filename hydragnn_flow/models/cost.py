@@ -62,7 +62,8 @@ class NetworkCost:
 class _Counter(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's class is untyped
     """Counter of kernels, operations of products, and bytes touched and kept.
 
-    If tensors have ``numbers``, every operation is run.
+    If ``numbers`` is true, tensors have values and every operation is run. If it is false, tensors
+    are on the device ``meta``, and shapes of repeated operations are looked up.
     """
 
     def __init__(self, numbers: bool) -> None:
@@ -200,13 +201,13 @@ def network_cost(
         Model from :func:`~hydragnn_flow.models.build_model` that was not built by an engine; for
         those see :func:`probed_cost`.
     atoms, edges, graphs
-        Total numbers in the batch.
+        Total numbers of atoms, edges and graphs in the batch.
     largest
         Number of atoms of the largest graph, to which attention pads the others; by default graphs
         of equal size.
     finite
-        True if one of the graphs is not periodic, which makes attention that reads positions more
-        expensive.
+        True if at least one graph is not periodic, which makes attention that reads positions more
+        expensive; false if all are periodic.
 
     Returns
     -------
@@ -247,9 +248,9 @@ def probed_cost(
     model
         Model on the CPU.
     split
-        Split that the graphs are taken from.
+        Split of a store that the graphs are taken from.
     atoms, edges, graphs
-        Total numbers in the batch whose cost is estimated.
+        Total numbers of these in the batch whose cost is estimated.
     """
     # Number of atoms and edges in the larger batch of a real step, and least number of graphs:
     # networks that normalise over the batch need two.

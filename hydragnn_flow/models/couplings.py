@@ -22,11 +22,13 @@ from hydragnn_flow.models.exact import pack_exact, unpack_exact
 Array = NDArray[np.float64]
 
 Monomial = tuple[int, ...]
-"""Product of components, in ascending order; component m of degree l has the number l² + m."""
+"""Product of feature components, as their numbers in ascending order.
+
+Component m of degree l has the number l² + m."""
 
 
 class Table(nn.Module):
-    """Constants in the precision of whatever they are multiplied with, up to float64.
+    """Table of constants, kept in float64 and returned in the precision of another tensor.
 
     Parameters
     ----------
@@ -47,15 +49,16 @@ class Table(nn.Module):
 
 
 def components(degree: int) -> slice:
-    """Return the slice of a degree's components among those of all degrees."""
+    """Return the slice of one degree's 2 degree + 1 components among those of all degrees."""
     return slice(degree**2, (degree + 1) ** 2)
 
 
 @cache
 def clebsch_gordan(first: int, second: int, degree: int) -> Array:
-    """Return coefficients [2 first + 1, 2 second + 1, 2 degree + 1].
+    """Return the Clebsch-Gordan coefficients that couple two degrees to a third.
 
-    Independent factors with components of variance one give components of variance one.
+    Their shape is [2 first + 1, 2 second + 1, 2 degree + 1]. The product of independent factors
+    with components of variance one has components of variance one.
     """
     from e3nn import o3  # takes seconds to import
 
@@ -67,7 +70,7 @@ def clebsch_gordan(first: int, second: int, degree: int) -> Array:
 
 
 def couple_to(first: int, second: int, degree: int) -> bool:
-    """Return whether two degrees couple to the third, with the parity of harmonics."""
+    """Return whether two degrees have a product of the third, with the parity of harmonics."""
     return abs(first - second) <= degree <= first + second and _even(first, second, degree)
 
 
@@ -132,7 +135,8 @@ def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomia
     monomials
         Products of components that are needed, sorted.
     coefficients
-        Coefficients [n_features, 2 degree + 1, n_monomials]; variance one stays about one.
+        Coefficients [n_features, 2 degree + 1, n_monomials]; factors of variance one give products
+        of variance about one.
     """
     features = [
         feature
@@ -152,7 +156,7 @@ def symmetric_basis(highest: int, order: int, degree: int) -> tuple[list[Monomia
 
 
 Polynomial = dict[tuple[int, Monomial], float]
-"""Coefficients by component of the product and monomial."""
+"""Coefficients of a polynomial by (component of the product, monomial)."""
 
 
 def _trees(factors: Sequence[int], degree: int) -> list[Array]:

@@ -27,7 +27,7 @@ class NodeEmbedding(nn.Module):
     inputs
         Indices of the columns that are read, `Variables_of_interest.input_node_features`.
     width
-        Width of the embedding.
+        Width of the resulting node features.
     encodings
         Number of columns of positional encodings, which a linear map adds; 0 for none. HydraGNN
         joins both embeddings by another linear map: the same functions, with more weights.
@@ -52,20 +52,20 @@ class NodeEmbedding(nn.Module):
         self.encodings = nn.Linear(encodings, width, bias=False) if encodings else None
 
     def elements_of(self, x: Tensor) -> Tensor | None:
-        """Return atomic numbers int64 [n_atoms] from node features; None if they have none."""
+        """Return atomic numbers int64 [n_atoms] from node features; None if these lack them."""
         if self.number_column is None:
             return None
         return x[:, self.number_column].long()
 
     def forward(self, x: Tensor, dtype: torch.dtype, encodings: Tensor | None = None) -> Tensor:
-        """Embed node features.
+        """Return the embedding of node features, [n_atoms, width].
 
         Parameters
         ----------
         x
             Node features [n_atoms, n_columns].
         dtype
-            Precision of the result [n_atoms, width]; that of the model's parameters.
+            Data type of the result; that of the model's parameters.
         encodings
             Positional encodings of the atoms [n_atoms, encodings], if the network reads them.
         """

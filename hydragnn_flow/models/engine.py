@@ -49,7 +49,7 @@ class Shape(NamedTuple):
 
 
 class EngineModel(Model):
-    """Base of the two kinds of models that an engine builds.
+    """Base class of the models around an engine's network: for separate targets, for potentials.
 
     Parameters
     ----------
@@ -68,7 +68,10 @@ class EngineModel(Model):
         self.targets = tuple(targets)
 
     def inputs(self, batch: GraphBatch) -> Any:
-        """Return the batch for the network: a shallow copy that it may change."""
+        """Return a copy of a batch for the network, without labels and in its precision.
+
+        The copy is shallow: the network may replace its keys, but not overwrite their tensors.
+        """
         seen: Any = copy.copy(batch)
         for name in self.targets:
             if name in seen:
@@ -81,14 +84,14 @@ class EngineModel(Model):
     def outputs(
         self, inputs: Any, asked: Mapping[str, Shape], possible: Mapping[str, Shape] | None = None
     ) -> dict[str, Tensor]:
-        """Compute and check the outputs of the network for a batch.
+        """Return the network's outputs for a batch by name, after checking their shapes.
 
         Parameters
         ----------
         inputs
             Batch returned by :meth:`inputs`.
         asked, possible
-            Shapes of the outputs that are required, and of those that are optional.
+            Shapes by name of the required outputs, and of the optional ones (None for none).
 
         Raises
         ------
@@ -126,7 +129,13 @@ class EngineModel(Model):
         return found
 
     def node_features(self, batch: GraphBatch) -> Tensor:
-        """Return the result of the engine's method ``node_features``; see `Model.node_features`."""
+        """Return the features of each atom [n_atoms, k] that the engine's module computes.
+
+        Raises
+        ------
+        InputError
+            If that module has no method ``node_features``.
+        """
         tells = getattr(self.network, "node_features", None)
         if tells is None:
             raise self._wrong(
@@ -137,20 +146,25 @@ class EngineModel(Model):
         return features
 
     def is_of_encoder(self, name: str) -> bool:
-        """See :meth:`Model.is_of_encoder`; the engine's own ``head_names`` are the others."""
+        """Return true for the name of a state-dict tensor of the encoder, false for any other.
+
+        A module of the network is a head if the engine's ``head_names`` names it, and otherwise
+        part of the encoder.
+        """
         heads = getattr(self.network, "head_names", ())
         own = name.removeprefix(_NETWORK)
         return own != name and not any(f"{own}.".startswith(f"{head}.") for head in heads)
 
     def read_weights(self, file: str | Path) -> dict[str, Tensor]:
-        """Weights of a file of the engine's, by their names in this model's state.
+        """Return the weights in a file of the engine, by tensor name in this model's state dict.
 
-        Its outputs are then the engine's own, in the data's units from zero.
+        With these weights the network's outputs are in the data's units. So this model's own scales
+        are 1 in the result, and its means and reference energies 0.
 
         Raises
         ------
         InputError
-            If the engine reads no files, or not this one.
+            If the engine reads no files of weights, or not this one.
         """
         reads = getattr(self.network, "read_weights", None)
         if reads is None:
@@ -170,7 +184,9 @@ class EngineModel(Model):
 
 
 class EngineProperties(EngineModel):
-    """Model of graph and node targets that the network returns in units of their spread.
+    """Model of graph and node targets around an engine's network.
+
+    The network returns each target's distance from its mean, in units of its standard deviation.
 
     Parameters
     ----------
@@ -200,7 +216,7 @@ class EngineProperties(EngineModel):
         }
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Compute predictions by output name, in the data's units."""
+        """Return predictions by output name, [n_graphs, d] or [n_atoms, d], in the data's units."""
         raw = self.outputs(self.inputs(batch), self.asked)
         branch = branch_of_graph(batch, self.n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)
@@ -213,9 +229,9 @@ class EngineProperties(EngineModel):
 
 
 class EnginePotential(EngineModel, Potential):
-    """Potential with the network's energy, and forces and stress as its gradients.
+    """Potential around an engine's network: its energy, and forces and stress as gradients.
 
-    Forces that the network returns itself are used as they are.
+    If the network also returns forces, these replace the gradient.
 
     Parameters
     ----------
@@ -224,7 +240,8 @@ class EnginePotential(EngineModel, Potential):
     units
         Scale and reference energies that turn the network's output into an energy.
     stress
-        If true, compute the stress too, for which the graphs need the key ``cell``.
+        If true, compute the stress too, for which the graphs need the key ``cell``; if false, only
+        energy and forces.
     """
 
     def __init__(
@@ -240,9 +257,10 @@ class EnginePotential(EngineModel, Potential):
         self.keep_units(units)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Compute energy [n_graphs, 1] in eV, float64, forces [n_atoms, 3] in eV/Å, perhaps stress.
+        """Return energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
 
-        The outputs are those of :class:`~hydragnn_flow.models.PotentialModel`.
+        If asked for, ``stress`` [n_graphs, 6] in eV/Å³ is added, in Voigt order. Outputs carry
+        gradients in training mode and are detached otherwise.
         """
         differentiable = self.training and torch.is_grad_enabled()
         inputs = self.inputs(batch)
@@ -288,7 +306,7 @@ class EnginePotential(EngineModel, Potential):
 
 
 def build_with_engine(config: EngineNetwork, manifest: Manifest) -> EngineModel:
-    """Build a network by its engine for a store.
+    """Build a network by its engine, and the model around it, for a store.
 
     Raises
     ------
@@ -337,7 +355,7 @@ def _built(config: EngineNetwork, manifest: Manifest) -> nn.Module:
 
 
 def _check_lists(config: EngineNetwork, manifest: Manifest) -> None:
-    """Raise an error if the store's neighbour lists end elsewhere than the engine is told."""
+    """Raise an error if `Architecture.radius` is not the cutoff of the store's neighbour lists."""
     radius, cutoff = config.Architecture.radius, manifest.cutoff
     if radius is not None and cutoff is not None and radius != cutoff:
         raise InputError(
@@ -348,7 +366,10 @@ def _check_lists(config: EngineNetwork, manifest: Manifest) -> None:
 
 
 def _strain(inputs: Any, strain: Tensor) -> None:
-    """Deform the graphs of a batch: every vector v becomes (1 + ε) v, ε the symmetric part."""
+    """Deform the graphs of a batch in place: every vector v becomes (1 + ε) v.
+
+    ε is the symmetric part of ``strain`` [n_graphs, 3, 3].
+    """
     symmetric = 0.5 * (strain + strain.transpose(1, 2))
     of_atom = symmetric.index_select(0, inputs.batch)
     of_edge = of_atom.index_select(0, inputs.edge_index[0])
@@ -362,7 +383,7 @@ def _times(matrices: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _stress(virial: Tensor, cell: Tensor) -> Tensor:
-    """Return the stress in Voigt order [n_graphs, 6] from dE/dε [n_graphs, 9]; NaN if no volume."""
+    """Return the Voigt-order stress [n_graphs, 6] from dE/dε [n_graphs, 9]; NaN without volume."""
     volume = torch.linalg.det(cell.view(-1, 3, 3)).abs().unsqueeze(1)
     flat = torch.stack([virial[:, place] for place in VOIGT_PLACES], dim=1)
     periodic = volume > 0

@@ -18,12 +18,15 @@ def pack_exact(values: Sequence[float] | Sequence[Sequence[float]]) -> Tensor:
 
 
 def pack_by_branch(rows: Sequence[Sequence[float]]) -> Tensor:
-    """Return numbers of each branch [n_branches, d], or of the only one [d], as such a buffer."""
+    """Return a row of numbers for each branch as a buffer that casting does not round.
+
+    Its shape is [n_branches, d], or [d] for a single branch.
+    """
     return pack_exact(rows if len(rows) > 1 else rows[0])
 
 
 def of_branch(values: Tensor, branch: Tensor | None) -> Tensor:
-    """Return values of each row's branch [n, d]; all values [d] if there is only one branch.
+    """Return for each row the values of its branch [n, d]; ``values`` [d] for a single branch.
 
     Parameters
     ----------

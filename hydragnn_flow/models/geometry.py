@@ -1,7 +1,7 @@
-"""Geometry of a batch: positions, edges, lengths, envelopes, padding; stress by the edges' vectors.
+"""Geometry of a batch: edges, their vectors and lengths, envelopes, padding; stress of a batch.
 
 Vectors are computed from the positions and the stored shifts of periodic images. So a gradient
-reaches the positions, and every type respects the cell.
+reaches the positions, and every message-passing type respects the cell.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class Space(NamedTuple):
     Attributes
     ----------
     positions
-        Positions [n_atoms, 3] in Å. They are a copy, so a gradient by them covers only what reads
-        them here, and not what reads the vectors of edges.
+        Positions [n_atoms, 3] in Å. They are a copy, so a gradient by them leaves out the layers
+        that read the vectors of edges.
     finite
         Mask of graphs without a periodic direction, bool [n_graphs].
     any_finite
-        True if there is such a graph in the batch.
+        True if at least one graph of the batch is not periodic.
     """
 
     positions: Tensor
@@ -38,7 +38,7 @@ class Space(NamedTuple):
 
 
 def space_of(batch: Any, positions: Tensor) -> Space:
-    """Return the positions, and which graphs of the batch are periodic."""
+    """Return a copy of the positions [n_atoms, 3] in Å, and which graphs are not periodic."""
     finite = finite_graphs(batch)
     known: bool | None = getattr(batch, "any_finite", None)
     # On an accelerator the host would have to wait; code that collates a batch knows and may set
@@ -47,7 +47,7 @@ def space_of(batch: Any, positions: Tensor) -> Space:
 
 
 def any_finite(split: GraphSplit) -> bool:
-    """Return whether a graph of a split has no periodic direction, judging by a sample."""
+    """Return whether some graph in a sample of about a hundred from a split is not periodic."""
     step = max(len(split) // 64, 1)
     return bool(finite_graphs(split.batch(range(0, len(split), step))).any())
 
@@ -55,7 +55,8 @@ def any_finite(split: GraphSplit) -> bool:
 def finite_graphs(batch: Any) -> Tensor:
     """Return a mask of graphs without a periodic direction, bool [n_graphs].
 
-    It follows from ``pbc``; without this key, from edges that lead to another image.
+    It follows from the key ``pbc``. Without this key, a graph is periodic if an edge leads to
+    another periodic image.
     """
     pbc: Tensor | None = getattr(batch, "pbc", None)
     if pbc is not None:
@@ -67,7 +68,7 @@ def finite_graphs(batch: Any) -> Tensor:
 
 
 class Padding(NamedTuple):
-    """Positions of the atoms in one matrix per graph.
+    """Rows of the atoms in one matrix per graph, all matrices as high as the largest graph.
 
     Attributes
     ----------
@@ -91,7 +92,7 @@ class Padding(NamedTuple):
 
 
 def padding(graph: Tensor, n_graphs: int, largest: int) -> Padding:
-    """Return the padding of a batch.
+    """Return the rows of a batch's atoms in one matrix per graph.
 
     Parameters
     ----------
@@ -157,7 +158,7 @@ class Geometry:
     vectors
         Vectors from the sender to the receiver's image [n_edges, 3] in Å.
     cutoff
-        Length at which envelopes end [Å].
+        Edge length at which envelopes reach zero [Å].
     graph
         Graph that each atom belongs to, int64 [n_atoms].
     n_graphs
@@ -218,13 +219,13 @@ class Geometry:
         return self.sum_at_receiver(self.envelope)
 
     def of_sender(self, nodes: Tensor) -> Tensor:
-        """Return the senders' rows: [n_atoms, …] to [n_edges, …]."""
+        """Return the row of each edge's sender: [n_atoms, …] to [n_edges, …]."""
         # index_select and index_add, here and below, and their gradients are several times faster
         # than indexing by x[index].
         return nodes.index_select(0, self.sender)
 
     def of_receiver(self, nodes: Tensor) -> Tensor:
-        """Return the receivers' rows: [n_atoms, …] to [n_edges, …]."""
+        """Return the row of each edge's receiver: [n_atoms, …] to [n_edges, …]."""
         return nodes.index_select(0, self.receiver)
 
     def sum_at_receiver(self, messages: Tensor) -> Tensor:
@@ -253,7 +254,9 @@ def sum_by(rows: Tensor, index: Tensor, size: int) -> Tensor:
 
 
 def cosine_envelope(lengths: Tensor, cutoff: float) -> Tensor:
-    """Compute Behler and Parrinello's cutoff function, doi:10.1103/PhysRevLett.98.146401.
+    """Return the envelope of lengths, a cosine that falls from 1 at zero to 0 at the cutoff.
+
+    Behler and Parrinello, doi:10.1103/PhysRevLett.98.146401.
 
     Parameters
     ----------
@@ -266,7 +269,7 @@ def cosine_envelope(lengths: Tensor, cutoff: float) -> Tensor:
 
 
 def edge_vectors(batch: GraphBatch, positions: Tensor) -> Tensor:
-    """Compute the vectors of a batch's edges [n_edges, 3] in Å.
+    """Return the vectors of a batch's edges, from sender to receiver, [n_edges, 3] in Å.
 
     Parameters
     ----------
@@ -281,12 +284,12 @@ def edge_vectors(batch: GraphBatch, positions: Tensor) -> Tensor:
 
 
 STRESS = "stress"
-"""Name of the output, and of the target in a store."""
+"""Name of the stress, as an output of a model and as a target in a store."""
 
 VOIGT = ("xx", "yy", "zz", "yz", "xz", "xy")
 """Components of a symmetric tensor in Voigt order."""
 VOIGT_PLACES = (0, 4, 8, 5, 2, 1)
-"""Indices of these components in a tensor of nine numbers, row by row."""
+"""Indices of the Voigt components in a tensor of nine numbers, row by row."""
 TARGET_DIMS = (len(VOIGT), 9)
 """Possible dimensions of a stress target: in Voigt order, or row by row."""
 
@@ -294,10 +297,10 @@ TARGET_DIMS = (len(VOIGT), 9)
 def stress_of(gradient: Tensor, geometry: Geometry, cell: Tensor) -> Tensor:
     """Compute the stress in the order of ``VOIGT``, [n_graphs, 6] in the gradient's unit per Å².
 
-    A strain takes every edge vector v to (1 + ε) v. With the gradients g of an energy by them,
-    ``dE/dε = Σ g ⊗ v``. The stress is its symmetric part divided by the volume, with ASE's sign:
-    positive where the cell wants to shrink. It is NaN for graphs whose cell has no volume, such as
-    those that are not periodic in three directions.
+    A strain ε takes every edge vector v to (1 + ε) v. With the gradients g of an energy by these
+    vectors, ``dE/dε = Σ g ⊗ v``. The stress is the symmetric part of this sum divided by the
+    volume, with ASE's sign: positive where the cell wants to shrink. It is NaN for graphs whose
+    cell has no volume, such as those that are not periodic in three directions.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ from hydragnn_flow.models.mpnn import MessagePassing
 
 @dataclass(frozen=True)
 class HeadContext:
-    """Properties of the network that heads depend on.
+    """Properties of a network that its output heads depend on.
 
     Attributes
     ----------
@@ -30,9 +30,9 @@ class HeadContext:
     activation
         HydraGNN's name of the activation.
     places
-        Number of atoms in every graph; None if graphs differ.
+        Number of atoms in every graph; None if graphs differ in size.
     convolutions
-        Function that makes message-passing layers of the network's type, from width and depth.
+        Function that returns message-passing layers of the network's type, from width and depth.
     """
 
     width: int
@@ -42,7 +42,7 @@ class HeadContext:
 
 
 class BranchHeads(nn.Module):
-    """Heads of one branch at one level; they share the computation in :meth:`prepare`.
+    """Heads of one branch (one data set) at one level (graph or node).
 
     Attributes
     ----------
@@ -53,17 +53,17 @@ class BranchHeads(nn.Module):
     heads: nn.ModuleList
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Compute the common input of all heads."""
+        """Return the common input of all heads; here ``features`` [n, width] as they are."""
         return features
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
-        """Compute each output [n, d] from features [n, width]."""
+        """Return each output [n, d] from features [n, width] of n graphs or atoms."""
         prepared = self.prepare(features, geometry)
         return [head(prepared) for head in self.heads]
 
 
 class GraphHeads(BranchHeads):
-    """Perceptrons of graph outputs, after layers that they share."""
+    """Graph heads: hidden layers that all outputs share, then a perceptron for each output."""
 
     def __init__(self, head: GraphHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
@@ -72,13 +72,13 @@ class GraphHeads(BranchHeads):
         self.heads = _perceptrons(head, widths[-1], dims, context.activation)
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Compute features after the shared layers."""
+        """Return features [n, d] after the shared layers, from features [n, width]."""
         shared: Tensor = self.shared(features)
         return shared
 
 
 class NodeHeads(BranchHeads):
-    """Perceptrons of node outputs, the same for every atom."""
+    """Node heads: a perceptron for each output, with the same weights for every atom."""
 
     def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class NodeHeads(BranchHeads):
 
 
 class ConvolutionHeads(BranchHeads):
-    """Message-passing layers of the network's type, then a linear map for each output.
+    """Node heads: message-passing layers of the network's type, then a linear map per output.
 
     HydraGNN ends in a message-passing layer as wide as the output, so one to three numbers are a
     bottleneck for messages. Here the layers keep their width.
@@ -105,7 +105,7 @@ class ConvolutionHeads(BranchHeads):
         self.heads = nn.ModuleList(nn.Sequential(nn.Linear(width, dim)) for dim in dims)
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Compute node features after the message-passing layers."""
+        """Return node features [n_atoms, d] after the message-passing layers."""
         for step in self.steps:
             features = (
                 step(features, geometry) if isinstance(step, MessagePassing) else step(features)
@@ -114,7 +114,10 @@ class ConvolutionHeads(BranchHeads):
 
 
 class PlaceHeads(BranchHeads):
-    """Perceptrons for each position in graphs of equal size with a meaningful order of atoms."""
+    """Node heads: a separate perceptron for each place in the order of a graph's atoms.
+
+    They suit graphs of equal size whose order of atoms has a meaning.
+    """
 
     def __init__(self, head: NodeHead, dims: Sequence[int], context: HeadContext) -> None:
         super().__init__()
@@ -129,7 +132,7 @@ class PlaceHeads(BranchHeads):
             self.heads.append(nn.Sequential(*layers, PlaceLinear(self.places, widths[-1], dim)))
 
     def prepare(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Return features by position, [places, n_graphs, width].
+        """Return features by the atoms' place in their graph, [places, n_graphs, width].
 
         Raises
         ------
@@ -145,7 +148,7 @@ class PlaceHeads(BranchHeads):
         return features.view(-1, self.places, features.shape[1]).transpose(0, 1)
 
     def forward(self, features: Tensor, geometry: Geometry) -> list[Tensor]:
-        """Compute each output [n, d] from features [n, width]."""
+        """Return each output [n_atoms, d] from node features [n_atoms, width]."""
         by_place = super().forward(features, geometry)
         return [output.transpose(0, 1).flatten(0, 1)[: geometry.n_atoms] for output in by_place]
 
@@ -162,7 +165,7 @@ class PlaceHeads(BranchHeads):
 
 
 class PlaceLinear(nn.Module):
-    """Linear layers for all positions in one product.
+    """Linear layers, one for each place in a graph's order of atoms, as one batched product.
 
     Weights are drawn like those of :func:`~hydragnn_flow.models.build_model`'s linear layers.
     """
@@ -187,7 +190,7 @@ _NODE_HEADS: dict[str, Callable[[NodeHead, Sequence[int], HeadContext], BranchHe
 def make_heads(
     head: GraphHead | NodeHead, dims: Sequence[int], context: HeadContext
 ) -> BranchHeads:
-    """Return the heads of one branch, for outputs with ``dims`` components."""
+    """Return the heads that ``head`` describes for one branch; ``dims`` are their output sizes."""
     if isinstance(head, GraphHead):
         return GraphHeads(head, dims, context)
     return _NODE_HEADS[head.type](head, dims, context)
@@ -221,7 +224,8 @@ class Output:
     level
         Level of its rows, ``graph`` or ``node``.
     mean, std
-        Mean and deviation over the training structures of each branch, by component, in its unit.
+        Mean and standard deviation over the training structures, by branch and component, in the
+        target's unit.
     """
 
     name: str
@@ -231,23 +235,23 @@ class Output:
 
     @property
     def dim(self) -> int:
-        """Number of components."""
+        """Number of components of the target."""
         return len(self.mean[0])
 
 
 class BranchedHeads(nn.Module):
-    """Heads of one level for all branches; each row gets the outputs of its branch.
+    """Heads of all branches at one level; each graph or atom gets the outputs of its own branch.
 
     Parameters
     ----------
     heads
-        HydraGNN's description of each branch.
+        HydraGNN's description of the heads of each branch.
     dims
         Number of components of each output.
     context
-        Properties of the network.
+        Properties of the network that heads depend on.
     noise
-        If true, each output has as many additional columns for its noise.
+        If true, each output has as many additional columns for its noise; if false, none.
     """
 
     places: Tensor | None
@@ -270,9 +274,10 @@ class BranchedHeads(nn.Module):
         return len(self.branches)
 
     def keep(self, branches: Collection[int]) -> None:
-        """Remove the heads of other branches, whose graphs can no longer be computed.
+        """Keep the heads of these branches and remove all others.
 
-        Parameters that remain keep their names.
+        Graphs of removed branches can no longer be computed. Parameters that remain keep their
+        names.
         """
         places = torch.full((len(self),), -1)
         for place, number in enumerate(sorted(branches)):
@@ -283,7 +288,7 @@ class BranchedHeads(nn.Module):
         self.places = places
 
     def forward(self, features: Tensor, geometry: Geometry, branch: Tensor | None) -> list[Tensor]:
-        """Compute each output, [n, d].
+        """Return each output [n, d], or [n, 2 d] with noise, from the heads of each row's branch.
 
         Parameters
         ----------
@@ -301,13 +306,13 @@ class BranchedHeads(nn.Module):
 
     @torch.no_grad()
     def set_bias(self, value: float) -> None:
-        """Set the bias of all last layers, except in the columns of the noise."""
+        """Set the bias of every head's last layer to ``value``, except in the columns of noise."""
         for last, dim in self._last_layers():
             last.bias[..., :dim] = value
 
     @torch.no_grad()
     def scale_weights(self, factor: float) -> None:
-        """Multiply the weights of all last layers by a factor."""
+        """Multiply the weights of every head's last layer by ``factor``."""
         for last, _ in self._last_layers():
             last.weight *= factor
 
@@ -330,7 +335,7 @@ def parameters_of_heads(model: nn.Module) -> int:
 
 
 class Rescale(nn.Module):
-    """Conversion of a target from mean 0 and deviation 1 to the data's units.
+    """Conversion of a head's output from mean 0 and deviation 1 to the data's units.
 
     Graph targets are float64: near a total energy of -9391 eV the spacing of float32 is 1 meV.
 
@@ -372,23 +377,23 @@ class Rescale(nn.Module):
 
 
 def deviations(raw: Tensor) -> Tensor:
-    """Return standard deviations of noise, in units of the target's spread, from any numbers."""
+    """Return positive deviations of noise, in units of the target's spread, for raw outputs."""
     # Smallest standard deviation of the noise, as a fraction of the target's spread. Without it
     # labels that repeat exactly would have unlimited likelihood.
     return functional.softplus(raw) + 1e-3
 
 
 class Heads(nn.Module):
-    """All heads of one level, by output name.
+    """All heads of one level (graph or node), with outputs by name in the data's units.
 
     Parameters
     ----------
     heads
-        HydraGNN's description of each branch.
+        HydraGNN's description of the heads of each branch.
     outputs
         Targets to predict at this level.
     context
-        Properties of the network.
+        Properties of the network that heads depend on.
     noise
         If true, each target comes with the standard deviation of its noise.
     """
@@ -409,7 +414,10 @@ class Heads(nn.Module):
     def forward(
         self, features: Tensor, geometry: Geometry, branch: Tensor | None
     ) -> dict[str, Tensor]:
-        """Compute targets [n, d] by name, in the data's units; see :class:`BranchedHeads`."""
+        """Return targets [n, d] by name, in the data's units, for n graphs or atoms.
+
+        Parameters are those of :meth:`BranchedHeads.forward`.
+        """
         found: dict[str, Tensor] = {}
         raw = self.branches(features, geometry, branch)
         for scale, values in zip(self.scales, raw, strict=True):
@@ -417,7 +425,7 @@ class Heads(nn.Module):
         return found
 
     def set_bias(self, value: float) -> None:
-        """Make every target begin ``value`` of its spreads above its mean."""
+        """Set the bias so that targets begin about ``value`` deviations above their mean."""
         self.branches.set_bias(value)
 
 

@@ -1,7 +1,8 @@
-"""Layers that several types share: perceptrons, normalisation, embeddings, functions of edges.
+"""Layers that several message-passing types share: bases of the edge length, perceptrons,
+normalisation, and conditioning on features of the graph.
 
-The modes are HydraGNN's. There the layers are created with the first batch, too late for the
-optimiser to know their parameters; here they are part of the model from the beginning.
+The modes of conditioning are HydraGNN's. HydraGNN creates their layers with the first batch, too
+late for the optimiser to know the parameters; here they are part of the model from the beginning.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from hydragnn_flow.models.kernels.spline import Interpolation, Knots
 
 
 class GaussianBasis(nn.Module):
-    """Gaussians at equal distances from zero to the cutoff, as wide as their distance.
+    """Basis of Gaussians of the edge length, with equally spaced centres from zero to the cutoff.
 
-    Schütt et al., SchNet, arXiv:1706.08566.
+    Their standard deviation is the spacing. Schütt et al., SchNet, arXiv:1706.08566.
 
     Parameters
     ----------
@@ -79,10 +80,11 @@ class BesselBasis(nn.Module):
 
 
 def polynomial_envelope(lengths: Tensor, cutoff: float, exponent: int) -> Tensor:
-    """Compute a polynomial that is 1 at zero, and 0 with its first two derivatives at the cutoff.
+    """Return the envelope of lengths, a polynomial that falls from 1 at zero to 0 at the cutoff.
 
-    u(x) = 1 - (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ - p(p+1)/2 xᵖ⁺² with x = d / c, and 0 beyond. Gasteiger
-    et al., DimeNet, arXiv:2003.03123, equation 8.
+    u(x) = 1 - (p+1)(p+2)/2 xᵖ + p(p+2) xᵖ⁺¹ - p(p+1)/2 xᵖ⁺² with x = d / c, and 0 beyond. Its
+    first two derivatives vanish at the cutoff too. Gasteiger et al., DimeNet, arXiv:2003.03123,
+    equation 8.
 
     Parameters
     ----------
@@ -103,8 +105,8 @@ class Normalization(nn.Module):
     """Normalisation: layer normalisation (Ba et al., arXiv:1607.06450), GraphNorm (Cai et al.,
     arXiv:2009.03294) or none.
 
-    HydraGNN normalises over the batch, so what is learnt depends on how a batch is divided among
-    ranks.
+    No kind mixes graphs. HydraGNN normalises over the batch, so what it learns depends on how a
+    batch is divided among ranks.
 
     Parameters
     ----------
@@ -120,7 +122,7 @@ class Normalization(nn.Module):
         self.graph = GraphNorm(width) if kind == "graph" else None
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """Normalise node features [n_atoms, width]."""
+        """Return normalised node features [n_atoms, width]; unchanged for the kind ``none``."""
         if self.layer is not None:
             normalised: Tensor = self.layer(nodes)
             return normalised
@@ -146,12 +148,17 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def activation(name: str) -> nn.Module:
-    """Return a new activation module; each `prelu` has a parameter of its own."""
+    """Return a new activation module by HydraGNN's name, a key of ``ACTIVATIONS``.
+
+    Each `prelu` has a trainable slope of its own.
+    """
     return ACTIVATIONS[name]()
 
 
 def hidden_layers(widths: Sequence[int], name: str) -> nn.Sequential:
-    """Return linear layers, each followed by the activation; the identity for a single width.
+    """Return hidden layers of a perceptron: linear layers, each followed by an activation.
+
+    For a single width the result is the identity.
 
     Parameters
     ----------
@@ -167,14 +174,15 @@ def hidden_layers(widths: Sequence[int], name: str) -> nn.Sequential:
 
 
 class QuietLinear(nn.Linear):
-    """Linear layer whose initial output is small compared with what it is added to.
+    """Linear layer with small initial weights, for an output that is added to larger features.
 
     Parameters
     ----------
     inputs, outputs
         Numbers of input and output features.
     gain
-        Factor of the initial weights, which :func:`~hydragnn_flow.models.build_model` draws.
+        Factor of the initial weights that :func:`~hydragnn_flow.models.build_model` draws; below 1
+        for a small output.
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float) -> None:
@@ -187,14 +195,16 @@ if TYPE_CHECKING:
 
 
 class EdgeReader(nn.Module):
-    """Prepares the functions of a batch's edges.
+    """Reader of edge features (basis of the length, attributes) that networks are evaluated on.
+
+    If edges have lengths alone, networks run at the knots of a spline and not on every edge.
 
     Parameters
     ----------
     basis
         Module from lengths [n, 1] in Å to features [n, basis_size]; None to ignore lengths.
     basis_size
-        Number of features of the basis.
+        Number of features that the basis returns.
     intervals
         Number of spline intervals between zero and the cutoff, several per feature.
     attributes
@@ -220,7 +230,10 @@ class EdgeReader(nn.Module):
         self.knots = Knots(intervals, cutoff) if basis is not None and not attributes else None
 
     def forward(self, geometry: Geometry, factor: Tensor | None = None) -> EdgeFunctions:
-        """Prepare to compute functions, each multiplied by a factor [n_edges, 1]."""
+        """Return an evaluator of networks on the edges of a batch.
+
+        Every result is multiplied by ``factor`` [n_edges, 1], unless it is None.
+        """
         if self.knots is not None:
             assert self.basis is not None
             interpolation = self.knots(geometry.lengths, factor)
@@ -236,21 +249,31 @@ class EdgeReader(nn.Module):
 
 @dataclass(frozen=True)
 class EdgeFunctions:
-    """Evaluator of networks on the features of edges, at knots if these are lengths alone."""
+    """Evaluator of networks on the features of edges, at knots if these are lengths alone.
+
+    Attributes
+    ----------
+    features
+        Inputs of a network, [n_knots, k] at the knots or [n_edges, k] at the edges.
+    interpolation
+        Spline from the knots to the edges; None if networks run on every edge.
+    factor
+        Factor of the results [n_edges, 1]; None for no factor, or if the spline includes it.
+    """
 
     features: Tensor
     interpolation: Interpolation | None
     factor: Tensor | None
 
     def of(self, network: nn.Module) -> Tensor:
-        """Compute a network at every edge [n_edges, width], times the factor."""
+        """Return the output of a network at every edge [n_edges, width], times the factor."""
         if self.interpolation is None:
             values: Tensor = network(self.features)
             return values if self.factor is None else values * self.factor
         return self.interpolation(self.at_knots(network))
 
     def at_knots(self, network: nn.Module) -> Tensor:
-        """Compute a network at the knots of the interpolation, without the factor."""
+        """Return the output of a network at the knots [n_knots, width], without the factor."""
         # bfloat16 would round away the differences between neighbouring knots, which make the
         # forces. There are so few knots that the precision costs no time.
         with without_autocast(self.features.device.type):
@@ -272,9 +295,9 @@ def gaussian_reader(
     Parameters
     ----------
     architecture, statistics
-        Arguments of the message-passing type.
+        Arguments that the message-passing type was constructed with.
     lengths
-        If false, only the attributes are read.
+        If true, read lengths and attributes; if false, attributes alone.
     """
     gaussians = architecture.num_gaussians if lengths else 0
     basis = GaussianBasis(gaussians, statistics.cutoff) if gaussians else None
@@ -284,7 +307,9 @@ def gaussian_reader(
 
 
 class Join(nn.Module):
-    """Linear map of features and those of their graph: modes concat_node and fuse_pool.
+    """Linear map that joins features of atoms, or pooled ones, with the features of their graph.
+
+    It serves the conditioning modes concat_node and fuse_pool.
 
     Parameters
     ----------
@@ -300,14 +325,14 @@ class Join(nn.Module):
         self.of_graph = nn.Linear(size, width, bias=False)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Return node features [n_atoms, width] joined with the features of each atom's graph."""
         # Nothing else reaches the next layer: bfloat16 would round the sums of earlier ones.
         with without_autocast(nodes.device.type):
             joined: Tensor = self.own(nodes) + _of_atoms(self.of_graph, geometry)
         return joined
 
     def pooled(self, features: Tensor, geometry: Geometry) -> Tensor:
-        """Compute new features by graph, [n_graphs, width]."""
+        """Return pooled features [n_graphs, width] joined with the features of each graph."""
         with without_autocast(features.device.type):
             joined: Tensor = self.own(features) + self.of_graph(geometry.graph_attr)
         return joined
@@ -319,7 +344,7 @@ class FiLM(nn.Module):
     Parameters
     ----------
     width, size
-        The same as for :class:`Join`.
+        Width of the node features, and number of features per graph.
     name
         HydraGNN's name of the activation.
     """
@@ -332,13 +357,13 @@ class FiLM(nn.Module):
         )
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:
-        """Compute new node features [n_atoms, width]."""
+        """Return scaled and shifted node features [n_atoms, width]."""
         scale, shift = _of_atoms(self.modulation, geometry).chunk(2, dim=1)
         # A scale in (0, 2) neither flips the sign of features nor lets them grow with depth.
         return nodes * (1.0 + torch.tanh(scale)) + shift
 
 
 def _of_atoms(layer: nn.Module, geometry: Geometry) -> Tensor:
-    """Return the output of a layer on the graphs' features, for each atom."""
+    """Return the output of a layer on the graphs' features, repeated for each atom [n_atoms, d]."""
     of_graph: Tensor = layer(geometry.graph_attr)
     return of_graph.index_select(0, geometry.graph)

@@ -15,7 +15,7 @@ from hydragnn_flow.models.mpnn import MessagePassing
 
 
 class Encoder(nn.Module):
-    """Embedding and message passing, from a batch to node features.
+    """Encoder of a network: turns a batch into node features by embedding and message passing.
 
     Parameters
     ----------
@@ -24,11 +24,12 @@ class Encoder(nn.Module):
     layers
         Stack of message-passing layers.
     cutoff
-        Length at which the edges' envelope ends [Å].
+        Edge length at which the envelope, which weights messages, reaches zero [Å].
     inputs
-        Optional keys of a batch that are read.
+        Optional keys of a batch that the network reads.
     fusion
-        Layer that joins pooled features and graph features, for models that pool.
+        Layer that joins each graph's pooled features with its ``graph_attr``; None for no such
+        layer.
     """
 
     def __init__(
@@ -47,14 +48,14 @@ class Encoder(nn.Module):
         self.fusion = fusion
 
     def forward(self, batch: GraphBatch, positions: Tensor) -> tuple[Tensor, Geometry]:
-        """Compute node features [n_atoms, hidden_dim], and the geometry that they depend on.
+        """Return node features [n_atoms, hidden_dim] after all layers, and the batch's geometry.
 
         Parameters
         ----------
         batch
             Batch of graphs with the keys that the network reads.
         positions
-            Positions of its atoms [n_atoms, 3] in Å; they determine the precision.
+            Positions of its atoms [n_atoms, 3] in Å; their data type is that of the computation.
 
         Raises
         ------
@@ -67,7 +68,7 @@ class Encoder(nn.Module):
         return self.layers(nodes, geometry), geometry
 
     def geometry(self, batch: GraphBatch, positions: Tensor) -> Geometry:
-        """Return the geometry of a batch with its atoms at ``positions``."""
+        """Return the edges and vectors of a batch with its atoms at ``positions`` [n_atoms, 3]."""
         return Geometry(
             sender=batch.edge_index[0],
             receiver=batch.edge_index[1],
@@ -84,62 +85,63 @@ class Encoder(nn.Module):
 
 
 class Model(nn.Module):
-    """Base of the models that :func:`~hydragnn_flow.models.build_model` returns.
+    """Base class of the models that :func:`~hydragnn_flow.models.build_model` returns.
 
-    A call with a batch returns a dict from output name to [n_graphs, d] or [n_atoms, d] in the
-    data's units. Inputs are cast to the precision of the parameters, in which the model computes.
-    Graph-level outputs are float64. The batch is not changed.
+    A call with a batch returns a dict from output name to a tensor in the data's units: [n_graphs,
+    d] for a graph target, [n_atoms, d] for a node target. Inputs are cast to the precision of the
+    parameters, in which the model computes. Graph targets are float64. The batch is not changed.
     """
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of the parameters."""
+        """Data type of the parameters, in which the model computes."""
         return next(self.parameters()).dtype
 
     def node_features(self, batch: GraphBatch) -> Tensor:
-        """Compute the features of each atom that the outputs are made from, [n_atoms, k].
+        """Return the features of each atom that the output heads read, [n_atoms, k].
 
         Raises
         ------
         InputError
-            If the model does not provide them.
+            If the network is an engine's that does not provide them.
         """
         raise NotImplementedError
 
     def is_of_encoder(self, name: str) -> bool:
-        """Whether the tensor of the state with this name is one of the encoder, not of heads."""
+        """Return true for the name of a state-dict tensor of the encoder, false for any other."""
         raise NotImplementedError
 
 
 class HydraModel(Model):
-    """Model of this package, with an encoder that is built here."""
+    """Model whose encoder this package has built, and not an engine."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
         self.encoder = encoder
 
     def node_features(self, batch: GraphBatch) -> Tensor:
-        """See :meth:`Model.node_features`."""
+        """Return the encoder's node features [n_atoms, hidden_dim] for a batch."""
         nodes, _ = self.encoder(batch, batch.pos.to(self.dtype))
         features: Tensor = nodes
         return features
 
     def is_of_encoder(self, name: str) -> bool:
-        """See :meth:`Model.is_of_encoder`."""
+        """Return true for a tensor name that starts with ``encoder.``, false for any other."""
         return name.startswith("encoder.")
 
 
 class PropertyModel(HydraModel):
-    """Model of graph and node targets with separate heads.
+    """Model that predicts graph and node targets, each with a head of its own.
 
     Parameters
     ----------
     encoder
-        Embedding and message passing.
+        Encoder that computes node features.
     graph_heads, node_heads
-        Heads of each level; None if there are none.
+        Heads of the graph targets and of the node targets; None if there is no such target.
     pooling
-        Kind of pooling, HydraGNN's `graph_pooling`.
+        HydraGNN's `graph_pooling`, by which node features become graph features: ``mean``, ``max``,
+        ``add`` or ``sum``.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class PropertyModel(HydraModel):
         self.n_branches = max(len(heads.branches) for heads in (graph_heads, node_heads) if heads)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Compute predictions by output name, in the data's units."""
+        """Return predictions by output name, [n_graphs, d] or [n_atoms, d], in the data's units."""
         nodes, geometry = self.encoder(batch, batch.pos.to(self.dtype))
         branch = branch_of_graph(batch, self.n_branches)
         outputs: dict[str, Tensor] = {}

@@ -45,7 +45,10 @@ class PotentialNoise(nn.Module):
     def forward(
         self, nodes: Tensor, geometry: Geometry, branch: Tensor | None
     ) -> dict[str, Tensor]:
-        """Return deviations of `energy` [n_graphs, 1] in eV, float64, and `forces` [n_atoms, 3]."""
+        """Return standard deviations by output name, for the targets that have ``scales``.
+
+        That of the energy is [n_graphs, 1] in eV, float64; that of forces [n_atoms, 3] in eV/Å.
+        """
         found = {}
         outputs = self.heads(nodes.detach(), geometry, branch)
         for target, raw in zip(self.targets, outputs, strict=True):
@@ -62,7 +65,7 @@ class PotentialNoise(nn.Module):
 
 @dataclass(frozen=True)
 class EnergyUnits:
-    """Units that turn an output of about one into an energy.
+    """Scales and reference energies that turn a network's output of about one into an energy.
 
     Attributes
     ----------
@@ -80,7 +83,7 @@ class EnergyUnits:
 
 
 class Potential(Model):
-    """Base of interatomic potentials: ``energy = scale * output + Σ element_energies[Z]``.
+    """Base class of potentials: ``energy = scale * output + Σ element_energies[Z]``.
 
     Scale and element energies belong to the branch of a graph. The second term, which can be
     thousands of eV, is added in float64, so that the first loses no digits. A loss in float64 on
@@ -90,10 +93,10 @@ class Potential(Model):
     scale: Tensor
     element_energies: Tensor
     stress: bool
-    """True to compute the stress too, for which the graphs need the key ``cell``."""
+    """True to compute the stress too, for which the graphs need the key ``cell``, or false."""
 
     def keep_units(self, units: EnergyUnits) -> None:
-        """Store the units in float64 buffers."""
+        """Store scales and reference energies in buffers that stay float64."""
         self.n_branches = len(units.scales)
         self.number_column = units.number_column
         self.register_buffer("scale", pack_by_branch([[scale] for scale in units.scales]))
@@ -104,7 +107,7 @@ class Potential(Model):
         self.register_buffer("element_energies", pack_by_branch(energies))
 
     def references(self, batch: GraphBatch) -> Tensor:
-        """Sum the element energies of each graph, [n_graphs, 1] in eV, float64."""
+        """Return the sum of reference energies in each graph, [n_graphs, 1] in eV, float64."""
         numbers = batch.x[:, self.number_column].long()
         branch = branch_of_graph(batch, self.n_branches)
         if branch is not None:  # the tables of the branches are concatenated
@@ -125,7 +128,7 @@ class PotentialModel(HydraModel, Potential):
     Parameters
     ----------
     encoder
-        Embedding and message passing.
+        Encoder that computes node features.
     atomic_energy
         Heads with one number per atom.
     units
@@ -133,7 +136,7 @@ class PotentialModel(HydraModel, Potential):
     stress
         If true, compute the stress too, for which the graphs need the key ``cell``.
     noise
-        Heads of the noise of energies and forces, if it is learnt.
+        Heads of the noise of energies and forces; None if it is not learnt.
     """
 
     def __init__(
@@ -151,7 +154,7 @@ class PotentialModel(HydraModel, Potential):
         self.keep_units(units)
 
     def forward(self, batch: GraphBatch) -> dict[str, Tensor]:
-        """Compute energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
+        """Return energy [n_graphs, 1] in eV, float64, and forces [n_atoms, 3] in eV/Å.
 
         If asked for, also ``stress`` [n_graphs, 6] in eV/Å³, in Voigt order and with ASE's sign
         (see :func:`~hydragnn_flow.models.geometry.stress_of`), and the standard deviations of
@@ -214,15 +217,15 @@ _POWER = re.compile(r"(?:\^|\*\*)?(3?)")
 
 
 def energy_unit(text: str) -> str | None:
-    """Return the name of an energy unit: ev, mev, kcal/mol, kj/mol, hartree or rydberg.
+    """Return one name for an energy unit in any spelling, such as ``hartree`` for ``Ha``.
 
-    The result is None for an unknown unit.
+    The names are ev, mev, kcal/mol, kj/mol, hartree and rydberg; None stands for an unknown unit.
     """
     return _ENERGIES.get(_plain(text))
 
 
 def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
-    """Return whether a unit may be that of an energy by a length in Å, or by a volume in Å³.
+    """Return whether a unit may be the energy's unit per Å (forces) or per Å³ (stress).
 
     Units are free text, so only units that are understood and wrong give false.
 
@@ -233,7 +236,7 @@ def is_slope(unit: str, energy: str, *, by_volume: bool = False) -> bool:
     energy
         Unit of the energy.
     by_volume
-        If true, the unit is that of a stress.
+        If true, the unit is that of a stress; if false, of forces.
     """
     unit, energy = _plain(unit), _plain(energy)
     of_energy, slash, by = unit.rpartition("/")

@@ -69,7 +69,7 @@ class StackedNetwork(nn.Module):
         self.network.register_parameter("precision", precision)
 
     def put(self, members: Sequence[Mapping[str, Tensor]]) -> None:
-        """Set the weights of all networks, by name; gradients flow back into each network's own."""
+        """Set all weights from each network's tensors by name; gradients flow back into these."""
         for name, (layer, attribute) in self._places.items():
             weights = [named[name] for named in members]
             if isinstance(layer, StackedLinear) and attribute == "weight":
@@ -77,7 +77,7 @@ class StackedNetwork(nn.Module):
             setattr(layer, attribute, torch.stack(weights))
 
     def forward(self, batch: object) -> dict[str, Tensor]:
-        """Compute the outputs of all networks, concatenated."""
+        """Return outputs by name for the concatenated batches, rows in the networks' order."""
         outputs: dict[str, Tensor] = self.network(batch)
         return outputs
 
@@ -187,7 +187,7 @@ class StackedKnots(Knots):
     members: int
 
     def forward(self, lengths: Tensor, factor: Tensor | None = None) -> Interpolation:
-        """Prepare to read functions at edges; the edges of a network read its own knots."""
+        """Return an interpolation at edges, in which each network's edges read its own knots."""
         one = super().forward(lengths, factor)
         all_knots = self.lengths.shape[0]
         knots = all_knots // self.members

@@ -1,7 +1,7 @@
 """Conformance suites for parts that users bring. They need pytest, which the package does not.
 
-They test what the package relies on, so that a user's own network, type, source, sampler or site
-fails in a test and not in a campaign. The package imports nothing of this room.
+They test what the package relies on, so that a user's own network, message-passing type, source,
+sampler or site fails in a test and not in a campaign. The package imports nothing of this folder.
 """
 
 import pytest

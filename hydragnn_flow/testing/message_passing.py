@@ -1,6 +1,6 @@
 """Conformance suites for message-passing types, shipped or a user's own, in float64.
 
-Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for a type that reads lengths::
+Subclass :class:`PropertySuite`, and :class:`PotentialSuite` too for one that reads lengths::
 
     import pytest
     from hydragnn_flow.testing.message_passing import PotentialSuite, PropertySuite
@@ -71,12 +71,12 @@ class _Suite:
 
     @pytest.fixture
     def mpnn_type(self) -> str:
-        """Return the name of the type; override this, with ``params`` for several types."""
+        """Return the message-passing type's name; override this, with ``params`` for several."""
         raise NotImplementedError("override the fixture mpnn_type")
 
     @pytest.fixture
     def properties(self, mpnn_type: str) -> Properties:
-        """Return the properties of the type."""
+        """Return the properties of the message-passing type."""
         return properties_of(mpnn_type)
 
     @pytest.fixture
@@ -188,7 +188,7 @@ class _Suite:
 
 
 class PropertySuite(_Suite):
-    """Tests of networks with several targets, for every type."""
+    """Tests of networks with several targets, for every message-passing type."""
 
     potential = False
 
@@ -269,7 +269,7 @@ class PropertySuite(_Suite):
 
 
 class PotentialSuite(_Suite):
-    """Tests of potentials, for types that read lengths."""
+    """Tests of potentials, for message-passing types that read lengths."""
 
     potential = True
 

@@ -119,7 +119,7 @@ def build(mpnn_type: str, **options: Any) -> HydraModel:
 def alloy(seed: int = 0, spacing: float = 3.75, *, exact: bool = True) -> ase.Atoms:
     """Return four atoms of a strained and rattled Cu-Au cell, smaller than the cutoff.
 
-    ``exact`` rounds positions and cell to numbers that are exact in the float32 of stored graphs.
+    If ``exact`` is true, positions and cell are rounded to numbers that float32 represents exactly.
     """
     rng = np.random.default_rng(seed)
     atoms = ase.build.bulk("Cu", "fcc", a=spacing, cubic=True)
@@ -155,13 +155,13 @@ def lively(model: HydraModel) -> HydraModel:
 
 
 def outputs(model: Model, *structures: ase.Atoms) -> dict[str, NDArray[Any]]:
-    """Predict structures; returns arrays by output name."""
+    """Return predictions for structures by output name, [n_graphs, d] or [n_atoms, d]."""
     return {name: value.detach().numpy() for name, value in model(as_batch(*structures)).items()}
 
 
 def energy_and_forces(
     model: HydraModel, *structures: ase.Atoms
 ) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Predict energies [n_graphs] in eV and forces [n_atoms, 3] in eV/Å."""
+    """Return predicted energies [n_graphs] in eV and forces [n_atoms, 3] in eV/Å."""
     found = outputs(model, *structures)
     return found["energy"][:, 0], found["forces"]

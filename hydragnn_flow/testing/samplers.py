@@ -1,4 +1,4 @@
-"""Conformance suite for samplers, shipped or a user's own: conditional spaces and rungs.
+"""Conformance suite for samplers, shipped or a user's own: conditional spaces and early stopping.
 
 Subclass :class:`SamplerSuite`::
 

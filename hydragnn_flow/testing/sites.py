@@ -7,7 +7,7 @@ A subclass names a site file; run it with pytest in an environment with this pac
     class TestMine(SiteSuite):
         name = "sites/mine.py"
 
-On the machine itself `hydragnn-flow site check` then starts a block of nodes.
+On the machine itself `hydragnn-flow site check` then starts a Parsl block (one batch job).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class SiteSuite:
 
 
 def example_options(name: str | Path) -> dict[str, Any]:
-    """Return the options of a site file's ``EXAMPLE``, for :func:`load_site`."""
+    """Return the options in a site file's ``EXAMPLE`` by name, for :func:`load_site`."""
     return about_site(name)[1].model_dump(exclude_unset=True)
 
 

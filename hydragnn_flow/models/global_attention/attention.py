@@ -21,7 +21,7 @@ from hydragnn_flow.models.mpnn.base import NodeState
 
 
 class GlobalAttention(nn.Module):
-    """Softmax attention with several heads. Vaswani et al., arXiv:1706.03762.
+    """Softmax attention between atoms of a graph, several heads. Vaswani et al., arXiv:1706.03762.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class GlobalAttention(nn.Module):
         return new
 
     def average(self, query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Tensor:
-        """Average the values by attention.
+        """Return averages of the values by attention, [n_graphs, heads, largest, d].
 
         Parameters
         ----------
@@ -90,7 +90,7 @@ class PerformerAttention(GlobalAttention):
         self.register_buffer("directions", orthogonal_directions(width // heads))
 
     def average(self, query: Tensor, key: Tensor, value: Tensor, present: Tensor) -> Tensor:
-        """Average the values by attention; see :meth:`GlobalAttention.average`."""
+        """Return estimated averages of the values by attention, [n_graphs, heads, largest, d]."""
         of_query = self._exponents(query)
         of_key = self._exponents(key).masked_fill(~present, -math.inf)
         # The subtracted maximum cancels in the average. It keeps exponentials from overflowing,
@@ -172,7 +172,7 @@ class GPSLayer(nn.Module):
         self.norm = Normalization(kind, width)
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars stay [n_atoms, width]."""
         nodes = state.scalars
         new: NodeState = self.layer(state, features, geometry)
         near = self.local_norm(nodes + self.dropout(new.scalars - nodes), geometry)

@@ -217,7 +217,7 @@ class PairFunctions(nn.Module):
 
 
 class PairAverages(nn.Module):
-    """Averages of values over the atoms of a graph; see the docstring of this module.
+    """Averages of the values in this module's docstring over the atoms of a graph.
 
     Parameters
     ----------
@@ -278,7 +278,7 @@ class PairAverages(nn.Module):
         present: Tensor,
         space: Space,
     ) -> Tensor:
-        """Compute averages of some atoms [heads, n_graphs, (writes + 1)², n_rows, width].
+        """Return the averages of attending atoms [heads, n_graphs, (writes + 1)², n_rows, width].
 
         Parameters
         ----------
@@ -312,7 +312,7 @@ class PairAverages(nn.Module):
         return self._near(weights, functions, harmonics, features)
 
     def _pairs(self, rows: Tensor, positions: Tensor, finite: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute what does not depend on features for each pair of atoms.
+        """Return functions of the distance and harmonics of the direction of each pair of atoms.
 
         Functions of the distance are [n_graphs, n_rows, size, largest], harmonics of the direction
         [(highest + 1)², n_graphs, n_rows, largest].
@@ -432,8 +432,8 @@ class EquivariantAttention(nn.Module):
     radial
         Number of functions of the distance.
     chunk
-        Number of atoms of a graph that attend at a time; None for all. With several chunks, pairs
-        are recomputed in the backward passes, so that memory does not grow with their number.
+        Number of atoms of a graph that attend at a time; None for all at once. With several chunks,
+        pairs are recomputed in the backward passes, so that memory does not grow with their number.
     gain
         Initial size of the output.
     """
@@ -574,7 +574,7 @@ class EquivariantTransformerLayer(nn.Module):
         self.norm = RootMeanSquare()
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars stay [n_atoms, width]."""
         new: NodeState = self.layer(state, features, geometry)
         nodes = _together(new)
         read = nodes if self.sequential else _together(state)

@@ -27,7 +27,7 @@ from hydragnn_flow.models.kernels.spline import Interpolation, KnotRows
 
 
 class EdgeSlice(NamedTuple):
-    """Slice of the edges, with the indices that they read.
+    """Slice of a batch's edges, with the indices of rows that these edges read.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class EdgeSlice(NamedTuple):
 
 
 def slices_of(geometry: Geometry, interpolation: Interpolation) -> list[EdgeSlice]:
-    """Return all edges, on a CPU in slices."""
+    """Return a batch's edges: short slices of them on a CPU, one slice on an accelerator."""
     n_atoms, all_rows = geometry.n_atoms, interpolation.rows
     slices = []
     for span in edge_slices(geometry.sender):

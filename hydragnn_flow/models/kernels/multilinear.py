@@ -18,7 +18,8 @@ EDGES_AT_A_TIME = 2048
 """Number of edges that a CPU processes at a time, so that intermediate results fit its cache."""
 
 Form = Callable[[int, list[Any]], Tensor]
-"""Function that computes the derivative by the operand of an index, whose entry is None."""
+"""Function of an index and a list of operands: the derivative of a form by that operand, whose own
+entry is None."""
 
 # A private function of torch; without it some unneeded gradients are computed.
 _CAN_ASK = hasattr(torch._C, "_will_engine_execute_node")
@@ -30,7 +31,7 @@ def derivative(form: Form, of: int, *others: Tensor) -> Tensor:
     Parameters
     ----------
     form
-        Function that computes all first derivatives.
+        Function that computes the derivative by any operand.
     of
         Index of the operand.
     *others
@@ -64,9 +65,9 @@ class _Derivative(Function):
 
 
 def needed_gradients(ctx: Any) -> list[bool]:
-    """Return which gradients of an autograd function's tensors its backward pass needs.
+    """Return for each tensor of an autograd function whether its gradient is needed.
 
-    The tensors must be its first operands.
+    The tensors must be the function's first operands.
 
     torch's ``needs_input_grad`` is also true for gradients that lead to nothing that was asked for,
     such as those of a spline's coefficients in the pass that computes the forces.
@@ -84,7 +85,7 @@ def needed_gradients(ctx: Any) -> list[bool]:
 
 
 def edge_slices(edges: Tensor) -> Iterator[slice]:
-    """Yield slices of a tensor's rows by edge: short ones on a CPU, one on an accelerator."""
+    """Yield slices of the rows of [n_edges, …]: short ones on a CPU, one on an accelerator."""
     n = edges.shape[0]
     step = EDGES_AT_A_TIME if edges.device.type == "cpu" else max(n, 1)
     for start in range(0, n, step):
@@ -92,5 +93,5 @@ def edge_slices(edges: Tensor) -> Iterator[slice]:
 
 
 def apply_function(function: Any, *operands: Any) -> Any:
-    """Call ``function.apply``, which has no types in torch."""
+    """Return the result of ``function.apply``, which has no types in torch."""
     return function.apply(*operands)

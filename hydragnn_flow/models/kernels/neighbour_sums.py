@@ -4,9 +4,9 @@ They use ``embedding_bag``, which adds rows while it reads them. A gather follow
 tensor with a row per edge, and its backward pass another. For 20 neighbours that is ten times
 slower on a CPU.
 
-Written with torch's gathers, products and sums, such a message is a tensor of [n_edges, 3, width],
-and so is each of its derivatives. Here it exists for some thousand edges at a time, which fit into
-a CPU's cache: a potential's training step takes two thirds of the time.
+Written with torch's operations, messages of vectors are a tensor [n_edges, 3, width], and so is
+each of their derivatives. Here they exist for some thousand edges at a time, which fit into a CPU's
+cache: a potential's training step takes two thirds of the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hydragnn_flow.models.kernels.multilinear import derivative, edge_slices
 
 
 class Bags(NamedTuple):
-    """Sets of a table's rows that are summed; the entries of a bag are consecutive.
+    """Bags (sets) of a table's rows that are summed; the entries of a bag are consecutive.
 
     Attributes
     ----------
@@ -44,7 +44,7 @@ class Bags(NamedTuple):
 
 @dataclass(frozen=True)
 class NeighbourSums:
-    """Bags of senders for each head and atom, and the transposed bags of receivers.
+    """Sums over the neighbours of each atom, as bags of senders, and for gradients of receivers.
 
     Rows and bags are numbered by head, and by atom within a head. Tensors that only gradients need
     are computed on first use.
@@ -69,12 +69,12 @@ class NeighbourSums:
 
     @cached_property
     def incoming(self) -> Bags:
-        """Bags of the senders of each receiver."""
+        """Bags with the senders of the edges that arrive at each atom."""
         return self._bags(self.senders, self.receivers)
 
     @cached_property
     def outgoing(self) -> Bags:
-        """Bags of the receivers of each sender."""
+        """Bags with the receivers of the edges that leave each atom."""
         senders, order = self._by_sender
         return self._bags(self.receivers.index_select(0, order), senders)
 
@@ -104,7 +104,7 @@ class NeighbourSums:
 
     @cached_property
     def to_outgoing(self) -> Tensor:
-        """Index of the incoming entry that equals each outgoing one, int64 [n_entries]."""
+        """Index in :attr:`incoming` of the edge of each entry of :attr:`outgoing`, int64."""
         return self._numbered(self._by_sender[1], len(self.edges))
 
     def _plain(self, of: int, operands: list[Any]) -> Tensor:
@@ -142,7 +142,7 @@ class NeighbourSums:
 
 
 def neighbour_sums(geometry: Geometry, heads: int = 1) -> NeighbourSums:
-    """Return the bags of a batch; this is faster if edges are sorted by receiver."""
+    """Return a batch's sums over neighbours; faster to make if edges are sorted by receiver."""
     receivers, edges = geometry.receiver, None
     # Checking costs a CPU much less than sorting, but makes an accelerator's host wait.
     if receivers.device.type != "cpu" or bool((receivers[1:] < receivers[:-1]).any()):

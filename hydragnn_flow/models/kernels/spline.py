@@ -25,7 +25,7 @@ _PER_EDGE = 4
 
 
 class Knots(nn.Module):
-    """Equidistant knots from zero to the cutoff, and the additional one beyond each end.
+    """Equidistant knots of a spline from zero to the cutoff, and one more beyond each end.
 
     Parameters
     ----------
@@ -50,14 +50,14 @@ class Knots(nn.Module):
         self.register_buffer("lengths", lengths[:, None], persistent=False)
 
     def forward(self, lengths: Tensor, factor: Tensor | None = None) -> Interpolation:
-        """Prepare to read functions at edges.
+        """Return an interpolation of functions, from their values at the knots to edges.
 
         Parameters
         ----------
         lengths
             Lengths of the edges [n_edges, 1] in Å.
         factor
-            Factor of the values at each edge [n_edges, 1].
+            Factor of the values at each edge [n_edges, 1]; None for no factor.
         """
         steps = lengths.clamp(max=self.intervals * self.spacing) / self.spacing
         # A NaN of diverged weights stays in u; as an index it would crash the process.
@@ -72,12 +72,12 @@ class Knots(nn.Module):
 
 
 class Interpolation:
-    """Reads functions at the lengths of edges. Made by :class:`Knots`.
+    """Spline interpolation of functions at the lengths of edges, made by :class:`Knots`.
 
     Attributes
     ----------
     rows
-        Coefficients that each edge reads.
+        Indices of the four coefficients that each edge reads.
     weights
         Weights of these coefficients [n_edges, 4].
     """
@@ -92,7 +92,7 @@ class Interpolation:
 
 
 class KnotBags(NamedTuple):
-    """Bags of edges that are summed, once for each of the four coefficients that an edge reads.
+    """Bags (sets) of edges whose values are added to one spline coefficient each.
 
     Attributes
     ----------
@@ -119,7 +119,7 @@ def longest_bag(device: torch.device) -> int | None:
 
 
 class KnotRows:
-    """Coefficients that each edge reads: ``start``, int64 [n_edges], and the three after it.
+    """Indices of coefficients that each edge reads: ``start``, int64 [n_edges], and the next three.
 
     A call computes derivatives of Σ_em values_e · weights_em coefficients_[start_e + m]. The
     methods are for autograd functions and are not differentiable themselves.
@@ -130,7 +130,7 @@ class KnotRows:
         self.intervals = intervals
 
     def __call__(self, of: int, operands: list[Any]) -> Tensor:
-        """See :data:`~hydragnn_flow.models.kernels.multilinear.Form`."""
+        """Return the derivative by operand ``of``: 0 values, 1 coefficients, 2 weights."""
         values, coefficients, weights = operands
         if of == 0:
             return self.read(coefficients, weights)
@@ -149,13 +149,13 @@ class KnotRows:
 
     @cached_property
     def reader(self) -> Tensor:
-        """Index of the edge of each entry, four times each [4 * n_edges]."""
+        """Edge of each entry in the flattened :attr:`of_edge`, int64 [4 * n_edges]."""
         edges = torch.arange(self.start.shape[0], device=self.start.device)
         return edges.repeat_interleave(_PER_EDGE)
 
     @cached_property
     def by_interval(self) -> tuple[Tensor, Tensor]:
-        """Intervals in ascending order, and the edge of each [n_edges]."""
+        """Spline interval of each edge, in ascending order, and these edges, int64 [n_edges]."""
         in_order, edges = torch.sort(self.start)
         return in_order, edges
 
@@ -193,11 +193,11 @@ class KnotRows:
         )
 
     def sort(self, weights: Tensor) -> Tensor:
-        """Return weights [n_edges, 4] in the order that :meth:`add_spread` expects."""
+        """Return weights [n_edges, 4] as [4 * n_edges], in the order of ``bags.edges``."""
         return weights.detach().t().index_select(1, self.by_interval[1]).reshape(-1)
 
     def spread(self, values: Tensor, weights: Tensor) -> Tensor:
-        """Compute the gradient of the coefficients [n_knots, width] from that of the values."""
+        """Return the gradient of the coefficients [n_knots, width] from that of the values."""
         coefficients = values.new_zeros((self.intervals + _PER_EDGE - 1, values.shape[1]))
         self.add_spread(coefficients, values, self.sort(weights))
         return coefficients
@@ -214,7 +214,7 @@ class KnotRows:
         coefficients.index_add_(0, self.bags.coefficients, sums)
 
     def compare(self, values: Tensor, coefficients: Tensor) -> Tensor:
-        """Compute the gradient of the weights [n_edges, 4] from that of the values."""
+        """Return the gradient of the weights [n_edges, 4] from that of the values."""
         weights: Tensor = torch.ops.aten._embedding_bag_per_sample_weights_backward(
             values.contiguous(),
             coefficients.contiguous(),

@@ -1,6 +1,6 @@
-"""Message-passing types: one file and one protocol (:class:`MessagePassing`) for each.
+"""Message-passing types, each in a file of its own as a subclass of :class:`MessagePassing`.
 
-A new type is a file in this folder and an entry of
+A new type that ships is a file in this folder and an entry of
 :data:`~hydragnn_flow.config.network.mpnn_types.MPNN_TYPES`. A user's own type needs neither.
 """
 
@@ -21,7 +21,9 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 def make_stack(
     architecture: Architecture, statistics: DatasetStatistics, width: int, depth: int
 ) -> MessagePassing:
-    """Return layers of the type that an architecture names; see :class:`MessagePassing`.
+    """Return ``depth`` layers of the message-passing type that an architecture names.
+
+    ``width`` is the width of their node features.
 
     Raises
     ------

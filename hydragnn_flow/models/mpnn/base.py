@@ -16,7 +16,7 @@ from hydragnn_flow.models.geometry import Geometry
 
 @dataclass(frozen=True)
 class DatasetStatistics:
-    """Statistics of the training split that a type may use.
+    """Statistics of the training split that a message-passing type may use.
 
     Attributes
     ----------
@@ -25,7 +25,7 @@ class DatasetStatistics:
     average_neighbours
         Mean number of incoming edges of an atom.
     degree_histogram
-        Number of atoms by number of incoming edges.
+        Number of atoms with 0, 1, 2, … incoming edges.
     elements
         Atomic numbers in the data, ascending; empty if atoms are not elements.
     n_attributes
@@ -55,16 +55,17 @@ class NodeState(NamedTuple):
 
 
 Layer = Callable[[NodeState, Any, Geometry], NodeState]
-"""Type of a message-passing layer, or of a wrapper of one."""
+"""Message-passing layer, or wrapper of one: called with node state, edge features and geometry."""
 
 
 class MessagePassing(nn.Module):
     """Stack of message-passing layers of one type.
 
-    A type subclasses this, fills :attr:`layers`, and computes in :meth:`edge_features` the edge
-    features that they share. Node features must not depend on the order of atoms and edges, nor on
-    other graphs of the batch. Geometry may be read only from :class:`Geometry`, whose vectors
-    respect periodic images. ``hydragnn_flow.testing`` has tests of all this.
+    A message-passing type is a subclass. It fills :attr:`layers`, and computes in
+    :meth:`edge_features` the edge features that these share. Node features must not depend on the
+    order of atoms and edges, nor on other graphs of the batch. Geometry may be read only from
+    :class:`Geometry`, whose vectors respect periodic images. ``hydragnn_flow.testing`` has tests of
+    all this.
 
     Parameters
     ----------
@@ -79,7 +80,8 @@ class MessagePassing(nn.Module):
     """
 
     properties: ClassVar[Properties]
-    """Properties of a user's own type; `config/network/mpnn_types.py` has those of ours."""
+    """Properties of a user's own type; `config/network/mpnn_types.py` has those of the types
+    that ship."""
     first_energies: ClassVar[float] = 1.0
     """Factor of the initial weights in a potential's last layer. With small weights the potential
     begins almost flat, and is not led astray by the slopes of random weights."""
@@ -99,20 +101,20 @@ class MessagePassing(nn.Module):
         raise NotImplementedError
 
     def begin(self, nodes: Tensor, geometry: Geometry) -> NodeState:
-        """Return the state before the first layer, from node features [n_atoms, width]."""
+        """Return the node state before the first layer, from node features [n_atoms, width]."""
         return NodeState(nodes)
 
     @property
     def degrees(self) -> list[int]:
-        """Highest degree of the features before each layer, and after the last one.
+        """Highest degree of the node features before each layer, and after the last one.
 
-        With vectors it is 1. ``tensors`` are then [n_atoms, components, width], with the components
-        of all degrees from 1 on, in e3nn's order.
+        With scalars alone it is 0, with vectors 1. ``tensors`` are then [n_atoms, components,
+        width], with the components of all degrees from 1 on, in e3nn's order.
         """
         return [0] * (len(self.layers) + 1)
 
     def wrap(self, wrapper: Callable[[nn.Module], nn.Module]) -> None:
-        """Wrap each layer in a module with the same call signature."""
+        """Replace each layer by ``wrapper(layer)``, which has the same call signature."""
         self.layers = nn.ModuleList(wrapper(layer) for layer in self.layers)
 
     def forward(self, nodes: Tensor, geometry: Geometry) -> Tensor:

@@ -53,13 +53,13 @@ class CGConvolution(nn.Module):
 
 
 class CGCNN(Convolutions):
-    """CGCNN over connections; over lengths too if requested, and always as a potential.
+    """CGCNN layers over connections; over lengths too if requested, and always in a potential.
 
-    Its width is `hidden_dim`; in HydraGNN it is the width of the input.
+    Their width is `hidden_dim`; in HydraGNN it is the width of the input.
     """
 
     def convolution(self, width: int) -> nn.Module:
-        """See :meth:`Convolutions.convolution`."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         return CGConvolution(
             width,
             self.reader.size,
@@ -68,5 +68,5 @@ class CGCNN(Convolutions):
         )
 
     def edge_features(self, geometry: Geometry) -> EdgeFunctions | None:
-        """Compute Gaussians of the lengths, and attributes; None if there are none."""
+        """Return functions of the edges' lengths and attributes; None if neither is read."""
         return self.reader(geometry) if self.reader.size else None

@@ -27,7 +27,7 @@ from hydragnn_flow.models.layers import BesselBasis, polynomial_envelope
 from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, NodeState
 
 _ROW = 12
-"""Number of edges in a row of :class:`EdgeTable`: more waste places, fewer make more rows."""
+"""Number of edges in a row of :class:`EdgeTable`: more edges waste places, fewer make more rows."""
 
 
 def spherical_bessel(
@@ -65,7 +65,7 @@ def spherical_bessel(
 
 
 def _zeros(degrees: int, size: int) -> NDArray[np.float64]:
-    """Return the first zeros [degrees, size]; those of successive degrees interlace."""
+    """Return the functions' first zeros [degrees, size]; those of two degrees interlace."""
     found = np.arange(1, size + degrees) * math.pi
     zeros = [found[:size]]
     for degree in range(1, degrees):
@@ -98,13 +98,13 @@ class EdgeTable(NamedTuple):
     n_atoms: int
 
     def fill(self, edges: Tensor) -> Tensor:
-        """Arrange [n_edges, d] as [n_rows, n_places, d]."""
+        """Return edge rows [n_edges, d] arranged as a table [n_rows, n_places, d]."""
         n_rows, n_places = self.shape
         places = edges.new_zeros((n_rows * n_places, edges.shape[1]))
         return places.index_copy(0, self.places, edges).view(n_rows, n_places, edges.shape[1])
 
     def read(self, rows: Tensor) -> Tensor:
-        """Read [n_edges, d] from [n_rows, n_places, d]."""
+        """Return edge rows [n_edges, d] from a table [n_rows, n_places, d]."""
         return rows.flatten(0, 1).index_select(0, self.places)
 
     def of_owner(self, atoms: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class EdgeTable(NamedTuple):
 
 
 def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
-    """Return a table of edges by the atom that they belong to.
+    """Return a table in which the edges of each atom fill one or more rows.
 
     Parameters
     ----------
@@ -127,9 +127,8 @@ def edge_table(atoms: Tensor, n_atoms: int, *, countable: bool) -> EdgeTable:
         Number of atoms in the batch.
     countable
         If true, numbers may be read from the device, and each atom gets one row of the longest
-        length if that wastes little. Otherwise rows have twelve places, and their number follows
-        from the numbers of atoms and edges: some are left over, but the host does not wait for the
-        device.
+        length if that wastes little. If false, rows have twelve places, and there are as many as
+        any batch of this size may need: some stay empty, but the host does not wait for the device.
     """
     n_edges, device = atoms.shape[0], atoms.device
     degrees = sum_by(torch.ones_like(atoms), atoms, n_atoms)
@@ -189,13 +188,13 @@ class AngularEdges(NamedTuple):
     attributes: Tensor | None
 
     def of_length(self, network: nn.Module) -> Tensor:
-        """Compute a network of the radial functions at each edge, times the envelope."""
+        """Return a network's output on the radial functions, [n_edges, width], times envelope."""
         # Under autocast a product is less precise than its operands.
         return self.at_edges(network(self.radial).to(self.radial.dtype))
 
 
 class AngularMessages(nn.Module):
-    """Sum Σ_k x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α) over edges k → j, at each edge j → i.
+    """Messages to edge j → i: sum over edges k → j of x_kj * Σ_ln W_ln j_l(d_kj) P_l(cos α).
 
     By the addition theorem P_l is a sum of products of the two edges' harmonics. So the sum over k
     is computed once per atom j, not once per pair of edges, and no triplets are listed. It includes
@@ -231,7 +230,7 @@ class AngularMessages(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two layers with a residual connection."""
+    """Two linear layers with SiLU, added to their input."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -239,12 +238,12 @@ class Residual(nn.Module):
         self.second = nn.Linear(width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute features [n, width] with the residual added."""
+        """Return the input [n, width] plus the output of both layers."""
         return x + functional.silu(self.second(functional.silu(self.first(x))))
 
 
 class DimeNetLayer(nn.Module):
-    """Embedding, interaction and output block: from atoms to edges, among them, and back.
+    """Blocks of DimeNet++: embedding (atoms to edges), interaction (among edges), output (back).
 
     Layers are stacked as in HydraGNN, with a residual around all three blocks. They are smooth
     (SiLU, as in the paper) whatever the activation of the heads.
@@ -301,7 +300,7 @@ class DimeNetLayer(nn.Module):
         )
 
     def forward(self, state: NodeState, features: AngularEdges, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars stay [n_atoms, width]."""
         x = self._embed(state.scalars, features, geometry)
         filters = features.of_length(self.filter)
         messages = functional.silu(self.down(functional.silu(self.other(x)) * filters))
@@ -348,7 +347,7 @@ class DimeNet(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> AngularEdges:
-        """Compute radial functions and harmonics, and tables of the edges of each atom."""
+        """Return radial functions and harmonics, and tables of the edges of each atom."""
         lengths = geometry.lengths
         envelope = polynomial_envelope(lengths, self.cutoff, self.exponent)
         countable = lengths.device.type == "cpu"

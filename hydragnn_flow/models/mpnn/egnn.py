@@ -62,7 +62,7 @@ class EGNNLayer(nn.Module):
         self.displacement = Displacement(width, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: EGNNEdges, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars stay [n_atoms, width]."""
         nodes, tensors = state.scalars, state.tensors
         edges = features.at(state)
         to_receivers, to_senders = self.receiver(nodes), self.sender(nodes)
@@ -111,7 +111,7 @@ class EGNN(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> EGNNEdges:
-        """Compute Gaussians of the lengths, and attributes; their functions fade at the cutoff."""
+        """Return the edges with functions of length and attributes that fade at the cutoff."""
         envelope = geometry.envelope
         functions = self.reader(geometry, envelope)
         slices = None

@@ -20,7 +20,7 @@ NEGATIVE_SLOPE = 0.05
 
 
 class GATEdges(NamedTuple):
-    """Functions of the edges, if they have features, and sums over neighbours."""
+    """Functions of the edges (None if these have no features), and sums over neighbours."""
 
     functions: EdgeFunctions | None
     neighbours: NeighbourSums
@@ -95,17 +95,17 @@ class GATConvolution(nn.Module):
 
 
 class GAT(Convolutions):
-    """GAT over connections; over lengths too if requested, and always as a potential.
+    """GAT layers over connections; over lengths too if requested, and always in a potential.
 
     The leaky ReLU has a kink, so the forces of a potential have small jumps.
     """
 
     def convolution(self, width: int) -> nn.Module:
-        """See :meth:`Convolutions.convolution`."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         fades = self.architecture.sees_lengths
         return GATConvolution(width, self.reader.size, self.architecture.dropout, fades)
 
     def edge_features(self, geometry: Geometry) -> GATEdges:
-        """Compute Gaussians of the lengths and attributes, if any, and sums over neighbours."""
+        """Return functions of lengths and attributes, if read, and sums over neighbours."""
         functions = self.reader(geometry) if self.reader.size else None
         return GATEdges(functions, neighbour_sums(geometry, HEADS))

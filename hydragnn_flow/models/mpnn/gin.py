@@ -12,7 +12,7 @@ from hydragnn_flow.models.mpnn.layers import Convolutions
 
 
 class GINConvolution(nn.Module):
-    """Perceptron of (1 + ε) times the atom's features plus the sum of its neighbours'.
+    """Perceptron of (1 + ε) times the atom's features plus the scaled sum of its neighbours'.
 
     ε is learnt. It starts from the paper's 0. HydraGNN starts from 100, compared with which twenty
     neighbours hardly count, and which usual learning rates hardly change.
@@ -38,13 +38,13 @@ class GINConvolution(nn.Module):
 
 
 class GIN(Convolutions):
-    """GIN's sums over connections."""
+    """GIN layers over connections; they read no edge features."""
 
     def convolution(self, width: int) -> nn.Module:
-        """See :meth:`Convolutions.convolution`."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         name = self.architecture.activation_function
         return GINConvolution(width, name, self.statistics.average_neighbours)
 
     def edge_features(self, geometry: Geometry) -> NeighbourSums:
-        """Return the sums over neighbours."""
+        """Return the sums over neighbours of a batch."""
         return neighbour_sums(geometry)

@@ -1,4 +1,4 @@
-"""Wrappers of a type's layers with the same call signature, and layers that move the atoms.
+"""Wrappers of message-passing layers with the same call signature, and layers that move atoms.
 
 Satorras et al., arXiv:2102.09844, equation 4.
 """
@@ -41,16 +41,17 @@ class Convolution(nn.Module):
         self.activation = activation(architecture.activation_function)
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars stay [n_atoms, width]."""
         new: Tensor = self.convolution(state.scalars, features, geometry)
         return NodeState(state.scalars + self.activation(self.norm(new, geometry)))
 
 
 class Convolutions(MessagePassing):
-    """Type that only consists of convolutions of invariant features.
+    """Base class of message-passing types whose layers are convolutions of invariant features.
 
-    A type of this kind prepares what its convolutions need in :meth:`prepare`, and returns that of
-    a layer from :meth:`convolution`. Parameters are those of :class:`MessagePassing`.
+    A subclass returns the convolution of one layer from :meth:`convolution`, and sets in
+    :meth:`prepare` the attributes that this method reads. Parameters are those of
+    :class:`MessagePassing`.
     """
 
     normalization: ClassVar[str] = "layer"
@@ -68,17 +69,17 @@ class Convolutions(MessagePassing):
         )
 
     def prepare(self) -> None:
-        """Make what the layers share; by default a reader of Gaussians and attributes."""
+        """Set ``reader``, which reads Gaussians of the length and edge attributes."""
         lengths = self.architecture.sees_lengths
         self.reader = gaussian_reader(self.architecture, self.statistics, lengths=lengths)
 
     def convolution(self, width: int) -> nn.Module:
-        """Return the convolution of a layer, for node features [n_atoms, width]."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         raise NotImplementedError
 
 
 class Followed(nn.Module):
-    """Layer with a normalisation or conditioning of its invariant features.
+    """Layer followed by a normalisation or conditioning of its invariant features.
 
     Parameters
     ----------
@@ -94,14 +95,14 @@ class Followed(nn.Module):
         self.after = after
 
     def forward(self, state: NodeState, features: Any, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars stay [n_atoms, width]."""
         new: NodeState = self.layer(state, features, geometry)
         return new._replace(scalars=self.after(new.scalars, geometry))
 
 
 @dataclass(frozen=True)
 class Edges:
-    """Edges with the current positions of the atoms.
+    """Edges at the current positions of the atoms, which layers may have moved.
 
     Attributes
     ----------
@@ -113,7 +114,7 @@ class Edges:
     functions
         Functions of the current lengths.
     reader
-        Function that prepares functions of a geometry's edges, multiplied by a factor.
+        Function from a geometry and a factor [n_edges, 1] to functions of its edges.
     """
 
     geometry: Geometry
@@ -122,7 +123,7 @@ class Edges:
     reader: Callable[[Geometry, Tensor], EdgeFunctions]
 
     def at(self, state: NodeState) -> Edges:
-        """Return the edges after the displacements in a state."""
+        """Return the edges after displacement by ``state.tensors`` [n_atoms, 3] in Å."""
         if state.tensors is None:
             return self
         geometry = self.geometry.moved(state.tensors)
@@ -131,7 +132,7 @@ class Edges:
 
 
 class Displacement(nn.Module):
-    """Displacement of the atoms by a layer.
+    """Displacement of atoms along their edges, as part of a layer.
 
     An atom is pushed along each edge by a bounded function of the message that fades out at the
     cutoff. The sum is divided by the average number of neighbours.
@@ -155,7 +156,7 @@ class Displacement(nn.Module):
         self.reach = 0.2 / average_neighbours
 
     def forward(self, state: NodeState, messages: Tensor, edges: Edges) -> Tensor:
-        """Compute all displacements so far [n_atoms, 3] in Å, from messages [n_edges, width]."""
+        """Return displacements by this and earlier layers, [n_atoms, 3] in Å, from messages."""
         geometry = edges.geometry
         sizes = self.size(messages) * (edges.envelope * self.reach)
         # Shorter than unit vectors, so that the push is continuous where two atoms coincide.

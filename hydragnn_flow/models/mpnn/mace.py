@@ -32,7 +32,7 @@ from hydragnn_flow.models.mpnn.base import DatasetStatistics, MessagePassing, No
 
 
 class SymmetricContraction(nn.Module):
-    """Independent products of up to ``order`` factors, summed with weights of the atom's element.
+    """Products of up to ``order`` factors (many-body features), summed with weights by element.
 
     Batatia et al., arXiv:2206.07697, equations 10 and 11. All monomials of the components are
     computed first; one matrix turns them into the products. Components are the first dimension, so
@@ -122,7 +122,7 @@ class _Power(nn.Module):
         self.register_buffer("last", last, persistent=False)
 
     def forward(self, lower: Tensor, factors: Tensor) -> Tensor:
-        """Compute the monomials [n_monomials, n_atoms, width]."""
+        """Return the longer monomials [n_monomials, n_atoms, width]."""
         return lower.index_select(0, self.rest) * factors.index_select(0, self.last)
 
 
@@ -164,7 +164,7 @@ class ChebyshevBasis(nn.Module):
 
 
 class AgnesiTransform(nn.Module):
-    """Transform that falls from the cutoff at zero length to 0, steepest about at bond lengths.
+    """Transform of edge lengths: from the cutoff at zero to 0, steepest about at bond lengths.
 
     Witt et al., doi:10.1063/5.0158783, with the constants of MACE. There it falls from 1 to 0, but
     a basis for lengths up to the cutoff hardly changes in this range.
@@ -182,14 +182,14 @@ class AgnesiTransform(nn.Module):
         self.cutoff = cutoff
 
     def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
-        """Transform lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
+        """Return transformed lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
         x = lengths / (0.5 * radii)
         # x^q / (1 + x^(q - p)) without negative powers, which overflow at short lengths.
         return self.cutoff / (1.0 + self.a * x.pow(self.p) / (1.0 + x.pow(self.p - self.q)))
 
 
 class SoftTransform(nn.Module):
-    """Transform that changes the length less below bond lengths; as in MACE.
+    """Transform of edge lengths that varies less below bond lengths, as in MACE.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class SoftTransform(nn.Module):
         super().__init__()
 
     def forward(self, lengths: Tensor, radii: Tensor) -> Tensor:
-        """Transform lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
+        """Return transformed lengths, given sums of covalent radii, [n_edges, 1] in Å each."""
         x = lengths / (0.25 * radii)
         return lengths + 0.5 * torch.tanh(-x - self.a * x.pow(self.b)) + 0.5
 
@@ -313,7 +313,7 @@ def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
     Parameters
     ----------
     max_ell, node_max_ell
-        Keys `max_ell` and `node_max_ell` of the configuration.
+        Keys `max_ell` (harmonics) and `node_max_ell` (node features) of the configuration.
     orders
         Correlation order of each layer.
     """
@@ -336,8 +336,9 @@ def plan(max_ell: int, node_max_ell: int, orders: list[int]) -> list[Degrees]:
 class RadialWeights(nn.Module):
     """Weights of each path and channel of an edge, from its radial features.
 
-    This follows the paper. HydraGNN also uses the scalars of both atoms, which makes messages
-    quadratic in them, so that the output of a few layers grows without bound with the weights.
+    A path combines degrees of sender, harmonics and message. This follows the paper. HydraGNN also
+    uses the scalars of both atoms, which makes messages quadratic in them, so that the output of a
+    few layers grows without bound with the weights.
     """
 
     def __init__(self, features: int, width: int, paths: int) -> None:
@@ -365,7 +366,7 @@ class LinearByDegree(nn.Module):
         )
 
     def forward(self, degrees: list[Tensor]) -> list[Tensor]:
-        """Map features [n, 2 degree + 1, width] of each degree."""
+        """Return new features of each degree, [n, 2 degree + 1, width] like the given ones."""
         return [linear(one) for linear, one in zip(self.maps, degrees, strict=True)]
 
 
@@ -440,7 +441,7 @@ class TensorProduct(nn.Module):
 
 
 class MACELayer(nn.Module):
-    """One interaction and product basis, added to the input."""
+    """Sums over neighbours (interaction) and their products, added to the input."""
 
     def __init__(
         self, degrees: Degrees, order: int, features: int, elements: int, width: int
@@ -457,7 +458,7 @@ class MACELayer(nn.Module):
         self.after = LinearByDegree(degrees.products, width)
 
     def forward(self, state: NodeState, features: EdgeFeatures, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars are [n_atoms, width]."""
         old = [state.scalars[:, None]]
         if state.tensors is not None:
             for degree in range(1, self.degrees.nodes + 1):
@@ -518,11 +519,11 @@ class MACE(MessagePassing):
 
     @property
     def degrees(self) -> list[int]:
-        """Highest degrees between layers that can influence the last scalars."""
+        """Highest degrees before layers, and after the last, that can influence its scalars."""
         return self._degrees
 
     def edge_features(self, geometry: Geometry) -> EdgeFeatures:
-        """Compute radial features and harmonics, and each atom's row in tables by element."""
+        """Return radial features and harmonics, and each atom's row in tables by element."""
         strength = polynomial_envelope(geometry.lengths, self.cutoff, self.exponent) * self.scale
         elements = geometry.elements
         return EdgeFeatures(

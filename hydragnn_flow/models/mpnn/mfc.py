@@ -12,11 +12,11 @@ from hydragnn_flow.models.kernels.neighbour_sums import NeighbourSums, neighbour
 from hydragnn_flow.models.mpnn.layers import Convolutions
 
 BLOCK = 32
-"""Number of atoms that are multiplied with a class's weights at once."""
+"""Number of atoms that are multiplied with a degree class's weights at once."""
 
 
 class DegreeClasses(NamedTuple):
-    """Rows of the atoms, arranged so that those of a class fill whole blocks of :data:`BLOCK` rows.
+    """Atoms sorted by degree into classes, each of which fills blocks of :data:`BLOCK` rows.
 
     There are as many blocks as any batch with this many atoms can need. So no shape depends on the
     degrees, and the host need not wait for an accelerator.
@@ -26,9 +26,9 @@ class DegreeClasses(NamedTuple):
     places
         Row of each atom, int64 [n_atoms].
     of_block
-        Class of each block, int64 [n_blocks].
+        Degree class of each block, int64 [n_blocks].
     of_atom
-        Class of each atom, int64 [n_atoms].
+        Degree class of each atom, int64 [n_atoms].
     """
 
     places: Tensor
@@ -37,7 +37,7 @@ class DegreeClasses(NamedTuple):
 
 
 def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasses:
-    """Sort atoms by degree into classes.
+    """Return each atom's degree class, and rows in which a class fills whole blocks.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def degree_classes(degrees: Tensor, smallest: int, largest: int) -> DegreeClasse
 
 
 class MFCEdges(NamedTuple):
-    """Sums over neighbours, and the classes of the atoms."""
+    """Sums over neighbours, and the degree classes of the atoms."""
 
     neighbours: NeighbourSums
     classes: DegreeClasses
@@ -101,7 +101,7 @@ class MFConvolution(nn.Module):
 
 
 class MFC(Convolutions):
-    """MFC over connections.
+    """MFC layers over connections, with weights for each degree class.
 
     Classes are the degrees between the smallest and the largest of the training split, up to
     `max_neighbours`. HydraGNN has classes from 0 to `max_neighbours` for any data, and does not
@@ -109,18 +109,18 @@ class MFC(Convolutions):
     """
 
     def prepare(self) -> None:
-        """Choose the classes of degrees."""
+        """Set the smallest and the largest degree with weights of their own."""
         seen = [degree for degree, n in enumerate(self.statistics.degree_histogram) if n]
         most = self.architecture.max_neighbours or max(seen, default=0)
         self.largest = min(max(seen, default=0), most)
         self.smallest = min(min(seen, default=0), most)
 
     def convolution(self, width: int) -> nn.Module:
-        """See :meth:`Convolutions.convolution`."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         classes = self.largest - self.smallest + 1
         return MFConvolution(width, classes, self.statistics.average_neighbours)
 
     def edge_features(self, geometry: Geometry) -> MFCEdges:
-        """Return sums over neighbours, and the classes of the atoms."""
+        """Return sums over neighbours, and the degree classes of the atoms."""
         edges = neighbour_sums(geometry)
         return MFCEdges(edges, degree_classes(edges.degrees, self.smallest, self.largest))

@@ -40,7 +40,7 @@ class VectorEdgeReader(nn.Module):
     statistics
         Statistics of the training split.
     scale
-        Factor of everything but the directions.
+        Factor of the radial features, not of the directions.
     """
 
     def __init__(self, size: int, statistics: DatasetStatistics, scale: float) -> None:
@@ -54,7 +54,7 @@ class VectorEdgeReader(nn.Module):
         """Width of the radial features."""
 
     def forward(self, geometry: Geometry) -> VectorEdges:
-        """Read the edges of a batch."""
+        """Return the radial features and directions of a batch's edges."""
         lengths = geometry.lengths
         features = [self.basis(lengths) * self.gain, torch.ones_like(lengths)]
         if geometry.attributes is not None:
@@ -112,7 +112,7 @@ class VectorUpdate(nn.Module):
 
 
 class PAINNLayer(nn.Module):
-    """Message block and update block.
+    """PaiNN layer: sums over neighbours (message block), then a mix per atom (update block).
 
     Filters are smooth (SiLU, as in the paper) whatever the activation of the heads.
 
@@ -178,10 +178,10 @@ class PAINN(MessagePassing):
 
     @property
     def degrees(self) -> list[int]:
-        """Highest degrees: 1 between layers, for vectors, and 0 at both ends."""
+        """Highest degrees of node features: 1 (vectors) between layers, 0 at both ends."""
         return [0, *[1] * (len(self.layers) - 1), 0]
 
     def edge_features(self, geometry: Geometry) -> VectorEdges:
-        """Compute radial features and directions."""
+        """Return the radial features and directions of the edges."""
         edges: VectorEdges = self.reader(geometry)
         return edges

@@ -19,7 +19,7 @@ N_SCALERS = 3
 
 
 class WeightedEdges(NamedTuple):
-    """Edges with features.
+    """Edge features that all layers read, and the weights of edges.
 
     Attributes
     ----------
@@ -147,29 +147,29 @@ def _deviation(mean: Tensor, squares: Tensor) -> Tensor:
 
 
 def mean_log_degree(statistics: DatasetStatistics) -> float:
-    """Return the mean of ln(degree + 1) over the atoms of the training split."""
+    """Return the mean of ln(degree + 1) over the training split's atoms, at least ln 2."""
     logs = sum(n * math.log(degree + 1) for degree, n in enumerate(statistics.degree_histogram))
     # Below ln 2, if few atoms have neighbours, the scalers would become huge.
     return max(logs / max(sum(statistics.degree_histogram), 1), math.log(2.0))
 
 
 class PNA(Convolutions):
-    """PNA over connections; over lengths too if requested, and always as a potential."""
+    """PNA layers over connections; over lengths too if requested, and always in a potential."""
 
     def prepare(self) -> None:
-        """Make the reader of the edges."""
+        """Set the reader of edge features, and whether messages fade with the length."""
         super().prepare()
         self.fades = self.architecture.sees_lengths
 
     def convolution(self, width: int) -> nn.Module:
-        """See :meth:`Convolutions.convolution`."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         logs = mean_log_degree(self.statistics)
         if not self.reader.size:
             return PNAConvolution(width, logs)
         return WeightedPNAConvolution(width, self.reader.size, logs)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges | None:
-        """Compute Gaussians of the lengths, and attributes; None if there are none."""
+        """Return functions of the edges' lengths and attributes; None if neither is read."""
         if not self.reader.size:
             return None
         if self.fades:

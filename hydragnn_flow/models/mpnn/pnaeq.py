@@ -160,9 +160,9 @@ class PNAEq(MessagePassing):
 
     @property
     def degrees(self) -> list[int]:
-        """Highest degrees: 1 between layers, for vectors, and 0 at both ends."""
+        """Highest degrees of node features: 1 (vectors) between layers, 0 at both ends."""
         return [0, *[1] * (len(self.layers) - 1), 0]
 
     def edge_features(self, geometry: Geometry) -> CountedEdges:
-        """Compute radial features, directions and degrees."""
+        """Return radial features and directions of edges, and degrees of atoms."""
         return CountedEdges(self.reader(geometry), geometry.coordination + 1.0)

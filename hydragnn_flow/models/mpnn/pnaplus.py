@@ -22,7 +22,7 @@ class PNAPlus(Convolutions):
     """
 
     def prepare(self) -> None:
-        """Make the reader of the edges."""
+        """Set the reader of edge features and the exponent of the envelope."""
         size = self.architecture.num_radial
         self.exponent = self.architecture.envelope_exponent
         # The highest Bessel function has a wavelength of two cutoffs divided by the number of
@@ -36,12 +36,12 @@ class PNAPlus(Convolutions):
         )
 
     def convolution(self, width: int) -> nn.Module:
-        """See :meth:`Convolutions.convolution`."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         logs = mean_log_degree(self.statistics)
         return WeightedPNAConvolution(width, self.reader.size, logs, gated=True)
 
     def edge_features(self, geometry: Geometry) -> WeightedEdges:
-        """Compute Bessel functions of the lengths, attributes, and the polynomial envelope."""
+        """Return functions of lengths and attributes, and edge weights (polynomial envelope)."""
         envelope = polynomial_envelope(geometry.lengths, geometry.cutoff, self.exponent)
         degree = geometry.sum_at_receiver(envelope) + 1.0
         return WeightedEdges(self.reader(geometry), envelope, degree)

@@ -20,7 +20,7 @@ class SAGEEdges(NamedTuple):
 
 
 class SAGEConvolution(nn.Module):
-    """Linear map of the atom's features and the mean of its neighbours'."""
+    """Linear map of the atom's features and the mean of its neighbours' features."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class SAGEConvolution(nn.Module):
 
 
 class SAGE(Convolutions):
-    """SAGE's means over connections.
+    """SAGE layers: means over connections.
 
     By default there is no normalisation: means do not grow with the number of neighbours, and the
     error on HydraGNN's synthetic task is half of that with layer normalisation.
@@ -43,7 +43,7 @@ class SAGE(Convolutions):
     normalization = "none"
 
     def convolution(self, width: int) -> nn.Module:
-        """See :meth:`Convolutions.convolution`."""
+        """Return one layer's convolution, for node features [n_atoms, width]."""
         return SAGEConvolution(width)
 
     def edge_features(self, geometry: Geometry) -> SAGEEdges:

@@ -50,7 +50,7 @@ class SchNetLayer(nn.Module):
         self.displacement = Displacement(filters, average_neighbours) if moves else None
 
     def forward(self, state: NodeState, features: Edges, geometry: Geometry) -> NodeState:
-        """Return the state after this layer."""
+        """Return the node state after this layer; scalars stay [n_atoms, width]."""
         edges = features.at(state)
         nodes = self.before(state.scalars) * self.scale
         messages = geometry.of_sender(nodes) * edges.functions.of(self.filter)
@@ -86,6 +86,6 @@ class SchNet(MessagePassing):
         )
 
     def edge_features(self, geometry: Geometry) -> Edges:
-        """Compute Gaussians of the lengths, and attributes, for filters that fade at the cutoff."""
+        """Return the edges with functions of length and attributes that fade at the cutoff."""
         envelope = geometry.envelope
         return Edges(geometry, envelope, self.reader(geometry, envelope), self.reader)
