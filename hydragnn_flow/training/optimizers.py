@@ -159,7 +159,7 @@ _LAST = 1 / 25e4
 
 
 class Schedule:
-    """Schedule of `Training.Scheduler`, or the default schedule.
+    """Learning-rate schedule of `Training.Scheduler`; without it that of :func:`decay_factor`.
 
     Parameters
     ----------
@@ -168,7 +168,8 @@ class Schedule:
     learning_rate
         Largest learning rate of the schedule.
     decay
-        First and last epoch of a member's schedule; by default those of the whole training.
+        First and last epoch of a member's schedule; None for a trial, whose schedule spans the
+        whole training.
     """
 
     def __init__(
@@ -195,7 +196,7 @@ class Schedule:
         return self._rate(self.settings, epoch - self.first + step / steps, 1 / steps)
 
     def observe(self, val_loss: float) -> None:
-        """Record the validation loss of an epoch."""
+        """Record an epoch's validation loss, by which ``ReduceLROnPlateau`` lowers the rate."""
         settings, state = self.settings, self._plateau
         if settings is None or settings.type != "ReduceLROnPlateau":
             return
@@ -236,9 +237,10 @@ class Schedule:
 def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
     """Return the default factor of the learning rate in an epoch, counted from 0.
 
-    A trial keeps its learning rate, so that its checkpoint can be continued from any rung. A
-    member's rate falls along half a cosine, so that it converges (the stable and decay phases of Hu
-    et al., arXiv:2404.06395).
+    A trial (``decay`` is None) keeps its learning rate, factor 1, so that its checkpoint can be
+    continued from any rung of the search. A member's factor falls from 1 to 0 along half a cosine
+    between the two epochs of ``decay``, so that it converges (the stable and decay phases of Hu et
+    al., arXiv:2404.06395).
     """
     if decay is None:
         return 1.0
@@ -247,7 +249,10 @@ def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
 
 
 def _one_cycle(done: float, span: float, rise: float) -> float:
-    """Return the factor of a rise and fall in one training; Smith & Topin, arXiv:1708.07120."""
+    """Return the factor of a learning rate that rises and falls once in a training.
+
+    Smith & Topin, arXiv:1708.07120. Arguments are in epochs: trained, in all, and of the rise.
+    """
     if done < rise:
         return 1 + (1 / 25 - 1) * _half_cosine(_clamped(done / rise))
     passed = _clamped((done - rise) / max(span - rise, 1e-9))
@@ -325,7 +330,7 @@ class Average:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from a checkpoint; one without averages gives the model's weights."""
+        """Restore the average from a checkpoint; weights it lacks are copied from the model."""
         self.steps = state["steps"]
         for name, weight in self._averaged.items():
             weight.copy_(state["weights"].get(name, self._newest[name]))

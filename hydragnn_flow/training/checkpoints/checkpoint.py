@@ -2,16 +2,16 @@
 
 A file ends with the CRC-32 of everything before it, which torch ignores.
 
-Each attempt at a segment writes a file of its own and then deletes the older ones. So writers need
-no lock: an attempt that was wrongly taken for lost writes a file that nobody reads, or one that is
-equally valid.
+Each attempt at a segment (sending of a job) writes a file of its own and then deletes the older
+ones. So writers need no lock: an attempt that was wrongly taken for lost writes a file that nobody
+reads, or one that is equally valid.
 
-The checkpoint names the folder of these shards with the size and checksum of each. It is written
-last, so shards count only once all of them are on disk. A tensor may be divided by rows: each shard
-has some of them, and the checkpoint has an empty tensor on device ``meta``. Other tensors are whole
-in one shard and absent from the checkpoint. torch's own distributed checkpoints use pickle in files
-and between ranks, and could run code where they are read.
-"""
+A sharded checkpoint has further files, its shards, in a folder. The checkpoint file names the
+folder, with the size and checksum of each shard. It is written last, so shards count only once all
+of them are on disk. A tensor may be divided by rows: each shard has some of them, and the
+checkpoint has an empty tensor on device ``meta``. Other tensors are whole in one shard and absent
+from the checkpoint. torch's own distributed checkpoints use pickle in files and between ranks, and
+could run code where they are read."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS = "rows"
 OWN = "own"
 """Key of a shard: tensors that only it has, in mappings nested like the checkpoint's."""
 KEY = "parts"
-"""Key of a checkpoint: folder, sizes and checksums of its shards."""
+"""Key of a checkpoint file: folder, sizes and checksums of its shards."""
 SUFFIX = ".parts"
 
 
@@ -322,7 +322,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> int:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, one for each attempt that has left one.
+    """Return the checkpoint files in a folder, of all attempts (sendings of a job) that left one.
 
     Raises
     ------

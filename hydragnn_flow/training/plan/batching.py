@@ -49,7 +49,8 @@ class Sizes(Protocol):
 class Budget:
     """Limits of a batch, and the number of batches per step over all ranks.
 
-    At least one limit is needed. A batch keeps to every limit that is given.
+    The limits are numbers of graphs, atoms and edges. At least one is needed, None stands for no
+    limit, and a batch keeps to every limit that is given.
     """
 
     graphs: int | None = None
@@ -118,12 +119,12 @@ class Step:
         return len(self.order)
 
     def of_rank(self, rank: int) -> Ints:
-        """Return the graphs that a rank computes; possibly none."""
+        """Return the indices of the graphs that a rank computes; possibly none."""
         return self.order[self.bounds[rank] : self.bounds[rank + 1]]
 
     @property
     def by_rank(self) -> list[Ints]:
-        """Graphs of every rank, in the order of ranks."""
+        """Indices of the graphs of every rank, in the order of ranks."""
         return [self.of_rank(rank) for rank in range(len(self.bounds) - 1)]
 
 
@@ -156,7 +157,7 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of some graphs in terms of each limit."""
+    """Costs of some graphs by limit: 1, its atoms or its edges for each graph."""
 
     graphs: Ints
     """Indices of the graphs in the split, [n]."""
@@ -258,8 +259,8 @@ def steps_of(
     dealing
         Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
     divides
-        Whether a graph with a step of its own divides the step that it lies in, so that every step
-        is a piece of the sequence.
+        True if a graph with a step of its own divides the step that it lies in, so that every step
+        is a piece of the sequence; False to keep that step whole.
     """
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
@@ -324,7 +325,7 @@ def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
 
 
 def deal(costs: Ints, world: int) -> Ints:
-    """Assign graphs to ranks, the costliest first, each to the least loaded rank."""
+    """Return the rank of each graph, [n]: the costliest first, each to the least loaded rank."""
     ranks = np.zeros(len(costs), dtype=np.int64)
     if world == 1:
         return ranks
