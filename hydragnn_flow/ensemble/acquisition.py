@@ -150,8 +150,9 @@ def disagreement(
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
     """Compute mean node features of all members for each structure, ``[n, sum of their widths]``.
 
-    They depend neither on the frame nor on how often a cell is repeated. Each member's features are
-    scaled to a mean square distance of one from their centre, so that members have equal weight.
+    They change neither when a structure is rotated or moved, nor when its cell is repeated. Each
+    member's features are scaled to a mean square distance of one from their centre, so that members
+    have equal weight.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
     for batch in graph_batches(map(ensemble.graphs.graph, structures), BUDGET):

@@ -136,7 +136,7 @@ class FailedMember:
 
 
 def failed_members(folder: Path) -> list[FailedMember]:
-    """Return the members that were given up, in that order; none without such a record."""
+    """Return the members whose training was given up, in that order; none without a record."""
     try:
         return [FailedMember(**values) for values in read_json(folder / SELECTION, "")["failed"]]
     except (InputError, KeyError, TypeError):

@@ -11,7 +11,8 @@ folder, with the size and checksum of each shard. It is written last, so shards 
 of them are on disk. A tensor may be divided by rows: each shard has some of them, and the
 checkpoint has an empty tensor on device ``meta``. Other tensors are whole in one shard and absent
 from the checkpoint. torch's own distributed checkpoints use pickle in files and between ranks, and
-could run code where they are read."""
+could run code where they are read.
+"""
 
 from __future__ import annotations
 
