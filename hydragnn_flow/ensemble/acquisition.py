@@ -167,7 +167,7 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
 
 
 def farthest_points(points: Floats, weights: Floats, n: int) -> list[int]:
-    """Return ``n`` rows of ``points [n_points, d]``: the largest weight, then always the farthest.
+    """Return ``n`` row numbers of ``points [n_points, d]``: largest weight first, then farthest.
 
     The distance from the nearest chosen point is multiplied by the weight, ``[n_points]``; ties go
     to the first (Dyer and Frieze, Oper. Res. Lett. 3, 285 (1985)). With equal weights the largest

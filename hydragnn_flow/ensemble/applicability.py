@@ -353,7 +353,7 @@ class _Quantity:
         one: Environments | None = None,
         usual: Usual | None = None,
     ) -> Iterator[tuple[int, str]]:
-        """Yield number and note of each structure whose value is beyond the range."""
+        """Yield the index of each structure whose value is beyond the range, and a note on it."""
         for graph, end in range_.beyond(values, self.below, self.above):
             found = float(values[graph])
             which, value = "", math.exp(found) if self.logarithmic else found

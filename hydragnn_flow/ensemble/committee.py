@@ -109,7 +109,7 @@ class Committee:
             raise InputError(f"the structure: {error}") from None
 
     def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
-        """Return members' predictions ``[n, d]`` by output and member number."""
+        """Return members' predictions ``[n, d]`` by output, then by number of the member."""
         numbers = self.numbers or range(len(self.models))
         return {
             name: dict(zip(numbers, values, strict=True)) for name, values in predictions.items()
@@ -243,7 +243,7 @@ def remaining_members(
 def load_member(
     folder: Path, member: int, manifest: Manifest
 ) -> tuple[nn.Module, dict[str, dict[str, Floats]]]:
-    """Load a member with its best weights, and the predictions kept with them.
+    """Load the network of a member with its best weights, and predictions in its checkpoint.
 
     The rest of its checkpoint, several times as large, is freed before this returns.
 
@@ -281,7 +281,7 @@ def load_member(
 
 
 def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the entries of a checkpoint with which a member predicts.
+    """Return the entries of a checkpoint that a member needs to predict: best weights, progress.
 
     Raises
     ------

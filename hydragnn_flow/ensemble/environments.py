@@ -258,7 +258,10 @@ def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) ->
 
 
 def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
-    """Return the smallest (`np.fmin`) or largest value of each structure, NaN without any."""
+    """Return the smallest (`np.fmin`) or largest value of each of n structures, [n].
+
+    ``graph`` is the index of the structure of each value. Structures without values get NaN.
+    """
     found = np.full(n, np.nan)
     which.at(found, graph, values)
     return found

@@ -54,7 +54,7 @@ def member_name(member: int) -> str:
 
 
 def member_folder(folder: str | Path, member: int) -> Path:
-    """Return the folder of a member's files."""
+    """Return the folder of a member's files, below the folder of the ensemble."""
     return Path(folder) / member_name(member)
 
 

@@ -162,7 +162,7 @@ class TrainingMonitor:
         return self._agreed if self.world.size > 1 else self._reason()
 
     def record(self, loss: Tensor, norm: Tensor, graphs: int = 0) -> None:
-        """Store this rank's loss and gradient norm of a step, to be read later.
+        """Store this rank's loss and gradient norm of a step (scalars), to be read by :meth:`sync`.
 
         ``graphs`` is the number of graphs in the step, over all ranks.
         """

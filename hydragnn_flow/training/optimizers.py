@@ -135,8 +135,9 @@ def make_optimizer(
 def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:
     """Return the learning rate for a number of graphs per step, according to `batch_scaling`.
 
-    The rate is proportional to the number (Goyal et al., arXiv:1706.02677) or to its root, which
-    suits Adam and similar optimisers (Malladi et al., arXiv:2205.10287).
+    ``graphs_per_step`` is called only if the rate depends on the number. The rate is proportional
+    to the number (Goyal et al., arXiv:1706.02677) or to its root, which suits Adam and similar
+    optimisers (Malladi et al., arXiv:2205.10287).
     """
     if settings.batch_scaling == "none" or settings.reference_batch is None:
         return settings.learning_rate
@@ -145,7 +146,10 @@ def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], floa
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, world: World) -> dict[str, Any]:
-    """Return the state for a checkpoint (collective); it is complete on the first rank only."""
+    """Return an optimiser's state dict for a checkpoint (collective).
+
+    If ZeRO shards the state it is gathered on the first rank, and empty on the others.
+    """
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         optimizer.consolidate_state_dict(to=0)
         if not world.is_first:

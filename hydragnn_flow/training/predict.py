@@ -78,7 +78,7 @@ class Outputs:
 def predict_batches(
     model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> dict[str, NDArray[np.float64]]:
-    """Evaluate ``model`` batch by batch.
+    """Predict batches of graphs with a model, one after the other, on a device.
 
     Returns
     -------

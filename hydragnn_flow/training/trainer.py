@@ -248,7 +248,8 @@ class Trainer:
     def batches(self, split: Split, steps: Sequence[Step]) -> Generator[Batch | None, None, None]:
         """Yield this rank's batch of each step, on the device; None if it has no graphs there.
 
-        Close the generator if you leave it early.
+        ``steps`` are those of :meth:`plan` or of an evaluation. Close the generator if you leave it
+        early.
         """
         mine = [step.of_rank(self.world.rank) for step in steps]
         read = split.batches(graphs for graphs in mine if len(graphs))

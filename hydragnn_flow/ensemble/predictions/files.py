@@ -111,7 +111,7 @@ class PredictionFiles:
         self._held.close()
 
     def open(self, ensemble: Committee, data: Predictable, split: str | None) -> Opened:
-        """Open the input of the files, as :func:`open_structures` does.
+        """Open the structures or graphs to predict, as :func:`open_structures` does.
 
         Raises
         ------

@@ -103,7 +103,7 @@ class StructureGraphs:
 
 
 def with_branch(graphs: Data, branch: int, n: int) -> Data:
-    """Add the number of the branch that predicts it to a graph, or to a batch of ``n``."""
+    """Add the number of the branch that predicts it to a graph (n = 1), or a batch of n graphs."""
     graphs[BRANCH] = torch.full((n, 1), branch, dtype=torch.int64)
     return graphs
 

@@ -24,7 +24,7 @@ _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 
 
 def labels_of(split: Split, target: str, dim: int) -> Floats:
-    """Return the true values of a target for a split, ``[n, dim]``."""
+    """Return the true values of a target for a split, ``[n, dim]``, n structures or atoms."""
     return in_components(split.target(target), target, dim)
 
 
@@ -41,7 +41,7 @@ def has_elements(manifest: Manifest) -> bool:
 
 
 def in_components(values: Floats, target: str, dim: int) -> Floats:
-    """Return true values ``[n, d]`` in the components that a model predicts.
+    """Return true values ``[n, d]`` in the ``dim`` components that a model predicts, ``[n, dim]``.
 
     A potential predicts the six components of a stress that the data may hold as nine.
     """

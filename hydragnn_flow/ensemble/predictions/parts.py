@@ -147,7 +147,10 @@ def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[
 
 
 def finished(folder: Path, plan: str = "") -> set[str]:
-    """Return names of finished parts in a directory, or in subdirectories of the pattern."""
+    """Return the names of finished parts in a directory.
+
+    If ``plan`` is given, it is the pattern of subdirectories that are searched instead.
+    """
     return {found.name for found in folder.glob(f"{plan}/{_PART}*" if plan else f"{_PART}*")}
 
 

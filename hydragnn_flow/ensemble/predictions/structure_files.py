@@ -425,7 +425,7 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
 
 
 def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Record]:
-    """Return structures by their names in errors: files at a path, or else numbers."""
+    """Return structures by their names in messages: files at ``path``, or else numbers."""
     if path is None:
         return {f"structure {number}": record for number, record in enumerate(records)}
     folder = path if path.is_dir() else path.parent

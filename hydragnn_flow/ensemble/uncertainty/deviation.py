@@ -55,15 +55,16 @@ class Deviation:
         return disagreement * factor, shared * factor
 
     def std(self, spread: Floats, size: Floats) -> Floats:
-        """Return the total standard deviation, in the shape of ``spread``."""
+        """Return the total standard deviation ``[n, d]``; arguments are those of :meth:`parts`."""
         return np.asarray(np.hypot(*self.parts(spread, size)))
 
 
 def gaussian_crps(error: Floats, std: Floats) -> Floats:
-    """Compute the continuous ranked probability score of a Gaussian, in the unit of the value.
+    """Compute the continuous ranked probability score of a Gaussian, in the unit of the error.
 
-    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. It is the absolute error
-    where the standard deviation is zero.
+    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. The score of each value
+    has the shape of ``error`` and ``std``. It is the absolute error where the standard deviation is
+    zero.
     """
     from scipy.special import ndtr  # imported here, as `status` does not need SciPy
 

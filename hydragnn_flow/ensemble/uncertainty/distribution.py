@@ -197,10 +197,11 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
 
 
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
-    """Combine the standard deviations of the noise that members predict, ``[n_members, ...]``.
+    """Return the standard deviation ``[...]`` of the noise that all members predict together.
 
-    The variance of a mixture is the mean of its components' variances plus the variance of their
-    means (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
+    ``noise`` has one standard deviation for each member, ``[n_members, ...]``. The variance of a
+    mixture is the mean of its components' variances plus the variance of their means
+    (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
     """
     noise, weights = noise[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (noise.ndim - 1))
@@ -287,7 +288,7 @@ def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Float
 
 
 def measured_coverage(reference: Floats, predicted: Distribution) -> float:
-    """Return the fraction of true values inside the interval, where there is a prediction."""
+    """Return the fraction of true values ``[n, d]`` inside intervals, among those predicted."""
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))

@@ -150,7 +150,7 @@ def new_folder(checkpoint: Path) -> str:
 
 
 def part_file(folder: Path, part: int) -> Path:
-    """Return the path of one shard."""
+    """Return the file of the shard with a number, in the folder of a checkpoint's shards."""
     return folder / f"part-{part:05d}.pt"
 
 
@@ -413,7 +413,11 @@ def load_checkpoint(
 
 
 def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
-    """Read one checkpoint file without its shards; raises torch's errors or ValueError."""
+    """Read one checkpoint file without its shards; raises torch's errors or ValueError.
+
+    If ``checked`` is true its checksum is compared with its content, if ``lazily`` is true tensors
+    stay in the file, mapped into memory.
+    """
     with open_regular(path) as file:
         file.seek(-min(len(_MARK) + 4, os.fstat(file.fileno()).st_size), os.SEEK_END)
         mark, crc = file.read(len(_MARK)), int.from_bytes(file.read(), "little")
@@ -468,8 +472,8 @@ def named_or_furthest(
 ) -> tuple[Path, dict[str, Any]]:
     """Return the checkpoint at ``path`` or, if it is gone, the furthest one, and its content.
 
-    An attempt that was wrongly taken for lost may have replaced the file by its own. ``read`` is
-    the same as in :func:`furthest`.
+    The furthest is the one with the most training in the folder. An attempt that was wrongly taken
+    for lost may have replaced the file by its own. ``read`` is the same as in :func:`furthest`.
 
     Raises
     ------

@@ -96,10 +96,10 @@ def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | 
 
 
 def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
-    """Return the mean number of atoms per structure of each branch.
+    """Return the mean number of atoms per training structure, by branch, ``[n_branches]``.
 
-    The result is None if there is only one branch or the store has no branches. A branch without
-    training structures gets the mean over all structures.
+    A branch is the heads of one data set. The result is None if there is only one branch or the
+    store has no branches. A branch without training structures gets the mean over all structures.
     """
     known = manifest.statistics.by_branch
     if network.branches < 2 or not known:

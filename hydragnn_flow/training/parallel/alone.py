@@ -106,7 +106,7 @@ class Parallel:
         return {**state, "state": placed}
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """Return this rank's shard of a whole tensor, sharded like ``like``."""
+        """Return this rank's shard of a checkpoint's tensor, as large as that of ``like``."""
         found: Tensor = whole(value)
         return found
 

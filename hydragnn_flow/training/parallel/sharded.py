@@ -101,7 +101,7 @@ class Sharded(Parallel):
         return state, {self._rank: {ROWS: rows}} if self._rank < self.files else {}
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """Return this rank's rows of a whole tensor, sharded like ``like``."""
+        """Return this rank's rows of a checkpoint's tensor, sharded and placed like ``like``."""
         if not isinstance(like, DTensor):
             return super().part(value, like)
         rows = -(-len(like) // self.files)

@@ -162,7 +162,7 @@ class TaskParallel(Parallel):
         return super().placed_optimizer({**state, "state": states, "param_groups": groups})
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """Return a copy of a whole tensor on the device, as the value may be mapped from a file."""
+        """Return a copy of a checkpoint's tensor, with the device and type of ``like``."""
         return super().part(value, like).to(like.device, like.dtype, copy=True)
 
     def _of_heads(self, values: Mapping[str, Any]) -> dict[str, Any]:
