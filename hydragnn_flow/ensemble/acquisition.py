@@ -150,8 +150,9 @@ def disagreement(
 def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
     """Compute mean node features of all members for each structure, ``[n, sum of their widths]``.
 
-    They depend neither on the frame nor on how often a cell is repeated. Each member's features are
-    scaled to a mean square distance of one from their centre, so that members have equal weight.
+    They change neither when a structure is rotated or moved, nor when its cell is repeated. Each
+    member's features are scaled to a mean square distance of one from their centre, so that members
+    have equal weight.
     """
     means: list[list[Floats]] = [[] for _ in ensemble.models]
     for batch in graph_batches(map(ensemble.graphs.graph, structures), BUDGET):
@@ -166,7 +167,7 @@ def descriptors(ensemble: Ensemble, structures: Sequence[Atoms]) -> Floats:
 
 
 def farthest_points(points: Floats, weights: Floats, n: int) -> list[int]:
-    """Return ``n`` rows of ``points [n_points, d]``: the largest weight, then always the farthest.
+    """Return ``n`` row numbers of ``points [n_points, d]``: largest weight first, then farthest.
 
     The distance from the nearest chosen point is multiplied by the weight, ``[n_points]``; ties go
     to the first (Dyer and Frieze, Oper. Res. Lett. 3, 285 (1985)). With equal weights the largest

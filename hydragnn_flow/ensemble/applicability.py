@@ -1,4 +1,4 @@
-"""Detection of out-of-distribution structures, by ranges of the training data, with notes."""
+"""Detection of structures unlike the training data (out of distribution), and notes on them."""
 
 from __future__ import annotations
 
@@ -57,15 +57,18 @@ class Range:
 
     @classmethod
     def below_tail(cls, values: Floats) -> Range:
-        """Compute a range up to the tail of the values; with few values somewhat beyond."""
+        """Compute the range from the smallest of n values to their quantile 98 %.
+
+        The margin is 10 / n standard deviations.
+        """
         high = np.quantile(values, 1 - STRANGE, method="inverted_cdf")
         return cls(float(values.min()), float(high), _FEW / len(values) * float(values.std()))
 
     def beyond(self, values: Floats, below: object, above: object) -> Iterator[tuple[int, float]]:
         """Yield the index of each value beyond the range and its margin, and the end exceeded.
 
-        Only the requested sides are checked. The limits allow for rounding between two computations
-        of one quantity.
+        Low values are checked if ``below`` is true, high ones if ``above`` is. The limits allow for
+        rounding between two computations of one quantity.
         """
         if below:
             limit = self.low - self.margin - 1e-4 * max(1.0, abs(self.low))
@@ -88,7 +91,7 @@ def mirrored(values: Floats) -> Floats:
 
 
 def ranges_of(values: Mapping[str, Floats]) -> dict[str, Range]:
-    """Compute the range of each quantity that any structure has."""
+    """Return the range of each quantity by name, without those that have no finite value."""
     found = {name: Range.of(of) for name, of in values.items()}
     return {name: range_ for name, range_ in found.items() if range_ is not None}
 
@@ -142,7 +145,8 @@ class Applicability:
     """Ranges of quantities in the ensemble's training and calibration data."""
 
     elements: list[int] | None = None
-    """Atomic numbers in the training data; None if nodes are not atoms, and all else unknown."""
+    """Atomic numbers in the training data; None if nodes are not atoms, and then only
+    ``deviations`` are known."""
     usual: Usual | None = None
     ranges: dict[str, Range] = field(default_factory=dict)
     """Ranges of the quantities of :meth:`Usual.quantities` in the training data."""
@@ -228,7 +232,7 @@ class Applicability:
         return notes
 
     def _said(self, one: Environments, usual: Usual) -> Iterator[tuple[int, str]]:
-        """Yield structure numbers and notes."""
+        """Yield the index of each structure that differs from the training data, and a note."""
         assert self.elements is not None
         known = np.isin(one.numbers, self.elements)
         strange = np.unique(one.graph[~known]).tolist()
@@ -323,7 +327,7 @@ def are_noted(notes: Sequence[str]) -> NDArray[np.bool_]:
 
 
 def joined_notes(*notes: Sequence[str]) -> list[str]:
-    """Join the notes on each structure with '; '."""
+    """Return the notes on each structure joined with '; ', without empty ones."""
     return ["; ".join(filter(None, of)) for of in zip(*notes, strict=True)]
 
 
@@ -338,8 +342,8 @@ class _Quantity:
     """Wording of the upper end of the range, as ``below``; empty if exceeding it is harmless."""
     logarithmic: bool = False
     measured: Callable[[Environments, Usual, int], tuple[str, float]] | None = None
-    """Function that returns what of a structure is meant, after the name, and the value of that;
-    without one, the values themselves are told."""
+    """Function that returns words for the part of a structure that is meant, such as an atom, and
+    its value. Without it a note gives the value that was compared."""
 
     def notes(
         self,
@@ -349,7 +353,7 @@ class _Quantity:
         one: Environments | None = None,
         usual: Usual | None = None,
     ) -> Iterator[tuple[int, str]]:
-        """Yield number and note of each structure whose value is beyond the range."""
+        """Yield the index of each structure whose value is beyond the range, and a note on it."""
         for graph, end in range_.beyond(values, self.below, self.above):
             found = float(values[graph])
             which, value = "", math.exp(found) if self.logarithmic else found
@@ -395,7 +399,7 @@ _QUANTITIES = {
 
 
 def _environments(split: GraphSplit) -> Iterator[Environments]:
-    """Return environments of a split, or of an even sample of its graphs, in batches."""
+    """Return the environments of a split, or of 8,192 of its graphs taken evenly, in batches."""
     chosen = np.sort(np.concatenate(list(spread(split.branch_runs, _SAMPLE))))
     batches = split.batches(chosen[i : i + 64] for i in range(0, len(chosen), 64))
     return map(Environments.of, batches)

@@ -113,7 +113,7 @@ class EnsembleCalculator(Calculator):
         ]
 
     def check_state(self, atoms: Atoms, tol: float = 1e-15) -> list[str]:
-        """Return the changes since the last calculation, with `info` if the networks read it."""
+        """Return names of changes since the last calculation; `info` only if networks read it."""
         changes: list[str] = super().check_state(atoms, tol)
         before: dict[str, Any] = {} if self.atoms is None else self.atoms.info
         now: dict[str, Any] = atoms.info
@@ -235,7 +235,7 @@ class UncertaintyWatch:
         Relaxation or dynamics whose atoms have an :class:`EnsembleCalculator`.
     forces_std
         Threshold of the standard deviation of any atom's force [eV/Å]: the root of the sum of its
-        components' variances, which does not depend on the frame.
+        components' variances, which rotations do not change.
     energy_std_per_atom
         Threshold of the standard deviation of the energy, divided by the number of atoms [eV].
     file

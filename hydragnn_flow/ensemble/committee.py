@@ -46,7 +46,7 @@ C = TypeVar("C", bound="Committee")
 
 @dataclass(frozen=True)
 class Committee:
-    """Trained models, their weights, the calibration of their error bars, and their domain."""
+    """Trained models that predict together: weights, calibration, and ranges of training data."""
 
     models: tuple[nn.Module, ...]
     weights: NDArray[np.float64]
@@ -62,9 +62,10 @@ class Committee:
     aggregation: Aggregation = "weighted"
     """Combination of the members' predictions: ``median``, or their mean by ``weights``."""
     applicability: Applicability = field(default_factory=Applicability)
-    """Ranges of the training data, for out-of-distribution notes; unknown by default."""
+    """Ranges of the training data, for notes on structures outside of them; unknown by default."""
     data_set: str | None = None
-    """Data set whose branch predicts structures that name none, if there are several."""
+    """Data set whose branch (heads of one data set) predicts structures that name no data set; None
+    if there is only one or none was chosen."""
     directory: Path | None = None
     """Directory that the ensemble was loaded from."""
 
@@ -108,7 +109,7 @@ class Committee:
             raise InputError(f"the structure: {error}") from None
 
     def by_number(self, predictions: Mapping[str, Floats]) -> dict[str, dict[int, Floats]]:
-        """Return members' predictions ``[n, d]`` by output and member number."""
+        """Return members' predictions ``[n, d]`` by output, then by number of the member."""
         numbers = self.numbers or range(len(self.models))
         return {
             name: dict(zip(numbers, values, strict=True)) for name, values in predictions.items()
@@ -170,7 +171,7 @@ class Committee:
         self.branches.check_known()
 
     def on_device(self: C, device: str | torch.device) -> C:
-        """Return the same members, or copies of them on another device."""
+        """Return this ensemble if its networks are on the device, or else a copy that is there."""
         there = usable_device(device)
         if there == self.device:
             return self
@@ -188,7 +189,7 @@ class Committee:
 
     @cached_property
     def branches(self) -> Branches:
-        """Branches of the networks, and the data set of each."""
+        """Branches of the networks (each the heads of one data set), with the data set of each."""
         several = any(getattr(model, "n_branches", 1) > 1 for model in self.models)
         return Branches(self.manifest, several, self.data_set)
 
@@ -242,7 +243,7 @@ def remaining_members(
 def load_member(
     folder: Path, member: int, manifest: Manifest
 ) -> tuple[nn.Module, dict[str, dict[str, Floats]]]:
-    """Load a member with its best weights, and the predictions kept with them.
+    """Load the network of a member with its best weights, and predictions in its checkpoint.
 
     The rest of its checkpoint, several times as large, is freed before this returns.
 
@@ -280,7 +281,7 @@ def load_member(
 
 
 def predicting_state(state: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Return the entries of a checkpoint with which a member predicts.
+    """Return the entries of a checkpoint that a member needs to predict: best weights, progress.
 
     Raises
     ------

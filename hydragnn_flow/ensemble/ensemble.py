@@ -71,7 +71,8 @@ class Ensemble(Committee):
             divided by their sum. The calibration was made with all members, so the coverage of
             intervals is less exact without some.
         data_set
-            Name of a data set, see :meth:`of_data_set`.
+            Name of the data set whose branch predicts structures, as in :meth:`of_data_set`; None
+            if there is only one, or graphs of a store name theirs.
 
         Raises
         ------
@@ -101,10 +102,11 @@ class Ensemble(Committee):
         return ensemble if data_set is None else ensemble.of_data_set(data_set)
 
     def of_data_set(self, name: str) -> Ensemble:
-        """Return the same ensemble, predicting structures as those of one of its data sets.
+        """Return a copy of the ensemble that predicts structures with the branch of one data set.
 
-        Energies are then at that data set's level of theory. Graphs of a store with the same data
-        sets as in training carry their data set.
+        A branch is the heads of one data set, so energies are then at its level of theory. Graphs
+        of a store that has the data sets of the training are predicted by the branch that they
+        name.
 
         Parameters
         ----------
@@ -120,7 +122,7 @@ class Ensemble(Committee):
         return replace(self, data_set=name)
 
     def at(self, coverage: float) -> Ensemble:
-        """Return the same ensemble with intervals for another fraction of true values.
+        """Return a copy of the ensemble whose intervals hold another fraction of true values.
 
         Raises
         ------
@@ -236,7 +238,7 @@ def export_ensemble(run_directory: Path, out: Path, card: str) -> None:
 
 
 def check_export(run_directory: Path, out: Path) -> None:
-    """Raise an error, before anything is read, for an export that could not be made.
+    """Raise an error if an export could not be made; called before any file is read.
 
     Raises
     ------

@@ -1,7 +1,8 @@
 """Distances, neighbours and volumes of structures, and what is usual in the training data.
 
-Each is compared with the mean of its elements in the training data, so that one range serves copper
-and gold. Means of rare elements and pairs are shrunk towards values from covalent radii.
+Each quantity is compared with the mean for its elements in the training data, so that one range
+serves copper and gold. Means of rare elements and pairs are shrunk towards values from covalent
+radii.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class Environments:
     numbers: Integers
     """Atomic number of each atom, [n_atoms]."""
     graph: Integers
-    """Structure of each atom, [n_atoms]."""
+    """Index of the structure of each atom, [n_atoms]."""
     n_atoms: Integers
     """Number of atoms of each structure, [n]."""
     sender: Integers
@@ -134,7 +135,12 @@ class Usual:
         return self.surroundings.distances(one.numbers, _shells(one, self.closeness))
 
     def quantities(self, one: Environments) -> dict[str, Floats]:
-        """Return quantities of each structure, [n], by name; NaN where undefined."""
+        """Return four quantities of each structure by name, [n]; NaN where undefined.
+
+        ``shortest`` is the smallest result of :meth:`closer` for its edges, ``surroundings`` the
+        largest of :meth:`strangeness` for its atoms, ``volume`` the logarithm of its volume
+        relative to the usual one, ``atoms`` the number of atoms if it is periodic in no direction.
+        """
         n = len(one.n_atoms)
         return {
             "shortest": extreme(np.fmin, self.closer(one), one.graph[one.receiver], n),
@@ -235,7 +241,8 @@ def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) ->
     receiver
         Atom at which each edge ends, ``[n_edges]``.
     distances
-        Lengths of edges in shortest distances of their pair of elements, ``[n_edges]``.
+        Lengths of edges, in units of the usual shortest one of their pair of elements,
+        ``[n_edges]``.
     n_atoms
         Number of atoms in all structures.
     """
@@ -251,7 +258,10 @@ def neighbours_in_shells(receiver: Integers, distances: Floats, n_atoms: int) ->
 
 
 def extreme(which: np.ufunc, values: Floats, graph: Integers, n: int) -> Floats:
-    """Return the smallest (`np.fmin`) or largest value of each structure, NaN without any."""
+    """Return the smallest (`np.fmin`) or largest value of each of n structures, [n].
+
+    ``graph`` is the index of the structure of each value. Structures without values get NaN.
+    """
     found = np.full(n, np.nan)
     which.at(found, graph, values)
     return found

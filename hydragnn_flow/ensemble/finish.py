@@ -61,7 +61,8 @@ class Combination:
     fold_weights: Floats
     """Weights fitted without each fold, ``[n_folds, n_members]``."""
     scores: dict[str, float]
-    """Cross-validated criterion of each kind of combination."""
+    """Cross-validated criterion by name of the combination: ``weighted``, ``uniform``,
+    ``median``."""
     members: Floats
     """Criterion of each member alone, ``[n_members]``."""
 
@@ -76,7 +77,9 @@ def weigh_members(
     asked: Aggregation | Literal["auto"],
     median: bool,
 ) -> Combination:
-    """Combine trained members as :func:`combine_best` does.
+    """Choose weights, and mean or median, for the predictions of trained members.
+
+    The residuals of the predictions are computed here, and :func:`combine_best` makes the choice.
 
     Parameters
     ----------
@@ -160,7 +163,7 @@ def combine_best(
 
 
 def _most_even(sums: Floats) -> int:
-    """Return the index of the first kind of weights within a standard error of the best.
+    """Return the index of the first set of weights within a standard error of the best set.
 
     Breiman et al., Classification and Regression Trees, 1984, section 3.4.3; the error is that of
     the difference between the two. It is 0 if no criterion is finite. ``sums`` is the contribution
@@ -199,7 +202,7 @@ def _masked(judged: Judged, used: NDArray[np.bool_]) -> Judged:
 
 @dataclass(frozen=True)
 class Member:
-    """Origin, cost and result of a trained member."""
+    """Trained member of the ensemble: its origin, the cost of its training and the result."""
 
     member: int
     trial: int

@@ -80,7 +80,7 @@ class Selection:
 
 @dataclass(frozen=True)
 class Judged:
-    """Errors of candidates on data, in one form for every strategy.
+    """Residuals of candidates on labelled data, and the weight of each in the criterion.
 
     The criterion of a weighted mean of the candidates is ``(Σₙ sₙ |Σₖ wₖ rₖₙ|ᵖ)^(1/p)``.
     """
@@ -88,7 +88,7 @@ class Judged:
     residuals: Floats
     """Residuals r of k candidates, ``[k, n]``."""
     shares: Floats
-    """Share s of each residual in the criterion, ``[n]``."""
+    """Weight s of each residual in the criterion, ``[n]``."""
     power: int = 1
 
     def criterion(self, means: Floats) -> Floats:
@@ -97,7 +97,7 @@ class Judged:
         return np.where(np.isnan(sums), np.inf, sums) ** (1 / self.power)
 
     def rows(self, places: Sequence[int]) -> Judged:
-        """Return some of the candidates."""
+        """Return the residuals of some candidates only, by their indices."""
         return Judged(self.residuals[list(places)], self.shares, self.power)
 
 
@@ -117,7 +117,7 @@ def select_members(
         ``top``: the best. ``best_of_each_type``: the best of each message-passing type, the best
         type first, then the second of each. ``greedy``: starting with the best, one by one, the one
         that lowers the criterion of the members' mean most; this may be another seed of a trial.
-        Among equals it takes one of a new type, then of a new width, then the best.
+        Among equals it takes one of a new message-passing type, then of a new width, then the best.
     size
         Number of members; at most the number of candidates.
     candidates
@@ -226,7 +226,7 @@ def _known(residuals: Floats | None) -> bool:
 
 
 def _round_robin(ranked: Sequence[Candidate]) -> list[Candidate]:
-    """Return the best of each type, then the second of each, and so on."""
+    """Return the best of each message-passing type, then the second of each, and so on."""
     seen = Counter[str]()
     rounds = []
     for candidate in ranked:
@@ -278,7 +278,8 @@ def choose_trials(
     records
         Records of the search's trials.
     results
-        Segments of each trial; the last successful one provides its criterion.
+        Results of each trial's segments (jobs of its training); the last successful one provides
+        its criterion.
     folder
         Folder of a trial, with its checkpoint.
     split
@@ -347,7 +348,7 @@ def _with_checkpoints(
 def candidate_of(
     architecture: Mapping[str, Any], record: TrialRecord, last: SegmentResult
 ) -> Candidate:
-    """Return a trial as a candidate, by its last segment with a criterion."""
+    """Return a trial as a candidate, with the criterion of its last segment (job) that has one."""
 
     def value(key: str) -> object:
         return record.parameters.get(f"Architecture.{key}", architecture.get(key))

@@ -54,7 +54,7 @@ def member_name(member: int) -> str:
 
 
 def member_folder(folder: str | Path, member: int) -> Path:
-    """Return the folder of a member's files."""
+    """Return the folder of a member's files, below the folder of the ensemble."""
     return Path(folder) / member_name(member)
 
 
@@ -136,7 +136,7 @@ class FailedMember:
 
 
 def failed_members(folder: Path) -> list[FailedMember]:
-    """Return the members that were given up, in that order; none without such a record."""
+    """Return the members whose training was given up, in that order; none without a record."""
     try:
         return [FailedMember(**values) for values in read_json(folder / SELECTION, "")["failed"]]
     except (InputError, KeyError, TypeError):

@@ -1,4 +1,6 @@
-"""One training loop for one GCD or DDP; losses, checkpoints, segments.
+"""Training of networks by one loop, on one GCD or on many, with losses and checkpoints.
+
+A segment is one stretch of a trial's or member's training, sent as one job.
 
 Trials and members, whether they train alone, distributed or fused, are compared with each other and
 may be killed at any moment. So they share one loop, one criterion and one checkpoint format. The

@@ -42,7 +42,7 @@ class World:
         return values
 
     def told(self, text: str, device: torch.device, rank: int = 0) -> str:
-        """Broadcast a string from one rank to all (collective)."""
+        """Return the string that one rank passes, on every rank (collective broadcast)."""
         if self.size == 1:
             return text
         said = text.encode(errors="surrogateescape") if self.rank == rank else b""
@@ -96,7 +96,10 @@ def join(rank: int, size: int, store: Store | None, device: str) -> World:
 
 @contextmanager
 def joined(rank: int, size: int, store: Store | None, device: str) -> Iterator[World]:
-    """Join like :func:`join` for a ``with`` block, whose end all ranks must reach."""
+    """Join the process group of a job for a ``with`` block, whose end all ranks must reach.
+
+    Arguments are those of :func:`join`.
+    """
     world = join(rank, size, store, device)
     yield world
     world.leave()

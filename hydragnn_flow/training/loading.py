@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 AHEAD = 2
 """Number of batches read ahead: one is read while another is copied."""
 THREAD = "batches"
-"""Prefix of the thread's name."""
+"""Name prefix of the thread that reads batches ahead."""
 
 
 def reads_ahead(device: torch.device) -> bool:
@@ -96,7 +96,7 @@ def _ahead(source: Batches, work: Callable[[Batch], _T]) -> Generator[_T, None, 
 
 
 class _Copies:
-    """Copies from pinned memory on a stream other than that of the steps."""
+    """Copier of batches from pinned memory to a device, on a stream of its own."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -54,7 +54,7 @@ def give_back_memory() -> None:
 
 
 def forget_peak_memory(device: torch.device) -> None:
-    """Reset the peak: a warm process remembers those of earlier segments."""
+    """Reset this process's peak memory, which otherwise includes that of its earlier jobs."""
     if device.type != "cpu":
         runtime = _accelerator(device)
         runtime.init()  # or an unused runtime fails with "Invalid device argument"
@@ -85,7 +85,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def out_of_memory(error: BaseException) -> str | None:
-    """Return the line of an error that reports lack of memory; None if there is none."""
+    """Return the line of an error's message that reports lack of memory; None for other errors."""
     lines = str(error).splitlines() or [type(error).__name__]
     said = next((line for line in lines if _NO_MEMORY.search(line)), None)
     if said is None and isinstance(error, (MemoryError, torch.OutOfMemoryError)):

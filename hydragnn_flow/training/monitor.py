@@ -37,11 +37,11 @@ class Diverged(ArithmeticError):
 
 
 class Stopped(Exception):
-    """Request to end the segment before its rung; the message says why."""
+    """Request to end a segment (one job of a training) before its last epoch; says why."""
 
 
 class Steady:
-    """Number, time and energy of the steps after the first `WARM_UP_STEPS`.
+    """Counter of the number, time and energy of the steps after the first `WARM_UP_STEPS`.
 
     In the first steps kernels are chosen, memory is allocated, and DDP learns the order of
     gradients. They would dominate a training of a few steps and say nothing about a long one.
@@ -56,26 +56,29 @@ class Steady:
         self._joules = joules
         self._before: float | None = None
         self.left = WARM_UP_STEPS
-        """Number of warm-up steps left; 0 once steps count."""
+        """Number of warm-up steps still to come; 0 once steps are counted."""
         self.steps = self.graphs = 0
-        """Number of graphs, over all ranks."""
+        """Number of counted steps, and (``graphs``) of the graphs in them over all ranks."""
         self.seconds = 0.0
-        """Time of these steps, without validation and checkpoints [s]."""
+        """Time of the counted steps, without validation and checkpoints [s]."""
         self.joules: float | None = 0.0 if joules() is not None else None
-        """Energy on this rank [J]; None if it was not counted throughout."""
+        """Energy of the counted steps on this rank [J]; None if no counter measured all of them."""
 
     @property
     def totals(self) -> dict[str, Any]:
-        """Fields of a :class:`.TrainingOutcome`."""
+        """Number, graphs, time [s] and energy [J] of counted steps, by their names in outcomes."""
         names = ("steps", "graphs", "seconds", "joules")
         return {f"steady_{name}": getattr(self, name) for name in names}
 
     def resume(self) -> None:
-        """Continue measuring with the next step, after something else."""
+        """Begin to measure with the next step; energy used since the last one is left out."""
         self._before = self._joules()
 
     def count(self, steps: int, graphs: int, seconds: float) -> None:
-        """Count steps since the last call or `resume`; in the warm-up at most ``left``."""
+        """Count the steps since the last call or :meth:`resume`, with their graphs and time [s].
+
+        Warm-up steps only reduce ``left``, which a call must not exceed while it is above zero.
+        """
         before, now = self._before, self._joules()
         self._before = now
         if self.left:
@@ -90,7 +93,7 @@ class Steady:
 
 
 class TrainingMonitor:
-    """Monitors one run of the training loop.
+    """Monitor of one run of the training loop, which reads losses and tells when to stop or save.
 
     Parameters
     ----------
@@ -106,8 +109,9 @@ class TrainingMonitor:
     seconds_between_saves
         Least time between intermediate checkpoints [s].
     alive
-        Heartbeat, called before every step and evaluation batch with the time of the longest step
-        so far [s], within which silence is normal; 0 before the first synchronisation.
+        Function that reports that the training still works (a heartbeat). It is called before every
+        step and evaluation batch with the time of the longest step so far [s], a silence that is
+        normal; 0 before the first synchronisation.
     seconds_between_syncs
         Approximate upper limit of the time between two synchronisations [s]; at most a second.
     joules
@@ -139,7 +143,7 @@ class TrainingMonitor:
         self.steps = 0
         """Number of steps whose losses have been read."""
         self.gcd_seconds = 0.0
-        """Time of these steps summed over all GCDs, the same on every rank [s]."""
+        """Time of the steps whose losses have been read, summed over all GCDs [s]."""
         self._first = self._stepping = (0, 0.0)
         self._graphs = 0
         self.steady = Steady(joules)
@@ -153,12 +157,12 @@ class TrainingMonitor:
         return seconds / n if n else 0.0
 
     def reason_to_stop(self) -> str:
-        """Return why to stop now, or an empty string; does not wait for the device."""
+        """Return the reason to stop now, or an empty string, without waiting for the device."""
         self.alive(self._slowest_step)
         return self._agreed if self.world.size > 1 else self._reason()
 
     def record(self, loss: Tensor, norm: Tensor, graphs: int = 0) -> None:
-        """Store this rank's loss and gradient norm of a step, to be read later.
+        """Store this rank's loss and gradient norm of a step (scalars), to be read by :meth:`sync`.
 
         ``graphs`` is the number of graphs in the step, over all ranks.
         """
@@ -223,7 +227,10 @@ class TrainingMonitor:
         return losses
 
     def save_is_due(self, *, within_epoch: bool) -> bool:
-        """Return whether to write a checkpoint, decided in the last synchronisation."""
+        """Return whether to write a checkpoint, as decided in the last synchronisation.
+
+        Within an epoch one is due only after :data:`SECONDS_UNSAVED` without a checkpoint.
+        """
         return self._save_is_worth_it and (self._save_is_urgent or not within_epoch)
 
     def evaluated(self, seconds: float) -> None:

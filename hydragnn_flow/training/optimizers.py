@@ -135,8 +135,9 @@ def make_optimizer(
 def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], float]) -> float:
     """Return the learning rate for a number of graphs per step, according to `batch_scaling`.
 
-    The rate is proportional to the number (Goyal et al., arXiv:1706.02677) or to its root, which
-    suits Adam and similar optimisers (Malladi et al., arXiv:2205.10287).
+    ``graphs_per_step`` is called only if the rate depends on the number. The rate is proportional
+    to the number (Goyal et al., arXiv:1706.02677) or to its root, which suits Adam and similar
+    optimisers (Malladi et al., arXiv:2205.10287).
     """
     if settings.batch_scaling == "none" or settings.reference_batch is None:
         return settings.learning_rate
@@ -145,7 +146,10 @@ def scaled_learning_rate(settings: Optimizer, graphs_per_step: Callable[[], floa
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, world: World) -> dict[str, Any]:
-    """Return the state for a checkpoint (collective); it is complete on the first rank only."""
+    """Return an optimiser's state dict for a checkpoint (collective).
+
+    If ZeRO shards the state it is gathered on the first rank, and empty on the others.
+    """
     if isinstance(optimizer, ZeroRedundancyOptimizer):
         optimizer.consolidate_state_dict(to=0)
         if not world.is_first:
@@ -159,7 +163,7 @@ _LAST = 1 / 25e4
 
 
 class Schedule:
-    """Schedule of `Training.Scheduler`, or the default schedule.
+    """Learning-rate schedule of `Training.Scheduler`; without it that of :func:`decay_factor`.
 
     Parameters
     ----------
@@ -168,7 +172,8 @@ class Schedule:
     learning_rate
         Largest learning rate of the schedule.
     decay
-        First and last epoch of a member's schedule; by default those of the whole training.
+        First and last epoch of a member's schedule; None for a trial, whose schedule spans the
+        whole training.
     """
 
     def __init__(
@@ -195,7 +200,7 @@ class Schedule:
         return self._rate(self.settings, epoch - self.first + step / steps, 1 / steps)
 
     def observe(self, val_loss: float) -> None:
-        """Record the validation loss of an epoch."""
+        """Record an epoch's validation loss, by which ``ReduceLROnPlateau`` lowers the rate."""
         settings, state = self.settings, self._plateau
         if settings is None or settings.type != "ReduceLROnPlateau":
             return
@@ -236,9 +241,10 @@ class Schedule:
 def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
     """Return the default factor of the learning rate in an epoch, counted from 0.
 
-    A trial keeps its learning rate, so that its checkpoint can be continued from any rung. A
-    member's rate falls along half a cosine, so that it converges (the stable and decay phases of Hu
-    et al., arXiv:2404.06395).
+    A trial (``decay`` is None) keeps its learning rate, factor 1, so that its checkpoint can be
+    continued from any rung of the search. A member's factor falls from 1 to 0 along half a cosine
+    between the two epochs of ``decay``, so that it converges (the stable and decay phases of Hu et
+    al., arXiv:2404.06395).
     """
     if decay is None:
         return 1.0
@@ -247,7 +253,10 @@ def decay_factor(epoch: int, decay: tuple[int, int] | None) -> float:
 
 
 def _one_cycle(done: float, span: float, rise: float) -> float:
-    """Return the factor of a rise and fall in one training; Smith & Topin, arXiv:1708.07120."""
+    """Return the factor of a learning rate that rises and falls once in a training.
+
+    Smith & Topin, arXiv:1708.07120. Arguments are in epochs: trained, in all, and of the rise.
+    """
     if done < rise:
         return 1 + (1 / 25 - 1) * _half_cosine(_clamped(done / rise))
     passed = _clamped((done - rise) / max(span - rise, 1e-9))
@@ -325,7 +334,7 @@ class Average:
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore from a checkpoint; one without averages gives the model's weights."""
+        """Restore the average from a checkpoint; weights it lacks are copied from the model."""
         self.steps = state["steps"]
         for name, weight in self._averaged.items():
             weight.copy_(state["weights"].get(name, self._newest[name]))

@@ -56,7 +56,7 @@ class Outputs:
         self._batches = 0
 
     def add(self, outputs: Mapping[str, Tensor]) -> None:
-        """Add the outputs of the next batch."""
+        """Add the outputs of the next batch: name -> ``[n_graphs, d]`` or ``[n_atoms, d]``."""
         for name, values in outputs.items():
             self._waiting.setdefault(name, []).append(values.detach())
         self._batches += 1
@@ -78,7 +78,7 @@ class Outputs:
 def predict_batches(
     model: nn.Module, batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> dict[str, NDArray[np.float64]]:
-    """Evaluate ``model`` batch by batch.
+    """Predict batches of graphs with a model, one after the other, on a device.
 
     Returns
     -------
@@ -93,7 +93,10 @@ def predict_batches(
 def predict_together(
     models: Sequence[nn.Module], batches: Iterable[Batch], device: torch.device | str = "cpu"
 ) -> list[dict[str, NDArray[np.float64]]]:
-    """Evaluate several models in one pass; each result is that of :func:`predict_batches`."""
+    """Evaluate several models in one pass over the batches, which are read only once.
+
+    The list has the result of :func:`predict_batches` for each model.
+    """
     return [
         {name: values.astype(np.float64) for name, values in outputs.arrays().items()}
         for outputs in _outputs(models, batches, torch.device(device))
@@ -153,7 +156,8 @@ Predicted = dict[str, NDArray[np.floating[Any]]]
 """Output name -> ``[n_graphs, d]`` or ``[n_atoms, d]``, in the order of a split."""
 
 SPLITS = (VALIDATION, CALIBRATION, TEST)
-"""Splits whose predictions are stored; for a trial only the first."""
+"""Splits whose predictions a member's checkpoint stores; a trial's checkpoint has only the
+first."""
 KEY = "predicted"
 """Key of a checkpoint: split -> output -> predictions by its best weights."""
 
@@ -167,7 +171,7 @@ def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
     Parameters
     ----------
     predictions
-        Predictions by output name.
+        Predictions by output name, ``[n_graphs, d]`` or ``[n_atoms, d]``.
     split
         Split that they are for.
     """
@@ -178,7 +182,7 @@ def kept(predictions: Predicted, split: Split) -> dict[str, Tensor]:
 
 
 def predictions_in(state: Mapping[str, Any], split: str) -> dict[str, NDArray[np.float64]] | None:
-    """Return the predictions for a split in a checkpoint; None if it has none."""
+    """Return a checkpoint's predictions for a split: output -> ``[n, d]``; None if it has none."""
     found = state.get(KEY, {}).get(split)
     if found is None:
         return None

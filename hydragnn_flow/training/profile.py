@@ -57,10 +57,11 @@ def profile_segment(
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> TrainingOutcome:
-    """Profile the steps of a segment; the first rank's outcome has the profile as its answer.
+    """Profile the training steps of a segment; return an outcome with the profile.
 
-    Parameters are those of :func:`~hydragnn_flow.training.runner.run_segment`. Like there, lack of
-    memory and a stop are returned as a status with a reason.
+    The profile is the ``answer`` of the first rank's outcome; other ranks have none. Parameters are
+    those of :func:`~hydragnn_flow.training.runner.run_segment`. Lack of memory and a stop raise no
+    error, but give the outcome a status with a reason.
     """
     world = world or World()
     device = torch.device(device)
@@ -183,9 +184,9 @@ def _take(number: int, steps: Iterator[Step], device: torch.device) -> int:
 def _timed(
     trainer: MarkedTrainer, steps: Iterator[Step], should_stop: Callable[[], bool]
 ) -> tuple[int, int, float]:
-    """Take steps for the time that the segment gives, equally many on all ranks.
+    """Take steps for the `profile_seconds` of the segment, equally many on all ranks.
 
-    Returns their number and graphs, and their wall time averaged over ranks [s].
+    Returns the number of steps, of their graphs, and their wall time averaged over ranks [s].
     """
     world, device = trainer.world, trainer.device
     trainer.moments.clear()
@@ -225,7 +226,8 @@ class MarkedTrainer(Trainer):
     ) -> None:
         super().__init__(spec, store, device, world)
         self.moments: list[list[Moment]] = []
-        """Moments of each step: asked, there, last gradient, exchanged, taken."""
+        """Moments of each step: graphs asked for, graphs read, last gradient, gradients exchanged,
+        step taken."""
         self._latest: Tensor | None = None
         # An event costs a launch, so only the weight that was last in the step before has one.
         self._last: Tensor | None = None

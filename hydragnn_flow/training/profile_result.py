@@ -55,8 +55,8 @@ class TrainingProfile:
     joules_per_graph
         Energy per graph, from the first rank's counters; None without counters.
     parts
-        Time of a step by activity. With sharded weights waiting counts as exchanging, which is what
-        a step takes longer than that of a rank that holds everything and exchanges nothing.
+        Time of a step by activity. With sharded weights exchanging includes waiting: it is the time
+        of a step less that of a step in which a rank holds all weights and exchanges nothing.
     """
 
     device: str
@@ -76,7 +76,7 @@ class TrainingProfile:
         return self.parts.seconds / self.seconds - 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; :meth:`from_dict` reads them."""
+        """Return the profile as plain values for JSON; :meth:`from_dict` reads them."""
         return asdict(self)
 
     @classmethod

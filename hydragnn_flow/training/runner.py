@@ -1,4 +1,4 @@
-"""Run one segment to its end, however it ends."""
+"""Run of one segment: a stretch of a trial's or member's training, sent as one job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from hydragnn_flow.training.trainer import Trainer
 
 @lru_cache(maxsize=1)
 def open_store(path: str, mode: Mode, scratch: str | None) -> GraphStore:
-    """Return a store, which stays open between the segments of a warm process."""
+    """Open a GraphStore, or return the one that the last call opened with the same arguments.
+
+    So it stays open between the segments (jobs) that one process trains.
+    """
     # HydraGNN's packed targets repeat the targets that are stored by name.
     return GraphStore.open(path, mode, without=("y", "y_loc"), scratch=scratch)
 
@@ -38,9 +41,10 @@ def run_segment(
     energy_fraction: Callable[[], float] = lambda: 1.0,
     alive: Callable[[float], None] = lambda longest_step: None,
 ) -> TrainingOutcome:
-    """Train from the checkpoint to the segment's rung.
+    """Train one segment from its checkpoint, or from the beginning, up to its last epoch.
 
-    Failures are results: divergence, lack of memory and a stop return a status with a reason.
+    Divergence, lack of memory and a stop raise no error: the returned outcome has a status that
+    names them, and a reason. Otherwise it has losses, times [s] and energy [J] of the segment.
 
     Parameters
     ----------
@@ -56,8 +60,9 @@ def run_segment(
     energy_fraction
         Function that returns the segment's fraction of the energy that this rank's counters see.
     alive
-        Heartbeat, called before every step and every prediction batch with the time of the longest
-        step so far [s]; 0 if that is not known.
+        Function that reports that this process still works (a heartbeat), called before every step
+        and every prediction batch with the time of the longest step so far [s]; 0 if that is not
+        known.
     """
     world = world or World()
     device = torch.device(device)
@@ -112,7 +117,10 @@ def run_segment(
 
 
 def begun(trainer: Trainer, started: float) -> TrainingOutcome:
-    """Return the outcome of a segment that begins with a trainer's checkpoint."""
+    """Return a first outcome of a segment: status ``ok``, and where its training begins.
+
+    It has the epoch, the step and the cost [s], [J] at the checkpoint that the trainer has read.
+    """
     return TrainingOutcome(
         status="ok",
         started=started,
@@ -141,7 +149,11 @@ def how_ended(error: Exception, world: World | None = None) -> dict[str, Any] | 
 
 
 def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[], None]) -> None:
-    """Predict the splits that a finished training is expected to predict, unless done already."""
+    """Predict the splits whose predictions an ensemble needs, and add them to the checkpoint.
+
+    A member predicts the validation, calibration and test split, a trial only the validation graphs
+    that judge its epochs. Splits that the checkpoint has predictions for are left out.
+    """
     # Predicted here because the driver, on a login node, should not compute. Members predict whole
     # splits, for their ensemble weights, and trials the validation subset. Validation predictions
     # exist already, unless the best weights come from a killed process or a member's trial.
@@ -152,7 +164,7 @@ def predict_splits(trainer: Trainer, store: GraphStore, check_stop: Callable[[],
 
 
 def with_progress(outcome: TrainingOutcome, trainer: Trainer) -> TrainingOutcome:
-    """Return the outcome with the losses and times of a trainer."""
+    """Return a copy of an outcome with the checkpoint, losses and step times of a trainer."""
     progress, sending = trainer.progress, trainer.sending
     outcome = replace(
         outcome,

@@ -10,35 +10,38 @@ import torch
 
 @dataclass
 class Progress:
-    """Progress of a trial or member, stored in its checkpoint."""
+    """Progress of a trial's or member's training, stored in its checkpoint."""
 
     epoch: int = 0
     """Number of epochs trained and evaluated."""
     step: int = 0
     """Number of steps taken in the current epoch."""
     losses: float = 0.0
-    """Sum of the losses of these steps."""
+    """Sum of the training losses of the steps taken in the current epoch."""
     seconds: float = 0.0
-    """Time of these steps summed over all GCDs [s]."""
+    """Time of the steps taken in the current epoch, summed over all GCDs [s]."""
     start: int = 0
-    """Number of graphs drawn by earlier epochs, if they draw from an endless order."""
+    """Number of graphs that earlier epochs drew from the endless order of training graphs."""
     drawn: int = 0
-    """Number of graphs drawn by these steps, if they draw from an endless order."""
+    """Number of graphs that the current epoch has drawn from that order so far."""
     batches: int = 1
-    """Number of batches per step in the current epoch, on any number of ranks."""
+    """Number of batches per step in the current epoch, over all ranks, however many there are."""
     best_val_error: float = float("inf")
-    """Smallest value of the criterion; for a member since the beginning of its own training."""
+    """Smallest criterion (relative validation error, without unit) of any epoch so far. For a
+    member only epochs of its own training count, not those of its trial."""
     best_val_loss: float = float("inf")
-    """Validation loss of the same weights."""
+    """Validation loss of the weights with the smallest criterion."""
     best_epoch: int = 0
     metrics: dict[str, float] = field(default_factory=dict)
-    """Validation errors of the same weights, by name."""
+    """Validation errors of the weights with the smallest criterion: name of the error -> value."""
     history: list[list[float]] = field(default_factory=list)
     """[epoch, training loss, validation loss, criterion] of every epoch."""
     patient_since: int = 0
-    """Epoch from which early stopping counts: when a member left its trial."""
+    """Epoch from which early stopping counts epochs without improvement: 0, or for a member the
+    epoch at which it left its trial."""
     ended: int = 0
-    """Epoch at which a member's training ended and its last weights were validated unaveraged."""
+    """Epoch at which a member's training ended and its last weights were validated without moving
+    average; 0 before."""
 
     def leave_trial(self) -> None:
         """Begin a member's own training: the best weights of its trial no longer compete."""
@@ -48,7 +51,7 @@ class Progress:
 
 
 class Spent(NamedTuple):
-    """Cost up to a checkpoint, including segments whose results never arrived."""
+    """Cost of a training up to its checkpoint, with segments (jobs) whose results were lost."""
 
     seconds: float = 0.0
     """Time summed over GCDs [s]."""
@@ -64,7 +67,10 @@ def random_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any], device: torch.device) -> None:
-    """Restore random generators from a checkpoint; the device's only if it has its kind."""
+    """Restore torch's random generators from the state that :func:`random_state` returned.
+
+    The device's generator is restored only if the state comes from a device of the same type.
+    """
     torch.set_rng_state(state["cpu"].cpu())
     if device.type in state and device.type != "cpu":
         numbers = state[device.type].cpu()

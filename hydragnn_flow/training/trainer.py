@@ -42,11 +42,12 @@ from hydragnn_flow.training.predict import KEY, Outputs, gathered, kept
 from hydragnn_flow.training.state import Progress, Spent, random_state, set_random_state
 
 Course = Generator[tuple[Step, list[Batch | None]], None, None]
-"""Iterator over steps and this rank's batches of each, taken one after the other."""
+"""Iterator over training steps, each with the list of this rank's micro-batches; None for an empty
+one."""
 
 
 class Trainer:
-    """Trains one network on one store; can be stopped and resumed at every step.
+    """Trainer of one network on one store, which can be stopped and resumed at every step.
 
     On a CPU a resumed training is bitwise identical to one that never stopped. An accelerator sums
     in no fixed order, so its last bits differ from run to run. With `dropout` on several ranks
@@ -78,21 +79,22 @@ class Trainer:
         self.spec, self.world, self.device = spec, world, device
         self.spent = spent
         self.spent_before = Spent()
-        """Cost of earlier segments, up to the checkpoint that this one resumes from."""
+        """Cost of earlier segments (jobs), up to the checkpoint that this segment resumes from."""
         network = spec.network
         self.settings = network.Training.with_batches(spec.batches)
         self.train = store["trainset"]
         self.val: Split = judged_by(store["valset"], spec.validation)
-        """Validation subset used after each epoch."""
+        """Validation graphs that judge each epoch: the whole split, or a fixed subset of it."""
         self.division = division_of(network, store.manifest, self.train, spec.sampling, world.size)
-        """Assignment of branches to ranks if their heads are distributed; otherwise None."""
+        """Assignment of branches (heads of one data set) to ranks; None if every rank holds all
+        heads."""
         self.epochs = Epochs(
             *(spec, self.train, world.size, store.manifest.branch_names),
             dealing=None if self.division is None else self.division.step_of(self.train),
         )
         self.budget = Budget.of(network, spec.batches)
         self.reading = _smaller(Budget.of(network), self.settings.accumulation_steps)
-        """Limits of a batch that is only predicted; those of one GCD, however many train."""
+        """Limits of a batch that is predicted without training: those of one GCD's micro-batch."""
         torch.manual_seed(spec.seed)
         model = build_model(network, store)
         if self.settings.precision == "fp64":
@@ -120,16 +122,18 @@ class Trainer:
         self.best = _copy(self.model.state_dict())
         self.progress = Progress()
         self.monitor: TrainingMonitor | None = None
-        """Monitor of the last run, with the number and time of its steps."""
+        """Monitor of the last call of :meth:`run`, with the number and time of its steps; None
+        before."""
         self.predicted: dict[str, dict[str, Tensor]] = {}
         """Predictions by the best weights, as far as they exist: split -> output -> values."""
         self._outputs: Outputs | None = None
         """Validation predictions of this rank by the best weights of this run."""
         self._graphs = 0
         self.graphs_per_step = self.learning_rate = 0.0
-        """Mean graphs per step over all ranks, and largest learning rate, in the last epoch."""
+        """Mean number of graphs per step over all ranks, and ``learning_rate``, the largest
+        learning rate of the schedule; both in the last epoch."""
         self.taken: tuple[Tensor, Tensor] = (torch.zeros(()), torch.zeros(()))
-        """This rank's loss in the last step, and the norm of the gradient."""
+        """This rank's loss in the last step, and the norm of the gradient, both scalars."""
         self._unsaved = False
         if state is not None:
             self._restore(state)
@@ -162,7 +166,8 @@ class Trainer:
             Function that returns true to end the segment with a checkpoint; called before every
             step, with several ranks about every second.
         alive, joules
-            Heartbeat and energy counter, as in :class:`TrainingMonitor`.
+            Functions that report a sign of life and return the energy so far [J], as in
+            :class:`TrainingMonitor`.
 
         Raises
         ------
@@ -180,7 +185,7 @@ class Trainer:
         alive: Callable[[float], None] = lambda longest_step: None,
         joules: Callable[[], float | None] = lambda: None,
     ) -> Course:
-        """Yield each step and its batches, for a caller who runs it and sets :attr:`taken`.
+        """Yield each step with its batches; the caller must take the step and set :attr:`taken`.
 
         Validation and checkpoints happen between steps. Parameters and errors are those of
         :meth:`run`. Fused training uses this to run the steps of several trainers together.
@@ -236,14 +241,15 @@ class Trainer:
         return gives_up or progress.epoch >= self.spec.until_epoch
 
     def plan(self, epoch: int) -> list[Step]:
-        """Return the steps of an epoch, counted from 0, that begins at the current position."""
+        """Return all steps of an epoch (counted from 0), as if it began after those trained."""
         plan = self.epochs.plan(epoch, self.progress.start, self.budget)
         return [step for window in plan.windows() for step in window]
 
     def batches(self, split: Split, steps: Sequence[Step]) -> Generator[Batch | None, None, None]:
-        """Yield this rank's batch of each step, on the device; None if it has no graphs in it.
+        """Yield this rank's batch of each step, on the device; None if it has no graphs there.
 
-        Close the generator if you leave it early.
+        ``steps`` are those of :meth:`plan` or of an evaluation. Close the generator if you leave it
+        early.
         """
         mine = [step.of_rank(self.world.rank) for step in steps]
         read = split.batches(graphs for graphs in mine if len(graphs))
@@ -252,11 +258,11 @@ class Trainer:
                 yield next(there) if len(graphs) else None
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
-        """Yield this rank's micro-batches of each training step, at most `accumulation_steps`.
+        """Yield the list of this rank's micro-batches of each step, at most `accumulation_steps`.
 
-        There are more if an epoch continues with larger steps than the segment was given memory
-        for. With sharded weights every rank has the same number, with None for empty ones. Close
-        the generator if you leave it early.
+        If an epoch was begun with more batches per step than this segment has, the limit is as many
+        times larger. With sharded weights every rank has the same number, with None for empty ones.
+        Close the generator if you leave it early.
         """
         all_alike = self.parallel.is_sharded
         most = self.settings.accumulation_steps
@@ -294,7 +300,9 @@ class Trainer:
         before_batch: Callable[[], None] = lambda: None,
         keep: Outputs | None = None,
     ) -> tuple[float, dict[str, float]]:
-        """Compute loss and errors of the averaged weights on a split.
+        """Return the loss, and the errors by name, of the averaged weights on a split (collective).
+
+        The names are those of :meth:`.Metrics.means`.
 
         Computations are in the precision of the weights, without autocast, like later predictions.
 
@@ -375,13 +383,13 @@ class Trainer:
         return plan_in_order(split, self.reading, self.world.size, dealing)
 
     def _keep(self, split: Split, outputs: Outputs) -> None:
-        """Store predictions of a split for the checkpoint, those of all ranks (collective)."""
+        """Gather a split's predictions from all ranks in :attr:`predicted`, for the checkpoint."""
         steps = self._steps_in_order(split)
         found = gathered(outputs.arrays(), split, steps, self.world, self.device)
         self.predicted[split.name] = kept(found, split)
 
     def save(self) -> None:
-        """Write the checkpoint and shards, each rank what it holds (collective)."""
+        """Write the checkpoint file and, if ranks hold shards, their files (collective)."""
         optimizer = optimizer_state(self.optimizer, self.world)
         before, now = self.spent_before, self.spent()
         state = {
@@ -470,7 +478,7 @@ class Trainer:
     def _train_epoch(
         self, monitor: TrainingMonitor
     ) -> Generator[tuple[Step, list[Batch | None]], None, float]:
-        """Train the rest of an epoch; returns the mean loss of its steps."""
+        """Yield the remaining steps of an epoch; return the mean training loss of all its steps."""
         self.model.train()
         progress = self.progress
         plan = self.epochs.plan(progress.epoch, progress.start, self.budget)
@@ -489,7 +497,7 @@ class Trainer:
         return progress.losses / max(progress.step, 1)
 
     def _train_window(self, plan: Epoch, steps: Sequence[Step], monitor: TrainingMonitor) -> Course:
-        """Take some steps of an epoch, or as many of them as there is time for."""
+        """Yield the given steps of an epoch with their batches, as far as its time limit allows."""
         progress = self.progress
         with closing(self.micro_batches(steps)) as batches:
             for step, pieces in zip(steps, batches, strict=True):
@@ -516,7 +524,7 @@ class Trainer:
         return self.epochs.seconds is not None and self.progress.seconds >= self.epochs.seconds
 
     def _steps_of(self, plan: Epoch) -> float:
-        """Steps of the epoch that is trained, as far as it is known where it will end."""
+        """Return the expected number of steps of the epoch, by its speed if time limits it."""
         progress, each = self.progress, self.epochs.seconds
         if each is not None and progress.seconds:
             return progress.step / min(progress.seconds / each, 1.0)
@@ -571,7 +579,7 @@ class Trainer:
             raise Stopped(f"{reason}, in epoch {progress.epoch + 1} after step {progress.step}")
 
     def _finish_epoch(self, train_loss: float, val_loss: float, metrics: dict[str, float]) -> bool:
-        """Record an epoch; returns whether its weights are the best so far."""
+        """Record a validated epoch; returns whether its weights are the best so far."""
         progress = self.progress
         error = self.criterion.of_metrics(metrics)
         if not math.isfinite(val_loss + error):

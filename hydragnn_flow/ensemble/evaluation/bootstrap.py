@@ -88,7 +88,7 @@ def estimate(value: float, draws: Floats, n_structures: int) -> Estimate:
 
 
 def ratio(above: Floats, below: Floats) -> Floats:
-    """Divide; NaN where the denominator is zero, negative or NaN."""
+    """Return ``above / below`` by element; NaN where ``below`` is zero, negative or NaN."""
     above, below = np.broadcast_arrays(above, below)
     return np.asarray(np.divide(above, below, out=np.full(below.shape, np.nan), where=below > 0))
 

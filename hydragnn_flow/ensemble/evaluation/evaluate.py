@@ -265,7 +265,8 @@ def recalibrate(
         Arguments of :func:`evaluate`. The structures must not be those of training, but be like
         those that will be predicted.
     data_set
-        Name of the data set, see :meth:`Ensemble.load`.
+        Name of the data set whose branch predicts, and whose calibration is fitted; None to fit the
+        calibration of all structures.
 
     Returns
     -------

@@ -100,7 +100,7 @@ def measure(sample: Sample, seed: int = 0) -> dict[str, Estimate]:
 
 
 def interval_names(coverage: float) -> tuple[str, str]:
-    """Return the names of the measures of intervals with a nominal ``coverage``."""
+    """Return the names of measures of intervals, as ``coverage_90`` and ``width_90`` for 0.9."""
     percent = f"{coverage * 100:g}"
     return f"coverage_{percent}", f"width_{percent}"
 
@@ -126,7 +126,7 @@ def _part(sample: Sample, counted: _Counted, seed: int) -> tuple[_Counted, float
 
 
 class _Counted:
-    """Sample prepared for measures with any counts of its structures."""
+    """Sample prepared to compute measures of any draw of the bootstrap."""
 
     def __init__(self, sample: Sample) -> None:
         numbers, self._structure = np.unique(sample.structure, return_inverse=True)
@@ -190,7 +190,10 @@ def _mid_ranks(values: Floats) -> Callable[[Floats], Floats]:
 
 
 def _rank_correlation(counts: Floats, one: Floats, other: Floats) -> Floats:
-    """Compute Spearman's rank correlation of mid-ranks ``[..., n]``, NaN for constants."""
+    """Compute Spearman's correlation ``[...]`` of two arrays of ranks ``[..., n]``.
+
+    Each value counts ``counts`` times, ``[..., n]``. The result is NaN where one array is constant.
+    """
     middle = counts.sum(axis=-1, keepdims=True) / 2  # the mean of any ranks
     one, other = one - middle, other - middle
     together, first, second = (
@@ -281,7 +284,7 @@ def _measures(sample: Sample, flagged: NDArray[np.bool_], unit: str) -> TargetMe
 
 
 def save_measures(path: Path, measures: Mapping[str, TargetMeasures]) -> None:
-    """Write measures whole or not at all.
+    """Write the measures of all targets to a JSON or CSV file, whole or not at all.
 
     Parameters
     ----------

@@ -1,1 +1,1 @@
-"""Members over structures: input, one iterator, tables, and files of predictions."""
+"""Predictions of an ensemble: input, predictions of all members, tables and files."""

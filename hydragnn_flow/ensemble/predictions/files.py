@@ -59,9 +59,10 @@ class Written(NamedTuple):
     structures: int
     """Number of structures."""
     without: int
-    """How many of them could not be predicted."""
+    """Number of structures that could not be predicted."""
     unlike: int
-    """How many are predicted, but unlike the data that the ensemble was made with."""
+    """Number of structures that are predicted, but unlike the data that the ensemble was made
+    with."""
 
 
 class PredictionFiles:
@@ -91,7 +92,7 @@ class PredictionFiles:
         self.may_write = [*self._paths, *(_beside(path, NODES) for path in tables)]
         """All files that may be written, tables of atoms too."""
         self.hold_structures = len(tables) < len(self._paths)
-        """Flag for extended XYZ among the files."""
+        """True if one of the files is extended XYZ."""
         for path in paths:
             if self.may_write.count(path) > 1:
                 raise InputError(
@@ -110,7 +111,7 @@ class PredictionFiles:
         self._held.close()
 
     def open(self, ensemble: Committee, data: Predictable, split: str | None) -> Opened:
-        """Open the input of the files, as :func:`open_structures` does.
+        """Open the structures or graphs to predict, as :func:`open_structures` does.
 
         Raises
         ------
@@ -129,18 +130,18 @@ class PredictionFiles:
         return opened
 
     def fill(self, chunks: Iterable[Chunk]) -> Written:
-        """Write predictions, with the same columns each, into the files."""
+        """Write predictions, with the same columns each, into the files; returns their numbers."""
         folder = self._folders[self._paths[0]]
         counts = write_part(folder, chunks)
         return self.join([(folder, 0)], counts)
 
     def join(self, parts: Sequence[tuple[Path, int]], counts: Mapping[str, int]) -> Written:
-        """Make the files of parts, one behind the other; all of them appear at the end.
+        """Write the files from finished parts, one behind the other; files appear only at the end.
 
         Parameters
         ----------
         parts
-            Directory of each part, and what is added to the numbers of its structures.
+            Directory of each part, and the number that is added to the numbers of its structures.
         counts
             Numbers of structures in all parts.
         """
@@ -183,7 +184,8 @@ def write_predictions(
     paths
         Files to write, as for :class:`PredictionFiles`.
     progress
-        Function called with the progress of reading.
+        Function called with the number of structures, or files of a directory, that are read, and
+        in all.
 
     Raises
     ------
@@ -199,12 +201,12 @@ def write_predictions(
 
 
 def check_keeps_input(data: Path, paths: Iterable[Path]) -> None:
-    """Refuse to replace the structures by what is computed for them.
+    """Raise an error if a file to write is the file that is read.
 
     Raises
     ------
     InputError
-        If one of the files to write is the one that is read.
+        If writing would replace the structures by their predictions.
     """
     for path in paths:
         if path.exists() and data.exists() and path.samefile(data):

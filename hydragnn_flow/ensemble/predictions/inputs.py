@@ -39,7 +39,8 @@ class StructureGraphs:
     manifest
         Manifest of the store the members were trained on.
     branch
-        Branch that predicts them, where there are several.
+        Number of the branch (heads of one data set) that predicts the structures; None if there is
+        only one.
     """
 
     manifest: Manifest
@@ -64,7 +65,7 @@ class StructureGraphs:
 
     @property
     def inputs(self) -> Sequence[str]:
-        """Names of the numbers that the networks read of each structure."""
+        """Names of the numbers, besides atoms, that the networks read of each structure."""
         return graph_inputs(self.manifest)
 
     def graph(self, atoms: Atoms) -> Data:
@@ -102,19 +103,19 @@ class StructureGraphs:
 
 
 def with_branch(graphs: Data, branch: int, n: int) -> Data:
-    """Add the number of the branch that predicts it to a graph, or to a batch of ``n``."""
+    """Add the number of the branch that predicts it to a graph (n = 1), or a batch of n graphs."""
     graphs[BRANCH] = torch.full((n, 1), branch, dtype=torch.int64)
     return graphs
 
 
 def graph_inputs(manifest: Manifest) -> list[str]:
-    """Names of the numbers of each structure that are in the graphs' key `graph_attr`."""
+    """Return names of the numbers of each structure that are in the graphs' key `graph_attr`."""
     names: list[str] = manifest.provenance.get(GRAPH_ATTR, [])
     return names
 
 
 def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) -> None:
-    """Refuse structures where the members read what only graphs have.
+    """Raise an error if the members read inputs that plain structures do not have.
 
     Raises
     ------
@@ -146,7 +147,7 @@ def check_reads_structures(models: Iterable[nn.Module], trained_on: Manifest) ->
 def _are_of_structures(trained_on: Manifest) -> bool:
     """Return whether graphs of a store hold nothing but what graphs of structures do.
 
-    An engine does not say what of them it reads.
+    This matters for networks of an engine, which do not say which keys they read.
     """
     edges = trained_on.keys.get("edge_attr")
     made = {GRAPH_ATTR: GRAPH_ATTR, "pe": ENCODINGS, "rel_pe": ENCODINGS}
@@ -160,12 +161,12 @@ def _are_of_structures(trained_on: Manifest) -> bool:
 
 
 def check_structures(structures: object) -> Sequence[Atoms]:
-    """Structures as a list; a single one is a list of one.
+    """Return ASE structures as a sequence; a single structure becomes a list of one.
 
     Raises
     ------
     InputError
-        If they are anything else than ASE structures, or there are none.
+        If ``structures`` is anything else than ASE structures, or there are none.
     """
     if isinstance(structures, Atoms):
         return [structures]
@@ -180,7 +181,7 @@ def check_structures(structures: object) -> Sequence[Atoms]:
 
 
 def current(atoms: Atoms) -> Found:
-    """Read a structure's values, without results of another that its calculator keeps."""
+    """Return a structure with its values, without a calculator's results of another structure."""
     calculator = atoms.calc
     # ASE takes any that has the methods it calls.
     tells = hasattr(calculator, "check_state") and hasattr(calculator, "results")
@@ -191,9 +192,9 @@ def current(atoms: Atoms) -> Found:
 
 
 def graph_batches(graphs: Iterable[Data], budget: Budget) -> Iterator[Batch]:
-    """Graphs that come from no store, as many at a time as the budget allows.
+    """Yield graphs in batches, in order, as many at a time as the budget allows.
 
-    Each is made when it is wanted. A graph beyond the budget gets a batch of its own.
+    Each graph is made when it is wanted. A graph beyond the budget gets a batch of its own.
     """
     limits = budget.limits
     waiting: list[Data] = []
@@ -210,12 +211,12 @@ def graph_batches(graphs: Iterable[Data], budget: Budget) -> Iterator[Batch]:
 
 
 def check_store(store: GraphStore, trained_on: Manifest) -> None:
-    """Refuse a store whose graphs are not like those the members learnt from.
+    """Raise an error if the graphs of a store are not like those the members learnt from.
 
     Raises
     ------
     InputError
-        Naming what differs.
+        If cutoff, features, elements or units differ; the message names the difference.
     """
     found = store.manifest
     file = store.path / MANIFEST if (store.path / MANIFEST).exists() else store.path

@@ -24,7 +24,7 @@ _IN_FULL = (0, 5, 4, 5, 1, 3, 4, 3, 2)
 
 
 def labels_of(split: Split, target: str, dim: int) -> Floats:
-    """Return the true values of a target for a split, ``[n, dim]``."""
+    """Return the true values of a target for a split, ``[n, dim]``, n structures or atoms."""
     return in_components(split.target(target), target, dim)
 
 
@@ -41,7 +41,7 @@ def has_elements(manifest: Manifest) -> bool:
 
 
 def in_components(values: Floats, target: str, dim: int) -> Floats:
-    """Return true values ``[n, d]`` in the components that a model predicts.
+    """Return true values ``[n, d]`` in the ``dim`` components that a model predicts, ``[n, dim]``.
 
     A potential predicts the six components of a stress that the data may hold as nine.
     """
@@ -70,7 +70,7 @@ def every_label(
     structures
         Structures with all values of their files, by their names in errors.
     target, described
-        Name of the target, and what the training data had.
+        Name of the target, and its level, dimension and unit in the training data.
     keys
         Keys of the label in files, at least one; the first that any structure has counts.
 
@@ -110,7 +110,7 @@ def label_of(
     found
         Structure with all values of its file.
     target, described
-        Name of the target, and what the training data had.
+        Name of the target, and its level, dimension and unit in the training data.
     keys
         Keys of the label; the first that the structure has counts.
     """
@@ -138,7 +138,7 @@ def label_of(
 
 @dataclass(frozen=True)
 class Branches:
-    """Branches of an ensemble's networks, each at the level of theory of a data set."""
+    """Branches of an ensemble's networks, each of which is the heads of one data set."""
 
     manifest: Manifest
     """Manifest of the store the members were trained on."""
@@ -167,7 +167,7 @@ class Branches:
             raise InputError(f"the ensemble has no branch of a data set {name!r}; {told}")
 
     def check_known(self, store: GraphStore | None = None) -> None:
-        """Raise an error if it is open which of several branches predicts.
+        """Raise an error if nothing tells which of several branches is to predict.
 
         Parameters
         ----------
@@ -192,14 +192,14 @@ class Branches:
     def are_known_to(self, store: GraphStore) -> bool:
         """Return True if graphs of a store name one of the ensemble's data sets.
 
-        Numbers mean the same where the data sets have the same names in the same order, or none of
-        them has a name.
+        That is so if they have branch numbers, and the data sets of store and ensemble have the
+        same names in the same order, or all have none.
         """
         found = store.manifest
         return BRANCH in found.keys and found.branch_names == self.manifest.branch_names
 
     def given_to(self, batches: Iterable[Batch], store: GraphStore) -> Iterator[Batch]:
-        """Yield batches of a store, each graph with the branch that predicts it."""
+        """Yield batches of a store, each graph with the number of the branch that predicts it."""
         branch = None if self.are_known_to(store) else self.number
         for batch in batches:
             yield batch if branch is None else with_branch(batch, branch, batch.num_graphs)
@@ -226,7 +226,7 @@ class Branches:
 
 
 def data_sets_said(splits: Sequence[Split], manifest: Manifest) -> NDArray[np.object_] | None:
-    """Return the data set that each graph names; None if there is only one.
+    """Return the name of each graph's data set, ``[n]``; None if there is only one.
 
     Parameters
     ----------

@@ -1,9 +1,8 @@
-"""Members over structures: the one iterator behind every way of predicting.
+"""Predictions of all members for structures, the one iterator behind every way of predicting.
 
 Structures and graphs of stores are predicted some at a time, so that memory does not grow with
-their number. All members read each batch, so that graphs are built once. What comes out are every
-member's predictions with the labels and remarks that belong to them: tables, evaluation and
-selection are made of these.
+their number. All members read each batch, so that graphs are built once. The results are every
+member's predictions, with labels and remarks. Tables, evaluation and selection are made of them.
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ from hydragnn_flow.models.geometry import STRESS
 from hydragnn_flow.training.predict import join_members, predict_together, split_batches
 
 CHUNK = 1024
-"""Structures that are predicted, laid out and written together. A part of `predict --site` begins
-at a multiple of it in its file or split, so that one file or split is batched as one process
-would, and its predictions are the same to the last digit. Of a directory the files that are read
-together differ, and digits of rounding with them."""
+"""Number of structures that are predicted, laid out and written together. A part of `predict
+--site` begins at a multiple of it in its file or split. So a file or split has the same batches as
+in one process, and the same predictions to the last digit. In a directory other files are read
+together, and the last digits differ."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +68,9 @@ class Predicted:
     origins: Mapping[str, Column]
     """First columns of their tables by name: the origin of each structure."""
     n_atoms: NDArray[np.int64]
-    """Number of atoms of each."""
+    """Number of atoms of each structure, ``[n]``."""
     numbers: NDArray[np.int64] | None
-    """Atomic numbers of all; None if nodes are no atoms."""
+    """Atomic numbers of the atoms of all structures; None if nodes are not atoms."""
     data_sets: NDArray[np.object_] | None
     """Name of the data set at whose level each is predicted; None where there is but one."""
     members: dict[str, Floats]
@@ -81,7 +80,7 @@ class Predicted:
     refusals: list[str]
     """Reason why each structure has no prediction; empty for others."""
     remarks: list[str]
-    """Out-of-distribution notes on each structure; empty where there is none."""
+    """Notes on how each structure differs from the training data; empty where it does not."""
     doubts: list[str]
     """Errors in the labels of each structure; empty where there is none."""
     structures: list[Atoms] | None = None
@@ -281,7 +280,7 @@ def lay_out(
     some
         Members' predictions for some structures.
     with_members, with_structures
-        Flags that add every member's prediction, and the structures beside the tables.
+        True to add every member's prediction; true to add structures beside the tables.
     """
     n_atoms = some.n_atoms
     distributions = ensemble.distributions(some.members, n_atoms, some.numbers, some.data_sets)
@@ -329,7 +328,7 @@ def _in_store(
 
 
 def _outputs(ensemble: Committee, batches: Iterable[Batch]) -> tuple[dict[str, Floats], list[str]]:
-    """Return every member's outputs for graphs, and the out-of-distribution notes on each."""
+    """Return members' outputs ``[n_members, n, d]`` by name, and a note on each graph."""
     notes: list[str] = []
 
     def noted() -> Iterator[Batch]:

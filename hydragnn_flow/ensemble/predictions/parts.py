@@ -1,6 +1,7 @@
 """Predictions in parts: planned on disk before any is predicted, each in a directory of its own.
 
-A part is there, whole, or is not. So a prediction that was stopped goes on from those that are.
+A part is written whole or not at all. So a prediction that was stopped continues with the parts
+that are missing.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class Part(NamedTuple):
 
     pieces: tuple[Piece, ...]
     structures: int
-    """Their number; a file that cannot be counted is taken for one."""
+    """Number of structures; a file whose structures cannot be counted is taken for one."""
 
     @property
     def what(self) -> str:
-        """Description of the part."""
+        """Words for messages that name the structures of the part."""
         first, last = self.pieces[0], self.pieces[-1]
         if first.stop is not None:
             return f"structures {first.start} to {first.stop - 1} of {first.name}"
@@ -75,15 +76,15 @@ class Asked:
     """Path of the structures."""
     split: str | None
     members: bool
-    """Flag that adds every member's prediction."""
+    """True to write every member's prediction too."""
     structures: bool
-    """Flag that adds the structures, for extended XYZ."""
+    """True to write the structures too, for extended XYZ."""
     outs: tuple[str, ...]
-    """Files that are written, and not read in a directory."""
+    """Files that predictions are written to; they are not read as input."""
 
 
 class OtherParts(InputError):
-    """A directory has finished parts of another prediction."""
+    """Error: a directory has finished parts of another prediction."""
 
 
 def digest_of_ensemble(run: str | Path) -> str:
@@ -96,7 +97,7 @@ def digest_of_ensemble(run: str | Path) -> str:
 
 
 def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[Path, Part]:
-    """Plan the parts of a prediction, in order, or return the plan of which one is predicted.
+    """Return the parts of a prediction in order, by the plan on disk or else by a new one.
 
     Parameters
     ----------
@@ -146,7 +147,10 @@ def plan(folder: Path, asked: Asked, opened: Graphs | Files, gcds: int) -> dict[
 
 
 def finished(folder: Path, plan: str = "") -> set[str]:
-    """Return the names of predicted parts in a directory, or in its directories of a pattern."""
+    """Return the names of finished parts in a directory.
+
+    If ``plan`` is given, it is the pattern of subdirectories that are searched instead.
+    """
     return {found.name for found in folder.glob(f"{plan}/{_PART}*" if plan else f"{_PART}*")}
 
 
@@ -167,15 +171,15 @@ def per_part(structures: int, gcds: int) -> int:
 def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
     """Divide files, or splits of a store, into parts, in their order.
 
-    Files that are larger than a part are cut, and each of their pieces is a part of its own; of
-    others a part has as many as reach its size.
+    Files that are larger than a part are cut, and each of their pieces is a part of its own.
+    Smaller files are collected until a part has ``most`` structures or more.
 
     Parameters
     ----------
     sizes
         Name and number of structures of each; None if it is not known.
     most
-        Structures of a part.
+        Number of structures of a full part.
     """
     parts: list[Part] = []
     together: list[Piece] = []
@@ -203,7 +207,7 @@ def divide(sizes: Iterable[tuple[str, int | None]], most: int) -> list[Part]:
 
 
 def request_of(part: Part, directory: Path, asked: Asked, device: str) -> dict[str, Any]:
-    """Return the arguments of :func:`predict_part`."""
+    """Return the request for :func:`predict_part`, as plain values for another process."""
     about = {"what": part.what, "directory": str(directory), "pieces": part.pieces}
     return {**about, "device": device, "asked": asdict(asked)}
 
@@ -257,9 +261,10 @@ def predict_part(request: Mapping[str, Any]) -> None:
 def results_of(
     parts: Mapping[Path, Part], opened: Graphs | Files
 ) -> tuple[list[tuple[Path, int]], dict[str, int]]:
-    """Collect finished parts for `PredictionFiles.join`, and add up their numbers.
+    """Return what `PredictionFiles.join` needs of finished parts.
 
-    Skipped files are added to those of ``opened``.
+    These are the directory of each part with the number of its first structure, and the numbers of
+    structures in all parts. Skipped files are added to those of ``opened``.
 
     Parameters
     ----------
@@ -297,7 +302,7 @@ def watched(chunks: Iterable[Chunk]) -> Generator[Chunk, None, None]:
 
 
 def _digest_of_data(opened: Graphs | Files) -> str:
-    """Digest of names, sizes and times of all files."""
+    """Return a digest of the names, sizes and times of all files."""
     digest = hashlib.blake2b(str(opened.path.resolve()).encode(), digest_size=16)
     for file in opened.files():
         about = file.stat() if file.exists() else None  # a broken link is no structure

@@ -47,7 +47,8 @@ _WRITTEN = "predictions are written to it"
 Predictable = Atoms | Sequence[Atoms] | str | Path | GraphStore
 
 Progress = Callable[[int, int | None], None]
-"""Called with the number of structures, or of files of a directory, that are done, and in all."""
+"""Function called with the number of structures, or of files of a directory, that are done, and in
+all; None if that is unknown."""
 
 
 class Piece(NamedTuple):
@@ -69,7 +70,7 @@ class Record(NamedTuple):
     file: str | None = None
     """Name of its file, if it comes from one."""
     frame: int = 0
-    """Its number in that file, from 0."""
+    """Number of the structure in that file, from 0."""
 
     @property
     def atoms(self) -> Atoms:
@@ -78,7 +79,7 @@ class Record(NamedTuple):
 
     @property
     def fault(self) -> str | None:
-        """Reason why no ensemble can predict it; None if there is none."""
+        """Reason why no ensemble can predict the structure; None if there is none."""
         if self.file is None:
             return None  # occupancies may be those of the file that it was once made of
         try:
@@ -101,18 +102,18 @@ class Graphs(NamedTuple):
         return self.store.path
 
     def files(self) -> list[Path]:
-        """All files of the store."""
+        """Return the paths of all files of the store."""
         return sorted(self.path.rglob("*")) if self.path.is_dir() else [self.path]
 
     def sizes(self) -> Iterator[tuple[str, int]]:
-        """Names of the splits, and their numbers of graphs."""
+        """Return the name of each split, and its number of graphs."""
         return ((one.name, len(one)) for one in self.splits)
 
 
 class Files:
     """A file that ASE reads, or the files right in a directory.
 
-    They come in the order in which training reads them: ``run-2`` before ``run-10``.
+    Files come in the order in which training reads them: ``run-2`` before ``run-10``.
 
     Parameters
     ----------
@@ -121,10 +122,10 @@ class Files:
     column
         Column of the structures, if the file is a table as the training data were.
     but
-        Files that are not read in a directory, as results are written to them.
+        Files of the directory that are not read, because results are written to them.
     inputs
-        Numbers that the networks read of each structure besides its atoms: they are put into
-        `Atoms.info`, where they stand elsewhere, as in a table or a database.
+        Names of numbers that the networks read of each structure besides its atoms. If a table or
+        database holds them elsewhere, they are copied to `Atoms.info`.
     """
 
     def __init__(
@@ -176,7 +177,8 @@ class Files:
         say
             Function called, at the end, with lines on skipped files of a directory.
         progress
-            Function called with the progress of reading.
+            Function called with the number of structures, or files of a directory, that are read,
+            and in all.
 
         Raises
         ------
@@ -287,14 +289,14 @@ def open_path(
     trained_on
         Manifest of the store the members were trained on.
     split
-        Split of a GraphStore.
+        Name of a split; only a GraphStore has splits.
     but
         Files of a directory that are not read.
 
     Raises
     ------
     InputError
-        If there is nothing, or a split is named where there are none.
+        If nothing is at the path, or a split is named and it is no GraphStore.
     """
     if not path.exists():
         raise InputError(f"{path}: does not exist; correct the path of the structures")
@@ -314,7 +316,7 @@ def open_structures(
     split: str | None = None,
     but: Collection[Path] = (),
 ) -> Opened:
-    """Open the input of a prediction, and refuse what the ensemble cannot read.
+    """Open the input of a prediction; raise an error if the ensemble cannot read it.
 
     Parameters
     ----------
@@ -323,14 +325,14 @@ def open_structures(
     data
         ASE structures, a path of them, or an open GraphStore.
     split
-        Split of a GraphStore; all of them, in the order of the store, if None.
+        Name of the split of a GraphStore; None for all splits, in the order of the store.
     but
         Files of a directory that are not read.
 
     Raises
     ------
     InputError
-        If there is nothing to predict, or the ensemble reads what it does not have.
+        If there is nothing to predict, or the input lacks something that the ensemble reads.
     """
     opened: object = data
     if isinstance(data, (str, os.PathLike)):
@@ -356,9 +358,9 @@ def open_structures(
 def readable_records(
     ensemble: Committee, files: Files, say: Callable[[str], None] = print
 ) -> dict[str, Record]:
-    """Read all structures of files at once, by name, for what compares them with each other.
+    """Return all structures of files at once, by their names in messages.
 
-    Those of a directory that cannot be predicted are left out, and named.
+    Structures of a directory that cannot be predicted are left out, and reported to ``say``.
 
     Raises
     ------
@@ -378,7 +380,7 @@ def readable_records(
 
 
 def store_records(store: GraphStore) -> dict[str, Record]:
-    """Return the structures of a store by name, without labels; files are its splits.
+    """Return the structures of a store by name, without labels; each has its split as file.
 
     Raises
     ------
@@ -423,7 +425,7 @@ def origins(records: Sequence[Record], first: int) -> dict[str, list[Any]]:
 
 
 def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Record]:
-    """Return structures by their names in errors: files at a path, or else numbers."""
+    """Return structures by their names in messages: files at ``path``, or else numbers."""
     if path is None:
         return {f"structure {number}": record for number, record in enumerate(records)}
     folder = path if path.is_dir() else path.parent
@@ -437,7 +439,7 @@ def by_name(records: Sequence[Record], path: Path | None = None) -> dict[str, Re
 
 @contextmanager
 def naming(path: Path, names: Iterable[str]) -> Iterator[None]:
-    """Begin errors with a path, where they do not begin with one of some names."""
+    """Prefix an `InputError` of the block with a path, unless it begins with one of the names."""
     try:
         yield
     except InputError as error:

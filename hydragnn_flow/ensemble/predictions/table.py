@@ -61,7 +61,10 @@ class Predictions:
         return {"": self.graphs} | ({} if self.nodes is None else {NODES: self.nodes})
 
     def save(self, stem: str | Path, suffixes: Sequence[str] = (".parquet", ".csv")) -> list[Path]:
-        """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all."""
+        """Write the tables as ``stem`` and ``stem_nodes``, each whole or not at all.
+
+        There is one file per table and suffix; their paths are returned.
+        """
         written = []
         for suffix, (name, table) in product(suffixes, self.by_name().items()):
             path = Path(f"{Path(stem)}{name}{suffix}")
@@ -81,11 +84,11 @@ class Chunk(NamedTuple):
 
     tables: Predictions
     structures: Sequence[Atoms] = ()
-    """Structures with their rows of the tables, if they were requested."""
+    """Structures that carry their predictions, if they were requested."""
     without: int = 0
-    """Number of them that could not be predicted."""
+    """Number of structures that could not be predicted."""
     unlike: int = 0
-    """Number of the others that are unlike the data that the ensemble was made with."""
+    """Number of predicted structures that are unlike the data that the ensemble was made with."""
 
 
 class TargetValues(NamedTuple):
@@ -117,7 +120,7 @@ def build_tables(
     notes: Sequence[str],
     flagged: NDArray[np.bool_],
 ) -> Predictions:
-    """Arrange predictions as tables.
+    """Return predictions as tables: one row per structure, and one per atom for node targets.
 
     Parameters
     ----------
@@ -197,7 +200,7 @@ def _column(values: Column) -> NDArray[Any]:
 
 
 def extended_xyz(structures: Sequence[Atoms]) -> str:
-    """Write structures with their results, information and columns as extended XYZ.
+    """Return structures with their results, information and columns as text in extended XYZ.
 
     The format ends a structure's information at a line break and a cell of a column at a blank:
     line breaks become blanks, and columns are left out that have blank or empty words, complex

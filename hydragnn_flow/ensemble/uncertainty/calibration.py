@@ -63,9 +63,9 @@ class CalibrationData:
     """Name of the data set of each structure; None if there is only one."""
 
     def calibrations(self) -> dict[str, Calibration]:
-        """Fit calibrations of all targets that have labels, on all structures together.
+        """Return calibrations by target, fitted on all structures, for targets that have labels.
 
-        Data sets with enough structures for intervals have their own in them.
+        Each also holds own calibrations for the data sets with enough structures for intervals.
         """
         found = {}
         names = [] if self.data_sets is None else [*dict.fromkeys(self.data_sets)]
@@ -134,7 +134,8 @@ def calibrate(
         Weighted mean of the members and standard deviation between them ``[n, d]``, with weights
         fitted without the fold of the value.
     size
-        Quantity with which shared errors grow, of a shape that fits; see :func:`size_of`.
+        Quantity with which the errors shared by all members grow, from :func:`size_of`; its shape
+        can be broadcast to ``[n, d]``.
     structure, fold
         Number and fold of the structure that each row belongs to, ``[n]``.
     coverage
@@ -190,7 +191,7 @@ def _norms_between(mean: Floats, structure: NDArray[np.int64], enough: int) -> t
 def _elements_with(
     numbers: NDArray[np.int64], structure: NDArray[np.int64], enough: int
 ) -> tuple[int, ...]:
-    """Return elements in enough structures, ascending; none if all have the same."""
+    """Return elements in at least ``enough`` structures, ascending; none if there is only one."""
     found = [int(z) for z in np.unique(numbers)]
     return tuple(
         z for z in found if len(found) > 1 and len(np.unique(structure[numbers == z])) >= enough
@@ -225,7 +226,7 @@ def _cross_fitted(
 
 
 def calibration_split(store: GraphStore) -> GraphSplit:
-    """Return the split for weights and calibration; validation if a store has none of its own."""
+    """Return the split to fit weights and calibration on: calibration, or else validation."""
     if CALIBRATION in store.splits and len(store[CALIBRATION]):
         return store[CALIBRATION]
     return store[VALIDATION]
@@ -310,7 +311,7 @@ def recalibration_of(folder: Path) -> dict[str, Any] | None:
 def save_calibrations(
     folder: Path, calibrations: Mapping[str, Calibration], calibrated_on: Mapping[str, Any]
 ) -> None:
-    """Write calibrations on other data, and which data, whole or not at all."""
+    """Write `calibration.json`: calibrations by target, and a description of their data."""
     content = {
         "ensemble": _digest(folder),
         "calibrated_on": dict(calibrated_on),
@@ -320,7 +321,10 @@ def save_calibrations(
 
 
 def plain_calibrations(calibrations: Mapping[str, Calibration]) -> dict[str, Any]:
-    """Convert calibrations by target to the keys that files have of them."""
+    """Convert calibrations by target to plain values for JSON.
+
+    Keys are ``calibration`` by target, and ``calibration_by_data_set`` by data set and target.
+    """
     names = dict.fromkeys(name for one in calibrations.values() for name in one.by_data_set)
     return {
         "calibration": {target: one.to_dict() for target, one in calibrations.items()},

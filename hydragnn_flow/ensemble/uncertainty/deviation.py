@@ -55,15 +55,16 @@ class Deviation:
         return disagreement * factor, shared * factor
 
     def std(self, spread: Floats, size: Floats) -> Floats:
-        """Return the total standard deviation, in the shape of ``spread``."""
+        """Return the total standard deviation ``[n, d]``; arguments are those of :meth:`parts`."""
         return np.asarray(np.hypot(*self.parts(spread, size)))
 
 
 def gaussian_crps(error: Floats, std: Floats) -> Floats:
-    """Compute the continuous ranked probability score of a Gaussian, in the unit of the value.
+    """Compute the continuous ranked probability score of a Gaussian, in the unit of the error.
 
-    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. It is the absolute error
-    where the standard deviation is zero.
+    Gneiting et al., Mon. Weather Rev. 133, 1098 (2005); smaller is better. The score of each value
+    has the shape of ``error`` and ``std``. It is the absolute error where the standard deviation is
+    zero.
     """
     from scipy.special import ndtr  # imported here, as `status` does not need SciPy
 
@@ -134,7 +135,7 @@ def fit_deviation(
 def fit_curve(
     fitted: Deviation, error: Floats, spread: Floats, size: Floats, weight: Floats
 ) -> Deviation | None:
-    """Fit an isotonic curve on top: deviations that rise with those fitted, of any shape.
+    """Add to a fit an isotonic (rising) curve, from its deviations to those that errors show.
 
     The mean absolute error of values with about the same deviation, √(π/2) times, is the deviation
     they should have (Busk et al., arXiv:2305.16325, with squared errors).
@@ -174,7 +175,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True)
 class Scores:
-    """Sorted scores (absolute error by standard deviation) and the fraction each one covers."""
+    """Sorted scores (error divided by standard deviation), and the fraction that each covers."""
 
     score: tuple[float, ...]
     held: tuple[float, ...]
@@ -196,7 +197,7 @@ class Scores:
         Parameters
         ----------
         scores
-            Absolute errors by standard deviations, ``[n]``, at least one.
+            Absolute errors divided by standard deviations, ``[n]``, at least one.
         structure
             Number of the structure that each score belongs to, ``[n]``.
         """
@@ -223,7 +224,7 @@ class Scores:
         return cls(tuple(scores.tolist()), tuple(held.tolist()), len(sizes))
 
     def quantile(self, coverage: float) -> float:
-        """Return the smallest score that covers a fraction; infinite with too few structures."""
+        """Return the smallest score that covers a fraction of values; infinite for too few."""
         if self.structures < needed_for_coverage(coverage):
             return math.inf
         place = int(np.searchsorted(self.held, coverage - _ROUNDING))
@@ -231,5 +232,5 @@ class Scores:
 
 
 def needed_for_coverage(coverage: float) -> int:
-    """Return the number of structures from which :meth:`Scores.quantile` is finite."""
+    """Return the least number of calibration structures for intervals; 9 for coverage 0.9."""
     return math.ceil(coverage / (1 - coverage) - _ROUNDING)

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """Labels of the rows ``[n]`` of a target's values, by which their calibration differs."""
+    """Properties of a target's n rows (structures or atoms), on which calibration depends."""
 
     atoms: Floats | None = None
     """Number of atoms ``[n, 1]``, for graph targets."""
@@ -30,9 +30,9 @@ class Rows(NamedTuple):
 class Calibration:
     """Conversion of one target's spread between members to a standard deviation and intervals.
 
-    A vector's three components are calibrated together, as they rotate into each other with the
-    frame; other components separately. An interval is the mean ± a quantile of the scores times the
-    standard deviation.
+    A vector's three components are calibrated together, as rotating a structure mixes them; other
+    components separately. An interval is the mean ± a quantile of the scores times the standard
+    deviation.
     """
 
     deviations: tuple[Deviation, ...]
@@ -52,12 +52,13 @@ class Calibration:
     """True if shared errors grow with the noise that the members predict. Predictions then need
     that noise; otherwise it is ignored."""
     by_data_set: dict[str, Calibration] = field(default_factory=dict)
-    """Calibrations that count instead for the rows of a data set, by its name."""
+    """Own calibrations of data sets, by name; they are used instead for rows of these data sets."""
 
     def least_structures(self, data_sets: NDArray[np.object_] | None = None) -> int:
-        """Return the smallest number of structures behind an interval of rows of these data sets.
+        """Return the smallest number of calibration structures behind any interval.
 
-        Without data sets it is that of all structures together.
+        ``data_sets`` are names of the data sets of rows, ``[n]``; None for the calibration on all
+        structures together.
         """
         n = 1 if data_sets is None else len(data_sets)
         return min(
@@ -68,7 +69,7 @@ class Calibration:
         )
 
     def with_enough(self, coverage: float) -> Calibration:
-        """Return it with those data sets only that have enough structures for a coverage."""
+        """Return a copy without data sets that have too few structures for a coverage."""
         needed = needed_for_coverage(coverage)
         kept = {k: one for k, one in self.by_data_set.items() if one.least_structures() >= needed}
         return replace(self, by_data_set=kept)
@@ -85,7 +86,7 @@ class Calibration:
         coverage
             Fraction of true values in the intervals.
         rows
-            Labels of the rows.
+            Numbers of atoms, elements and data sets of the rows.
         """
         found = np.empty(mean.shape)
         for there, one in self._of_rows(len(mean), rows.data_sets):
@@ -104,7 +105,7 @@ class Calibration:
         size
             Quantity with which shared errors grow, of a shape that fits.
         rows
-            Labels of the rows.
+            Numbers of atoms, elements and data sets of the rows.
         """
         size = np.broadcast_to(size, spread.shape)
         disagreement, shared = np.empty(spread.shape), np.empty(spread.shape)
@@ -131,7 +132,7 @@ class Calibration:
             yield others, self
 
     def to_dict(self) -> dict[str, Any]:
-        """Convert to plain values for JSON, without those of data sets."""
+        """Convert to plain values for JSON, without the calibrations of data sets."""
         values = asdict(self)
         del values["by_data_set"]
         return values
@@ -196,10 +197,11 @@ def combine(members: Floats, weights: Floats, median: bool = False) -> tuple[Flo
 
 
 def combine_noise(noise: Floats, weights: Floats) -> Floats:
-    """Combine the standard deviations of the noise that members predict, ``[n_members, ...]``.
+    """Return the standard deviation ``[...]`` of the noise that all members predict together.
 
-    The variance of a mixture is the mean of its components' variances plus the variance of their
-    means (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
+    ``noise`` has one standard deviation for each member, ``[n_members, ...]``. The variance of a
+    mixture is the mean of its components' variances plus the variance of their means
+    (Lakshminarayanan et al., arXiv:1612.01474); this is the root of the first.
     """
     noise, weights = noise[weights > 0], weights[weights > 0]
     shaped = weights.reshape(-1, *[1] * (noise.ndim - 1))
@@ -227,7 +229,7 @@ def distribution(
     calibration
         Calibration of the target.
     rows
-        Labels of the rows.
+        Numbers of atoms, elements and data sets of the rows.
     noise
         Standard deviations of the noise ``[n_members, n, d]``, if the members predict it. It is
         used if the calibration was made with it: then all its members predicted one.
@@ -266,7 +268,7 @@ def group_of(
     norms: tuple[float, ...],
     elements: tuple[int, ...],
 ) -> NDArray[np.int64]:
-    """Return the group of each row, ``[n]``: by norm, by element, or one for all."""
+    """Return the calibration group of each row, ``[n]``: by norm, by element, or one for all."""
     if norms:
         return np.asarray(np.searchsorted(norms, np.linalg.norm(mean, axis=1)))
     if not elements or numbers is None:
@@ -276,14 +278,17 @@ def group_of(
 
 
 def size_of(per_atom: bool, atoms: Floats | None, noise: Floats | None) -> Floats:
-    """Return the quantity with which the errors shared by all members grow."""
+    """Return the quantity with which the errors shared by all members grow, or an array of 1.
+
+    It is the predicted noise, or else the number of atoms if the target is a sum over them.
+    """
     if noise is not None:
         return noise
     return atoms if per_atom and atoms is not None else np.ones((1, 1))
 
 
 def measured_coverage(reference: Floats, predicted: Distribution) -> float:
-    """Return the fraction of true values inside the interval, where there is a prediction."""
+    """Return the fraction of true values ``[n, d]`` inside intervals, among those predicted."""
     known = np.isfinite(predicted.mean)
     inside = (reference >= predicted.lo) & (reference <= predicted.hi)
     return float(np.mean(inside[known]))

@@ -2,15 +2,16 @@
 
 A file ends with the CRC-32 of everything before it, which torch ignores.
 
-Each attempt at a segment writes a file of its own and then deletes the older ones. So writers need
-no lock: an attempt that was wrongly taken for lost writes a file that nobody reads, or one that is
-equally valid.
+Each attempt at a segment (sending of a job) writes a file of its own and then deletes the older
+ones. So writers need no lock: an attempt that was wrongly taken for lost writes a file that nobody
+reads, or one that is equally valid.
 
-The checkpoint names the folder of these shards with the size and checksum of each. It is written
-last, so shards count only once all of them are on disk. A tensor may be divided by rows: each shard
-has some of them, and the checkpoint has an empty tensor on device ``meta``. Other tensors are whole
-in one shard and absent from the checkpoint. torch's own distributed checkpoints use pickle in files
-and between ranks, and could run code where they are read.
+A sharded checkpoint has further files, its shards, in a folder. The checkpoint file names the
+folder, with the size and checksum of each shard. It is written last, so shards count only once all
+of them are on disk. A tensor may be divided by rows: each shard has some of them, and the
+checkpoint has an empty tensor on device ``meta``. Other tensors are whole in one shard and absent
+from the checkpoint. torch's own distributed checkpoints use pickle in files and between ranks, and
+could run code where they are read.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ ROWS = "rows"
 OWN = "own"
 """Key of a shard: tensors that only it has, in mappings nested like the checkpoint's."""
 KEY = "parts"
-"""Key of a checkpoint: folder, sizes and checksums of its shards."""
+"""Key of a checkpoint file: folder, sizes and checksums of its shards."""
 SUFFIX = ".parts"
 
 
@@ -149,7 +150,7 @@ def new_folder(checkpoint: Path) -> str:
 
 
 def part_file(folder: Path, part: int) -> Path:
-    """Return the path of one shard."""
+    """Return the file of the shard with a number, in the folder of a checkpoint's shards."""
     return folder / f"part-{part:05d}.pt"
 
 
@@ -322,7 +323,7 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> int:
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """Return the checkpoints in a folder, one for each attempt that has left one.
+    """Return the checkpoint files in a folder, of all attempts (sendings of a job) that left one.
 
     Raises
     ------
@@ -412,7 +413,11 @@ def load_checkpoint(
 
 
 def read_alone(path: Path, *, lazily: bool = False, checked: bool = True) -> dict[str, Any]:
-    """Read one checkpoint file without its shards; raises torch's errors or ValueError."""
+    """Read one checkpoint file without its shards; raises torch's errors or ValueError.
+
+    If ``checked`` is true its checksum is compared with its content, if ``lazily`` is true tensors
+    stay in the file, mapped into memory.
+    """
     with open_regular(path) as file:
         file.seek(-min(len(_MARK) + 4, os.fstat(file.fileno()).st_size), os.SEEK_END)
         mark, crc = file.read(len(_MARK)), int.from_bytes(file.read(), "little")
@@ -467,8 +472,8 @@ def named_or_furthest(
 ) -> tuple[Path, dict[str, Any]]:
     """Return the checkpoint at ``path`` or, if it is gone, the furthest one, and its content.
 
-    An attempt that was wrongly taken for lost may have replaced the file by its own. ``read`` is
-    the same as in :func:`furthest`.
+    The furthest is the one with the most training in the folder. An attempt that was wrongly taken
+    for lost may have replaced the file by its own. ``read`` is the same as in :func:`furthest`.
 
     Raises
     ------

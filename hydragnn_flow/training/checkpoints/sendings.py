@@ -1,4 +1,4 @@
-"""Attempts at a segment: which checkpoint each one resumes from, and the file it writes."""
+"""Attempts at a segment (sendings of one job): the checkpoint they resume from, and write."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _AS_WELL = {"accumulation_steps", "ddp", "sharding", "task_parallel"}
 
 
 class Sending:
-    """One attempt at a segment: which checkpoint it resumes from and which it writes.
+    """Attempt at a segment (one sending of a job): checkpoint to resume from, and to write.
 
     Parameters
     ----------
@@ -68,16 +68,18 @@ class Sending:
         self.checkpoint: Path | None = None
         """Latest checkpoint of this training; None if nothing has been trained."""
         self.checksum: int | None = None
-        """Checksum of that file; None if another attempt wrote it, and may yet replace it."""
+        """CRC-32 of the latest checkpoint; None if another attempt wrote it, and may yet replace
+        it."""
         self.passed_over: dict[Path, str] = {}
-        """Checkpoints that it should have resumed from, and why it did not."""
+        """Unusable checkpoint -> reason why this attempt did not resume from it."""
 
     def begin(
         self, world: World, device: torch.device, *, lazily: bool = False
     ) -> dict[str, Any] | None:
-        """Return the checkpoint to resume from, or else the one that the segment starts from.
+        """Return the content of the checkpoint to resume from; None if there is none.
 
-        This is a collective call that returns the same checkpoint on every rank.
+        It is the latest one of this training, or else the trial's checkpoint that a member starts
+        from. This is a collective call that returns the same checkpoint on every rank.
 
         Parameters
         ----------
@@ -131,7 +133,7 @@ class Sending:
         self._superseded, self.checkpoint = [], file
 
     def rewrite(self, changes: dict[str, Any]) -> None:
-        """Change some keys of the latest checkpoint."""
+        """Write the latest checkpoint again, with the values of some keys replaced."""
         assert self.checkpoint is not None  # something was
         self.write(read_alone(self.checkpoint) | changes)
 
@@ -274,7 +276,7 @@ def _identity(spec: SegmentSpec) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a network without the keys that may differ between attempts."""
+    """Return a network's configuration without keys that may differ between attempts."""
     if not isinstance(value, dict):
         return value
     training = {k: v for k, v in value.get("Training", {}).items() if k not in _AS_WELL}

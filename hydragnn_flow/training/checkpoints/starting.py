@@ -57,7 +57,7 @@ def freeze(model: nn.Module, names: Collection[str]) -> None:
 
 
 def _beside(model: nn.Module, name: str) -> str:
-    """Names that there are where a name leads nowhere, with commas between."""
+    """Return names of parameters or modules beside one that does not exist, for a message."""
     found: list[str] = []
     while not found:
         name = name.rpartition(".")[0]
@@ -68,7 +68,7 @@ def _beside(model: nn.Module, name: str) -> str:
 
 
 def keep_weights(path: Path, weights: Mapping[str, Tensor], is_whole: bool) -> None:
-    """Write the weights that trials begin with."""
+    """Write the weights that trials begin with; ``is_whole`` is true if they are all of them."""
     save_checkpoint(path, {"weights": dict(weights), "is_whole": is_whole})
 
 
@@ -122,11 +122,11 @@ def check_weights(
     model
         Network on any device.
     weights
-        Tensors that it is to begin with, by name.
+        Tensors that the network is to begin with, by name.
     source
-        Where they come from.
+        Origin of the weights, for error messages.
     heads
-        Whether they are to be all of its state, ``keep``, or all that is its encoder's, ``new``.
+        ``keep`` if the weights must be the network's whole state, ``new`` if that of its encoder.
 
     Raises
     ------
@@ -199,5 +199,8 @@ def _some_of(
 
 
 def weights_of(model: Model, state: Mapping[str, Tensor], heads: str) -> dict[str, Tensor]:
-    """Tensors of a state that a model begins with: all, or with ``new`` heads the encoder's."""
+    """Return the tensors of a state dict that a model begins with, by name.
+
+    If ``heads`` is ``keep`` these are all of them, if it is ``new`` those of the encoder.
+    """
     return {k: v for k, v in state.items() if heads == "keep" or model.is_of_encoder(k)}

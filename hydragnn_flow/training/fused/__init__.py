@@ -1,4 +1,7 @@
-"""Fused training of several networks of one shape, since steps of small ones are launch-bound."""
+"""Fused training: several networks of one shape are computed as one network.
+
+A step of a small network takes as long as launching its GPU kernels, and fusing shares them.
+"""
 
 from hydragnn_flow.training.fused.runner import run_fused
 from hydragnn_flow.training.fused.trainer import FusedTrainer

@@ -1,8 +1,8 @@
-"""Fused batches and stack: several trainings padded to one size, their gradients in one pass.
+"""Batches of fused training: several trainings padded to one size, their gradients in one pass.
 
-Within a member its own graphs come first, then padding atoms, edges and graphs, so that every
-member has the same number of rows. Padding graphs count in no loss, and no edge leads from a
-padding atom to a real one.
+Each training is a member. Within a member its own graphs come first, then padding atoms, edges and
+graphs, so that every member has the same number of rows. Padding graphs count in no loss, and no
+edge leads from a padding atom to a real one.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class _Filled:
 
 
 def fused(batch: Batch, steps: Sequence[Step], manifest: Manifest, beyond: float) -> FusedBatch:
-    """Pad the batch of several members' steps.
+    """Pad the batch of several members' steps, so that all members have equally many rows.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ def _numbers(values: NDArray[Any]) -> Tensor:
 
 
 class FusedMember(Trainer):
-    """Trainer whose gradients are computed together with those of others; see :class:`.Trainer`."""
+    """Trainer of one of several fused networks, whose gradients are computed together."""
 
     def micro_batches(self, steps: Sequence[Step]) -> Generator[list[Batch | None], None, None]:
         """Yield empty lists: the batches of all members are read together."""
@@ -192,13 +192,13 @@ class FusedMember(Trainer):
             yield []
 
     def step_alone(self, step: Step) -> tuple[Tensor, Tensor]:
-        """Take a step without the others; returns its loss and the norm of its gradient."""
+        """Take a step without the other members; returns its loss and the gradient's norm."""
         self.model.train()
         return self._step(step, moved(self.train.batch(step.of_rank(0)), self.device))
 
 
 class Stack:
-    """Networks of several trainings as one network.
+    """Stack of the networks of several trainings, which are computed as one network.
 
     Each training keeps its weights, optimiser and average; only their gradients come from here.
 
@@ -220,7 +220,7 @@ class Stack:
         self._trained = [weight for member in members for weight in member.parallel.weights]
 
     def gradients(self, batch: FusedBatch) -> Tensor:
-        """Set the members' gradients on their own batches; returns losses [members] float64."""
+        """Set the gradient of each member's loss on its own graphs; returns losses [members]."""
         for member in self.members:
             member.optimizer.zero_grad()
         losses = self._losses(batch)

@@ -1,4 +1,4 @@
-"""Run several segments of one shape in one process, each to its own end."""
+"""Fused training of several segments (jobs) of one shape, in one process."""
 
 from __future__ import annotations
 

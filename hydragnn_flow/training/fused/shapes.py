@@ -1,4 +1,4 @@
-"""Shapes of segments: which ones can be trained fused, and which ones together."""
+"""Shapes of segments (jobs of trainings): which can be trained fused with each other."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ def refusal_together(specs: Sequence[SegmentSpec]) -> str:
 
 
 def is_of_member(path: str) -> bool:
-    """Return whether the setting at a path into a network may differ among fused segments."""
+    """Return whether a setting may differ among fused segments.
+
+    ``path`` is its place in the network's configuration, such as `Training.gradient_clip`.
+    """
     section, _, key = path.rpartition(".")
     return path.startswith("Training.Scheduler.") or (
         (section == "Training.Optimizer" and key in _OF_OPTIMIZER)

@@ -41,7 +41,7 @@ _SAME = {torch.float32: 1e-3, torch.float64: 1e-6}
 
 @dataclass(frozen=True)
 class Probe:
-    """Result of timing steps of all members separately and fused [s]."""
+    """Shortest time of a step of all members, taken separately and fused [s]."""
 
     separate: float
     fused: float
@@ -55,7 +55,7 @@ class Probe:
 
 
 class FusedTrainer:
-    """Trains several networks of one shape in one process, each on its own batches.
+    """Trainer of several networks of one shape in one process, each on its own batches.
 
     Losses and weights equal those of separate trainings up to rounding.
 
@@ -68,7 +68,7 @@ class FusedTrainer:
     device
         Device that the training computes on.
     spent
-        Function that returns the cost so far of a member, by its index; see :class:`.Trainer`.
+        Function from the index of a member to its cost so far, in seconds and joules.
 
     Raises
     ------
@@ -97,7 +97,7 @@ class FusedTrainer:
         self.ended: dict[int, Exception | None] = {}
         """Exception of each ended member by index; None for a normal end."""
         self.seconds = [0.0] * len(specs)
-        """Each member's share of the time so far [s]."""
+        """Time spent so far on each member [s]."""
         self._check_networks(specs)
         self._store = store
         encoder: Any = self.members[0].model.encoder
@@ -164,7 +164,10 @@ class FusedTrainer:
             self.apart = f"fused training does not pay: {ratio:.2f} times the speed"
 
     def round(self, take: Callable[[], None]) -> None:
-        """Take the next step of all remaining members by ``take``, then advance them."""
+        """Take the next step of all remaining members by calling ``take``.
+
+        Then each member validates, writes checkpoints or ends, as far as that is due.
+        """
         taking, began = [*self._next], time.perf_counter()
         take()
         share = (time.perf_counter() - began) / max(len(taking), 1)
@@ -265,7 +268,7 @@ class FusedTrainer:
         }
 
     def _difference(self, expected: dict[int, tuple[Tensor, Tensor]]) -> float | None:
-        """Return the largest relative difference from the last steps; None if there is none."""
+        """Return the largest relative difference of fused and separate steps; None without any."""
         differences = [
             abs(float(one) - float(other)) / max(abs(float(other)), 1e-12)
             for place, found in expected.items()

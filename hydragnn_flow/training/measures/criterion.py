@@ -48,7 +48,7 @@ class Criterion:
     per_atom: frozenset[str]
     """Targets whose error is divided by the number of atoms."""
     branches: Mapping[str, int] = field(default_factory=dict)
-    """Branch of each data set; empty if there is only one."""
+    """Number of the branch (heads of one data set) by data set; empty if there is only one."""
 
     @classmethod
     def of(
@@ -117,7 +117,10 @@ class Criterion:
         n_atoms: NDArray[Any],
         branch: NDArray[np.int64] | None = None,
     ) -> Floats:
-        """Compute the criterion of each candidate, ``[k]``; see :meth:`residuals`."""
+        """Compute the criterion of k candidate models from their predictions, ``[k]``.
+
+        Parameters are those of :meth:`residuals`.
+        """
         return self.of_residuals(*self.residuals(predictions, labels, n_atoms, branch))
 
     def residuals(
@@ -127,7 +130,7 @@ class Criterion:
         n_atoms: NDArray[Any],
         branch: NDArray[np.int64] | None = None,
     ) -> tuple[Floats, Floats]:
-        """Return flattened residuals of candidates on all targets, and the weight of each.
+        """Return flattened residuals of candidate models on all targets, and their weights.
 
         Parameters
         ----------
@@ -170,9 +173,10 @@ class Criterion:
         return np.concatenate([flat for flat, _ in parts], axis=1), np.concatenate(shares)
 
     def of_residuals(self, residuals: Floats, shares: Floats) -> Floats:
-        """Compute the criterion ``[...]`` of residuals ``[..., N]``: ``(Σ s |r|^p)^(1/p)``.
+        """Compute the criterion ``[...]`` of residuals r ``[..., N]``: ``(Σ s |r|^p)^(1/p)``.
 
-        The result is infinite where a prediction is NaN.
+        The weights s are ``shares``, ``[N]``, from :meth:`residuals`, and p is :attr:`power`. The
+        result is infinite where a prediction is NaN.
         """
         found = (np.abs(residuals) ** self.power @ shares) ** (1 / self.power)
         return np.where(np.isnan(found), np.inf, found)
@@ -237,7 +241,7 @@ class _Guesser:
         return of_data_set(target, self.data_set) if self.data_set else target
 
     def rows(self, batch: Batch, level: str) -> Any:
-        """Return an index of the graphs or atoms of a batch that belong to the data set."""
+        """Return an index of the graphs or atoms (by ``level``) of a batch in the data set."""
         if self.branch is None:
             return slice(None)
         graphs = batch[BRANCH].reshape(-1) == self.branch

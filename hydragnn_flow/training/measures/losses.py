@@ -42,7 +42,8 @@ class Term:
     level: str
     weight: float
     scale: tuple[tuple[float, ...], ...]
-    """Scale of each branch by which the residual of each component is divided."""
+    """Unit of the residuals in the loss, ``[n_branches][dim]``: each component is divided by that
+    of its branch (heads of one data set)."""
     per_atom: bool = False
     """True if the residual of a graph is first divided by its number of atoms."""
 
@@ -65,7 +66,9 @@ def terms_of(network: NetworkConfig, manifest: Manifest) -> list[Term]:
 
 
 def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
-    """Return the loss weight of each branch's graphs, with mean one; None if all are equal.
+    """Return the loss weight of the graphs of each branch (heads of one data set), with mean one.
+
+    The result is None if `Training.branch_weights` is not given.
 
     Raises
     ------
@@ -93,10 +96,10 @@ def branch_weights(network: NetworkConfig, manifest: Manifest) -> list[float] | 
 
 
 def atoms_per_structure(network: NetworkConfig, manifest: Manifest) -> list[float] | None:
-    """Return the mean number of atoms per structure of each branch.
+    """Return the mean number of atoms per training structure, by branch, ``[n_branches]``.
 
-    The result is None if there is only one branch or the store has no branches. A branch without
-    training structures gets the mean over all structures.
+    A branch is the heads of one data set. The result is None if there is only one branch or the
+    store has no branches. A branch without training structures gets the mean over all structures.
     """
     known = manifest.statistics.by_branch
     if network.branches < 2 or not known:
@@ -281,10 +284,11 @@ class Loss:
     def term_values(
         self, outputs: Mapping[str, Tensor], batch: Batch, *, judging: bool = False
     ) -> Iterator[tuple[Tensor, Literal["graphs", "atoms"]]]:
-        """Yield the summands of each term's mean, and the kind of element to divide their sum by.
+        """Yield the summands of each term's mean, with the name of their divisor: graphs or atoms.
 
-        The summands are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. The divisor is the number of
-        graphs or atoms in the global batch, for each component. See :meth:`term_means`.
+        The summands are ``[n_graphs, dim]`` or ``[n_atoms, dim]``. Their sum is divided by the
+        number of graphs or atoms in the global batch, times ``dim``. Arguments are those of
+        :meth:`term_means`.
         """
         branch = branch_of_graph(batch, self._n_branches)
         of_atom = None if branch is None else branch.index_select(0, batch.batch)

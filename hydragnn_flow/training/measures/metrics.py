@@ -19,7 +19,7 @@ from hydragnn_flow.training.measures.losses import STRESS_DIM, atoms_per_graph, 
 
 @dataclass(frozen=True)
 class Metric:
-    """Mean error of one target."""
+    """Error of one target that is reported: its kind, and whether it is per atom."""
 
     target: str
     level: str
@@ -36,7 +36,7 @@ class Metric:
 
 
 def metric_name(target: str, error: CriterionName, per_atom: bool) -> str:
-    """Return the name of a target's error in the results of a segment."""
+    """Return the name of a target's error in results, such as ``energy_mae_per_atom``."""
     return f"{target}_{error}" + ("_per_atom" if per_atom else "")
 
 
@@ -77,7 +77,7 @@ class Metrics:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of the result of :meth:`sums`."""
+        """Shape of the result of :meth:`sums`, ``(n_metrics + 2, n_data_sets)``."""
         return len(self._metrics) + 2, max(len(self._data_sets), 1)
 
     def sums(self, outputs: Mapping[str, Tensor], batch: Batch) -> Tensor:
@@ -111,7 +111,9 @@ class Metrics:
         return torch.stack(sums)
 
     def means(self, sums: Tensor) -> dict[str, float]:
-        """Compute errors by name from the sums over all graphs on all ranks.
+        """Return errors by name, from the sums over all graphs on all ranks.
+
+        With several data sets there are also those of each one, such as ``energy_mae@mptrj``.
 
         Parameters
         ----------

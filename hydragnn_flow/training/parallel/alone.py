@@ -54,7 +54,7 @@ class Parallel:
         return nn.utils.clip_grad_norm_(self.weights, most)
 
     def settle(self) -> None:
-        """Reshard gathered weights, which must happen before weights are changed by hand."""
+        """Reshard gathered weights, if any; call it before weights are read or changed by hand."""
 
     def taken_apart(
         self, state: dict[str, Any]
@@ -90,7 +90,10 @@ class Parallel:
         }
 
     def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Return this rank's state of an optimiser of :attr:`weights`, from a checkpoint."""
+        """Return this rank's part of an optimiser's state in a checkpoint.
+
+        The state counts the parameters in the order of :attr:`weights`.
+        """
         placed = {
             number: {
                 name: self.part(value, self.weights[number])
@@ -103,7 +106,7 @@ class Parallel:
         return {**state, "state": placed}
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """Return this rank's shard of a whole tensor, sharded like ``like``."""
+        """Return this rank's shard of a checkpoint's tensor, as large as that of ``like``."""
         found: Tensor = whole(value)
         return found
 
@@ -152,12 +155,12 @@ class Replicated(Parallel):
             self._ddp.register_comm_hook(None, _in_bf16)
 
     def outputs(self, batch: Any) -> dict[str, Tensor]:
-        """See :meth:`Parallel.outputs`."""
+        """Compute the outputs of the network for a batch, in DDP's forward pass (collective)."""
         found: dict[str, Tensor] = self._ddp(batch)
         return found
 
     def without_exchange(self) -> AbstractContextManager[None]:
-        """See :meth:`Parallel.without_exchange`."""
+        """Return DDP's context in which gradients accumulate on each rank without exchange."""
         return self._ddp.no_sync()
 
 

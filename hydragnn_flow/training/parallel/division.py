@@ -1,4 +1,4 @@
-"""Division of branches among ranks, which hold their heads and compute their graphs."""
+"""Division of branches (heads of one data set) among ranks, which compute their graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _Dealing = Callable[[Ints, int], Ints]
 
 @dataclass(frozen=True)
 class Division:
-    """Groups of ranks, each of which owns some branches.
+    """Groups of ranks, each of which owns some branches (heads of one data set).
 
     Attributes
     ----------
@@ -73,7 +73,7 @@ class Division:
         return next(group for group, ranks in enumerate(self.ranks) if rank in ranks)
 
     def step_of(self, split: GraphSplit) -> Dealing:
-        """Return a function that assigns the graphs of a step to the ranks of their branches."""
+        """Return a function that deals the graphs of a step to ranks of their branches, evenly."""
 
         def dealing(graphs: Ints, costs: Ints) -> Ints:
             return self._dealt(split.branch_runs.branch_of(graphs), costs, deal)
@@ -81,7 +81,10 @@ class Division:
         return dealing
 
     def in_order(self, split: Split) -> Dealing:
-        """Return the same for a whole split, whose graphs are assigned in contiguous ranges."""
+        """Return a function that assigns all graphs of a split to ranks of their branches.
+
+        Each rank gets a contiguous range of the graphs of its branches, of nearly equal cost.
+        """
 
         def dealing(graphs: Ints, costs: Ints) -> Ints:
             branch = split.branch

@@ -57,13 +57,13 @@ class Sharded(Parallel):
         super().__init__(model)
 
     def backward(self, loss: Tensor) -> None:
-        """See :meth:`Parallel.backward`."""
+        """Add the gradient of this rank's loss; FSDP exchanges gradients and shards them."""
         # Not with `inputs`: the pass differentiates by the gathered parameters.
         loss.backward()  # type: ignore[no-untyped-call]
 
     @contextmanager
     def without_exchange(self) -> Iterator[None]:
-        """See :meth:`Parallel.without_exchange`; until the exchange, gradients are not sharded."""
+        """Accumulate gradients on each rank without exchange; until then they are not sharded."""
         self._exchange(False)
         try:
             yield
@@ -81,24 +81,27 @@ class Sharded(Parallel):
             unit.set_reshard_after_backward(False, recurse=False)
 
     def clip(self, most: float) -> Tensor:
-        """See :meth:`Parallel.clip`."""
+        """Clip the gradient of all shards to norm ``most``; returns the norm before clipping."""
         norm = super().clip(most)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def settle(self) -> None:
-        """See :meth:`Parallel.settle`."""
+        """Reshard gathered weights; call it before weights are read or changed by hand."""
         for unit in self._units:
             unit.reshard()
 
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """See :meth:`Parallel.taken_apart`; the ranks of the first replica write the shards."""
+        """Split a checkpoint's content into the first rank's file and this rank's shard.
+
+        Only ranks of the first replica write shards; others get an empty mapping.
+        """
         state, rows = divided(state, _rows_here)
         return state, {self._rank: {ROWS: rows}} if self._rank < self.files else {}
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """See :meth:`Parallel.part`."""
+        """Return this rank's rows of a checkpoint's tensor, sharded and placed like ``like``."""
         if not isinstance(like, DTensor):
             return super().part(value, like)
         rows = -(-len(like) // self.files)
@@ -131,7 +134,7 @@ def _units(model: nn.Module) -> Sequence[nn.Module]:
 
 
 def _mesh(ranks: int, parts: int, device: torch.device) -> DeviceMesh:
-    """Return ranks by replica and shard; neighbours, mostly on one node, share a replica."""
+    """Return the mesh of ranks; neighbours, mostly on one node, share a replica."""
     if parts == ranks:
         return init_device_mesh(device.type, (parts,), mesh_dim_names=("part",))
     names = ("replica", "part")

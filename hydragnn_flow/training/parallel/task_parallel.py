@@ -83,18 +83,18 @@ class TaskParallel(Parallel):
         self._is_last_piece = True
 
     def outputs(self, batch: Any) -> dict[str, Tensor]:
-        """See :meth:`Parallel.outputs`."""
+        """Compute the outputs of the encoder and this rank's heads for a batch (collective)."""
         return self._all.outputs(batch)
 
     def backward(self, loss: Tensor) -> None:
-        """See :meth:`Parallel.backward`."""
+        """Add the gradient of this rank's loss, and exchange gradients unless told not to."""
         super().backward(loss)
         if self._is_last_piece:
             self._sum_over_group()
 
     @contextmanager
     def without_exchange(self) -> Iterator[None]:
-        """See :meth:`Parallel.without_exchange`."""
+        """Accumulate gradients of encoder and heads on each rank without exchange."""
         self._is_last_piece = False
         try:
             with self._all.without_exchange():
@@ -103,7 +103,7 @@ class TaskParallel(Parallel):
             self._is_last_piece = True
 
     def clip(self, most: float) -> Tensor:
-        """See :meth:`Parallel.clip`; the norm includes the heads of all ranks."""
+        """Clip the gradient to norm ``most``, over heads of all ranks; returns the norm before."""
         device = self.weights[0].device
         common, own = (_square(weights).to(device) for weights in (self._common, self._own))
         # Ranks of a group have the same gradient of their heads: count it once.
@@ -115,7 +115,11 @@ class TaskParallel(Parallel):
     def taken_apart(
         self, state: dict[str, Any]
     ) -> tuple[dict[str, Any], dict[int, dict[str, Any]]]:
-        """See :meth:`Parallel.taken_apart`; the optimiser's numbers count all heads."""
+        """Split a checkpoint's content into the first rank's file and this group's heads.
+
+        In both the optimiser's state counts the parameters of the whole network. Only the first
+        rank of each other group writes a shard.
+        """
         optimizer = state["optimizer"]
         states = {self._numbers[n]: values for n, values in optimizer["state"].items()}
         (group,) = optimizer["param_groups"]
@@ -139,14 +143,14 @@ class TaskParallel(Parallel):
         return whole, {self._group - 1: {OWN: own}}
 
     def placed(self, values: Mapping[str, Any], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """See :meth:`Parallel.placed`."""
+        """Return this rank's tensors of a checkpoint: the encoder, and heads of its branches."""
         here = {None, *self._branches}
         return super().placed(
             {k: v for k, v in values.items() if self._heads.branch(k) in here}, like
         )
 
     def placed_optimizer(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """See :meth:`Parallel.placed_optimizer`."""
+        """Return a checkpoint's optimiser state, of the parameters that this rank holds."""
         states = {
             n: state["state"][number]
             for n, number in enumerate(self._numbers)
@@ -158,7 +162,7 @@ class TaskParallel(Parallel):
         return super().placed_optimizer({**state, "state": states, "param_groups": groups})
 
     def part(self, value: Tensor | Rows, like: Tensor) -> Tensor:
-        """See :meth:`Parallel.part`; returns a copy, since the value may be mapped from a file."""
+        """Return a copy of a checkpoint's tensor, with the device and type of ``like``."""
         return super().part(value, like).to(like.device, like.dtype, copy=True)
 
     def _of_heads(self, values: Mapping[str, Any]) -> dict[str, Any]:

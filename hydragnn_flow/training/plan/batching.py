@@ -49,7 +49,8 @@ class Sizes(Protocol):
 class Budget:
     """Limits of a batch, and the number of batches per step over all ranks.
 
-    At least one limit is needed. A batch keeps to every limit that is given.
+    The limits are numbers of graphs, atoms and edges. At least one is needed, None stands for no
+    limit, and a batch keeps to every limit that is given.
     """
 
     graphs: int | None = None
@@ -67,7 +68,10 @@ class Budget:
 
     @classmethod
     def of(cls, network: NetworkConfig, batches: int = 1) -> Budget:
-        """Return the limits that `Training.batch_size` or `Training.Batching` set."""
+        """Return the limits that `Training.batch_size` or `Training.Batching` set for one batch.
+
+        ``batches`` is the number of such batches in a step, over all ranks.
+        """
         batching = network.Training.Batching
         if batching is None or batching.mode == "fixed":
             return cls(graphs=network.Training.batch_size, batches=batches)
@@ -91,9 +95,9 @@ class Budget:
         return {name: limit for name, limit in limits.items() if limit is not None}
 
     def least_steps(self, graphs: int, atoms: int, edges: int) -> int:
-        """Return a lower bound on the number of steps for total numbers of graphs, atoms and edges.
+        """Return the least number of steps for total numbers of graphs, atoms and edges.
 
-        A plan exceeds it only slightly if a step holds many graphs.
+        It is a lower bound, which a plan exceeds only slightly if a step holds many graphs.
         """
         totals = {"graphs": graphs, "atoms": atoms, "edges": edges}
         return max(-(-totals[name] // limit) for name, limit in self.of_a_step.items())
@@ -118,22 +122,23 @@ class Step:
         return len(self.order)
 
     def of_rank(self, rank: int) -> Ints:
-        """Return the graphs that a rank computes; possibly none."""
+        """Return the indices of the graphs that a rank computes; possibly none."""
         return self.order[self.bounds[rank] : self.bounds[rank + 1]]
 
     @property
     def by_rank(self) -> list[Ints]:
-        """Graphs of every rank, in the order of ranks."""
+        """Indices of the graphs of every rank, in the order of ranks."""
         return [self.of_rank(rank) for rank in range(len(self.bounds) - 1)]
 
 
 def plan_in_order(
     index: Sizes, budget: Budget, world: int, dealing: Dealing | None = None
 ) -> list[Step]:
-    """Plan the steps of an evaluation: every graph once, unshuffled.
+    """Return the steps of an evaluation of a split: every graph once, unshuffled.
 
-    Each rank goes through a contiguous range of the split, or through the graphs that ``dealing``
-    assigns to it. A graph above a limit gets its own step, whatever ``budget.oversized`` is.
+    ``world`` is the number of ranks. Each rank goes through a contiguous range of the split, or
+    through the graphs that ``dealing`` assigns to it. A graph above a limit gets its own step,
+    whatever ``budget.oversized`` is.
     """
     graphs = np.arange(len(index), dtype=np.int64)
     costs = Costs.of(index, budget, graphs)
@@ -143,7 +148,7 @@ def plan_in_order(
 
 
 def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
-    """Return a mask of the graphs that the batch limits keep, [n_graphs].
+    """Return a mask of a split's graphs that the batch limits do not leave out, [n_graphs].
 
     Raises
     ------
@@ -156,7 +161,7 @@ def graphs_kept(index: Sizes, budget: Budget) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class Costs:
-    """Costs of some graphs in terms of each limit."""
+    """Costs of some graphs by limit: 1, its atoms or its edges for each graph."""
 
     graphs: Ints
     """Indices of the graphs in the split, [n]."""
@@ -185,7 +190,7 @@ class Costs:
     def kept(
         self, split: str, budget: Budget, some_must_be_left: bool = False
     ) -> NDArray[np.bool_]:
-        """Return a mask of the graphs that the batch limits keep, [n].
+        """Return a mask of these n graphs without those that the batch limits leave out, [n].
 
         Raises
         ------
@@ -210,7 +215,7 @@ class Costs:
 
 
 def ranges(costs: Ints, world: int) -> Ints:
-    """Cut a sequence into one range of nearly equal cost per rank; returns each graph's rank."""
+    """Return the rank of each graph, [n]: one range of nearly equal cost for each of the ranks."""
     up_to = np.cumsum(costs)
     total = max(int(costs.sum()), 1)
     # By its middle, a graph on a border goes to the rank whose range holds most of it.
@@ -258,8 +263,8 @@ def steps_of(
     dealing
         Function that assigns the graphs of a step to ranks; by default at nearly equal cost.
     divides
-        Whether a graph with a step of its own divides the step that it lies in, so that every step
-        is a piece of the sequence.
+        True if a graph with a step of its own divides the step that it lies in, so that every step
+        is a piece of the sequence; False to keep that step whole.
     """
     alone = costs.too_large[order]
     places = np.flatnonzero(~alone)
@@ -324,7 +329,7 @@ def cut(values: Ints, limits: Ints, leading: Ints) -> list[int]:
 
 
 def deal(costs: Ints, world: int) -> Ints:
-    """Assign graphs to ranks, the costliest first, each to the least loaded rank."""
+    """Return the rank of each graph, [n]: the costliest first, each to the least loaded rank."""
     ranks = np.zeros(len(costs), dtype=np.int64)
     if world == 1:
         return ranks

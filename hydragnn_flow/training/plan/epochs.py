@@ -38,7 +38,7 @@ _MOST_GRAPHS, _STEPS = 2**18, 128
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """Section of an endless order, cut into steps.
+    """Epoch of a training: a section of the endless order of graphs, cut into steps.
 
     Order, batch limits and start determine its steps, whatever the number of ranks; in a streamed
     split they also depend on the number of ranks.
@@ -223,7 +223,7 @@ def plan_epoch(
 
 
 class Epochs:
-    """Plans the epochs of a trial or member, each from where the one before it ended.
+    """Planner of the epochs of a trial or member, each from where the one before it ended.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ class Epochs:
         epoch
             Number of the epoch, from 0.
         start
-            Number of graphs drawn by earlier epochs; ignored if the number of the epoch tells it.
+            Number of graphs drawn by earlier epochs; used only if steps or time limit epochs.
         limits
             Limits of each step.
         """
@@ -300,5 +300,8 @@ class Epochs:
 
 
 def part_of(size: int, epochs: int, epoch: int) -> int:
-    """Return the share of one epoch, counted from 0, in a total divided evenly among epochs."""
+    """Return how many of ``size`` items one epoch has, if they are divided evenly.
+
+    ``epochs`` is the number of epochs, ``epoch`` the number of this one, from 0.
+    """
     return size * (epoch + 1) // epochs - size * epoch // epochs

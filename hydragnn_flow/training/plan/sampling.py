@@ -1,4 +1,4 @@
-"""Sampling: endless orders in which graphs are drawn, how often, and which validate epochs.
+"""Sampling of training graphs in endless shuffled orders, and choice of validation graphs.
 
 Every order goes through the graphs in passes: no graph of a data set is drawn a second time before
 all of them have been drawn once.
@@ -33,7 +33,7 @@ class Order(Protocol):
     """Endless order of the graphs of a split."""
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the indices of the graphs at positions ``start`` to ``stop - 1``."""
 
 
 class _InPasses(Order):
@@ -53,7 +53,7 @@ class _InPasses(Order):
         self._size, self._seed, self._bootstrap = size, seed, bootstrap
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the indices of the graphs at positions ``start`` to ``stop - 1``."""
         found = [np.zeros(0, dtype=np.int64)]
         while start < stop:
             number, place = divmod(start, self._size)
@@ -73,7 +73,7 @@ class Shuffled(_InPasses):
     Parameters
     ----------
     size, seed, bootstrap
-        Arguments of every order of passes.
+        Number of graphs, seed of the shuffles, and true to draw with replacement.
     key
         Numbers that distinguish orders with the same seed.
     """
@@ -90,7 +90,7 @@ class Shuffled(_InPasses):
 
 
 class InBlocks(_InPasses):
-    """Order for streams: block by block, the blocks shuffled differently in each pass.
+    """Order for streams: block by block of consecutive graphs, blocks shuffled in each pass.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ class InBlocks(_InPasses):
 
 
 class InTurns:
-    """Order that draws several branches in given proportions, each branch shuffled separately.
+    """Order that draws from the data set of each branch in given proportions, each shuffled.
 
     Parameters
     ----------
@@ -144,7 +144,7 @@ class InTurns:
         self._turns = np.repeat(np.arange(len(shares), dtype=np.int16), self._each)
 
     def graphs(self, start: int, stop: int) -> Ints:
-        """Return the graphs at positions ``start`` to ``stop - 1``, [stop - start]."""
+        """Return the indices of the graphs at positions ``start`` to ``stop - 1``."""
         length = len(self._turns)
         first, last = start // length, -(-stop // length)
         # Proportions are exact in every round.
@@ -248,7 +248,10 @@ def drawn_size(manifest: Manifest, sampling: Sampling) -> SplitSize:
 def shares_of(
     sampling: Sampling, graphs: Mapping[int, int], names: Sequence[str] = ()
 ) -> dict[int, int] | None:
-    """Return the number of graphs of each branch in the shortest cycle of exact proportions.
+    """Return how many graphs of each branch a cycle of draws has, as `data.sampling` asks.
+
+    A branch is the heads, and the graphs, of one data set. The cycle is the shortest with exact
+    proportions.
 
     Parameters
     ----------
