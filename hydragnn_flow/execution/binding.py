@@ -92,10 +92,7 @@ def _device(node: Node, position: int) -> str:
 
 
 def cores_of(node: Node, position: int) -> set[int]:
-    """Return the CPU cores to which the process of a GCD is bound; empty if it is not bound.
-
-    They are the cores that the site gives the GCD, without those that this process may not use.
-    """
+    """Return the CPU cores to which the process of a GCD is bound; empty if it is not bound."""
     if not node.cores or not hasattr(os, "sched_getaffinity"):
         return set()
     return cores_in(node.cores[position]) & os.sched_getaffinity(0)

@@ -67,8 +67,7 @@ class Retries:
         node
             Name of the node on which it ran; empty if it reached none.
         of_nodes
-            Number of nodes that may run the job. A bad node fails all its jobs at once, and so is
-            the first to be free again. A second failure on the same node is therefore blamed on the
+            Number of nodes that may run the job. A second failure on the same node is blamed on the
             node, until the job has failed on three nodes, or on all.
         """
         if status == "interrupted" and not node:
@@ -90,7 +89,7 @@ class Retries:
 
     @property
     def is_hopeless(self) -> bool:
-        """True if the job is to be given up, after three failures of its own or ten losses."""
+        """True if the job is to be given up: after three tries or ten losses."""
         return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES
 
     def __str__(self) -> str:
@@ -250,7 +249,7 @@ class Sending(Generic[_Task]):
 
     @property
     def keeps_gcd(self) -> bool:
-        """True if it keeps its GCD to itself, so that its speed alone is measured."""
+        """True if it keeps its GCD to itself, to be measured without neighbours."""
         return self.task.keeps_gcd and self.resident.alone and not self.is_gang
 
     @property

@@ -1,12 +1,11 @@
 """Cost model: predicts the time and memory of a segment, and learns from measured segments.
 
-A segment is one stretch of a trial's or member's training, sent to GCDs as one job. The first
-prediction adds the times of a step for arithmetic, memory traffic, launches of operations and
-exchange of gradients, at guessed rates of the site's GCDs. An accelerator computes while the next
-operations are launched, so only the longer of computing and launching counts, plus a little where
-they are equally long (Williams, Waterman & Patterson, Commun. ACM 52, 65 (2009)). Finished segments
-then correct the rates; see :mod:`~hydragnn_flow.placement.regression`. Every prediction is an
-interval.
+A segment is one stretch of a trial's or member's training, sent as one job. The first prediction
+adds the times of a step for arithmetic, memory traffic, launches of operations and exchange of
+gradients, at guessed rates of the site's GCDs. An accelerator computes while the next operations
+are launched, so only the longer of both counts, plus a little where they are equally long
+(Williams, Waterman & Patterson, Commun. ACM 52, 65 (2009)). Finished segments then correct the
+rates; see :mod:`~hydragnn_flow.placement.regression`. Every prediction is an interval.
 """
 
 from __future__ import annotations
@@ -154,7 +153,7 @@ class Taken:
 
     @property
     def is_pack(self) -> bool:
-        """True if other segments were on its GCD for most of the time."""
+        """True if ``together`` is at least 1.5: it shared its GCD for most of the time."""
         return self.together >= 1.5
 
     @property
@@ -456,10 +455,7 @@ class CostModel:
         return Case("", terms, (math.log(together),))
 
     def _repeated(self) -> tuple[float, float]:
-        """Return the scatter of a trial's step time about its earlier one, and degrees of freedom.
-
-        The scatter is the standard deviation of the logarithm.
-        """
+        """Return the scatter of a trial's log step time, and its degrees of freedom."""
         # The guess, a deviation of 0.1 of the logarithm, is worth four observations.
         freedom = 4.0 + len(self._repeats)
         squares = 4.0 * 0.1**2 + math.fsum(x * x for x in self._repeats)

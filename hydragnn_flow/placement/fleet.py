@@ -237,8 +237,8 @@ class Fleet:
     def shared(self, estimate: Estimate, seconds: float, now: float) -> Spot | None:
         """Find a busy GCD that a segment of one GCD can join, with as few segments as possible.
 
-        Its memory and its idle fraction must suffice by estimate, and its node must last long
-        enough for a segment that takes ``seconds``. None if there is no such GCD.
+        Its memory and idle time suffice by estimate, and its node lasts long enough for a segment
+        of ``seconds``. None if there is no such GCD.
         """
         if not self.sharing_pays:
             return None

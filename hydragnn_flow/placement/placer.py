@@ -141,10 +141,7 @@ class Room:
         return [spot for node in found for spot in node.empty()][:width]
 
     def _groups(self, width: int, nodes: Sequence[Node]) -> list[list[Node]]:
-        """Group nodes such that a segment of ``width`` GCDs may span each group.
-
-        A group is a block (batch job), or all nodes if the segment is wider than a block.
-        """
+        """Group nodes by block (batch job); into one group if the segment is wider than a block."""
         groups: dict[str, list[Node]] = {}
         for node in nodes:
             block = "" if width > self._fleet.gcds_of_a_block else node.host.block
@@ -191,10 +188,7 @@ class _Reservation:
         return all(lasts(node.host, math.inf, now + self.seconds) for node in self.nodes)
 
     def lets(self, width: int, seconds: float) -> bool:
-        """Return whether another segment may start on these nodes now; if so, count its GCDs.
-
-        It may if it does not delay the segment that the nodes are reserved for.
-        """
+        """Return whether another segment may start here without delaying the reserved one."""
         if seconds <= self.seconds:
             return True
         if width > self.spare:

@@ -27,13 +27,13 @@ class Waits:
     start_here: float = 120.0
     """Longest time from the start of a batch job on this host to its first connected worker."""
     start: float = 900.0
-    """Longest time from the start of a batch job on other nodes to its first connected worker; the
-    environment may come from a busy file system."""
+    """Longest time from the start of a batch job on other nodes to its first connected worker."""
     connect: float = 120.0
     """Time after the first workers of a block until others that have not connected count as
     missing."""
     each_node: float = 0.1
-    """Time added to the above for each node of a block, since nodes connect one after another."""
+    """Time added to the three above for each node of a block, since nodes connect one after
+    another."""
     without_workers: float = 10.0
     """Time until a block that lost all workers is given up; its job may end on its own before."""
     idle: float = 20.0
@@ -152,8 +152,8 @@ class Block:
     def is_fruitless(self) -> bool:
         """True if the block would have achieved nothing if it ended now.
 
-        This is so if no worker connected, or if it had tasks, and neither a result nor enough time
-        for a checkpoint.
+        This is so if no worker connected, or if its tasks had no result, and too little time for a
+        checkpoint.
         """
         if self.connected is None:
             return True

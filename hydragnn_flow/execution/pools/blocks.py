@@ -407,7 +407,7 @@ class Blocks:
             self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
 
     def shrink(self, surplus: int) -> None:
-        """Give back ``surplus`` blocks that were idle for a while, the least useful first."""
+        """Give back up to ``surplus`` blocks that were idle for a while, the least useful first."""
         if surplus <= 0:
             self._surplus_since = None
             return

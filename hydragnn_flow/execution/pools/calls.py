@@ -19,12 +19,12 @@ POOL = "PARSL_WORKER_POOL_ID"
 """Environment variable with Parsl's identifier of an agent."""
 _ahead = time.time() - time.monotonic()
 STEADY_TIME: Any = SimpleNamespace(time=lambda: _ahead + time.monotonic(), monotonic=time.monotonic)
-"""Replacement of `time` in Parsl, which measures the silence of nodes by a clock that users may
-set."""
+"""Replacement of `time` for Parsl, which measures the silence of nodes; changes of the wall clock
+do not affect it."""
 
 
 def node_of(manager: str) -> str:
-    """Return the name of the node in an agent's identifier, ``NODE-DIGITS``."""
+    """Return the name of a node from the identifier of its agent, which begins with it."""
     return manager.rpartition("-")[0]
 
 

@@ -240,10 +240,9 @@ class StoreCopies:
         self._sent: dict[str, Future[None]] = {}
 
     def are_there(self, job: str) -> bool:
-        """Return True once the nodes of a running job have copies, or copying has failed.
+        """Start the copying for a running job; return True once it has ended.
 
-        The first call for a job starts the copying. After a failure its nodes read the shared
-        store.
+        If it has failed, the job's nodes read the shared store.
         """
         if job not in self._sent:
             self._sent[job] = self._threads.submit(self._send, number_of(job))
