@@ -1,4 +1,4 @@
-"""The driver: search -> place -> run -> judge, until done; then the ensemble.
+"""Campaign: the driver searches, places, runs and judges until done; then makes the ensemble.
 
 One process decides everything and records it first, so a killed campaign continues where it was.
 """

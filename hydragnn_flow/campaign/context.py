@@ -1,4 +1,7 @@
-"""Context: objects that both phases of a campaign share; ledger: its ended segments."""
+"""Context: objects that both phases of a campaign share; ledger: its ended segments.
+
+A segment is one stretch of a trial's or member's training, sent as one job.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ from hydragnn_flow.training.measures.criterion import trivial_errors
 
 @contextmanager
 def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> Iterator[None]:
-    """Stop a campaign with one sentence if the disk of its directory is full or unreachable.
+    """Stop a campaign with one sentence if the disk of its directory fails in a ``with`` block.
 
     Raises
     ------
@@ -59,9 +62,9 @@ def answering(path: Path, is_disks: Callable[[OSError], object] = passing) -> It
 
 
 class Ledger:
-    """Ended segments of a run; written to disk before they are acted on.
+    """Ended segments of a run; written to disk before the driver acts on them.
 
-    A driver that works for days records millions. For an ended trial it keeps in memory only what
+    A driver that works for days records millions. Of an ended trial it keeps in memory only what
     its members may need; the rest is on disk.
 
     Parameters
@@ -76,21 +79,23 @@ class Ledger:
         self._directory, self.token = directory, token
         self._driver = DriverFile(directory.path)
         self.trials: defaultdict[int, list[SegmentResult]] = defaultdict(list)
-        """Segments of each trial, in the order in which they ended."""
+        """Results of the segments of each trial, in the order in which they ended."""
         self.members: list[SegmentResult] = []
-        """Segments of members, in the order in which they ended."""
+        """Results of the segments of all members, in the order in which they ended."""
         self.counts_energy = False
         """True if the energy of any segment was measured."""
         self.trial_kwh = 0.0
         """Total counted energy of the segments of trials [kWh]."""
 
     def load(self, learn: Callable[[Sequence[SegmentResult]], None]) -> None:
-        """Read the records of earlier drivers; for each trial keep only what an ended one needs.
+        """Read the results that earlier drivers recorded in `segments.jsonl`.
+
+        Of each trial only what the members of an ended trial need stays in memory.
 
         Parameters
         ----------
         learn
-            Function called with every complete record.
+            Function called with each result before its details are dropped.
 
         Raises
         ------
@@ -105,14 +110,14 @@ class Ledger:
                     self.settle(result.number)
 
     def load_whole(self, trials: Collection[int]) -> None:
-        """Read all segments of trials that have not ended."""
+        """Read all results of the given trials again, which have not ended, with all details."""
         for number in trials:
             self.trials.pop(number, None)
         for result in self._directory.results(trials) if trials else ():
             self.trials[result.number].append(result)
 
     def settle(self, trial: int) -> None:
-        """Drop what members of an ended trial do not need."""
+        """Drop from memory those results of an ended trial that its members do not need."""
         judged = whole = False
         kept = deque[SegmentResult]()
         for result in reversed(self.trials[trial]):
@@ -124,7 +129,7 @@ class Ledger:
         self.trials[trial] = list(kept)
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Write results to disk; only then may they be acted on.
+        """Write results to disk; only then may the driver act on them.
 
         Raises
         ------
@@ -142,12 +147,12 @@ class Ledger:
         self.trial_kwh += trial_kwh([result])
 
     def write(self, action: Callable[[], None]) -> None:
-        """Change a file of the run directory; wait while the disk is full or unreachable.
+        """Call ``action``, which changes a run's file; wait while the disk is full or unreachable.
 
         Raises
         ------
         CampaignStopped
-            If that takes minutes, or a newer driver is in charge.
+            If the wait takes minutes, or a newer driver is in charge.
         """
 
         def act() -> None:
@@ -163,7 +168,7 @@ class Ledger:
 
 
 def is_judged(result: SegmentResult) -> bool:
-    """True if a segment ended with validated weights."""
+    """Return whether a segment ended with a finite criterion of validated weights."""
     return result.best_val_error is not None and math.isfinite(result.best_val_error)
 
 
@@ -183,20 +188,21 @@ class Context:
     directory: RunDirectory
     store: GraphStore
     token: str
-    """Token of this driver."""
+    """Token that identifies this driver in the run directory."""
     view: View
     clock: Clock = field(default_factory=WallClock)
     cost_files: CostFiles | None = None
-    """Files that keep costs for later campaigns; None to keep none."""
+    """Files that keep measured costs for later campaigns; None to keep none."""
     works: WorkInterpolation = field(default_factory=WorkInterpolation)
-    """Counted work of networks, perhaps shared with another campaign on the same data."""
+    """Work of training steps by network, perhaps shared with another campaign on the same data."""
     ledger: Ledger = field(init=False)
     estimator: Estimator = field(init=False)
     _kept_costs: float = field(init=False, default=-math.inf)
     validation: tuple[int, int] | None = field(init=False)
-    """Size of the validation subset and the seed that draws it; None for the whole split."""
+    """Number of validation graphs that judge an epoch, and the seed that draws them; None for
+    all."""
     trivial_errors: dict[str, float] = field(init=False)
-    """Units of the criterion by target, computed once for all segments."""
+    """Errors of a trivial predictor, by target: the units of the criterion, computed once."""
 
     def __post_init__(self) -> None:
         self.ledger = Ledger(self.directory, self.token)
@@ -211,7 +217,7 @@ class Context:
         self.trivial_errors = trivial_errors(self.store[TRAIN], manifest, name)
 
     def another_estimator(self) -> Estimator:
-        """Make an estimator for the same campaign without any experience."""
+        """Make an estimator for the same campaign that has learnt from no segments."""
         gcd = gcd_for_segments(self.site, self.config, self.store)
         node = self.site.node
         return Estimator(
@@ -220,11 +226,11 @@ class Context:
 
     @property
     def gcd(self) -> Gcd:
-        """Speed and memory of each GCD for segments."""
+        """Speed of each GCD, and its memory for segments."""
         return self.estimator.gcd
 
     def to_come(self, asked: int) -> int:
-        """Number of trials yet to be requested; 0 once their energy is used up.
+        """Return the number of trials yet to be requested; 0 once their energy is used up.
 
         Parameters
         ----------
@@ -247,12 +253,12 @@ class Context:
         width: int | None = 1,
         **of_spec: Any,
     ) -> SegmentTask:
-        """Make a segment of a trial, or of a member that comes from the trial.
+        """Make the next segment of a trial, or of a member that comes from the trial.
 
         Parameters
         ----------
         kind, number
-            Trial or member, and its number.
+            Either `trial` or `member`, and its number.
         trial
             Trial with the hyper-parameters.
         done_epochs
@@ -260,7 +266,7 @@ class Context:
         repeat
             Number by which members of one trial get different seeds.
         width
-            Number of GCDs; None for one or more.
+            Number of GCDs; None to let the placer choose it.
         **of_spec
             Fields of the :class:`SegmentSpec` that say how far to train, and from where.
 
@@ -311,7 +317,7 @@ class Context:
         return self.sized(task)
 
     def sized(self, task: SegmentTask) -> SegmentTask:
-        """Set the micro-batches and number of GCDs of a segment that is ready now: as few as fit.
+        """Return a ready segment with as few micro-batches and GCDs as fit in memory.
 
         Each step gets as many micro-batches as its memory needs. A segment whose steps cannot be
         divided that far gets more GCDs, if the placer may choose their number.
@@ -333,11 +339,7 @@ class Context:
         return found
 
     def shapes(self, task: SegmentTask) -> list[SegmentTask]:
-        """Versions of a segment on each useful number of GCDs, itself first.
-
-        More GCDs are useful if they save a good fraction of the time, and more time than ranks need
-        to join each other.
-        """
+        """Return versions of a segment on each useful number of GCDs, itself first."""
         found = [task]
         widths = self._widths(task) if task.is_flexible else []
         for width in widths:
@@ -350,7 +352,7 @@ class Context:
         return found
 
     def widest(self, network: NetworkConfig) -> int:
-        """Largest number of GCDs, in one block, whose ranks get two graphs in every step.
+        """Return the largest number of GCDs, in one block, whose ranks get two graphs per step.
 
         With one graph each, two ranks take as long as one: they wait for each other's gradients.
         """
@@ -359,12 +361,12 @@ class Context:
         return max(1, min(graphs // (2 * steps), self.site.gcds_of_a_block))
 
     def _most_batches(self, network: NetworkConfig) -> int:
-        """Largest number of GCDs in a block with a batch each that leaves an epoch enough steps."""
+        """Return the most GCDs in a block that, with a batch each, leave an epoch enough steps."""
         steps = self.estimator.steps_per_epoch(network)
         return max(1, min(steps // LEAST_STEPS, self.site.gcds_of_a_block))
 
     def _widths(self, task: SegmentTask) -> list[int]:
-        """Numbers of GCDs among which the placer may choose for a segment."""
+        """Return the numbers of GCDs among which the placer may choose for a segment."""
         network = task.spec.network
         most = self._most_batches(network) if task.is_batch_per_gcd else self.widest(network)
         sharding = network.Training.sharding
@@ -385,7 +387,7 @@ class Context:
         return replace(task, spec=spec, estimate=estimate, width=width)
 
     def _results(self, task: SegmentTask) -> list[SegmentResult]:
-        """Results of all earlier segments, including those of a member's trial."""
+        """Return the results of all earlier segments; for a member, those of its trial too."""
         results = self.ledger.trials.get(task.trial, [])
         if task.spec.kind == "member":
             mine = [one for one in self.ledger.members if one.number == task.spec.number]
@@ -393,7 +395,7 @@ class Context:
         return results
 
     def record(self, results: Sequence[SegmentResult]) -> None:
-        """Write results to disk, then learn from them; only then may they be acted on.
+        """Write results to disk, then learn from them; only then may the driver act on them.
 
         Parameters
         ----------

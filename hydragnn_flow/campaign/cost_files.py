@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class CostFiles:
-    """Cost files of a site, and of a run on it.
+    """Cost files of a site and of a run on it, with the measured costs of segments.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class CostFiles:
         Site of the segments. Observations with another name, kind of device, number of threads
         or version of torch are ignored.
     run_directory
-        Run directory; without one only the site's file is read and written.
+        Run directory; None to read and write only the site's file.
     """
 
     def __init__(self, site: Site, run_directory: Path | None = None) -> None:
@@ -63,7 +63,7 @@ class CostFiles:
         self._failed: set[Path] = set()
 
     def read(self) -> list[Experience]:
-        """Read the files that fit this site; report any other to the user."""
+        """Read the measurements in files that fit this site; tell the user of any others."""
         read: list[Experience] = []
         for path in self._paths:
             found = self._found(path)
@@ -75,7 +75,7 @@ class CostFiles:
         return read
 
     def write(self, experience: Experience) -> None:
-        """Add observations to those in the files; report a file that cannot be written, once."""
+        """Add measurements to the files; tell the user once of a file that cannot be written."""
         for path in self._paths:
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ class CostFiles:
                 self._failed.add(path)
 
     def _found(self, path: Path) -> Experience | str:
-        """Content of a file, or the reason why it is not used; empty if there is none."""
+        """Return the content of a file, or why it is not used; empty if there is none."""
         try:
             return self._experience(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
@@ -131,7 +131,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _cache() -> Path | None:
-    """User's cache (XDG Base Directory Specification 0.8); None for a user without a home."""
+    """Return the user's cache (XDG Base Directory Specification 0.8); None without a home."""
     given = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if given.is_absolute():
         return given

@@ -1,4 +1,4 @@
-"""Dispatch of segments to workers, alone or fused, and collection of their results."""
+"""Dispatch of segments (jobs of training) to workers, alone or fused, and their results."""
 
 from __future__ import annotations
 
@@ -37,16 +37,18 @@ _BAD = ("killed", "error", "out_of_memory")
 
 
 class Fusing:
-    """Groups segments of one shape, where there are more of them than free GCDs.
+    """Groups of segments that are trained fused: in one process, all in one step.
 
-    Trials whose objectives are costs are not fused: costs of a shared process cannot be told apart.
+    Segments of one shape (networks that differ at most in weights and learning rates) are grouped
+    if there are more of them than free GCDs. Trials whose objectives are costs are left apart:
+    costs of a shared process cannot be divided.
 
     Parameters
     ----------
     search
         Section `search` of the run.
     most
-        Largest number of segments in a process, `resources.fused_members`.
+        Largest number of segments in a process, from `resources.fused_members`.
     gcd
         Speed and memory of a GCD for segments.
     """
@@ -62,8 +64,7 @@ class Fusing:
 
     @property
     def trials_at_once(self) -> int:
-        """Number of trials to request per free GCD; more than 1 if all trials have one shape and
-        can be fused."""
+        """Number of trials to request per free GCD; above 1 if all have one shape and can fuse."""
         if self._most == 1 or not self._trials or not self._is_one_shape or self._apart:
             return 1
         return self._most
@@ -71,7 +72,7 @@ class Fusing:
     def together(
         self, ready: Sequence[SegmentTask], free: int, process_gib: float
     ) -> list[SegmentTask]:
-        """Group segments of one shape; each group becomes one segment.
+        """Group segments of one shape; return one segment for each group, and the others.
 
         Parameters
         ----------
@@ -100,7 +101,7 @@ class Fusing:
         return found
 
     def learn(self, ended: Iterable[tuple[SegmentTask, SegmentResult]]) -> None:
-        """Remember shapes that failed or separated when fused.
+        """Remember the shapes of segments that failed, or left their group, when fused.
 
         Parameters
         ----------
@@ -117,7 +118,7 @@ class Fusing:
                 _logger.info("%s and others like it are not fused: %s", task, result.reason)
 
     def _shape(self, task: SegmentTask) -> str | None:
-        """Shape of a segment; None if it is not to be fused."""
+        """Return a name of the shape of a segment; None if it is not to be fused."""
         spec = task.spec
         if task.width > 1 or task.is_batch_per_gcd or refusal_of(spec):
             return None
@@ -172,7 +173,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Dispatch(Jobs[SegmentTask]):
-    """Running segments of a campaign.
+    """Running segments of a campaign: sent to workers, recorded when they end.
 
     Parameters
     ----------
@@ -186,7 +187,7 @@ class Dispatch(Jobs[SegmentTask]):
         super().__init__(workers, context.site, context.clock, context.gcd)
         self._context = context
         self.segments = 0
-        """Number of running segments."""
+        """Number of running segments, each fused one counted."""
         self._waited_for = ""
         self._recorded = self._looked = self._parted = -math.inf
         self._alone = 0
@@ -196,22 +197,22 @@ class Dispatch(Jobs[SegmentTask]):
 
     @property
     def trials_at_once(self) -> int:
-        """Number of trials to request per free GCD; more than 1 if trials can be fused."""
+        """Number of trials to request per free GCD; above 1 if trials can be fused."""
         return self._fusing.trials_at_once
 
     @property
     def fleet(self) -> Fleet:
-        """GCDs of all nodes that take work now."""
+        """GCDs of all nodes that take jobs now."""
         self._fleet.sharing_pays = self._sharing_pays()
         return super().fleet
 
     def request_workers(self, more: int) -> None:
-        """Request GCDs from the site, ``more`` than are busy.
+        """Request workers for all busy GCDs and ``more`` others; tell the user of a wait.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none come, or none that do any work.
+            If no workers will come, or the nodes can do no work.
         """
         super().request_workers(more)
         waits_for = self.waiting if more and not self._running else ""
@@ -229,7 +230,7 @@ class Dispatch(Jobs[SegmentTask]):
     ) -> list[SegmentTask]:
         """Send the segments for which there are GCDs now; return the others.
 
-        Where GCDs would idle, segments may get several if their number is free.
+        Where GCDs would idle, segments get several, if the placer may choose their number.
 
         Parameters
         ----------
@@ -240,7 +241,7 @@ class Dispatch(Jobs[SegmentTask]):
         to_come
             Number of segments yet to be requested, which will need GCDs too.
         may_join
-            True if they may share a GCD with running segments.
+            True if they may share a GCD with running segments; False if not.
         """
         fleet, now = self.fleet, self._clock.monotonic()
         process_gib = self._context.estimator.costs.process_gib
@@ -261,10 +262,10 @@ class Dispatch(Jobs[SegmentTask]):
         ]
 
     def reshape(self) -> None:
-        """Stop segments at a checkpoint that would run much faster on idle GCDs as well.
+        """Stop segments at a checkpoint that would run much faster on idle GCDs too.
 
-        :meth:`wait` returns them as interrupted. Call it only if nothing is ready that could use
-        these GCDs.
+        :meth:`wait` returns them as interrupted. Call it only if no ready segment could use these
+        GCDs.
         """
         now, fleet = self._clock.monotonic(), self.fleet
         if len(self._running) > MANY and now - self._looked < SECONDS_BETWEEN_LOOKS:
@@ -282,7 +283,7 @@ class Dispatch(Jobs[SegmentTask]):
             self.release(at_work[resident])
 
     def send(self, placement: Placement[SegmentTask]) -> Sending[SegmentTask]:
-        """Send a segment to GCDs on which the fleet already has it."""
+        """Send a placed segment to its GCDs; return the attempt."""
         sending = super().send(placement)
         task, width = sending.task, len(placement.resident.spots)
         if sending.is_gang or task.spec.kind == "member":
@@ -292,7 +293,9 @@ class Dispatch(Jobs[SegmentTask]):
         return sending
 
     def wait(self, *, at_once: bool = False) -> list[tuple[SegmentTask, SegmentResult]]:
-        """Return segments that have ended, already on disk; empty if none ends for a while.
+        """Return segments that have ended, with their results, which are on disk by then.
+
+        Empty if none ends within half a second.
 
         Parameters
         ----------
@@ -318,7 +321,7 @@ class Dispatch(Jobs[SegmentTask]):
         return ended
 
     def _sharing_pays(self) -> bool:
-        """Return whether segments may share a GCD; tell the user if not."""
+        """Return whether segments may share a GCD; tell the user once if not."""
         pays = self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.pays
         if not pays and not self._told_apart:
             self._told_apart = True
@@ -327,7 +330,7 @@ class Dispatch(Jobs[SegmentTask]):
         return pays
 
     def _with_some_alone(self, ready: Sequence[SegmentTask]) -> Sequence[SegmentTask]:
-        """Let some segments keep their GCD until the slowdown of co-located ones is known."""
+        """Let some segments keep their GCD until the slowdown by sharing is known."""
         if self._fleet.gcd.most_segments == 1 or self._context.estimator.sharing.is_known:
             return ready
         site = self._context.site
@@ -357,7 +360,7 @@ class Dispatch(Jobs[SegmentTask]):
 
 
 def _ends(sending: Sending[SegmentTask], now: float) -> Iterator[tuple[SegmentTask, SegmentResult]]:
-    """Yield the segment, or each of the fused ones, with its result."""
+    """Yield the segment of an ended attempt, or each fused one, with its complete result."""
     sent = sending.resident.since
     for task, result in zip(sending.task.members, sending.results, strict=True):
         is_released = sending.is_released

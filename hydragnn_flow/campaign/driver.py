@@ -1,4 +1,4 @@
-"""The driver: search, place, run, judge, until done; then the ensemble.
+"""Driver: searches, places, runs and judges until done; then makes the ensemble.
 
 Only this process writes the study. It writes everything it knows to the run directory before it
 acts on it, so it may be killed at any moment and restarted by the same command.
@@ -45,12 +45,12 @@ def build_store(config: RunConfig, site: Site, directory: RunDirectory, view: Vi
 def drive(
     config: RunConfig, site: Site, directory: RunDirectory, view: View
 ) -> dict[str, Any] | None:
-    """Continue a campaign to its end; return the content of `ensemble.json`, if there is one.
+    """Continue a campaign to its end; return its `ensemble.json`, None without an ensemble.
 
     Raises
     ------
     InputError
-        If the speed of trials is to be measured on more GCDs than the site has for one.
+        If trials whose speed is measured ask for more GCDs than the site has for one.
     """
     check_gcds(config, site)
     with _driving(directory, config, view) as token:
@@ -65,12 +65,12 @@ def drive(
 
 
 def check_gcds(config: RunConfig, site: Site) -> None:
-    """Refuse trials whose speed would be measured on fewer GCDs than they ask for.
+    """Refuse trials whose speed is to be measured on more GCDs than the site has for one.
 
     Raises
     ------
     InputError
-        If they ask for too many; the message names the key.
+        If trials ask for too many GCDs; the message names the key.
     """
     if not config.search.times_steps:
         return
@@ -106,7 +106,7 @@ def _prepare(
 
 @contextmanager
 def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator[str]:
-    """Own the run directory; remove a new one if the input turns out wrong.
+    """Lock the run directory and yield the driver's token; clear a new run if its input is wrong.
 
     A prepared store stays, since the mistakes are elsewhere.
     """
@@ -136,14 +136,14 @@ def _driving(directory: RunDirectory, config: RunConfig, view: View) -> Iterator
 
 @contextmanager
 def _started(site: Site, directory: RunDirectory) -> Iterator[Callable[[], Pool]]:
-    """Check the site's pool now, and start it when it is first needed."""
+    """Check the site's pool now; yield a function that starts it when it is first called."""
     pool = Pool(site, directory.path / "parsl")
     with ExitStack() as stack:
         yield cache(lambda: stack.enter_context(pool))
 
 
 def _finish(context: Context, members: Sequence[Member]) -> dict[str, Any] | None:
-    """Make the ensemble of the members, test it once, and write the report."""
+    """Calibrate and test the ensemble once, and write the report; return `ensemble.json`."""
     config, directory, view = context.config, context.directory, context.view
     context.ledger.write(lambda: None)  # raises if another driver is in charge
     rest = rest_watts(directory)

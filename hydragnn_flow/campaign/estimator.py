@@ -56,7 +56,7 @@ _TOLD_BY_THE_BATCH = {
 
 
 class Estimator:
-    """Estimates segments from their networks, and from earlier segments.
+    """Predictor of the time and memory of segments, from their networks and measured segments.
 
     Parameters
     ----------
@@ -65,13 +65,13 @@ class Estimator:
     store
         Store with the training split.
     gcd
-        Speed and memory of a GCD for segments; see :func:`gcd_for_segments`.
+        Speed of a GCD, and its memory for segments, from :func:`gcd_for_segments`.
     device
-        Kind of the GCDs, which decides how their memory is measured.
+        Type of the GCDs, such as `cpu` or `cuda`, which decides how memory is measured.
     gcds_per_node
         Number of GCDs on a node.
     works
-        Interpolation that counts the work of networks; a new one by default.
+        Interpolation of the work of training steps; None for a new one.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Estimator:
     ) -> None:
         self.gcd = gcd
         self.costs = CostModel(gcd, gcds_per_node)
-        """Cost model of the GCDs, with its experience."""
+        """Cost model of the GCDs, which learns from measured segments."""
         # Last segment of each trial and member, by kind and number.
         self._last: dict[tuple[str, int], Taken] = {}
         self._config, self._store, self._device = config, store, device
         self.judged = graphs_judged(config, store.manifest)
-        """Size of the validation subset used after each epoch."""
+        """Number of validation graphs that judge each epoch."""
         self._train = drawn_size(store.manifest, config.data.sampling)
         self._base = config.network_with({})
         self._works = works or WorkInterpolation()
@@ -113,7 +113,7 @@ class Estimator:
         results: Sequence[SegmentResult],
         batches: int = 1,
     ) -> tuple[NetworkConfig, Estimate]:
-        """Choose the number of micro-batches that fits the memory of a GCD, and estimate the cost.
+        """Choose the number of micro-batches of a step that fit on a GCD, and predict the cost.
 
         It is the smallest number with which a step is expected to fit, and at least twice a number
         that did not fit.
@@ -127,12 +127,12 @@ class Estimator:
         results
             Results of all earlier segments of the trial, and of its member.
         batches
-            Number of batches in a step.
+            Number of batches in a training step.
 
         Returns
         -------
         network, estimate
-            The network with its `accumulation_steps` set, and the estimate of its cost.
+            The network with its `accumulation_steps` set, and the predicted cost of the segment.
         """
         resizes = self._config.resizes
         own = self._own(results)
@@ -153,17 +153,17 @@ class Estimator:
         return network, estimate
 
     def steps_of_a_pass(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Number of optimiser steps, of some batches each, in a pass through the training split."""
+        """Return the number of steps, of ``batches`` each, in a pass through the training split."""
         sizes = self._train
         return Budget.of(network, batches).least_steps(sizes.graphs, sizes.atoms, sizes.edges)
 
     def graphs_per_step(self, network: NetworkConfig, batches: int = 1) -> float:
-        """Mean number of graphs in a step of some batches."""
+        """Return the mean number of graphs in a step of ``batches`` batches."""
         graphs = self._train.graphs
         return graphs / self.steps_of_a_pass(network, batches)
 
     def steps_per_epoch(self, network: NetworkConfig, batches: int = 1) -> int:
-        """Number of optimiser steps in an epoch: in a pass, or its share of `search.budget`."""
+        """Return the number of steps in an epoch: a pass, or its share of `search.budget`."""
         budget = self._config.divided_budget
         if budget is None:
             return self.steps_of_a_pass(network, batches)
@@ -172,16 +172,16 @@ class Estimator:
         return self._steps(network, 1, batches)
 
     def step_work(self, network: NetworkConfig, batches: int = 1) -> Work:
-        """Count the work of a training step on some batches of average size."""
+        """Count the work of a training step on ``batches`` batches of average size."""
         return self._step_work(network, self.steps_of_a_pass(network, batches))
 
     @property
     def sharing(self) -> Sharing:
-        """Effect of co-location on the speed of segments."""
+        """Slowdown of segments that share a GCD, as far as it is known."""
         return self.costs.sharing
 
     def learn(self, results: Sequence[SegmentResult]) -> None:
-        """Correct later estimates by the measured costs of segments."""
+        """Correct later predictions by the measured costs of segments."""
         for result in results:
             if result.fused > 1:
                 continue  # times and memory are those of the fused group
@@ -211,12 +211,12 @@ class Estimator:
         return self._base.kind if varied is None else self._base.kind_of(str(varied))
 
     def _own(self, results: Sequence[SegmentResult]) -> Taken | None:
-        """Measured cost of the last whole segment of a trial."""
+        """Return the measured cost of a trial's last whole segment; None if there is none."""
         found = map(self._taken, reversed(results))
         return next((taken for taken in found if taken is not None), None)
 
     def _taken(self, result: SegmentResult) -> Taken | None:
-        """Measured cost of a segment; None if it is not whole or was not measured."""
+        """Return the measured cost of a segment; None if it was cut short or not measured."""
         if not result.is_whole or not result.step_work:
             return None
         epochs = result.to_epoch - result.from_epoch
@@ -235,17 +235,17 @@ class Estimator:
         return taken if taken.is_sound else None
 
     def _evaluated_by(self, result: SegmentResult) -> float:
-        """Ratio of the graphs validated after an epoch to those of a step, in a segment."""
+        """Return the graphs validated after an epoch over the graphs of a step, in a segment."""
         if self._config.divided_budget is not None and result.graphs_per_step:
             return self.judged / result.graphs_per_step
         return self._evaluated(result.steps / (result.to_epoch - result.from_epoch))
 
     def _evaluated(self, steps: float) -> float:
-        """Ratio of the graphs validated after an epoch to those of a step; a pass has ``steps``."""
+        """Return the graphs validated after an epoch over those of a step; a pass has ``steps``."""
         return steps * self.judged / self._train.graphs
 
     def _memory_ratio(self, result: SegmentResult) -> float | None:
-        """Measured over counted memory; None if most of the measured memory is the process's."""
+        """Return measured over counted memory; None if the process takes most of it."""
         process = self.costs.process_gib
         # Torch does not count the memory of an accelerator's libraries.
         measured = result.peak_memory_gib - (process if self._device == "cpu" else 0.0)
@@ -255,14 +255,14 @@ class Estimator:
         return ratio if measured > process and 0 < ratio < _MOST_OVER_COUNTED else None
 
     def _over_counted(self, result: SegmentResult, gib: float) -> float:
-        """Ratio of memory to the counted memory of a segment, without the process; 0 if unknown."""
+        """Return ``gib`` over a segment's counted memory, without the process; 0 if unknown."""
         counted = (result.uncorrected_memory_gib or 0.0) - self.gcd.process_gib
         return gib / counted if counted > 0 else 0.0
 
     def _estimate(
         self, network: NetworkConfig, epochs: int, width: int, own: Taken | None, batches: int
     ) -> tuple[Estimate, int]:
-        """Cost of some epochs, and the number of their steps."""
+        """Return the predicted cost of some epochs, and the number of their steps."""
         steps = self.steps_of_a_pass(network, batches)
         work = self._step_work(network, steps)
         micro_batches = width * network.Training.accumulation_steps
@@ -295,7 +295,7 @@ class Estimator:
         return cost(taken), taken
 
     def _steps(self, network: NetworkConfig, epochs: int, batches: int) -> int:
-        """Number of steps in some epochs, unless their length is a time."""
+        """Return the number of steps in some epochs, unless the budget is a time."""
         budget = self._config.divided_budget
         if budget is None:
             return epochs * self.steps_of_a_pass(network, batches)
@@ -306,7 +306,7 @@ class Estimator:
         return max(1, math.ceil(wanted))
 
     def _largest_batch(self, budget: Budget, steps: int, micro_batches: int) -> float:
-        """Size of the largest micro-batch over that of the mean one."""
+        """Return the size of the largest micro-batch over that of the mean one."""
         limits = budget.of_a_step
         totals = self._train
         larger = 1.0
@@ -384,7 +384,7 @@ class Estimator:
 
 
 def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
-    """Count the work of a step on some GCDs, as `Training.sharding` divides the network."""
+    """Divide the work of a step among GCDs as `Training.sharding` divides the network."""
     sharding = network.Training.sharding
     parts = 1 if sharding is None else sharding.replica(width)
     if sharding is None or parts == 1:
@@ -402,12 +402,12 @@ def _in_parts(work: Work, network: NetworkConfig, width: int) -> Work:
 
 
 def gcd_for_segments(site: Site, config: RunConfig, store: GraphStore) -> Gcd:
-    """Speed and memory of a GCD of the site, less its share of a store in the node's memory.
+    """Return speed and memory of a site's GCD, without its share of a store in memory.
 
     Raises
     ------
     InputError
-            If what is left is less than a process needs.
+        If the remaining memory is less than a process needs.
     """
     node = site.node
     if node.device != "cpu" or config.data.mode != "memory":

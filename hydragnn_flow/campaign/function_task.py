@@ -39,15 +39,16 @@ SECONDS_TO_WAIT = 120.0
 
 
 def answer_file(folder: Path, budget: int) -> Path:
-    """Path of the file with a call's answer, which is written atomically."""
+    """Return the path of the file with the answer of a trial's call with a budget."""
     return folder / f"budget-{budget}.json"
 
 
 def run(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Call the objective for a trial up to a rung, unless it was called; return its answer.
+    """Call the objective for a trial with a budget, a number of epochs; return its answer.
 
-    Whatever the function does is an answer. A process that dies leaves none; nor does a full or
-    unreachable disk, for which the next attempt waits.
+    An answer that an earlier attempt has left is returned at once. An error of the function is an
+    answer too. A process that dies leaves none; nor does a full or unreachable disk, for which the
+    next attempt waits.
 
     Raises
     ------
@@ -124,7 +125,7 @@ def _called(request: Mapping[str, Any], folder: Path) -> tuple[Status, str, dict
 
 
 def _of_disk(error: BaseException, folder: Path) -> OSError | None:
-    """Return the error, or its cause, if it comes from the run's own disk."""
+    """Return the error, or its cause, if the run's own disk has failed; else None."""
     cause = passing(error)
     if cause is None or cause.errno not in DISKS:
         return None
@@ -135,7 +136,7 @@ def _of_disk(error: BaseException, folder: Path) -> OSError | None:
 
 
 def _checked(returned: Any, objectives: Sequence[str]) -> tuple[Status, str, dict[str, float]]:
-    """Check the objectives that a function returned; a missing `seconds` is measured later."""
+    """Return status, reason and values of what a function returned; `seconds` may be missing."""
     wanted = [name for name in objectives if name != "seconds"]
     if not isinstance(returned, Mapping):
         returned = dict.fromkeys(wanted[:1], returned)

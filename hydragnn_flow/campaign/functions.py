@@ -1,4 +1,4 @@
-"""Driver of a campaign that calls a function: ask, send, judge, until done.
+"""Driver of a campaign that calls a function: asks for trials, sends and judges, until done.
 
 Only this process writes the study, and every answer is in the ledger before it is acted on. So it
 may be killed at any moment and restarted by the same command.
@@ -39,7 +39,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class _Look:
-    """Heartbeat of a call: time of the last look [s], and last change of its folder."""
+    """Last look at a running call: its time [s], and the last change in the call's folder."""
 
     at: float
     before: int
@@ -50,7 +50,7 @@ class _Look:
 def run_objective(
     config: ObjectiveConfig, site: Site, run_directory: str | Path | None = None
 ) -> list[TrialRecord]:
-    """Search with a function to the end, or continue a stopped search; the best trial comes first.
+    """Search with a user's function, or continue a stopped search; return trials, best first.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class _Campaign:
             return search.records
 
     def _take_up(self) -> None:
-        """After a restart: report recorded answers to the study, and make the rest ready."""
+        """Report recorded answers to the study after a restart, and make the next calls ready."""
         running = [trial for trial in self._search.records if trial.state == "running"]
         self._ledger.load_whole([trial.number for trial in running])
         for trial in running:
@@ -139,7 +139,7 @@ class _Campaign:
                 self._go_on(trial.number, 0)
 
     def _go_on(self, number: int, rung: int) -> None:
-        """Judge a trial by its answers from a rung on, then prepare the next call."""
+        """Judge a trial by its recorded answers from a rung on, then prepare the next call."""
         known = {result.rung: result for result in self._ledger.trials[number]}
         while rung in known:
             if not self._judge(known[rung]):

@@ -42,12 +42,12 @@ _READ = (1, _VERSION, 3)  # version 1 lacks failed members, version 3 had early 
 
 
 def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection:
-    """Choose the trials that become members; a recorded choice is returned again.
+    """Choose the trials that become members, and write the choice; return a recorded one again.
 
     Parameters
     ----------
     context
-        Context of the campaign. The choice is in the ensemble's folder when this returns.
+        Context of the campaign, whose ensemble folder keeps the choice.
     records
         Trials of the finished search.
 
@@ -88,7 +88,7 @@ def select_trials(context: Context, records: Sequence[TrialRecord]) -> Selection
 
 
 def write_selection(context: Context, selection: Selection, failed: Sequence[FailedMember]) -> None:
-    """Write the choice, and the members that were given up since, to disk."""
+    """Write the chosen trials, and the members that have failed since, to `selection.json`."""
     folder = context.directory.ensemble
     content = {
         "version": _VERSION,
@@ -133,13 +133,13 @@ def _kept(context: Context, records: Sequence[TrialRecord]) -> Selection | None:
 _GIVEN_UP = ("error", "killed")
 _LOOK = partial(load_checkpoint, lazily=True)
 BEGUN = "begun"
-"""File in a member's folder whose time of change is that of the member's last start, for
+"""File in a member's folder whose time of change says when the member was last sent, for
 `hydragnn-flow status`."""
 _logger = logging.getLogger(__name__)
 
 
 class MemberPhase:
-    """Trains the members of the ensemble.
+    """Training of the members of the ensemble.
 
     A member that fails for good is replaced by the next trial in line, unless the previous one
     failed in the same way: then the cause is outside.
@@ -195,7 +195,7 @@ class MemberPhase:
         self._miss_checkpoints(self._asked)
 
     def run(self, dispatch: Dispatch) -> list[Member]:
-        """Train until every member has ended; return the members."""
+        """Train until every member has ended; return the members of the ensemble."""
         ready = [self._task(k) for k in self._asked if k not in self._ended]
         if self._failed:
             self._record_failed(self._failed)  # the last driver may have been killed before this
@@ -222,7 +222,7 @@ class MemberPhase:
 
     @property
     def _asked(self) -> list[int]:
-        """Members to train: as many as the ensemble has, and one more for each failed one."""
+        """Numbers of members to train: as many as the ensemble has, and one more per failed one."""
         asked: list[int] = []
         wanted = self.size
         for k in self.line:
@@ -247,7 +247,7 @@ class MemberPhase:
             self._ended.pop(result.number, None)
 
     def _is_kept(self, result: SegmentResult) -> bool:
-        """True if there is a readable checkpoint of all epochs that the member was trained for."""
+        """Return whether a readable checkpoint has all epochs that the member was trained for."""
         read = partial(_LOOK, known={result.checkpoint: result.checksum})
         try:
             found = patiently(lambda: furthest(self._checkpoints(result.number), read))
@@ -268,7 +268,7 @@ class MemberPhase:
         return rest
 
     def _task(self, member: int) -> SegmentTask:
-        """Make the segment of a member, from its trial's weights or its own to its last epoch."""
+        """Make the segment of a member, from its own or its trial's weights, or from scratch."""
         choice, trial, config = self.line[member], self.trials[member], self.context.config
         trained = max((one.to_epoch for one in self._of("trial", member)), default=0)
         mine = max((result.to_epoch for result in self._of("member", member)), default=0)
@@ -293,12 +293,12 @@ class MemberPhase:
         )
 
     def _checkpoint_of_trial(self, trial: int) -> Path:
-        """Path of the checkpoint that the last segment of a trial left."""
+        """Return the checkpoint that the last judged segment of a trial left."""
         last = [result for result in self.context.ledger.trials[trial] if is_judged(result)][-1]
         return self.context.directory.trial(trial) / last.checkpoint
 
     def _of(self, kind: Kind, member: int) -> list[SegmentResult]:
-        """Segments of a member, or of its trial."""
+        """Return the results of the segments of a member, or of its trial."""
         ledger = self.context.ledger
         if kind == "trial":
             return ledger.trials[self.trials[member].number]
@@ -308,7 +308,7 @@ class MemberPhase:
         return member_folder(self.context.directory.ensemble, member)
 
     def _judge(self, task: SegmentTask, result: SegmentResult) -> list[SegmentTask]:
-        """Record the end of a member; return the tasks that have to run next."""
+        """Record the end of a member's segment; return the segments that have to run next."""
         if not self._has_ended(result):
             if result.status == "out_of_memory":
                 return [self.context.sized(replace(task, is_urgent=True))]
@@ -322,7 +322,7 @@ class MemberPhase:
         return [self._task(k) for k in self._replacements(task.spec.number, before)]
 
     def _replacements(self, member: int, before: int) -> list[int]:
-        """Members that replace an ended one; empty if it was trained."""
+        """Return the members that replace an ended one; empty if it was trained."""
         result, asked = self._ended[member], self._asked
         if result.status == "ok":
             return []
@@ -336,9 +336,9 @@ class MemberPhase:
         return asked[before:]
 
     def _check_own_fault(self, result: SegmentResult) -> None:
-        """Stop if a member that is given up is not to blame.
+        """Stop the campaign if the machine is to blame for a member that is given up.
 
-        If the previous member failed in the same way, the machine is to blame.
+        It is to blame if the previous member failed in the same way.
         """
         last = next(reversed(self._ended.values()), None)
         is_common = last is not None and _alike(last) == _alike(result)
@@ -347,14 +347,14 @@ class MemberPhase:
         self._stop(f"member {result.number} cannot be trained", result)
 
     def _check_usable(self) -> None:
-        """Stop if no member was trained, unless training itself failed."""
+        """Stop the campaign if no member was trained, unless training itself failed."""
         given_up = [k for k in self._failed if self._ended[k].status in _GIVEN_UP]
         if given_up:
             n = len(self._failed)
             self._stop(f"none of {n} members can be trained", self._ended[given_up[-1]])
 
     def _stop(self, what: str, last: SegmentResult) -> NoReturn:
-        """Stop the campaign; members with the same failure are tried again at the next start."""
+        """Raise an error; members with the same failure are tried again by the next driver."""
         alike = [k for k in self._failed if _alike(self._ended[k]) == _alike(last)]
         self._record_failed([k for k in self._failed if k not in alike])
         raise CampaignStopped(
@@ -367,7 +367,7 @@ class MemberPhase:
         write_selection(self.context, self._selection, failed)
 
     def _has_ended(self, result: SegmentResult) -> bool:
-        """True if a member is trained, or failed in a way that would recur."""
+        """Return whether a member is trained, or failed in a way that would recur."""
         if result.status == "out_of_memory":
             config, trial = self.context.config, self.trials[result.number]
             network = config.network_with(trial.parameters)
@@ -422,11 +422,11 @@ class MemberPhase:
         write_network(folder, self.context.config.network_with(trial.parameters).to_json())
 
     def _checkpoints(self, member: int) -> list[Path]:
-        """Checkpoints that attempts at a member left; waits while the disk is unreachable."""
+        """List checkpoints that attempts at a member left; wait while the disk is unreachable."""
         return patiently(lambda: checkpoints(self._folder(member)))
 
     def _choice(self, member: int) -> str:
-        """Reason why a trial was chosen."""
+        """Return the reason why a member's trial was chosen, in words."""
         place = [*self.line].index(member)
         if place < self.size:
             return self.line[member].reason
@@ -443,7 +443,7 @@ def _record_begun(folder: Path) -> None:
 
 
 def _judged(results: Sequence[SegmentResult]) -> tuple[float, float]:
-    """Criterion and validation loss of the last segment that has them."""
+    """Return criterion and validation loss of the last segment that has them."""
     last = [result for result in results if is_judged(result)][-1]
     assert last.best_val_error is not None and last.best_val_loss is not None  # set together
     return last.best_val_error, last.best_val_loss
@@ -454,5 +454,5 @@ def _reason(result: SegmentResult) -> str:
 
 
 def _alike(result: SegmentResult) -> tuple[str, str]:
-    """Signature of a failure's cause: numbers of members, files and nodes are masked."""
+    """Return status and reason of a failure, with its numbers masked, to compare causes."""
     return result.status, re.sub(r"\d+", "#", result.reason)

@@ -20,18 +20,18 @@ _ON_VALIDATION = "val."
 
 
 class TooShort(ValueError):
-    """End of a trial before its speed could be measured."""
+    """Error of a trial that ended before its speed could be measured."""
 
 
 def outcome_of(config: SearchConfig, results: Sequence[SegmentResult]) -> Outcome:
-    """Compute the objectives and constraints of a trial.
+    """Compute the objectives and constraints of a trial from its segments.
 
     Parameters
     ----------
     config
         Configuration with the names of the objectives, and the limits.
     results
-        Results of all segments of the trial, in the order in which they ended; the last is good.
+        Results of all segments of the trial, in the order in which they ended; the last ended well.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def check_earlier_errors(
     Raises
     ------
     InputError
-        If they differ; the message names the run and the target.
+        If the errors differ; the message names the run and the target.
     """
     for path in config.warm_start:
         measured = set[str]()
@@ -96,7 +96,7 @@ def check_earlier_errors(
 
 
 def _speed(name: str, results: Sequence[SegmentResult]) -> float:
-    """Structures per second, or seconds or joules per `STRUCTURES`, of steps after the first."""
+    """Return structures per second, or seconds or joules per `STRUCTURES`, of the steady steps."""
     steady = [result for result in results if result.steady_steps]
     if not steady:
         raise TooShort(
@@ -146,12 +146,12 @@ def _value(name: str, results: Sequence[SegmentResult], curve: Sequence[Sequence
 
 
 def check_counted(what: str, result: SegmentResult) -> None:
-    """Refuse to use energies where they are not counted.
+    """Raise an error if a segment's energy was not counted.
 
     Parameters
     ----------
     what
-        Subject of the message: the key that needs energies.
+        Key that needs energies, the subject of the message.
     result
         Result of a segment that ended well.
 
@@ -168,10 +168,10 @@ def check_counted(what: str, result: SegmentResult) -> None:
 
 
 def _in_all(costs: Iterable[tuple[float, float]]) -> float:
-    """Total cost of a trial, from pairs (before, in) for each of its segments.
+    """Return a trial's total cost, from pairs (before, in) for each of its segments.
 
-    A segment that was lost, or whose driver was, has no recorded cost; the cost of the work that
-    it saved is included in ``before`` of the next one.
+    A segment that was lost, or whose driver was, has no recorded cost; the cost of the work that it
+    saved is included in ``before`` of the next one.
     """
     total = 0.0
     for before, own in costs:

@@ -15,7 +15,7 @@ from hydragnn_flow.search import TrialRecord
 
 
 def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
-    """Search, choose members and train them; return the members, if there is to be an ensemble.
+    """Search, choose members and train them; return the members, none without an ensemble.
 
     Parameters
     ----------
@@ -27,7 +27,7 @@ def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
     Raises
     ------
     InputError
-        If no trial finished, or fewer than members.
+        If no trial finished, or fewer than there are members.
     """
     trials = TrialPhase(context)
     dispatch = Dispatch(context, start())
@@ -40,7 +40,6 @@ def run_phases(context: Context, start: Callable[[], Workers]) -> list[Member]:
 
 
 def _check_any(records: Sequence[TrialRecord]) -> None:
-    """Refuse a search without any finished trial."""
     if all(record.state == "failed" for record in records):
         raise InputError(
             f"search: none of {len(records)} trials came to an end, the first because "

@@ -63,7 +63,7 @@ def predict_on_site(
     site
         Site that predicts, which decides the device.
     split, members, say
-        Options of :meth:`Ensemble.predict`.
+        Arguments of :meth:`Ensemble.predict`.
     progress
         Function called with the progress of the prediction.
 
@@ -148,7 +148,7 @@ def _predict(
 
 @contextmanager
 def _forgotten_if_input_is_wrong(folder: Path) -> Iterator[None]:
-    """Delete the parts if the input is wrong: it will differ the next time."""
+    """Delete the parts if a ``with`` block finds the input wrong: it will differ next time."""
     try:
         yield
     except (StoreError, NoWorkers, OtherParts):

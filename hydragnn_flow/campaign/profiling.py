@@ -52,7 +52,7 @@ def profile_on_site(
     say: Callable[[str], None] = print,
     waits: Callable[[str], None] = lambda why: None,
 ) -> tuple[TrainingProfile, int]:
-    """Profile training steps of a run's network on GCDs of a site. The run is not changed.
+    """Profile training steps of a run's network on GCDs of a site; leave the run unchanged.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def profile_on_site(
     site
         Site with the GCDs.
     trial
-        Number of the trial whose network is profiled; by default that of the configuration.
+        Number of the trial whose network is profiled; None for the network of the configuration.
     gcds
         Number of GCDs that train together, on one node or on several of a batch job.
     seconds
@@ -71,7 +71,7 @@ def profile_on_site(
     say
         Function called with sentences for the user.
     waits
-        Function called with the reason to wait.
+        Function called with the reason why the profile waits, or its progress.
 
     Returns
     -------
@@ -99,7 +99,7 @@ def profile_on_site(
 
 
 def profile_spec(run: Path, trial: int | None, site: Site, seconds: float) -> SegmentSpec:
-    """Make the segment whose steps are profiled, of a trial or of the configuration.
+    """Return the segment whose steps are profiled, of a trial or of the configuration.
 
     Raises
     ------
@@ -149,12 +149,12 @@ def check_network(network: NetworkConfig, store: GraphStore) -> None:
 
 
 def check_widths(widths: Sequence[int], site: Site) -> None:
-    """Refuse numbers of GCDs that the site does not have in a batch job.
+    """Refuse numbers of GCDs that a batch job of the site does not have.
 
     Raises
     ------
     InputError
-        If there are any; the message names the first.
+        If one is too large or below 1; the message names the first such number.
     """
     most = site.gcds_of_a_block
     for width in widths:
@@ -168,18 +168,19 @@ def check_widths(widths: Sequence[int], site: Site) -> None:
 
 
 Measure = Callable[[SegmentSpec, int, Path | None], tuple[TrainingProfile, int]]
-"""Function that profiles a segment on some GCDs, traced or not; returns the number of nodes too."""
+"""Function that profiles a segment on a number of GCDs, and writes a trace if it gets a file;
+returns the profile and the number of nodes."""
 
 
 class OutOfMemory(CampaignStopped):
-    """Lack of memory: a step needs more than the GCDs have."""
+    """Error of a profile whose steps need more memory than the GCDs have."""
 
 
 @contextmanager
 def profiler(
     run: Path, site: Site, say: Callable[[str], None], waits: Callable[[str], None]
 ) -> Iterator[Measure]:
-    """Start the pool of a site to profile segments one by one in a ``with`` block.
+    """Start the pool of a site; yield a function that profiles one segment after another.
 
     Parameters
     ----------
@@ -234,7 +235,7 @@ def _profile(spec: SegmentSpec, gcds: int, site: Site) -> _Profile:
 
 
 class _Waits:
-    """Reports what a profile waits for; gives up if a batch job comes without all its GCDs."""
+    """Reporter of why a profile waits; ends it if a batch job comes without all its GCDs."""
 
     def __init__(self, jobs: Jobs[_Profile], task: _Profile, say: Callable[[str], None]) -> None:
         self._jobs, self._task, self._say = jobs, task, say
@@ -289,7 +290,7 @@ def scaling_study(
     gcds
         Numbers of GCDs; by default powers of two up to a batch job of the site.
     progress
-        Function called with the progress of the study.
+        Function called with finished points, their total, and the current activity.
 
     Returns
     -------
@@ -354,7 +355,7 @@ def scaling_study(
 
 
 def draw(study: Study, run: Path) -> Path:
-    """Write the study and its figure."""
+    """Write the study and its figure; return the path of the figure."""
     path = study.write(run).with_suffix(".png")
     figure = scaling_figure(study)
     with replacing(path) as temporary:
@@ -363,7 +364,7 @@ def draw(study: Study, run: Path) -> Path:
 
 
 def _continued(study: Study, run: Path) -> Study:
-    """Add the points of an earlier study; InputError if that is of another network."""
+    """Return an earlier study of the same network, else this one; refuse one of another."""
     path = study.path(run)
     if not is_there(path):
         return study
@@ -377,7 +378,7 @@ def _continued(study: Study, run: Path) -> Study:
 
 
 def _limits(spec: SegmentSpec) -> tuple[int, float]:
-    """Number of batches in the training split, and mean number of graphs in one."""
+    """Return the number of batches in the training split, and their mean number of graphs."""
     with GraphStore.open(spec.store, "random") as store:
         train = store.manifest.splits[TRAIN]
     batches = Budget.of(spec.network).least_steps(train.graphs, train.atoms, train.edges)
@@ -385,7 +386,7 @@ def _limits(spec: SegmentSpec) -> tuple[int, float]:
 
 
 def _impossible(point: Point, batches: int, graphs: float) -> str:
-    """Reason why a point cannot be measured; empty if it can."""
+    """Return why a point cannot be measured, in words; empty if it can."""
     if point.batches > batches:
         return f"the training split has {batches} batches; lower Training.batch_size"
     if point.batches == 1 and point.gcds > graphs:

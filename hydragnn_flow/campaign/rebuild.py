@@ -1,4 +1,4 @@
-"""Rebuilding of a lost study from the ledger."""
+"""Rebuilding of a lost study (Optuna's record of the search) from the ledger."""
 
 from __future__ import annotations
 
@@ -26,11 +26,7 @@ from hydragnn_flow.training.checkpoints.checkpoint import Damaged, checkpoints, 
 
 
 def rebuild_study(directory: RunDirectory, config: RunConfig) -> int:
-    """Rebuild a missing study, if the run has left traces of its trials.
-
-    Recorded results are reported again in their order, so every trial is as it was after its last
-    recorded segment. Running trials continue, also one that was given up because its segments were
-    repeatedly interrupted. The caller holds the run directory's lock.
+    """Rebuild a missing study from the recorded results of a run, if there are any.
 
     Parameters
     ----------
@@ -92,7 +88,7 @@ def _begin_trials(
     results: Sequence[SegmentResult],
     numbers: set[int],
 ) -> int:
-    """Add every trial up to the largest number to a new study, running; return how many."""
+    """Add all trials up to the largest number to a new study, as running; return how many."""
     recorded = {result.number: result.parameters for result in results if result.parameters}
     enqueued = [dict(configuration) for configuration in config.enqueue]
     with StudyStorage(journal) as storage:
@@ -117,7 +113,7 @@ def _begin_trials(
 def _begun(
     config: SearchConfig, found: Mapping[str, Any], enqueued: list[dict[str, Any]]
 ) -> FrozenTrial:
-    """Make a running trial; a failed one if only its number is known."""
+    """Return a running trial; a failed one if only its number is known."""
     names = active(config.space, found)
     if not all(config.space[name].contains(found.get(name)) for name in names):
         reason = {REASON: "lost: neither the ledger nor its folder says what it varied"}
@@ -139,7 +135,7 @@ def _begun(
 
 
 def _from_folder(folder: Path, config: SearchConfig) -> dict[str, Any]:
-    """Values at the paths of the space, from the network in a trial's checkpoint."""
+    """Read the values of the searched parameters from the network in a trial's checkpoint."""
     try:
         found = furthest(checkpoints(folder))
     except Damaged:
@@ -163,7 +159,7 @@ def _at(network: Any, path: str) -> Any:
 
 
 def _judge(journal: Path, config: RunConfig, results: Sequence[SegmentResult]) -> None:
-    """Repeat the reports, and the decisions that the ledger shows."""
+    """Report the results again, and repeat the decisions that the ledger shows."""
     reached: dict[int, int] = {}
     for result in results:
         reached[result.number] = max(result.rung, reached.get(result.number, 0))

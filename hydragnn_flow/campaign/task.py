@@ -1,4 +1,4 @@
-"""Task: a segment to run, with its estimated cost, and what follows from its failures."""
+"""Task: a segment to run, with its predicted cost, and what its failures lead to."""
 
 from __future__ import annotations
 
@@ -19,38 +19,38 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentTask(Task):
-    """Segment to run, with its estimated cost."""
+    """Segment to run, with its predicted cost."""
 
     spec: SegmentSpec
     epochs: int
-    """Number of epochs that it is expected to train."""
+    """Number of epochs that the segment is expected to train."""
     parameters: dict[str, Any]
     """Hyper-parameters of the trial by dotted path."""
     trial: int
     """Number of the trial; for a member, of the trial it comes from."""
     micro_batches: int = 1
-    """Number of micro-batches in a step that the trial asks for; it may be sent with more."""
+    """Number of micro-batches in a step that the trial asks for; memory may require more."""
     is_flexible: bool = False
-    """True if the placer may give it more GCDs."""
+    """True if the placer may give it more GCDs; False if their number is fixed."""
     is_batch_per_gcd: bool = False
     """True if a step has one batch for each of its GCDs, whatever their number."""
     fused: tuple[SegmentTask, ...] = ()
-    """Segments that are trained fused, in one process, if this task stands for several."""
+    """Segments that this task stands for, trained in one process; empty if it is a single one."""
 
     @property
     def members(self) -> tuple[SegmentTask, ...]:
-        """Segments that the task stands for; a single one is itself."""
+        """Segments that the task stands for; only itself if it is a single one."""
         return self.fused or (self,)
 
     def sent(self) -> SegmentTask:
-        """Return the segment with a new attempt."""
+        """Return the segment, and those fused with it, with identifiers of new attempts."""
         if self.fused:
             fused = tuple(task.sent() for task in self.fused)
             return replace(self, spec=fused[0].spec, fused=fused)
         return super().sent()
 
     def forecast(self, together: float) -> Forecast:
-        """Forecast recorded with the result; ``together`` is the mean number on its GCD."""
+        """Return the forecast to record; ``together`` is the mean number of segments on its GCD."""
         estimate = self.estimate
         return Forecast(
             together=together,
@@ -69,7 +69,7 @@ class SegmentTask(Task):
         )
 
     def again(self, end: SegmentResult, nodes: int = 1) -> SegmentTask:
-        """Return the segment for another attempt, after a failure or to be resharded.
+        """Return the segment for another attempt, after a failure or to continue on other GCDs.
 
         If it left a checkpoint, and so made progress, its failures are forgotten. Waits while the
         disk is unreachable.
@@ -103,16 +103,16 @@ def log_retry(task: SegmentTask, end: SegmentResult) -> None:
 
 
 def is_final(resizes: bool, network: NetworkConfig, end: SegmentResult) -> bool:
-    """Return whether a failure belongs to the trial, to be recorded and not retried.
+    """Return whether a failure is the trial's own, to be recorded and not retried.
 
     Parameters
     ----------
     resizes
-        True if a segment without memory continues with more micro-batches, `RunConfig.resizes`.
+        True if a segment that lacks memory continues with more micro-batches, `RunConfig.resizes`.
     network
         Network of the trial.
     end
-        Result of its last segment.
+        Result of the trial's last segment.
     """
     if end.status == "out_of_memory":
         return not takes_more(resizes, network, end.accumulation_steps, end.batches)
@@ -121,7 +121,7 @@ def is_final(resizes: bool, network: NetworkConfig, end: SegmentResult) -> bool:
 
 
 def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int = 1) -> bool:
-    """Return whether a step of ``batches`` may have more than ``steps`` micro-batches.
+    """Return whether a step of ``batches`` batches may have more than ``steps`` micro-batches.
 
     More of them give the same gradient with less memory.
     """
@@ -135,17 +135,17 @@ def takes_more(resizes: bool, network: NetworkConfig, steps: int, batches: int =
 
 
 def times_too_large(resizes: bool, results: Sequence[SegmentResult]) -> int:
-    """Number of times that a segment ran out of memory and should need less afterwards."""
+    """Return how often a segment ran out of memory and should need less afterwards."""
     return sum(result.status == "out_of_memory" for result in results) if resizes else 0
 
 
 def fewest_micro_batches(
     resizes: bool, results: Sequence[SegmentResult], width: int, batches: int = 1
 ) -> int:
-    """Number of micro-batches on each of ``width`` GCDs after segments that ran out of memory.
+    """Return the number of micro-batches on each of ``width`` GCDs after a lack of memory.
 
-    Each has half as many graphs as the smallest that did not fit; the number is 1 if all fitted.
-    A step has ``batches``.
+    Each has half as many graphs as the smallest that did not fit; the number is 1 if all fitted. A
+    step has ``batches`` batches.
     """
     if not times_too_large(resizes, results):
         return 1

@@ -1,4 +1,4 @@
-"""Search phase: trials are requested, placed, run and judged; poor checkpoints go."""
+"""Search phase: trials are requested, placed, run and judged; poor checkpoints are deleted."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from hydragnn_flow.segment import SegmentResult
 from hydragnn_flow.training.checkpoints.checkpoint import checkpoints, remove_checkpoint
 
 _Rank = tuple[bool, float, int]
-"""Rank of an ended trial: feasible, -criterion, -number; a heap thus has the worst trial first."""
+"""Rank of an ended trial: (is feasible, -criterion, -number); a heap thus has the worst trial
+first."""
 
 
 class KeptCheckpoints:
-    """Keeps the checkpoints of the best trials of each message-passing type.
+    """Deletion of checkpoints, except of the best trials of each message-passing type.
 
     Parameters
     ----------
@@ -54,7 +55,7 @@ class KeptCheckpoints:
     def restore(
         self, records: Iterable[TrialRecord], results: Mapping[int, Sequence[SegmentResult]]
     ) -> None:
-        """Register trials that ended under an earlier driver, which deleted checkpoints itself."""
+        """Register trials that ended under an earlier driver, which deleted checkpoints."""
         for record in records:
             if record.state in ("complete", "pruned"):
                 self._keep(record, results.get(record.number, ()))
@@ -66,7 +67,7 @@ class KeptCheckpoints:
             self._needless.append(worst)
 
     def delete(self) -> None:
-        """Delete checkpoints not needed any more; only once the study on disk has the results."""
+        """Delete needless checkpoints; call it only once the study on disk has the results."""
         for number in self._needless:
             with suppress(OSError):  # a remaining file does no harm
                 for file in checkpoints(self._directory.trial(number)):
@@ -98,7 +99,7 @@ _logger = logging.getLogger(__name__)
 
 
 class TrialPhase:
-    """Runs the search on the GCDs of a site.
+    """Search of a campaign on the GCDs of a site.
 
     Parameters
     ----------
@@ -142,7 +143,7 @@ class TrialPhase:
         self._take_up()
 
     def run(self, dispatch: Dispatch) -> list[TrialRecord]:
-        """Search until every trial has ended; return the trials."""
+        """Search until every trial has ended; return the records of all trials."""
         with self.search as search, collection_of_new() as collect:
             while self._fill(dispatch):
                 collect()
@@ -176,7 +177,7 @@ class TrialPhase:
             )
 
     def _fill(self, dispatch: Dispatch) -> bool:
-        """Give work to GCDs; return False if nothing is left to do.
+        """Send segments to free GCDs; return False if nothing is left to do.
 
         Trials are in the study on disk before they run; those sent together are written together.
         """
@@ -192,7 +193,7 @@ class TrialPhase:
         return bool(dispatch.segments or self._ready)
 
     def _fill_some(self, dispatch: Dispatch) -> bool:
-        """Send segments until no GCD takes another; return whether the round ended before that.
+        """Send segments until no GCD takes another; return True if the round ended before that.
 
         A trial is requested only once there is room for it, and so chosen with as many results as
         possible. Some segments may be left over that fit nowhere now.
@@ -219,7 +220,7 @@ class TrialPhase:
         return dispatch.begin(self._ready, free, self._to_come, may_join=not apart)
 
     def _wanted(self, dispatch: Dispatch) -> int:
-        """Number of GCDs to prepare further segments for.
+        """Return the number of GCDs to prepare further segments for.
 
         If GCDs are free, ready segments wait for several, or would delay those that do; a few
         others may fit better. If all are busy, some are prepared that might share one. If nothing
@@ -238,7 +239,7 @@ class TrialPhase:
         return int(is_first and not self._ready)
 
     def _gather(self, wanted: int, running: int) -> bool:
-        """Prepare segments for a number of GCDs; return whether there were any."""
+        """Prepare segments for ``wanted`` GCDs; return whether any were prepared."""
         before = seen = len(self._ready)
         closing = not self._to_come and not running and not self._ready
         while wanted > 0 and (self._promote(closing) or self._ask()):
@@ -247,7 +248,7 @@ class TrialPhase:
         return seen > before
 
     def _ask(self) -> bool:
-        """Request a new trial, if any are left."""
+        """Request a new trial and prepare its first segment; return False if none is left."""
         if not self._to_come:
             return False
         trial = self.search.ask()
@@ -262,7 +263,7 @@ class TrialPhase:
         return True
 
     def _promote(self, closing: bool) -> bool:
-        """Continue a trial that waits at a rung, if one may."""
+        """Continue a trial that waits at a rung; return False if none may."""
         promoted = self.search.promote(closing)
         if promoted is None:
             return False
@@ -358,7 +359,7 @@ class TrialPhase:
         self._settle(number)
 
     def _repeat(self, task: SegmentTask, result: SegmentResult) -> None:
-        """Repeat a segment, or fail its trial or the campaign."""
+        """Send a failed segment again, or give up its trial or the campaign."""
         if task.retries.total:
             self._troubled.add(task.spec.number)
         if not task.retries.is_hopeless:
@@ -387,7 +388,7 @@ class TrialPhase:
             )
 
     def _take_up(self) -> None:
-        """After a restart: report recorded results to the study, and make the rest ready."""
+        """Report recorded results to the study after a restart, and prepare the next segments."""
         running = [trial for trial in self.search.records if trial.state == "running"]
         self.context.ledger.load_whole({trial.number for trial in running})
         for trial in running:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class View(Protocol):
-    """Progress display; `CampaignView` is that of the terminal."""
+    """Progress display of a campaign; `CampaignView` is that of the terminal."""
 
     def say(self, text: str) -> None:
         """Show a sentence."""
@@ -37,7 +37,7 @@ class View(Protocol):
         states
             Number of trials in each of Optuna's states.
         ready, waiting
-            Number of running trials without a GCD, and of those that wait to be promoted.
+            Number of running trials that have no GCD yet, and of trials that wait to be promoted.
         best
             Best value so far of the first objective.
         total

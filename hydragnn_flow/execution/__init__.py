@@ -1,7 +1,8 @@
-"""Sites, the pool on Parsl, what a worker runs, and gangs.
+"""Execution of jobs on a site's GCDs: sites, worker pools, trainer processes and gangs.
 
-All that differs between machines is here, so the driver sees GCDs and results alone. `Pool` needs
-Parsl and is imported from `hydragnn_flow.execution.pools.pool`; workers do without it.
+Everything that differs between machines is here, so that the driver only sees GCDs and results. A
+gang is the ranks of one job on several GCDs. `Pool` needs Parsl and is imported from
+`hydragnn_flow.execution.pools.pool`; workers do without Parsl.
 """
 
 from hydragnn_flow.execution.fence import DriverFile, sole_driver

@@ -22,19 +22,19 @@ _DEVICE_LISTS = {
 
 
 def environment(node: Node, position: int) -> dict[str, str | None]:
-    """Environment variables with which a process sees only its own GCD.
+    """Return the environment variables with which a trainer process sees only its own GCD.
 
     Parameters
     ----------
     node
         Description of the site's nodes.
     position
-        Position of the GCD on the node.
+        Position of the GCD on the node, from 0.
 
     Returns
     -------
     dict
-        Variables to set; None removes one.
+        Values of variables to set by name; None removes a variable.
 
     Raises
     ------
@@ -73,10 +73,10 @@ def environment(node: Node, position: int) -> dict[str, str | None]:
 
 
 def _device(node: Node, position: int) -> str:
-    """Name of the device in this batch job, which may have only some of the node's devices.
+    """Return the name of a GCD's device in this batch job, which may have only some of them.
 
-    A scheduler that gives a job some devices names them in the variable that programs read. One
-    that hides the others renumbers the rest from 0, which needs no care.
+    A scheduler that gives a job some of a node's devices may name them in the variable that
+    programs read. If it hides the other devices instead, it numbers the given ones from 0.
     """
     variable = _DEVICE_LISTS[node.device]
     given = [name for name in os.environ.get(variable, "").split(",") if name]
@@ -92,7 +92,7 @@ def _device(node: Node, position: int) -> str:
 
 
 def cores_of(node: Node, position: int) -> set[int]:
-    """CPU cores of a GCD that this process may use; empty if they are not bound."""
+    """Return the CPU cores to which the process of a GCD is bound; empty if it is not bound."""
     if not node.cores or not hasattr(os, "sched_getaffinity"):
         return set()
     return cores_in(node.cores[position]) & os.sched_getaffinity(0)
@@ -100,10 +100,10 @@ def cores_of(node: Node, position: int) -> set[int]:
 
 @contextmanager
 def bound_to(cores: Set[int]) -> Iterator[None]:
-    """Bind processes that are started in a ``with`` block to these cores.
+    """Bind processes that are started in a ``with`` block to some CPU cores.
 
     They inherit the binding from the calling thread, so it holds before they allocate memory or
-    start threads. Without cores nothing is bound.
+    start threads. If ``cores`` is empty, nothing is bound.
     """
     if not cores:
         yield
@@ -117,7 +117,7 @@ def bound_to(cores: Set[int]) -> Iterator[None]:
 
 
 def address_of(interface: str) -> str:
-    """Find the IP address of one of this machine's network interfaces.
+    """Find the IPv4 address of one of this machine's network interfaces, such as `hsn0`.
 
     An address is used rather than a name since a compute node may reach no name server.
 

@@ -1,9 +1,8 @@
 """Fence: one driver per run directory.
 
-Nodes can outlive the driver that sent them work: if it is killed, or the network loses a node for a
-minute, they keep computing. They cannot harm a later attempt at the same work, since no two
-attempts write the same file. A token in the run directory tells them that a newer driver is in
-charge.
+Nodes can outlive the driver that sent them jobs: if it is killed, or the network loses a node for a
+minute, they keep computing. They cannot harm a later attempt at the same job, since no two attempts
+write the same file. A token in the run directory tells nodes that a newer driver is in charge.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ SECONDS_TO_BECOME_DRIVER = 1.0
 
 @contextmanager
 def sole_driver(run_directory: str | Path) -> Iterator[str]:
-    """Be the only driver of a run directory during a ``with`` block.
+    """Lock a run directory, so that no other driver works on it during a ``with`` block.
 
     Yields
     ------
     str
-        Token that segments of this driver carry.
+        Unique token of this driver, which its jobs carry.
 
     Raises
     ------
@@ -62,7 +61,7 @@ def sole_driver(run_directory: str | Path) -> Iterator[str]:
 
 
 class DriverFile:
-    """File that names the driver in charge; read again only after a change.
+    """File that names the driver in charge of a run directory; read again only after a change.
 
     Parameters
     ----------
@@ -91,10 +90,15 @@ class DriverFile:
         return self._holder.get("token")
 
     def check(self, token: str) -> None:
-        """Check that no newer driver is in charge; before writes that two drivers must not both do.
+        """Raise an error if a newer driver is in charge; call it before writing shared files.
 
         The lock alone is not enough: a file system takes it from a node that it considers dead, and
         some limit locks to processes of one node.
+
+        Parameters
+        ----------
+        token
+            Token of this driver, from :func:`sole_driver`.
 
         Raises
         ------
@@ -112,12 +116,12 @@ class DriverFile:
 
 
 def is_driven(run_directory: Path) -> bool:
-    """Return whether a driver holds the run's lock, which ends with its process."""
+    """Return whether a driver holds the lock of a run directory; the lock ends with its process."""
     return is_locked(run_directory / LOCK_FILE)
 
 
 def _driver(run_directory: Path) -> dict[str, str]:
-    """Contents of the driver's file; empty if it is missing or damaged."""
+    """Read the driver's file; empty if it is missing or damaged."""
     try:
         with open_regular(run_directory / DRIVER_FILE) as file:
             values = from_json(file.read(1 << 16))

@@ -1,7 +1,8 @@
 """Jobs on the GCDs of a site: sent rank by rank, collected, and sent again after failures.
 
-Everything that runs on the nodes goes this way: segments of trials and members, profiles, and calls
-of functions, which prepare data, predict, or are the objective of a search.
+All that runs on nodes is a job: a segment (one stretch of a trial's or member's training), a
+profile, or a call of a function that prepares data, predicts, or is the objective of a search. A
+job on several GCDs has one rank on each; together they are a gang.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ LOST = ("lost", "refused", "interrupted")
 
 @dataclass(frozen=True)
 class Retries:
-    """Failures of a piece of work since it last made progress."""
+    """Count of a job's failures since it last made progress."""
 
     tries: int = 0
-    """Failures that the work itself may have caused."""
+    """Number of failures that the job itself may have caused."""
     losses: int = 0
-    """Failures caused by the node or batch job."""
+    """Number of failures caused by the node or batch job."""
     nodes: frozenset[str] = frozenset()
-    """Nodes on which the work may have failed by its own fault."""
+    """Names of nodes on which the job may have failed by its own fault."""
 
     def after(self, status: str, node: str = "", of_nodes: int = 1) -> Retries:
         """Return the count after one more failure.
@@ -62,12 +63,12 @@ class Retries:
         Parameters
         ----------
         status
-            Status with which the work ended.
+            Status with which the job ended, such as `killed` or `lost`.
         node
-            Node on which it ran.
+            Name of the node on which it ran; empty if it reached none.
         of_nodes
-            Number of nodes that may run it. A node where all work fails at once is the first to be
-            free again: a second failure there is blamed on the node, while few others failed too.
+            Number of nodes that may run the job. A second failure on the same node is blamed on the
+            node, until the job has failed on three nodes, or on all.
         """
         if status == "interrupted" and not node:
             return self  # it never came there: its node's job was ending
@@ -78,7 +79,7 @@ class Retries:
 
     @property
     def total(self) -> int:
-        """Number of failures."""
+        """Number of failures, by whatever cause."""
         return self.tries + self.losses
 
     @property
@@ -88,7 +89,7 @@ class Retries:
 
     @property
     def is_hopeless(self) -> bool:
-        """True if the work is to be given up."""
+        """True if the job is to be given up: after three tries or ten losses."""
         return self.tries >= MOST_TRIES or self.losses >= MOST_LOSSES
 
     def __str__(self) -> str:
@@ -99,26 +100,29 @@ Event = TypeVar("Event")
 
 
 class Clock(Protocol):
-    """Time as seen by the campaign."""
+    """Clock of a campaign, real or simulated."""
 
     def monotonic(self) -> float:
-        """Monotonic time since some moment [s]."""
+        """Return the monotonic time since some moment [s]."""
         ...
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Return the next event; None if none comes in time. A simulated clock advances here."""
+        """Return the next event of a queue, or None if none comes within ``seconds`` [s].
+
+        A simulated clock advances here.
+        """
         ...
 
 
 class WallClock:
-    """Time as measured on this machine."""
+    """Clock of this machine."""
 
     def monotonic(self) -> float:
-        """Monotonic time since some moment [s]."""
+        """Return the monotonic time since some moment [s]."""
         return time.monotonic()
 
     def next(self, events: SimpleQueue[Event], seconds: float) -> Event | None:
-        """Return the next event; None if none comes in time."""
+        """Return the next event of a queue, or None if none comes within ``seconds`` [s]."""
         try:
             return events.get(timeout=seconds, block=seconds > 0)
         except Empty:
@@ -139,36 +143,45 @@ class Workers(Protocol):
         Raises
         ------
         InputError, CampaignStopped
-            If none come, or none that do any work.
+            If no workers will come, or the nodes can do no work.
         """
         ...
 
     def hosts(self) -> Sequence[Host]:
-        """Return the nodes that take work."""
+        """Return the nodes that take jobs now, with the ends of their batch jobs."""
         ...
 
     def waiting(self) -> str:
-        """Reason, in a sentence, why no workers have come yet; empty if there is none."""
+        """Return the reason why no workers have come yet, as a sentence; empty if they have."""
         ...
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run ranks of a job on a node; the future has their results, or that they were lost."""
+        """Start ranks of a job on a node; the future returns a result for each.
+
+        If the node is lost, the results say so.
+        """
         ...
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
-        """End the ranks of a gang on a node."""
+        """End the ranks of a job on a node at once, without a checkpoint.
+
+        ``attempt`` identifies the attempt at the job, ``reason`` goes into the results.
+        """
         ...
 
     def release(self, node: str, attempt: str) -> None:
-        """Stop a segment on a node at a checkpoint."""
+        """Stop a segment on a node at a checkpoint, so that it can continue elsewhere.
+
+        ``attempt`` identifies the attempt at the segment.
+        """
         ...
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Record whether work on a node succeeded."""
+        """Record whether a job, named by ``work``, succeeded on a node."""
         ...
 
     def avoid(self, node: str, reason: str) -> None:
-        """Send no further work to a node that refused some."""
+        """Send no further jobs to a node that refused one; ``reason`` is for the user."""
         ...
 
 
@@ -186,26 +199,29 @@ _Task = TypeVar("_Task", bound="Task")
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Placeable):
-    """Job to run, with its estimated cost."""
+    """Job to run, with its predicted cost and its failures so far."""
 
     estimate: Estimate = _ANY
     spec: JobSpec
     retries: Retries = field(default_factory=Retries)
-    """Failures without progress; losses are those of its node or batch job."""
+    """Failures since it last made progress."""
     is_released: bool = False
     """True if it was stopped to continue on other GCDs, which is not a failure."""
 
     @property
     def members(self) -> tuple[Any, ...]:
-        """Jobs that the task stands for; a single one is itself."""
+        """Jobs that the task stands for; here only the task itself."""
         return (self,)
 
     def sent(self: _Task) -> _Task:
-        """Return the job with a new attempt."""
+        """Return the job with the identifier of a new attempt, 12 hexadecimal digits."""
         return replace(self, spec=replace(self.spec, attempt=uuid.uuid4().hex[:12]))
 
     def again(self: _Task, end: SegmentResult, nodes: int = 1) -> _Task:
-        """Return the job for another attempt after a failure on a site of some nodes."""
+        """Return the job for another attempt, after it failed with the result ``end``.
+
+        ``nodes`` is the number of nodes of the site.
+        """
         retries = self.retries.after(end.status, end.node, nodes)
         return replace(self, retries=retries, is_urgent=True)
 
@@ -216,24 +232,24 @@ class Task(Placeable):
 
 @dataclass(eq=False)
 class Sending(Generic[_Task]):
-    """Attempt at a job: the ranks on each of its nodes, and their results."""
+    """Attempt at a job that was sent: its ranks on each node, and their results."""
 
     task: _Task
     resident: Resident
     parts: list[tuple[str, list[Spot]]]
-    """Name of each node, with the job's GCDs on it, rank by rank."""
+    """Name of each node, with the job's GCDs on it in the order of the ranks."""
     ended: dict[int, list[SegmentResult]] = field(default_factory=dict)
-    """Results of the ranks on each node, by its position."""
+    """Results of the ranks on each node that has answered, by its position in ``parts``."""
     together: float = 1.0
-    """Mean number of jobs on its GCD while it ran."""
+    """Mean number of jobs on its GCD while it ran, itself included."""
     is_released: bool = False
     """True if it was asked to stop at a checkpoint."""
     is_awaited: bool = False
-    """True if GCDs, its own or others, are promised until it has stopped."""
+    """True if GCDs, its own or others, are promised to some job until this one has stopped."""
 
     @property
     def keeps_gcd(self) -> bool:
-        """True if it keeps its GCD to itself to be measured alone."""
+        """True if it keeps its GCD to itself, to be measured without neighbours."""
         return self.task.keeps_gcd and self.resident.alone and not self.is_gang
 
     @property
@@ -243,17 +259,17 @@ class Sending(Generic[_Task]):
 
     @property
     def ranks(self) -> list[SegmentResult]:
-        """Results of all ranks, in order."""
+        """Results of all ranks, in the order of the ranks."""
         return [result for part in range(len(self.parts)) for result in self.ended[part]]
 
     @property
     def results(self) -> list[SegmentResult]:
-        """Result of the job, or of each fused one."""
+        """Results of the job: one merged from all ranks, or one for each fused job."""
         return [merged(self.ranks)] if self.is_gang else self.ranks
 
 
 class Jobs(Generic[_Task]):
-    """Running jobs of a site.
+    """Jobs that run on a site: sends them to its workers and collects their results.
 
     Parameters
     ----------
@@ -287,32 +303,32 @@ class Jobs(Generic[_Task]):
 
     @property
     def waiting(self) -> str:
-        """Reason, in a sentence, why no workers have come yet; empty if there is none."""
+        """Reason why no workers have come yet, as a sentence; empty if none is missing."""
         return self._workers.waiting()
 
     @property
     def running(self) -> int:
-        """Number of busy GCDs."""
+        """Number of GCDs with jobs."""
         return self._fleet.at_work
 
     @property
     def fleet(self) -> Fleet:
-        """GCDs of all nodes that take work now."""
+        """GCDs of all nodes that take jobs now."""
         self._fleet.update(self._workers.hosts())
         return self._fleet
 
     def request_workers(self, more: int) -> None:
-        """Request GCDs from the site, ``more`` than are busy.
+        """Request workers for all busy GCDs and ``more`` others from the site.
 
         Raises
         ------
         InputError, CampaignStopped
-            If none come, or none that do any work.
+            If no workers will come, or the nodes can do no work.
         """
         self._workers.update(self.running + more)
 
     def send(self, placement: Placement[_Task]) -> Sending[_Task]:
-        """Send a job to GCDs on which the fleet already has it."""
+        """Send a placed job to the GCDs where the fleet already counts it; return the attempt."""
         task, resident = placement.segment.sent(), placement.resident
         spots = resident.spots
         parts = [(node, list(there)) for node, there in groupby(spots, lambda spot: spot.node)]
@@ -341,7 +357,7 @@ class Jobs(Generic[_Task]):
         return sending
 
     def send_to(self, task: _Task, spots: Sequence[Spot]) -> Sending[_Task]:
-        """Send a job to idle GCDs."""
+        """Send a job to given idle GCDs, which it does not share; return the attempt."""
         now = self.now
         until = now + task.seconds
         resident = self.fleet.begin(spots, task.estimate, until, now, alone=True)
@@ -351,20 +367,20 @@ class Jobs(Generic[_Task]):
         self._done.put((sending, part, end))
 
     def release(self, sending: Sending[_Task], *, is_awaited: bool = True) -> None:
-        """Stop a segment at a checkpoint."""
+        """Stop a segment at a checkpoint; with ``is_awaited`` another job waits for its GCDs."""
         sending.is_released, sending.is_awaited = True, is_awaited
         _logger.info("%s is stopped at a checkpoint", sending.task)
         self._workers.release(sending.parts[0][0], sending.task.spec.attempt)
 
     def call_off(self, sending: Sending[_Task], reason: str) -> None:
-        """End the remaining ranks of a job."""
+        """End the ranks of a job that still run, at once; ``reason`` goes into their results."""
         _logger.info("%s is called off: %s", sending.task, reason)
         for part, (node, _) in enumerate(sending.parts):
             if part not in sending.ended:
                 self._workers.call_off(node, sending.task.spec.attempt, reason)
 
     def finished(self, seconds: float) -> list[Sending[_Task]]:
-        """Return jobs that have ended; none if that takes longer than ``seconds``.
+        """Return the attempts at jobs that have ended; empty if none ends within ``seconds``.
 
         If a rank of a gang fails, the other ranks are ended.
 
@@ -399,11 +415,11 @@ class Jobs(Generic[_Task]):
         return finished
 
     def judge_nodes(self, finished: Sequence[Sending[_Task]]) -> None:
-        """Report the health of nodes to the pool; in a gang each rank counts for its own node.
+        """Report to the pool which nodes worked and which failed, from the results of ended jobs.
 
-        Results are recorded first, where they must be: to hold a node takes time, in which the
-        driver may be ended. Successes are reported last: such a node is healthy, whatever else
-        failed on it.
+        In a gang each rank counts for its own node. Call this after the results are recorded, since
+        taking a node out of use takes time, in which the driver may be ended. Successes are
+        reported last: a node with a success is healthy, whatever else failed on it.
         """
         results = [result for sending in finished for result in sending.ranks]
         for result in sorted(results, key=_has_worked):
@@ -422,7 +438,7 @@ def run_all(
     work: str,
     waits: Callable[[str], None] = lambda why: None,
 ) -> Iterator[tuple[_Task, SegmentResult]]:
-    """Run jobs to their end, each on GCDs of its own; yield every result, good or bad.
+    """Run jobs to their end, each on GCDs of its own; yield each with its result, good or bad.
 
     A failed job is run again, until it has failed on several nodes.
 
@@ -433,9 +449,10 @@ def run_all(
     tasks
         Jobs to run, in the order in which they start.
     work
-        Subject of an error message, such as "preparing the store".
+        Activity that is the subject of an error message, such as "preparing the store".
     waits
-        Function called with the reason why there are no workers, or with an empty text.
+        Function called in each round with the reason why no workers have come, or with an empty
+        text.
 
     Raises
     ------
@@ -471,7 +488,7 @@ def run_all(
 
 @contextmanager
 def _no_workers() -> Iterator[None]:
-    """Tell what is wrong with the site from what is wrong with the input of a job."""
+    """Convert an error about the site to NoWorkers, unlike one about the input of a job."""
     try:
         yield
     except InputError as error:
@@ -498,18 +515,19 @@ def run_calls(
     work: str,
     waits: Callable[[str], None] = lambda why: None,
 ) -> Iterator[int]:
-    """Call a function with each request by :func:`run_all`; yield their numbers as they end.
+    """Call a function once for each request on the site; yield a request's number when it ends.
 
     Parameters
     ----------
     jobs, work, waits
-        Arguments of :func:`run_all`.
+        Arguments of :func:`run_all`, which sends the calls.
     kind
-        Kind of the jobs, such as `preparation`.
+        Kind of the jobs for the ledger, such as `preparation`.
     function
         Name of the function, `module:function`.
     requests
-        Arguments by number, as JSON; ``what`` of each names its subject in messages.
+        Argument of each call by its number, as JSON values; the key ``what`` names its subject in
+        messages.
     """
     specs = (
         Call(
@@ -528,19 +546,19 @@ def run_calls(
 
 
 def wait_until_seen(unseen: Callable[[], Sequence[Path]], remedy: str) -> None:
-    """Wait for files that nodes wrote: a network file system shows an earlier state for a while.
+    """Wait for files that nodes wrote: a network file system shows them only after a while.
 
     Parameters
     ----------
     unseen
-        Function that returns those files that are not there yet.
+        Function that returns the paths of the files that are still missing.
     remedy
-        Advice to the user if one does not come.
+        Advice to the user if a file does not come.
 
     Raises
     ------
     CampaignStopped
-        If one does not come.
+        If a file is still missing after 90 s.
     """
     give_up = time.monotonic() + SECONDS_TO_SEE
     while missing := unseen():
@@ -552,10 +570,10 @@ def wait_until_seen(unseen: Callable[[], Sequence[Path]], remedy: str) -> None:
 
 
 def _has_worked(result: SegmentResult) -> bool:
-    """True if the result, good or bad, is due to the job and not to its node."""
+    """Return whether the result, good or bad, is due to the job and not to its node."""
     return result.status in ("ok", "diverged", "out_of_memory", "wrong_input")
 
 
 def _never_came(result: SegmentResult) -> bool:
-    """True if a rank did not start, as its node took no further work."""
+    """Return whether a rank did not start, because its node took no further jobs."""
     return result.status == "interrupted" and not result.node

@@ -1,7 +1,7 @@
 """Sites: descriptions of machines, the files that define them, and the options of a run there.
 
-They come from a ``site.yaml``, from the command line (with sbatch's names) or from Python. A site
-file reads them, fills in the site's own defaults and refuses what the machine cannot do.
+Options come from a ``site.yaml``, from the command line (with sbatch's names) or from Python. A
+site file (Python) fills in the machine's defaults and refuses what the machine cannot do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FLAGS = ("account", "partition", "walltime", "nodes", "blocks")
 
 
 def cores_in(group: str) -> set[int]:
-    """Parse the CPU cores in a group such as "0-7,64-71".
+    """Parse a group of CPU cores such as "0-7,64-71" into the set of their numbers.
 
     Raises
     ------
@@ -140,7 +140,7 @@ class Options(Section):
 
     @property
     def walltime_seconds(self) -> int:
-        """Longest time of each batch job [s], in whole minutes as requested."""
+        """Time limit of each batch job, cut to whole minutes as requested [s]; 0 if not given."""
         return _seconds(self.walltime or "00:00:00") // 60 * 60
 
     @property
@@ -151,7 +151,7 @@ class Options(Section):
     def resolved(
         self, site: str, *, needs: Iterable[str] = (), refuses: Iterable[str] = (), **defaults: Any
     ) -> Options:
-        """Fill in a site's defaults.
+        """Return these options, completed by a site's defaults.
 
         Parameters
         ----------
@@ -182,9 +182,9 @@ class Options(Section):
 
 
 def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
-    """Read the name of the site and the options in a ``site.yaml``.
+    """Read a ``site.yaml``; return the name of the site, and the options as plain values.
 
-    A site file next to it is preferred to a shipped site of that name.
+    If a file of that name lies next to it, the name is the path of that file.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def read_site_yaml(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def make_options(values: dict[str, Any], source: object) -> Options:
-    """Make options from plain values.
+    """Check plain values, such as those of a ``site.yaml``, and make options of them.
 
     Raises
     ------
@@ -223,22 +223,22 @@ LABEL = "gcd"
 
 @dataclass(frozen=True)
 class Node:
-    """Node of a site."""
+    """Description of the nodes of a site, which are all alike."""
 
     gcds: tuple[str, ...]
-    """Names of its GCDs in the device runtime; on a laptop, CPU slots."""
+    """Names of its GCDs in the device runtime, such as "0"; on a laptop, CPU slots."""
     gcd: Gcd
     """Speed and memory of each GCD."""
     cores_per_gcd: int
     """Number of CPU cores, and so of threads, for each GCD."""
     device: Device
-    """Kind of device for torch; `hip` is an AMD GPU, which torch addresses as `cuda`."""
+    """Type of the devices; `hip` is an AMD GPU, which torch addresses as `cuda`."""
     scratch: str | None = None
-    """Fast local directory for a copy of the store; None if there is none."""
+    """Fast directory on the node's disk for a copy of the store; None if there is none."""
     cores: tuple[str, ...] = ()
-    """Cores of each GCD, in the order of the GCDs, as in "49-55"; empty for the system's choice."""
+    """Cores of each GCD, in the order of the GCDs, as in "49-55"; empty if the system chooses."""
     interface: str | None = None
-    """Network interface of the ranks of a gang; None for the system's choice."""
+    """Network interface of the ranks of a gang; None if the system chooses."""
     watts: float | None = None
     """Largest power of all its GCDs together [W]; None if unknown."""
     cores_of_a_node: int | None = None
@@ -247,28 +247,28 @@ class Node:
 
     @property
     def uncounted_gib(self) -> float:
-        """Memory of a process missing from its measured peak [GiB]: an accelerator's libraries."""
+        """Memory of a process that its measured peak lacks [GiB]: libraries of an accelerator."""
         return 0.0 if self.device == "cpu" else self.gcd.process_gib
 
 
 @dataclass(frozen=True)
 class Site:
-    """Machine with nodes, as the campaign uses it."""
+    """Machine as the campaign uses it: its nodes, scheduler and Parsl configuration."""
 
     name: str
     nodes: int
-    """Maximum number of nodes of the campaign at a time, in all blocks."""
+    """Maximum number of nodes of the campaign at a time, in all Parsl blocks (batch jobs)."""
     node: Node
     parsl_config: Callable[[Path], Any]
     """Function from a directory for Parsl's files to a `parsl.Config` with an executor `gcd`."""
     blocks: int = 1
     """Maximum number of blocks at a time; each has `nodes // blocks` nodes."""
     scheduler: Scheduler | None = None
-    """Batch system that starts the blocks; None if processes are started directly."""
+    """Batch system that starts the blocks; None if they are processes of this host."""
     sends_store: bool = False
-    """True if Slurm copies the store to the scratch of each node before it gets work."""
+    """True if Slurm copies the store to the scratch of each node before it gets jobs."""
     ends: float = math.inf
-    """Monotonic time at which all nodes end [s], where no scheduler tells it."""
+    """Monotonic time at which all nodes end [s]; infinite if unknown, or told by a scheduler."""
 
     walltime: float = math.inf
     """Longest time of each batch job [s]."""
@@ -280,19 +280,17 @@ class Site:
 
     @property
     def gcds_of_a_block(self) -> int:
-        """Number of GCDs in a block."""
+        """Number of GCDs in each block."""
         return self.nodes // self.blocks * len(self.node.gcds)
 
 
 def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
-    """Make a GCD with guessed rates, for a device that was not measured.
-
-    The rates only affect the placement of the first trials; every finished trial corrects them.
+    """Return a GCD with guessed rates, for a device that was not measured.
 
     Parameters
     ----------
     device
-        Kind of device that torch computes on.
+        Type of the device; all accelerators get the rates of an H100.
     memory_gib
         Memory that a segment may use [GiB].
     """
@@ -308,7 +306,7 @@ def guessed_gcd(device: Device, memory_gib: float) -> Gcd:
 
 
 def described_node(facts: NodeOptions, interface: str | None) -> Node:
-    """Make a node from a ``node:`` section.
+    """Make the description of a node from the ``node:`` section of a ``site.yaml``.
 
     Parameters
     ----------
@@ -331,7 +329,7 @@ def described_node(facts: NodeOptions, interface: str | None) -> Node:
 
 
 def shipped_sites() -> dict[str, Path]:
-    """Site files that come with the package, by name."""
+    """Return the paths of the site files that come with the package, by name of the site."""
     package = Path(__file__).resolve().parents[1]
     for folder in (package / "_sites", package.parent / "sites"):
         if folder.is_dir():
@@ -376,7 +374,7 @@ def load_site(name: str | Path, **options: Any) -> Site:
 
 
 def about_site(name: str | Path) -> tuple[str, Options]:
-    """Read the first line of a site file's docstring, and its ``EXAMPLE`` of options.
+    """Read the first line of a site file's docstring, and its example of options.
 
     Parameters
     ----------
@@ -442,9 +440,9 @@ def check_site(site: Site, source: object, gcd_key: str = "node.gcd") -> None:
     site
         Site as returned by its file.
     source
-        File with the facts, for the message.
+        File that the message names as the source of the facts.
     gcd_key
-        Key of the facts of a GCD in that file: `node` in a `site.yaml`.
+        Key of a GCD's facts in that file: `node` in a `site.yaml`.
 
     Raises
     ------

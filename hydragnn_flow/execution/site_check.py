@@ -50,7 +50,7 @@ def check_site(
     Raises
     ------
     InputError, CampaignStopped
-        If no block starts.
+        If no block (batch job) starts.
     """
     node = site.node
     device = "cuda" if node.device == "hip" else node.device
@@ -126,7 +126,7 @@ def _call(
 
 
 def _pairs(hosts: Sequence[str], gcds: int) -> Iterator[tuple[str, list[Spot]]]:
-    """Yield a pair of GCDs on a node, and a pair on two nodes."""
+    """Yield words and GCDs of a pair on one node, and of a pair on two nodes."""
     if hosts and gcds > 1:
         yield "two GCDs of a node", [Spot(hosts[0], 0), Spot(hosts[0], 1)]
     if len(hosts) > 1:
@@ -150,7 +150,7 @@ def faults(
     reports: list[dict[str, Any]],
     exchanges: list[dict[str, Any]],
 ) -> list[str]:
-    """List differences between a site and its GCDs' reports, a sentence each.
+    """List contradictions between a site and its GCDs' reports, a sentence each; empty if none.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Probe of a GCD from a process that would train on it, and exchange between two of them."""
+"""Probe of a GCD from a trainer process, and of the data exchange between two GCDs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IDENTITY = ("uuid", "pci_domain_id", "pci_bus_id", "pci_device_id")
 
 
 def probe(request: dict[str, Any]) -> dict[str, Any]:
-    """Describe the device, cores and interface of this process, a trainer process.
+    """Describe the device, cores and network interface of this trainer process.
 
     Parameters
     ----------
@@ -63,7 +63,7 @@ def probe(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _device(device: str) -> dict[str, Any]:
-    """Name, identity and memory of the only device that this process sees."""
+    """Describe the only device that this process sees: name, identity and memory [GiB]."""
     if device == "cpu":
         memory = psutil.virtual_memory().total
         return {
@@ -105,12 +105,12 @@ _PLUGIN = "librccl-net.so"
 
 
 def exchange(request: dict[str, Any]) -> dict[str, Any]:
-    """Sum arrays over two joined ranks, in trainer processes.
+    """Measure how fast two joined ranks, in trainer processes, sum arrays by an all-reduce.
 
     Parameters
     ----------
     request
-        ``device`` for torch; ``interface`` on which nodes exchange data, or None.
+        ``device`` for torch; ``interface`` on which nodes exchange data, None for one node.
 
     Returns
     -------
@@ -142,5 +142,5 @@ def exchange(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_plugin(folders: list[str]) -> bool:
-    """Return whether a directory has the library by which RCCL uses Slingshot."""
+    """Return whether any of the directories has the library by which RCCL uses Slingshot."""
     return any(Path(folder, _PLUGIN).exists() for folder in folders if folder)

@@ -1,7 +1,8 @@
 """Cost model and placer: the expected cost of segments, and the GCDs they run on.
 
-A search trains thousands of networks of different sizes. Packing them well on GCDs requires
-estimates of time and memory before they run, and rates that are corrected as they finish.
+A segment is one stretch of a trial's or member's training, sent as one job. A search trains
+thousands of networks of different sizes. To pack them well on GCDs, their time and memory are
+predicted before they run, and finished segments correct the predictions.
 """
 
 from hydragnn_flow.placement.cost_model import (

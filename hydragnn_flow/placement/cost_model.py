@@ -1,10 +1,11 @@
-"""Cost model: seconds and memory of a segment, from its network and then from experience.
+"""Cost model: predicts the time and memory of a segment, and learns from measured segments.
 
-The first estimate adds the times to compute, move, launch and exchange the data of a step, at the
-guessed rates of the site's GCDs. An accelerator computes while it launches, so the longer of the
-two counts, plus a little where they are equal (Williams, Waterman & Patterson, Commun. ACM 52, 65
-(2009)). Finished segments then correct the rates; see :mod:`~hydragnn_flow.placement.regression`.
-Every estimate is an interval.
+A segment is one stretch of a trial's or member's training, sent as one job. The first prediction
+adds the times of a step for arithmetic, memory traffic, launches of operations and exchange of
+gradients, at guessed rates of the site's GCDs. An accelerator computes while the next operations
+are launched, so only the longer of both counts, plus a little where they are equally long
+(Williams, Waterman & Patterson, Commun. ACM 52, 65 (2009)). Finished segments then correct the
+rates; see :mod:`~hydragnn_flow.placement.regression`. Every prediction is an interval.
 """
 
 from __future__ import annotations
@@ -42,20 +43,20 @@ class Gcd:
     memory_gib: float
     """Memory a segment may use [GiB]."""
     flops: float
-    """Arithmetic rate in fp32 on layers of the usual size [1/s]."""
+    """Rate of fp32 operations on layers of the usual size [1/s]."""
     bandwidth: float
     """Rate of memory traffic [B/s]."""
     launch_seconds: float
-    """Time to start one operation [s]."""
+    """Time to launch one operation (kernel) [s]."""
     process_gib: float
-    """Memory a process takes before it has a model [GiB]."""
+    """Memory a trainer process takes before it has a model [GiB]."""
     most_segments: int
-    """Largest number of co-located segments on one GCD; 1 on CPU slots."""
+    """Largest number of segments on one GCD at a time; 1 on CPU slots."""
     launches: bool = False
-    """True if the GCD itself starts operations, as a CPU core does: it is then always busy, and
-    the times to start and to compute add up."""
+    """True if the GCD launches its operations itself, as a CPU core does: the times to launch and
+    to compute then add up. False if it computes while the next ones are launched."""
     step_seconds: float = 1e-3
-    """Time of a step outside its operations: reading the batch, bookkeeping [s]."""
+    """Time of a training step outside its operations: reading the batch, bookkeeping [s]."""
     start_seconds: float = 0.1
     """Time a segment takes to open its store and checkpoint and to build its network [s]."""
     epoch_seconds: float = 0.005
@@ -68,26 +69,30 @@ class Gcd:
 
 @dataclass(frozen=True)
 class Work:
-    """Cost of one training step, counted from the network and the size of its batch."""
+    """Work of one training step, counted from the network and the size of its batch."""
 
     flops: float
     bytes: float
     launches: float
-    """Operations that each GCD starts, whatever the number of GCDs."""
+    """Number of operations (kernels) that each GCD launches in a step, whatever the number of
+    GCDs."""
     activation_bytes: float
-    """Peak memory of a GCD beyond the weights and their copies [B]."""
+    """Peak memory of a GCD in addition to the weights and their copies [B]."""
     parameter_bytes: float
     parts: float = 1
-    """Number of GCDs over which the parameters are sharded."""
+    """Number of GCDs over which the parameters are sharded (divided); 1 if each GCD holds all of
+    them."""
     gathers: float = 0
-    """Number of times in a step that each of these GCDs gathers the parameters."""
+    """Number of times in a step that a GCD gathers the sharded parameters from the others."""
     gathered_bytes: float = 0.0
-    """Peak of the parameters and gradients that a GCD holds beyond its own shard [B]."""
+    """Largest amount of parameters and gradients that a GCD holds in addition to its own shard
+    [B]."""
     head_bytes: float = 0.0
-    """Parameters that belong to heads, which GCDs may divide by branches [B]."""
+    """Parameters of the heads [B], which GCDs may divide among them by branch (heads of one data
+    set)."""
 
     def exchanged_bytes(self, width: int) -> float:
-        """Compute the bytes that each of ``width`` GCDs sends in a step.
+        """Compute the number of bytes that each of ``width`` GCDs sends in a training step.
 
         Collectives run around a ring (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 117
         (2009)): an all-reduce over *n* GCDs sends 2 (n - 1) / n of the data from each, an
@@ -101,52 +106,54 @@ class Work:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Expected cost of a segment."""
+    """Predicted time and memory of a segment."""
 
     seconds: float
-    """Median time, summed over its GCDs [s]."""
+    """Median of the predicted time, summed over the segment's GCDs [s]."""
     memory_gib: float
-    """Peak memory of each GCD, process included [GiB]; one segment in a hundred exceeds it."""
+    """Peak memory of each GCD, process included [GiB]; exceeded by one segment in a hundred."""
     uncorrected_seconds: float
-    """Time of its training steps from the network alone, before experience corrects it [s]."""
+    """Time of the training steps at the guessed rates, summed over the GCDs [s]; no measurement has
+    corrected it."""
     busy: float
-    """Fraction of the time the GCD computes rather than waits for the next launch, 0 to 1."""
+    """Fraction of the time that the GCD computes rather than waits for a launch, 0 to 1."""
     uncorrected_memory_gib: float = 0.0
-    """Peak memory from the network alone, without a margin [GiB]."""
+    """Peak memory of each GCD as counted from the network, without a margin [GiB]."""
     low: float = 0.0
     """5th percentile of ``seconds`` [s]."""
     high: float = math.inf
     """95th percentile of ``seconds`` [s]."""
     step_work: tuple[float, ...] = ()
-    """Fields of the :class:`Work` of one step."""
+    """Values of the fields of :class:`Work` for one step, in their order."""
 
 
 @dataclass(frozen=True)
 class Taken:
-    """Measured cost of a whole segment, with the counted cost of its network."""
+    """Measured cost of a segment that ran to its end, with the counted work of its steps."""
 
     work: Work
-    """Counted cost of one of its steps."""
+    """Counted work of one training step."""
     steps: int
     step_seconds: float
-    """Mean time of a step, the first excluded [s]."""
+    """Mean time of a training step, the first excluded [s]."""
     seconds: float
-    """Time from its start to its end [s]."""
+    """Time from the start of the segment to its end [s]."""
     epochs: int
     evaluated: float
-    """Number of graphs of the validation subset over those of a step."""
+    """Number of graphs validated after an epoch, divided by the number of graphs in a step."""
     memory: float | None = None
-    """Ratio for :meth:`CostModel.observe_memory`; None if the process is most of the memory."""
+    """Measured over counted peak memory, both without the process; None if the process takes most
+    of the memory."""
     together: float = 1.0
-    """Mean number of segments on the GCD while it ran, itself included."""
+    """Mean number of segments on its GCD while it ran, itself included; 1 if it was alone."""
     width: int = 1
     """Number of GCDs it ran on."""
     joules: float | None = None
-    """Energy charged to it, summed over its GCDs [J]; None if it was not counted."""
+    """Energy of the segment, summed over its GCDs [J]; None if it was not counted."""
 
     @property
     def is_pack(self) -> bool:
-        """True if other segments were on its GCD for most of the time."""
+        """True if ``together`` is at least 1.5: it shared its GCD for most of the time."""
         return self.together >= 1.5
 
     @property
@@ -161,33 +168,39 @@ class Taken:
 
 
 class Sharing(NamedTuple):
-    """Knowledge about the speed of co-located segments."""
+    """Speed of segments that share a GCD (co-located), as far as it is known."""
 
     is_known: bool
-    """True if enough segments were seen, both co-located and alone."""
+    """True if enough segments were measured, both co-located and alone."""
     pays: bool
-    """False if co-located segments are known to be slower than one after the other."""
+    """False if co-located segments are known to be slower than one after the other; else True."""
 
 
 @dataclass(frozen=True)
 class Experience:
-    """Observations of a cost model, in the form in which they are kept in a file."""
+    """Measurements that a cost model has learnt from, as they are kept in a file."""
 
     segments: dict[str, list[Taken]]
-    """Recent segments of each message-passing type that had GCDs to themselves, newest last."""
+    """Recent segments that had their GCDs to themselves, by message-passing type, newest last."""
     memory: dict[str, list[float]]
-    """Measured over counted peak memory of recent segments, by message-passing type."""
+    """Ratios of measured to counted peak memory of recent segments, by message-passing type."""
     repeats: list[float]
-    """Logarithms of measured over expected times of steps, where the trial had an earlier time."""
+    """Logarithms of measured over predicted step times, for trials that had been measured
+    before."""
     process_gib: float
-    """Upper bound of the memory of a process before it has a model [GiB]."""
+    """Most memory that a process takes before it has a model [GiB]."""
     packs: dict[str, list[Taken]] = field(default_factory=dict)
-    """Recent co-located segments by type; kept here so that segments alone do not evict them."""
+    """Recent co-located segments by message-passing type; kept here so that segments alone do not
+    evict them."""
     rest_watts: float | None = None
-    """Power of a node outside its segments [W], from the last campaign that counted it."""
+    """Power of a node outside its segments [W], as last counted; None if no campaign has counted
+    it."""
 
     def after(self, earlier: Experience) -> Experience:
-        """Merge with earlier observations: older first, duplicates dropped, the last 16 kept."""
+        """Return these measurements merged with earlier ones, without duplicates.
+
+        Earlier ones come first. The last 16 of each message-passing type are kept.
+        """
         repeats = [one for one in earlier.repeats if one not in self.repeats]
         return Experience(
             _joined(earlier.segments, self.segments),
@@ -207,19 +220,19 @@ class _Fits:
 
 
 class CostModel:
-    """Predicts seconds and memory of segments; learns from those that ran.
+    """Predictor of the time and memory of segments, which learns from measured ones.
 
     Parameters
     ----------
     gcd
-        The GCDs of the site.
+        Speed and memory of each GCD of the site.
     gcds_per_node
         Number of GCDs of a node, which exchange gradients without the network.
 
     Attributes
     ----------
     process_gib
-        Upper bound of the memory of a process before it has a model [GiB], as far as it is known.
+        Most memory that a process takes before it has a model [GiB], as far as it is known.
     rest_watts
         Power of a node outside its segments [W]; kept for later campaigns.
     """
@@ -253,19 +266,20 @@ class CostModel:
         Parameters
         ----------
         kind
-            The message-passing type: segments of one type have a correction in common.
+            Message-passing type of the network. Segments of one type have a correction in common.
         work
             Counted cost of one training step.
         steps
             Number of training steps.
         width
-            Number of GCDs that it will run on.
+            Number of GCDs that the segment will run on.
         own
-            An earlier segment of the same trial, whose times and memory take precedence.
+            Measured cost of an earlier segment of the trial, whose step time and memory take
+            precedence; None if there was none.
         epochs
             Number of epochs, each of which ends with a validation.
         evaluated
-            Number of graphs of the validation subset over those of a step.
+            Number of graphs validated after an epoch, divided by the number of graphs in a step.
         """
         fits, case = self._fits(), self._step_case(kind, work, width)
         step = fits.steps.expect(case)
@@ -298,7 +312,11 @@ class CostModel:
 
     @property
     def sharing(self) -> Sharing:
-        """Effect of co-location: a step of each of n segments takes n^a times as long as alone."""
+        """Slowdown of segments that share a GCD, as far as it is known.
+
+        A step of each of *n* such segments takes n^a times as long as alone. Sharing does not pay
+        if the power *a* is surely above 1.
+        """
         power, deviation, freedom = self._fits().steps.power(0)
         alone, together = (sum(map(len, of.values())) for of in (self._seen, self._packs))
         # Known from four co-located segments and four others on.
@@ -307,7 +325,7 @@ class CostModel:
         return Sharing(is_known, pays=not (is_known and is_worse))
 
     def observe(self, kind: str, taken: Taken, own: Taken | None = None) -> None:
-        """Learn from a segment that finished all of its work.
+        """Learn from a measured segment that finished all of its work.
 
         Parameters
         ----------
@@ -316,7 +334,7 @@ class CostModel:
         taken
             Measured cost of the segment.
         own
-            Measured cost of the trial's previous segment, if there was one.
+            Measured cost of the trial's previous segment; None if there was none.
         """
         if not taken.is_sound:
             return
@@ -330,21 +348,21 @@ class CostModel:
         self._new += 1
 
     def observe_memory(self, kind: str, ratio: float) -> None:
-        """Learn from a measured peak of memory, or from an amount that was not enough.
+        """Learn from a measured peak of memory, or from an amount that was too small for a segment.
 
         Parameters
         ----------
         kind
             Message-passing type, as in :meth:`estimate`.
         ratio
-            Measured over counted peak memory, both without the process.
+            Measured over counted peak memory, both without the memory of the process.
         """
         if 0 < ratio < math.inf:
             self._memory.setdefault(kind, deque(maxlen=WINDOW)).append(ratio)
             self._new += 1
 
     def observe_process(self, peak_gib: float) -> None:
-        """Learn from a measured peak that includes the process and so bounds its memory [GiB]."""
+        """Learn an upper bound of a process's memory from a peak [GiB] that includes it."""
         # Processes differ by a tenth before they have a model.
         self._bound_process(1.1 * peak_gib)
 
@@ -353,7 +371,7 @@ class CostModel:
             self.process_gib = min(self.process_gib, gib)
 
     def experience(self) -> Experience:
-        """Return the observations that the fit uses."""
+        """Return the recent measurements that the predictions follow from."""
         return Experience(
             {kind: list(several) for kind, several in self._seen.items()},
             {kind: list(several) for kind, several in self._memory.items()},
@@ -364,12 +382,12 @@ class CostModel:
         )
 
     def recall(self, earlier: Experience) -> None:
-        """Learn from earlier observations, as if made before those here; skip duplicates.
+        """Learn from another model's measurements, as if made before this model's own.
 
         Parameters
         ----------
         earlier
-            Observations of another model of the same GCDs, which may share some with this one.
+            Measurements on the same GCDs; those that this model has already are skipped.
         """
         for mine, theirs in (self._seen, earlier.segments), (self._packs, earlier.packs):
             sound = {kind: [one for one in them if one.is_sound] for kind, them in theirs.items()}
@@ -386,7 +404,7 @@ class CostModel:
             self.rest_watts = earlier.rest_watts
 
     def _fits(self) -> _Fits:
-        """Return the regressions, fitted again if there are enough new observations."""
+        """Return the regressions, fitted anew if a fifth of the measurements are new."""
         all_of_it = (self._seen, self._packs, self._memory)
         seen = sum(len(several) for one in all_of_it for several in one.values())
         if self._new > 0.2 * seen:
@@ -437,7 +455,7 @@ class CostModel:
         return Case("", terms, (math.log(together),))
 
     def _repeated(self) -> tuple[float, float]:
-        """Deviation of a step's time from the trial's own time, and its degrees of freedom."""
+        """Return the scatter of a trial's log step time, and its degrees of freedom."""
         # The guess, a deviation of 0.1 of the logarithm, is worth four observations.
         freedom = 4.0 + len(self._repeats)
         squares = 4.0 * 0.1**2 + math.fsum(x * x for x in self._repeats)
@@ -452,7 +470,7 @@ class CostModel:
 
 
 def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
-    """Insert earlier observations before the others; return how many were new."""
+    """Insert earlier measurements of each message-passing type; return how many were new."""
     new = 0
     for kind, several in earlier.items():
         mine = seen.get(kind, ())
@@ -463,21 +481,21 @@ def _put_before(seen: dict[str, deque[T]], earlier: dict[str, list[T]]) -> int:
 
 
 def _joined(earlier: dict[str, list[T]], later: dict[str, list[T]]) -> dict[str, list[T]]:
-    """Merge earlier and later observations of each kind; keep the last 16."""
+    """Merge earlier and later measurements of each message-passing type; keep the last 16."""
     seen = {kind: deque(several, WINDOW) for kind, several in later.items()}
     _put_before(seen, earlier)
     return {kind: list(several) for kind, several in seen.items()}
 
 
 def _net_bytes(work: Work) -> float:
-    """Counted memory of a GCD, without the process [B]."""
+    """Return the counted peak memory of a GCD, without the process [B]."""
     held = COPIES_OF_WEIGHTS * work.parameter_bytes / work.parts + work.gathered_bytes
     return work.activation_bytes + held
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Moments of the distribution of graph sizes."""
+    """Moments of the sizes of graphs; a size is a number of atoms, or of edges."""
 
     mean: float
     deviation: float
@@ -486,16 +504,16 @@ class Sizes:
 
     @classmethod
     def of(cls, sizes: NDArray[np.int64]) -> Sizes:
-        """Compute the moments from the number of atoms, or of edges, of each graph."""
+        """Compute the moments from the size of each graph [n_graphs]."""
         mean, deviation = float(sizes.mean()), float(sizes.std())
         skewness = float((((sizes - mean) / (deviation or 1.0)) ** 3).mean())
         return cls(mean, deviation, skewness, float(sizes.max()))
 
     def largest_batch(self, graphs: float) -> float:
-        """Ratio of the largest of some thousand random batches to the mean one.
+        """Return the size of the largest of some thousand random batches over the mean size.
 
-        It is the quantile of a sum to second order at 3.5 standard deviations (Cornish and
-        Fisher, Rev. Inst. Int. Stat. 5, 307 (1938)).
+        It is the quantile of a sum to second order at 3.5 standard deviations (Cornish and Fisher,
+        Rev. Inst. Int. Stat. 5, 307 (1938)).
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Fleet: the GCDs of a campaign's nodes, and the segments on each."""
+"""Fleet: the GCDs of a campaign's nodes, and the segments (jobs of training) on each."""
 
 from __future__ import annotations
 
@@ -24,39 +24,42 @@ _LEVELS = 20
 
 
 class Host(NamedTuple):
-    """Node that takes work."""
+    """Node that takes jobs, with the batch job that holds it."""
 
     name: str
     block: str
-    """Batch job that the node belongs to."""
+    """Identifier of the block (batch job) that the node belongs to."""
     ends: float = math.inf
-    """Time at which that batch job ends, by the campaign's clock [s]."""
+    """Time at which the batch job ends, by the campaign's clock [s]."""
 
 
 class Spot(NamedTuple):
-    """GCD of a node."""
+    """One GCD: the name of its node, and its position there."""
 
     node: str
     gcd: int
-    """Position of the GCD on its node."""
+    """Position of the GCD on its node, from 0."""
 
 
 @dataclass(eq=False)
 class Resident:
-    """Segment that runs on some GCDs."""
+    """Running segment, with the GCDs that it occupies."""
 
     spots: Sequence[Spot]
     busy: float
     memory_gib: float
     until: float
-    """Time at which it is expected to end [s]."""
+    """Time at which the segment is expected to end, by the campaign's clock [s]."""
     alone: bool
-    """True if no other segment may share its GCDs."""
+    """True if no other segment may share its GCDs; False if others may."""
     since: float
     _crowd: float = 0.0
 
     def remaining(self, now: float) -> float:
-        """Expected time to its end [s]; an overdue one needs as long again as it is late."""
+        """Return the expected time until the segment ends [s].
+
+        A segment that is late is assumed to need as long again as it is late.
+        """
         return abs(self.until - now)
 
 
@@ -76,7 +79,7 @@ class _Gcd:
 
 @dataclass(eq=False)
 class Node:
-    """Node in the :class:`Fleet`, with the segments on its GCDs."""
+    """Node of the :class:`Fleet`, with the segments on its GCDs."""
 
     host: Host
     gcds: list[_Gcd]
@@ -87,7 +90,7 @@ class Node:
     """True if the node is reserved for a segment that needs several GCDs."""
 
     def ends(self, now: float) -> list[float]:
-        """Expected remaining time of each busy GCD [s]."""
+        """Return the expected time until each busy GCD of the node is idle [s]."""
         return [
             max(resident.remaining(now) for resident in gcd.residents)
             for gcd in self.gcds
@@ -95,7 +98,7 @@ class Node:
         ]
 
     def empty(self) -> Iterator[Spot]:
-        """Yield the idle GCDs."""
+        """Yield the idle GCDs of the node."""
         for position, gcd in enumerate(self.gcds):
             if not gcd.residents:
                 yield Spot(self.host.name, position)
@@ -119,7 +122,7 @@ class Fleet:
     def __init__(self, gcd: Gcd, gcds_of_a_node: int, gcds_of_a_block: float = math.inf) -> None:
         self.gcd, self.size, self.gcds_of_a_block = gcd, gcds_of_a_node, gcds_of_a_block
         self.sharing_pays = True
-        """False if a segment may not join others on a GCD."""
+        """True if a segment may join others on a GCD; False if each gets a GCD of its own."""
         self._nodes: dict[str, Node] = {}
         self._hosts: list[Host] = []
         self.at_work = 0
@@ -127,7 +130,7 @@ class Fleet:
         self.free = 0
         """Number of idle GCDs on nodes that take work."""
         self.packs = 0
-        """Number of GCDs with several segments."""
+        """Number of GCDs with more than one segment."""
         # Nodes by their number of idle GCDs and by block.
         self._by_free: list[defaultdict[str, dict[str, Node]]] = [
             defaultdict(dict) for _ in range(gcds_of_a_node + 1)
@@ -142,7 +145,7 @@ class Fleet:
         return (node for node in self._nodes.values() if node.takes_work)
 
     def update(self, hosts: Sequence[Host]) -> None:
-        """Set the nodes that take work now; segments on other nodes continue."""
+        """Replace the nodes that take jobs; segments on other nodes continue."""
         if hosts == self._hosts:
             return
         coming = {host.name: host for host in hosts}
@@ -161,7 +164,7 @@ class Fleet:
     def begin(
         self, spots: Sequence[Spot], estimate: Estimate, until: float, now: float, *, alone: bool
     ) -> Resident:
-        """Put a segment on GCDs.
+        """Register a segment as running on some GCDs; return its record.
 
         Parameters
         ----------
@@ -170,7 +173,7 @@ class Fleet:
         estimate
             Estimated cost of the segment.
         until, now
-            Expected end of the segment, and the current time [s].
+            Expected end of the segment, and the current time, by the campaign's clock [s].
         alone
             True if no other segment may share the GCDs.
         """
@@ -184,7 +187,7 @@ class Fleet:
         return resident
 
     def end(self, resident: Resident, spots: Sequence[Spot], now: float) -> None:
-        """Remove a segment from some of its GCDs, on which it has ended."""
+        """Remove a segment from those of its GCDs on which it has ended."""
         for spot in spots:
             gcd = self._nodes[spot.node].gcds[spot.gcd]
             gcd.count(now)
@@ -192,9 +195,10 @@ class Fleet:
             self._forget(self._nodes[spot.node])
 
     def together(self, resident: Resident, now: float) -> float:
-        """Mean number of segments on its first GCD while it ran, itself included.
+        """Return the mean number of segments on a segment's first GCD while it ran.
 
-        Valid until its :meth:`end` is called.
+        The segment itself counts, so 1 means that it was alone. Call it before :meth:`end` removes
+        the segment.
         """
         if resident.alone:
             return 1.0
@@ -204,17 +208,19 @@ class Fleet:
         return max(1.0, round(crowd / (now - resident.since), 6)) if now > resident.since else 1.0
 
     def ends(self, node: str) -> float:
-        """Time at which the batch job of a node ends [s]."""
+        """Return the time at which the batch job of a node ends, by the campaign's clock [s]."""
         return self._nodes[node].host.ends
 
     def longest(self, now: float) -> float:
-        """Time until all GCDs are expected to be idle [s]."""
+        """Return the expected time until all GCDs are idle [s]; 0 if they are."""
         return max((end for node in self.nodes for end in node.ends(now)), default=0.0)
 
     def fullest(self, width: int, seconds: float, now: float) -> Node | None:
-        """Find the node with the fewest idle GCDs that are enough, in the block with the fewest.
+        """Find the node with the fewest idle GCDs that still has ``width`` of them.
 
-        Reserved nodes are left out.
+        Of equally full nodes, one in the block (batch job) with the fewest idle GCDs is taken.
+        Reserved nodes are left out, and nodes that end too early for a segment of ``seconds``. None
+        if no node is suitable.
         """
         for number in range(width, self.size + 1):
             blocks = [block for block, nodes in self._by_free[number].items() if nodes]
@@ -225,11 +231,15 @@ class Fleet:
         return None
 
     def whole(self) -> dict[str, list[Node]]:
-        """Nodes whose GCDs are all idle, by block."""
+        """Return the nodes whose GCDs are all idle and not reserved, by block (batch job)."""
         return {block: [*nodes.values()] for block, nodes in self._by_free[self.size].items()}
 
     def shared(self, estimate: Estimate, seconds: float, now: float) -> Spot | None:
-        """Find a busy GCD that a segment can join, with as few segments as possible."""
+        """Find a busy GCD that a segment of one GCD can join, with as few segments as possible.
+
+        Its memory and idle time suffice by estimate, and its node lasts long enough for a segment
+        of ``seconds``. None if there is no such GCD.
+        """
         if not self.sharing_pays:
             return None
         room = MEMORY_FRACTION * self.gcd.memory_gib - estimate.memory_gib
@@ -254,7 +264,7 @@ class Fleet:
         return self.sharing_pays and any(self._shared.values())
 
     def keep(self, nodes: Iterable[Node], is_kept: bool) -> None:
-        """Reserve nodes for one segment, or release them."""
+        """Reserve nodes for one segment (``is_kept``), or release them."""
         for node in nodes:
             self._unlist(node)
             node.is_kept = is_kept
@@ -316,12 +326,12 @@ class Fleet:
 
 
 def lasts(host: Host, seconds: float, now: float) -> bool:
-    """True if a node lasts until a segment ends, or at least long enough to make progress."""
+    """Return whether a node lasts until a segment ends, or for the 180 s that make progress."""
     return host.ends - now >= min(seconds, SECONDS_TO_GET_FURTHER)
 
 
 def _left(gcd: _Gcd) -> float:
-    """Fraction of a GCD's time that its segments leave idle."""
+    """Return the fraction of a GCD's time that its segments leave idle, by estimate."""
     return FULL - sum(resident.busy for resident in gcd.residents)
 
 

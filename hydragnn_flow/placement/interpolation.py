@@ -1,8 +1,8 @@
-"""Interpolation of the work of a training step between networks that were counted.
+"""Interpolation of the work of a training step between networks whose work was counted.
 
 Counting a network operation by operation takes the driver up to a fifth of a second. A search asks
-for thousands of networks that differ only in their sizes, and the work is a smooth function of
-those. Once some dozens of a family are counted, the others are interpolated.
+for thousands of networks that differ only in their sizes, and the work is a smooth function of the
+sizes. Once some dozens of such a family are counted, its other networks are interpolated.
 
 Rounding the sizes to the nearest factor of 1.25 and caching the result would be shorter, but saves
 nothing: of 360 random networks in the space of `configs/hydragnn_hpo.yaml` 358 would be counted.
@@ -28,16 +28,16 @@ _COUNTED = ("flops", "bytes", "launches", "activation_bytes", "parameter_bytes",
 
 
 class WorkInterpolation:
-    """Work of networks, counted until it can be interpolated.
+    """Interpolator of the work of a step, which counts networks until it is accurate enough.
 
     Parameters
     ----------
     tolerance
-        Largest leave-one-out error of the logarithms, for nine in ten networks; corrections by
-        experience are larger than the default.
+        Largest leave-one-out error of the logarithms of the work, for nine in ten networks;
+        corrections by measured segments are larger than the default.
     beyond
-        Distance beyond the counted sizes within which others are extrapolated, as a fraction of
-        their range.
+        Distance outside the range of the counted sizes at which a network is still extrapolated, as
+        a fraction of that range.
     fewest
         Number of networks of a family that are counted before any is interpolated.
     """
@@ -48,7 +48,7 @@ class WorkInterpolation:
         self._families: dict[str, _Family] = {}
 
     def work(self, shape: Any, count: Callable[[], Work]) -> Work:
-        """Count or interpolate the work of a step.
+        """Return the work of a training step: interpolated if that is accurate, else counted.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class _Family:
             self._fit(np.array(self._sizes), np.array(self._logs))
 
     def covers(self, sizes: Array, beyond: float) -> bool:
-        """True if no size is far beyond the counted ones."""
+        """Return whether every size is within the range of the counted ones, or ``beyond`` it."""
         far = beyond * (self._high - self._low)
         return bool(np.all((self._low - far <= sizes) & (sizes <= self._high + far)))
 
@@ -129,7 +129,7 @@ class _Family:
 
 
 def _apart(shape: Any) -> tuple[str, list[float]]:
-    """Split a shape into its family and the logarithms of its sizes."""
+    """Split plain values into a text that names the family, and the logarithms of the sizes."""
     sizes: list[float] = []
 
     def family(value: Any) -> Any:

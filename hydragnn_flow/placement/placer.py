@@ -1,4 +1,4 @@
-"""Placer: chooses which ready segments run now, on which GCDs, and what stays for a waiting one."""
+"""Placer: chooses which ready segments (jobs of training) run now, and on which GCDs."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from hydragnn_flow.placement.fleet import Fleet, Node, Resident, Spot, lasts
 
 
 class Room:
-    """GCDs that can be assigned, so that ranks which communicate are close.
+    """Idle GCDs to assign, such that the communicating ranks of a segment are close.
 
-    A segment of one GCD goes where the fewest are idle, on the node and in its block, so that whole
-    nodes stay for others. One of several GCDs goes on one node; one wider than a node on whole
-    nodes of one block, or of several blocks if none has enough. None goes to a node whose batch
-    job ends before it could make progress.
+    A segment of one GCD goes to the node with the fewest idle GCDs, so that whole nodes stay for
+    others. A segment of several GCDs goes to one node. A segment wider than a node goes to whole
+    nodes of one block (batch job), or of several blocks if it is wider than a block. No segment
+    goes to a node whose batch job ends before it could make progress.
 
     Parameters
     ----------
     fleet
-        All GCDs. The caller registers assigned ones by :meth:`Fleet.begin`.
+        GCDs of all nodes. The caller registers assigned ones by :meth:`Fleet.begin`.
     now
         Current time [s], by the campaign's clock.
     most
@@ -48,7 +48,7 @@ class Room:
         width
             Number of GCDs that it needs.
         seconds
-            Expected time on them [s].
+            Expected time of the segment on them [s].
 
         Returns
         -------
@@ -65,7 +65,10 @@ class Room:
         return spots
 
     def join(self, estimate: Estimate, seconds: float) -> Spot | None:
-        """Find a busy GCD that a segment can join; None if there is none."""
+        """Find a busy GCD that a segment of one GCD can join; None if there is none.
+
+        ``seconds`` is the expected time of the segment [s].
+        """
         return self._fleet.shared(estimate, seconds, self._now)
 
     def reserve(self, width: int, is_late: bool) -> None:
@@ -76,8 +79,8 @@ class Room:
         width
             Number of GCDs that it needs. Those that are expected to be idle first are reserved.
         is_late
-            True if no other segment may start on them first, even if it is expected to end in
-            time. The nodes with the most idle GCDs are then reserved: that number only grows.
+            True to let no other segment start on the reserved nodes first, even one that should end
+            in time. The nodes with the most idle GCDs are then reserved, as that number only grows.
         """
         if self._kept is not None:
             return
@@ -103,7 +106,7 @@ class Room:
         self._fleet.keep(best.nodes, is_kept=True)
 
     def leave(self) -> None:
-        """Release the reservation."""
+        """Release the reserved GCDs, if there are any."""
         if self._kept is not None:
             self._fleet.keep(self._kept.nodes, is_kept=False)
             self._kept = None
@@ -138,7 +141,7 @@ class Room:
         return [spot for node in found for spot in node.empty()][:width]
 
     def _groups(self, width: int, nodes: Sequence[Node]) -> list[list[Node]]:
-        """Group nodes so that a segment wider than any of them may span a group."""
+        """Group nodes by block (batch job); into one group if the segment is wider than a block."""
         groups: dict[str, list[Node]] = {}
         for node in nodes:
             block = "" if width > self._fleet.gcds_of_a_block else node.host.block
@@ -146,13 +149,13 @@ class Room:
         return list(groups.values())
 
     def _end(self, node: Node) -> float:
-        """Time until all GCDs of a node are expected to be idle [s]."""
+        """Return the expected time until all GCDs of a node are idle [s]."""
         return max(node.ends(self._now), default=0.0)
 
 
 @contextmanager
 def room_of(fleet: Fleet, now: float, most: float = math.inf) -> Iterator[Room]:
-    """Make a :class:`Room` whose reservation ends with the ``with`` block."""
+    """Yield a :class:`Room` with these arguments; its reservation ends with the ``with`` block."""
     room = Room(fleet, now, most)
     try:
         yield room
@@ -162,7 +165,7 @@ def room_of(fleet: Fleet, now: float, most: float = math.inf) -> Iterator[Room]:
 
 @dataclass
 class _Reservation:
-    """Nodes reserved for a segment, with the number of GCDs that it leaves to others."""
+    """Nodes reserved for a segment, and the number of their GCDs that others may have."""
 
     nodes: list[Node]
     seconds: float
@@ -185,7 +188,7 @@ class _Reservation:
         return all(lasts(node.host, math.inf, now + self.seconds) for node in self.nodes)
 
     def lets(self, width: int, seconds: float) -> bool:
-        """Admit another segment on these nodes now, if it does not delay the reserved one."""
+        """Return whether another segment may start here without delaying the reserved one."""
         if seconds <= self.seconds:
             return True
         if width > self.spare:
@@ -211,25 +214,25 @@ class Placeable:
     """Segment that is ready to run, with the properties that its placement depends on."""
 
     estimate: Estimate
-    """Estimated cost; its seconds are those on one GCD."""
+    """Predicted cost; its ``seconds`` are summed over the GCDs."""
     width: int = 1
-    """Number of GCDs it runs on; several are never shared."""
+    """Number of GCDs that the segment runs on; more than one are never shared."""
     ready_since: float = 0.0
-    """Time from which it could have run [s]."""
+    """Time from which the segment could have run, by the campaign's clock [s]."""
     is_urgent: bool = False
-    """True if it was cut short: its progress is of no use before it continues."""
+    """True if the segment was cut short, and its progress is of no use before it continues."""
     keeps_gcd: bool = False
-    """True if it does not share a GCD that was idle when it started."""
+    """True if no segment may join it on a GCD that was idle when it started."""
     wider: tuple[Any, ...] = ()
-    """Versions of the segment on more GCDs, for when they are idle; the widest last."""
+    """Versions of the segment on more GCDs, to be used if so many are idle; the widest last."""
 
     def shapes(self: _Same) -> list[_Same]:
-        """Versions of the segment on each number of GCDs that it may have now, widest first."""
+        """Return the versions of the segment on each number of GCDs it may have, widest first."""
         return [*reversed(self.wider), self]
 
     @property
     def seconds(self) -> float:
-        """Time that each of its GCDs will be busy [s]."""
+        """Expected time that each of its GCDs will be busy [s]."""
         return self.estimate.seconds / self.width
 
 
@@ -238,11 +241,11 @@ Segment = TypeVar("Segment", bound=Placeable)
 
 @dataclass(frozen=True)
 class Placement(Generic[Segment]):
-    """Segment that starts now."""
+    """Segment that starts now, with the GCDs it was given."""
 
     segment: Segment
     resident: Resident
-    """GCDs of the segment, rank by rank, as registered in the fleet."""
+    """Record of the segment in the fleet, with its GCDs in the order of its ranks."""
 
 
 def place(
@@ -336,5 +339,5 @@ def _in_order(ready: Sequence[Segment], now: float, patience: float) -> list[Seg
 
 
 def too_large(estimate: Estimate, gcd: Gcd) -> bool:
-    """True if a segment is expected not to fit in a GCD's memory even alone."""
+    """Return whether a segment is expected not to fit in a GCD's memory even alone."""
     return estimate.memory_gib > gcd.memory_gib

@@ -12,31 +12,35 @@ from hydragnn_flow.placement.cost_model import Experience
 
 @dataclass(frozen=True)
 class Power:
-    """Power of busy GCDs, and of the rest of their nodes."""
+    """Power of the GCDs that run segments, and of the rest of their nodes."""
 
     gcd_watts: float
-    """Power of a GCD with segments [W]."""
+    """Mean power of a GCD that runs segments [W]."""
     segments: int
-    """Number of segments with known energy, from which that power follows."""
+    """Number of measured segments from which ``gcd_watts`` follows."""
     rest_watts: float | None = None
     """Power of a node outside its segments, idle or not [W]; None if nothing has counted it."""
 
     def joules(self, gcd_seconds: float, node_seconds: float) -> float | None:
-        """Compute the energy of nodes [J]; None if that outside segments is unknown."""
+        """Compute the energy of nodes [J]; None if their power outside segments is unknown.
+
+        ``gcd_seconds`` is the busy time summed over GCDs, ``node_seconds`` the time summed over
+        nodes [s].
+        """
         if self.rest_watts is None:
             return None
         return gcd_seconds * self.gcd_watts + node_seconds * self.rest_watts
 
 
 def measured_power(experiences: Iterable[Experience]) -> Power | None:
-    """Compute the power from segments whose energy was counted; None if there are none.
+    """Compute the power from segments with counted energy; None if there are none.
 
-    A co-located segment counts its share of the energy and of the time of its GCD.
+    A segment that shared its GCD counts with its share of the GCD's energy and time.
 
     Parameters
     ----------
     experiences
-        Experiences of one machine; an observation that several contain counts once.
+        Measurements on one machine; a segment that several of them contain counts once.
     """
     taken = {}
     rest: list[float] = []

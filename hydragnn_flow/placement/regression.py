@@ -1,9 +1,10 @@
 """Bayesian regression of times: sums of terms, each at a rate that is guessed and then learned.
 
-The logarithm of a time is that of a sum of terms, plus a constant common to all, a constant of each
-kind, and powers of conditions, none of which shortens it. All are shrunk towards the guess, so few
-observations move mainly what they have in common: an unseen kind gets the common constant of the
-others, and free rates of its own would spoil the order of the guesses.
+The logarithm of a time is that of a sum of terms, plus a constant common to all times, a constant
+of each kind (message-passing type), and powers of conditions. No condition shortens a time. All are
+shrunk towards the guess, so a few observations mainly move what all times have in common: an unseen
+kind gets the common constant of the others, and free rates of its own would spoil the order of the
+guesses.
 
 Gauss-Newton steps lead to the most probable values. Around them the posterior is that of a linear
 regression with unknown noise, whose predictions follow Student's distribution (Gelman et al.,
@@ -29,45 +30,46 @@ _SHARPNESS = 8
 
 @dataclass(frozen=True)
 class Prior:
-    """Prior standard deviations, all of logarithms."""
+    """Standard deviations before any observation, all of logarithms."""
 
     noise: float
     """Deviation of one observation from the value of its kind and terms."""
     counts: float
     """Number of observations that the prior of the noise is worth."""
     common: float
-    """Deviation of the constant common to all."""
+    """Deviation of the constant common to all times."""
     terms: tuple[float, ...]
-    """Deviation of each term from the common constant."""
+    """Deviation of the rate of each term from the common constant."""
     kinds: float
-    """Deviation of each kind's constant."""
+    """Deviation of the constant of each kind (message-passing type)."""
     powers: float = 1.0
     """Deviation of the powers of the conditions."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Variables that a time depends on."""
+    """Variables that a time depends on: its kind, terms and conditions."""
 
     kind: str
     terms: tuple[float, ...]
-    """Guessed times that add up [s]."""
+    """Guessed times that add up [s], one for each rate."""
     conditions: tuple[float, ...] = ()
-    """Logarithms of further factors, 0 in the usual case; equally many in all cases."""
+    """Logarithms of further influences, such as the number of segments on the GCD; 0 in the usual
+    case. All cases have equally many."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """A predicted time."""
+    """Predicted time, as Student's distribution of its logarithm."""
 
     log: float
-    """Median logarithm of the time [s]."""
+    """Median of the logarithm of the time in seconds."""
     deviation: float
     """Scale of Student's distribution of the logarithm."""
     freedom: float
     """Degrees of freedom of that distribution."""
     parts: Array
-    """Time of each term over that of the sum, hidden terms included."""
+    """Time of each term divided by their sum; terms that others hide are included."""
 
 
 class Regression:
@@ -82,8 +84,8 @@ class Regression:
     seen
         Observed cases, and their times [s].
     hidden
-        Sets of terms that hide each other: only the longest set counts, plus up to 9 % where two
-        are equally long.
+        Sets of positions of terms that hide each other: only the longest set counts, plus up to 9 %
+        where two are equally long.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Regression:
     def expect(self, case: Case) -> Expected:
         """Predict the time of a case.
 
-        The driver asks for the same cases again in every round, so the last answers are cached.
+        The driver asks for the same cases again and again, so recent answers are cached.
         """
         if case not in self._known:
             if len(self._known) >= 10_000:
@@ -122,7 +124,11 @@ class Regression:
         return self._known[case]
 
     def power(self, condition: int) -> tuple[float, float, float]:
-        """Student's distribution of the power of a condition: median, scale, degrees of freedom."""
+        """Return the median, scale and degrees of freedom of a condition's power.
+
+        They are those of Student's distribution. ``condition`` is the position in
+        :attr:`Case.conditions`.
+        """
         place = self._powers.start + condition
         variance = self._variance * float(self._covariance[place, place])
         return float(self._values[place]), math.sqrt(variance), self._freedom
@@ -174,7 +180,7 @@ class Regression:
         return step
 
     def _table(self, cases: Sequence[Case]) -> tuple[Array, Array]:
-        """Terms of cases, and the columns on which their logarithms depend linearly."""
+        """Return the terms of cases, and the columns on which their logarithms depend linearly."""
         rows = np.zeros((len(cases), len(self._values)))
         rows[:, 0] = 1.0
         for row, case in zip(rows, cases, strict=True):
@@ -203,7 +209,7 @@ class Regression:
 
 
 def quantile(probability: float, freedom: float) -> float:
-    """Quantile of Student's distribution with some degrees of freedom."""
+    """Return the quantile of Student's distribution with ``freedom`` degrees of freedom."""
     from scipy.special import stdtrit  # whose import takes a quarter of a second
 
     return float(stdtrit(freedom, probability))

@@ -1,4 +1,4 @@
-"""Shapes: more GCDs for segments that would end last, where GCDs would idle."""
+"""Shapes: more GCDs for segments (jobs of training) that would end last, while GCDs would idle."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ Shapes = Callable[[Segment], Sequence[Segment]]
 
 
 def useful_widths(gcds_of_a_node: int, most: int) -> Iterator[int]:
-    """Yield numbers of GCDs for a segment: powers of two within a node, then of whole nodes.
+    """Yield useful numbers of GCDs for a segment, in increasing order.
+
+    They are powers of two within a node, then powers of two of whole nodes.
 
     Parameters
     ----------
@@ -56,11 +58,11 @@ def widened(
     ready
         Segments that could run now.
     gcds
-        Number of GCDs for all of them.
+        Number of GCDs for all ready segments together.
     shapes
         Function that returns the versions of a segment on more GCDs.
     enough
-        Time that other segments will run anyway [s]; nothing needs to end earlier.
+        Time for which other segments will run anyway [s]; no ready segment needs to end earlier.
 
     Returns
     -------
@@ -94,7 +96,8 @@ def widened(
 
 
 Times = Sequence[tuple[int, float]]
-"""(GCDs, time [s]) of a segment for each number of GCDs that it may have, its own first."""
+"""Pairs (number of GCDs, time [s]) of a segment, for each number it may have; its present one
+first."""
 
 
 def to_place_anew(
@@ -105,16 +108,16 @@ def to_place_anew(
 ) -> list[Resident]:
     """Choose running segments that stop at a checkpoint and continue on more GCDs.
 
-    Applies when GCDs are idle and nothing is ready. The segment that would end last comes first;
-    each gets the largest number of GCDs that are idle or its own. Segments that surely end before
-    the last of these are left alone.
+    It applies when GCDs are idle and no segment is ready. The segment that would end last is
+    considered first. Each chosen one may get as many GCDs as are idle, its own included. Segments
+    that surely end before the last of the chosen ones are left alone.
 
     Parameters
     ----------
     at_work
         Running segments that may have more GCDs.
     times
-        Function that returns the whole time of a segment for each number of GCDs.
+        Function that returns the time of a whole segment for each number of GCDs.
     fleet
         GCDs of the campaign.
     now
@@ -143,10 +146,10 @@ def to_place_anew(
 
 
 def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
-    """Choose co-located segments to stop at a checkpoint, where sharing does not pay.
+    """Choose co-located segments to stop at a checkpoint, if sharing a GCD does not pay.
 
-    On each GCD the one that would end last stays, and those that are about to end or have just
-    started.
+    On each shared GCD the segment that would end last continues. So do segments that started, or
+    should end, within a minute.
     """
     packs: defaultdict[Spot, list[Resident]] = defaultdict(list)
     for resident in at_work:
@@ -160,7 +163,7 @@ def to_part(at_work: Iterable[Resident], now: float) -> list[Resident]:
 
 
 class _Idle:
-    """Idle GCDs by node; some of them are promised."""
+    """Idle GCDs by node, less those that were promised to segments."""
 
     def __init__(self, fleet: Fleet, now: float) -> None:
         self._size, self.gcds = fleet.size, 0

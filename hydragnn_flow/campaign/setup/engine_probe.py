@@ -1,4 +1,4 @@
-"""Probe of networks of engines, in a process of its own.
+"""Probe of networks that engines (HydraGNN, a user's module) build, in a process of its own.
 
 An engine's code may crash or need much memory, so the driver does not run it itself.
 """
@@ -23,14 +23,14 @@ SECONDS = 600.0
 
 
 class EngineProbe:
-    """Tries networks that engines build: a training step on a few graphs, weights to begin with.
+    """Probe that tries networks of engines: takes a training step, or reads initial weights.
 
-    It uses a few graphs of a store, starts with the first network and ends with this object.
+    Its process starts with the first network and ends with this object.
 
     Parameters
     ----------
     store
-        Path of the store.
+        Path of the store, a few of whose graphs are used.
     """
 
     def __init__(self, store: Path) -> None:
@@ -44,7 +44,7 @@ class EngineProbe:
         self.close()
 
     def cost(self, network: EngineNetwork, atoms: int, edges: int, graphs: int) -> NetworkCost:
-        """Measure the cost of a training step on a batch of a given size.
+        """Measure the cost of a training step on a batch of so many atoms, edges and graphs.
 
         Raises
         ------
@@ -56,14 +56,14 @@ class EngineProbe:
         return NetworkCost(**self._ask(network, batch=batch))
 
     def weights(self, network: EngineNetwork, start: StartConfig, target: Path | None) -> None:
-        """Read the weights that a network is to begin with, and write them to a file.
+        """Read the weights that a network begins with, and write them to a file.
 
         Parameters
         ----------
         network
             Network that an engine builds.
         start
-            Source of the weights, and what to freeze.
+            Source of the weights, and the parameters to freeze.
         target
             File to write; None if the weights are only checked.
 
@@ -76,7 +76,7 @@ class EngineProbe:
         self._ask(network, start={**asked, "target": None if target is None else str(target)})
 
     def close(self) -> None:
-        """End the process; it is gone when this returns."""
+        """End the process, and wait until it is gone."""
         if self._process is not None:
             self._process.close()
             self._process = None

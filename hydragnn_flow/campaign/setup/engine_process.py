@@ -34,7 +34,6 @@ def _open(path: str) -> GraphStore:
 
 
 def _cost(engine: str, model: Model, graphs: GraphStore, batch: dict[str, int]) -> dict[str, Any]:
-    """Cost of a step of a network."""
     weights = dict(model.named_parameters()).keys()
     cost = probed_cost(model, graphs[TRAIN], **batch)
     if made := dict(model.named_parameters()).keys() - weights:
@@ -48,7 +47,7 @@ def _cost(engine: str, model: Model, graphs: GraphStore, batch: dict[str, int]) 
 def _begin(
     model: Model, file: str, heads: str, frozen: list[str], target: str | None
 ) -> dict[str, Any]:
-    """Check the weights that a network is to begin with, and keep them."""
+    """Check the weights that a network begins with, and write them if there is a target."""
     assert isinstance(model, EngineModel)
     freeze(model, frozen)
     weights = weights_of(model, model.read_weights(Path(file)), heads)
@@ -64,7 +63,7 @@ def _tried(
     batch: dict[str, int] | None = None,
     start: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Cost of a step of a network, or nothing once its weights are checked; or why not."""
+    """Return the cost of a step, or nothing if weights are checked; or why it is refused."""
     try:
         torch.manual_seed(0)
         graphs = _open(store)

@@ -35,14 +35,14 @@ _TOTAL = {"energy", "total", "potential", "dft", "ref", "reference"}
 
 @dataclass(frozen=True)
 class FirstConfig:
-    """Texts of the two files, and the choices in them."""
+    """Texts of the two files of a first configuration, and the choices in them."""
 
     name: str
     text: str
     """YAML text of the configuration."""
     network: dict[str, Any]
     targets: list[Label]
-    """Labels that the network learns."""
+    """Labels that the network learns, such as energy and forces."""
     others: list[Label]
     """Labels that it could learn too."""
     trials: int
@@ -56,7 +56,7 @@ class FirstConfig:
 
 
 def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstConfig:
-    """Make a configuration that `hydragnn-flow run` accepts unchanged.
+    """Make a configuration of the inspected data that `hydragnn-flow run` accepts unchanged.
 
     Parameters
     ----------
@@ -121,12 +121,12 @@ def first_config(finding: Finding, name: str, folder: Path, gcds: int) -> FirstC
 
 
 def write_config(config: FirstConfig, folder: Path) -> tuple[Path, Path]:
-    """Write both files; never overwrite an existing one.
+    """Write YAML and JSON file of a configuration; return their paths.
 
     Raises
     ------
     InputError
-        If one of them exists.
+        If one of them exists: nothing is overwritten.
     """
     files = folder / f"{config.name}.yaml", folder / f"{config.name}.json"
     for file in files:
@@ -170,7 +170,7 @@ def _chosen(labels: Sequence[Label]) -> tuple[list[Label], bool]:
 
 
 def _like(word: str, level: str, dim: int, labels: Sequence[Label]) -> Label | None:
-    """Find the label with a word in its key; ASE's own keys come first, then a total energy."""
+    """Return the label with a word in its key; ASE's own keys come first, then a total energy."""
     fitting = [label for label in labels if (label.level, label.dim) == (level, dim)]
     named = [label for label in fitting if word in label.key.lower()]
     named.sort(key=lambda label: (label.key not in ("energy", "forces"), not _is_total(label)))
@@ -188,7 +188,7 @@ def _is_total(label: Label) -> bool:
 
 
 def _fractions(finding: Finding) -> dict[str, float]:
-    """Fractions of the training files for the roles without files of their own."""
+    """Return fractions of the training files for roles without files, such as `val` and `test`."""
     n = finding.sizes["train"]
     needed = [role for role in ("val", "test") if role not in finding.sizes]
     if finding.sizes.get("val", _FEWEST) < _FEWEST and "calibration" not in finding.sizes:
@@ -263,7 +263,7 @@ def _network(
 
 
 def atoms_told(finding: Finding) -> str:
-    """Describe the number of atoms of the structures in words."""
+    """Describe in words how many atoms the structures have."""
     lowest, mean, highest = finding.atoms
     if lowest == highest:
         return f"{lowest} atoms each"
@@ -271,7 +271,6 @@ def atoms_told(finding: Finding) -> str:
 
 
 def _noted(text: str, comment: str) -> str:
-    """A line with its comment in column 36."""
     return f"{text:<36} # {comment}"
 
 

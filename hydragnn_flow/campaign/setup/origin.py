@@ -1,4 +1,4 @@
-"""The network that `start_from` takes its weights from: found in the files of a run or ensemble.
+"""Origin of the weights that `start_from` names: found in the files of a run or ensemble.
 
 A configuration that cannot begin with the weights is refused when it is read: no torch is imported.
 """
@@ -31,18 +31,19 @@ from hydragnn_flow.run_directory import CONFIG, RunDirectory, recorded
 
 @dataclass(frozen=True)
 class Origin:
-    """Trained weights, and the network they are of.
+    """Trained weights, and the network that they belong to.
 
     Attributes
     ----------
     path
-        The checkpoint, or a folder whose checkpoint that got furthest is meant.
+        Checkpoint, or a folder of which the checkpoint with the most epochs is meant.
     network
         `NeuralNetwork` section of the network.
     statistics
-        Value of `Architecture.statistics` that makes its layers again.
+        Value of `Architecture.statistics` with which its layers can be built again.
     data_sets
-        Names of the data sets that its branches have learnt, in their order; empty if unknown.
+        Names of the data sets of its branches (heads of one data set each), in order; empty if
+        unknown.
     """
 
     path: Path
@@ -52,7 +53,7 @@ class Origin:
 
 
 def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfig:
-    """Read and check a run configuration, and the network of the weights that it starts from.
+    """Read and check a run configuration, and the network of weights that it starts from.
 
     Parameters
     ----------
@@ -70,12 +71,12 @@ def load_config(path: str | Path, *, data: str | Path | None = None) -> RunConfi
 
 
 def with_start(config: RunConfig, source: str | Path) -> RunConfig:
-    """Make the layers of a campaign's networks as those of the weights were that it starts from.
+    """Return a configuration whose networks have the layers of the weights it starts from.
 
     Parameters
     ----------
     config
-        The campaign, read from ``source``.
+        Configuration that was read from the file ``source``.
 
     Raises
     ------
@@ -103,18 +104,17 @@ def with_start(config: RunConfig, source: str | Path) -> RunConfig:
 
 
 def _check_file(start: StartConfig) -> None:
-    """Refuse what is no file that an engine could read."""
     if not start.path.is_file():
         raise InputError(f"start_from: there is no file {start.path}; correct the path")
 
 
 def find_origin(start: StartConfig) -> Origin:
-    """Find the weights that a campaign of our networks starts from; reads none of them.
+    """Find the weights that a campaign starts from, and their network; read no weights.
 
     Raises
     ------
     InputError
-        If the path leads to no weights, or to those of a network that cannot be built here.
+        If the path leads to no weights, or to weights of an engine's network.
     """
     path = start.path
     if not path.exists():
@@ -137,7 +137,7 @@ def find_origin(start: StartConfig) -> Origin:
 
 
 def _best_member(ensemble: Path) -> int:
-    """Number of the member with the smallest criterion."""
+    """Return the number of the member with the smallest criterion."""
     with sound(ensemble / SUMMARY):
         rows = read_summary(ensemble)["members"]
         errors = {int(row["member"]): float(row["best_val_error"]) for row in rows}
@@ -145,14 +145,14 @@ def _best_member(ensemble: Path) -> int:
 
 
 def _of_member(folder: Path, path: Path) -> Origin:
-    """The origin in a folder that says its network, which is a member's."""
+    """Return the origin in a member's folder, which holds the network."""
     file = folder / NETWORK
     network = network_section(read_json(file), file)
     return _origin(path, network, _manifest(folder))
 
 
 def _of_trial(folder: Path, path: Path) -> Origin:
-    """The origin in a trial's folder, whose network follows from the files of its run."""
+    """Return the origin in a trial's folder, whose network follows from the run's files."""
     run = RunDirectory(folder.parents[1])
     number = int(folder.name) if folder.name.isdecimal() else -1
     if not (run.path / CONFIG).is_file() or run.trial(number) != folder.resolve():
@@ -175,7 +175,7 @@ def _of_trial(folder: Path, path: Path) -> Origin:
 
 
 def _manifest(folder: Path) -> Manifest:
-    """Manifest of the data that a trial or member was trained on."""
+    """Read the manifest of the data that a trial or member was trained on."""
     for above in folder.parents[:2]:
         if (above / MANIFEST).is_file():
             return kept_manifest(above / MANIFEST)
@@ -230,7 +230,7 @@ def _check_networks(config: RunConfig, start: StartConfig, origin: Origin) -> No
 
 
 def _compared(network: NetworkConfig, heads: str) -> dict[str, Any]:
-    """Keys of a network by which two compute the same with the same weights."""
+    """Return the keys and values that must agree for two networks to share weights."""
     network = network.effective()
     architecture = network.Architecture.model_dump(mode="json")
     free = OF_TRAINING | (OF_HEADS if heads == "new" else set())

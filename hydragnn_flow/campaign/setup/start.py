@@ -25,21 +25,18 @@ from hydragnn_flow.segment import trial_kwh
 
 @dataclass
 class CampaignSummary:
-    """Summary of a campaign."""
+    """Result of a campaign: its directory, report and ensemble."""
 
     run_directory: Path
     report: Path
     ensemble: dict[str, Any] | None
     """Content of `ensemble.json`; None for a search without an ensemble."""
     was_complete: bool = False
-    """True if there was nothing left to do."""
+    """True if nothing was left to do; False if this call trained."""
 
 
 def check_paths(config: RunConfig, run_directory: str | Path | None = None) -> RunDirectory:
-    """Refuse an unsuitable run directory or data files; import neither torch nor Parsl.
-
-    :func:`prepare` and :func:`run_campaign` call it first. Called before a site is loaded, it
-    reports a wrong path at once.
+    """Refuse an unsuitable run directory or data files, without importing torch or Parsl.
 
     Parameters
     ----------
@@ -107,7 +104,7 @@ def run_campaign(
     run_directory
         Run directory; ``runs/<name>`` by default.
     view
-        Progress display, which the caller starts and ends; by default the terminal's.
+        Progress display, which the caller starts and ends; None for the terminal's.
 
     Raises
     ------
@@ -164,7 +161,7 @@ def _shown(view: View | None) -> Iterator[View]:
 
 
 def _check_sampler(config: RunConfig) -> None:
-    """Let a sampler of others propose once; it needs Optuna, and some need torch."""
+    """Let a sampler of another package propose once; this needs Optuna, and sometimes torch."""
     if config.search.sampler not in ("auto", "batched_tpe"):
         from hydragnn_flow.search.study import rehearse
 

@@ -1,4 +1,4 @@
-"""The trained weights that all trials begin with: checked, and kept in the run directory."""
+"""Weights that all trials begin with, from another run: checked, and kept in the run directory."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ _logger = logging.getLogger(__name__)
 
 
 def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Path]:
-    """The weights that one of our networks begins with, and the checkpoint they come from.
+    """Return the weights that one of our networks begins with, and their checkpoint's path.
 
     Parameters
     ----------
     start
-        Source of the weights, and what to freeze.
+        Source of the weights, and the parameters to freeze.
     model
         Network, in which only the freezing changes; it may be on the device ``meta``.
 
     Raises
     ------
     InputError
-        If no weights fit the network, or it lacks what is to be frozen.
+        If no weights fit the network, or it lacks a parameter to freeze.
     """
     freeze(model, start.frozen)
     file, state = _read(find_origin(start).path)
@@ -56,7 +56,7 @@ def weights_for(start: StartConfig, model: Model) -> tuple[dict[str, Tensor], Pa
 def check_start(
     start: StartConfig, network: NetworkConfig, store: GraphStore, target: Path | None = None
 ) -> Path:
-    """Refuse weights that the networks of a campaign cannot begin with.
+    """Refuse weights that the networks of a campaign cannot begin with; else write them.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def check_start(
     store
         Store of the campaign, which the networks are built for.
     target
-        File to write the weights to; they are only checked if not given.
+        File to write the weights to; None to only check them.
 
     Returns
     -------
@@ -134,7 +134,7 @@ def bring_weights(
 
 
 def _read(path: Path) -> tuple[Path, dict[str, Tensor]]:
-    """A checkpoint, or that of a folder which got furthest, and its best weights."""
+    """Read the best weights of a checkpoint, or of a folder's furthest; return its path too."""
     remedy = "name another in start_from"
     files = checkpoints(path) if path.is_dir() else [path]
     found = furthest(files) if len(files) > 1 else None

@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 def checked_store(
     config: RunConfig, path: Path, view: View, workers: Workers | None = None
 ) -> GraphStore:
-    """Open the store of a campaign, prepared if it is missing; check it for the configuration.
+    """Open the store of a campaign, or prepare it first; check that it fits the configuration.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def checked_store(
     view
         Display of the progress.
     workers
-        Workers that run the tasks of its preparation; by default this process does.
+        Function that runs the tasks of the preparation on workers; None to run them here.
 
     Raises
     ------
@@ -87,9 +87,9 @@ def checked_store(
 
 
 def graphs_judged(config: RunConfig, manifest: Manifest) -> int:
-    """Size of the validation subset used after each epoch of the run.
+    """Return the number of validation graphs that judge each epoch of a run.
 
-    By default it is the whole split. If epochs divide `search.budget`, it is at most the number of
+    By default it is all of them. If epochs divide `search.budget`, it is at most the number of
     graphs of an epoch, so that validation costs no more than training, but at least enough to
     compare trials. It is 1 if no objective is an error.
 
@@ -138,7 +138,7 @@ def _check_calibration(config: RunConfig, store: GraphStore) -> None:
 
 
 def _check_sampling(config: RunConfig, store: GraphStore) -> None:
-    """Refuse weights of branches that do not exist, before anything trains."""
+    """Refuse sampling weights of branches (data sets) that do not exist."""
     if config.data.sampling != "proportional":
         names = store.manifest.branch_names
         try:
@@ -150,7 +150,7 @@ def _check_sampling(config: RunConfig, store: GraphStore) -> None:
 def _check_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) -> None:
     """Refuse a network that does not fit the data, before anything starts.
 
-    That of an engine is tried in another process, which it may crash.
+    A network of an engine is tried in another process, which it may crash.
     """
     if isinstance(network, EngineNetwork):
         with EngineProbe(store.path) as probe:
@@ -161,13 +161,13 @@ def _check_model(network: NetworkConfig, store: GraphStore, sampling: Sampling) 
 
 
 def _mean_batch(network: NetworkConfig, train: SplitSize) -> tuple[int, int, int]:
-    """Number of atoms, edges and graphs in a step."""
+    """Return the mean number of atoms, edges and graphs in a step."""
     steps = Budget.of(network).least_steps(train.graphs, train.atoms, train.edges)
     return -(-train.atoms // steps), -(-train.edges // steps), -(-train.graphs // steps)
 
 
 def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
-    """Refuse, or report, graphs larger than a step may be, before anything trains."""
+    """Tell the user of structures that are larger than a step may be, which are left out."""
     budget, train = Budget.of(network), store["trainset"]
     if set(budget.limits) == {"graphs"}:  # one graph always fits
         return
@@ -182,7 +182,7 @@ def _check_budget(network: NetworkConfig, store: GraphStore) -> None:
 
 
 def settings_of(config: RunConfig, site: Site) -> dict[str, Any]:
-    """Fields of a specification that all segments of a run on a site have in common."""
+    """Return the fields of :class:`SegmentSpec` that all segments of a run on a site share."""
     return {
         "frozen": config.start_from.frozen if config.start_from else (),
         "budget": config.divided_budget,

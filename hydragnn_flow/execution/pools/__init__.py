@@ -1,5 +1,6 @@
 """Workers and the batch jobs that hold them: started, watched, given back.
 
 A campaign outlives its batch jobs and knows its next work, so it decides when to start and end
-blocks, and which nodes to avoid; Parsl only carries tasks and talks to the batch system.
+Parsl blocks (batch jobs), and which nodes to avoid. Parsl only carries tasks and talks to the batch
+system.
 """

@@ -42,17 +42,17 @@ from hydragnn_flow.execution.workers.worker import leave
 
 
 class Threads(TaskScheduler):
-    """Scheduler that runs each task in a thread as it comes."""
+    """Replacement of Parsl's task scheduler, which runs each task in a thread as it comes."""
 
     def __init__(self) -> None:
         self.results: SimpleQueue[bytes | None] = SimpleQueue()
 
     def put_task(self, task: dict[str, Any]) -> None:
-        """Start a task."""
+        """Start a thread that runs a task of the driver."""
         threading.Thread(target=self._run, args=(task,), daemon=True).start()
 
     def get_result(self, block: bool = True, timeout: float | None = None) -> bytes | None:
-        """Return the next result; None when the manager ends."""
+        """Return the next result as pickled bytes; None when the manager ends."""
         return self.results.get(block, timeout)
 
     def _run(self, task: dict[str, Any]) -> None:
@@ -85,13 +85,13 @@ class Agent(process_worker_pool.Manager):
         self._workers, self.worker_count = self.worker_count, 0
 
     def create_reg_message(self) -> dict[str, Any]:
-        """Message that registers the node with the interchange: one worker per GCD."""
+        """Return the message that registers the node at the interchange, with a worker per GCD."""
         known = {"worker_count": self._workers, "max_capacity": self._workers}
         return {**super().create_reg_message(), **known}
 
     @staticmethod
     def heartbeat_to_incoming(task_incoming: Any) -> None:
-        """Send a heartbeat, with the energy that the node has used if it is counted."""
+        """Send a heartbeat (sign of life), with the energy used by the node if it is counted."""
         parts = [pickle.dumps({"type": "heartbeat"})]
         if (used := reading()) is not None:
             parts.append(json.dumps(used).encode())
@@ -99,15 +99,15 @@ class Agent(process_worker_pool.Manager):
 
 
 def in_time(arguments: Sequence[str], now: float) -> list[str]:
-    """Adapt a pool's arguments so that it drains as its batch job nears its end.
+    """Return an agent's arguments, changed so that it drains before its batch job ends.
 
-    Parsl counts the drain period from the start of the pool. The job starts earlier, by the time it
-    takes to bring the environment to the nodes.
+    To drain is to take no new tasks. Parsl counts the time until then from the start of the agent.
+    The batch job starts earlier, by the time it takes to bring the environment to the nodes.
 
     Parameters
     ----------
     arguments
-        Arguments of the pool, made by Parsl.
+        Command-line arguments of the agent, made by Parsl.
     now
         Current Unix time [s].
     """
@@ -121,7 +121,7 @@ def in_time(arguments: Sequence[str], now: float) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the agent of this node until the driver, or the batch job, ends."""
+    """Run the agent of this node until the driver ends or its batch job nears its end."""
     options = process_worker_pool.get_arg_parser().parse_args(in_time(arguments, time.time()))
     uid = f"{platform.node()}-{uuid.uuid4().hex[:12]}"
     os.environ |= {BLOCK: str(options.block_id), POOL: uid}

@@ -1,4 +1,4 @@
-"""Block: one batch job with its history; when a pool requests the next, waits or gives up."""
+"""Block: one batch job with its history. Patience: when a pool requests the next, or gives up."""
 
 from __future__ import annotations
 
@@ -22,50 +22,53 @@ from hydragnn_flow.log import NOTICE
 
 @dataclass
 class Waits:
-    """Times of a pool [s]."""
+    """Waiting times of a pool, all in seconds."""
 
     start_here: float = 120.0
-    """From the start of a job until its first workers connect, as processes of this host."""
+    """Longest time from the start of a batch job on this host to its first connected worker."""
     start: float = 900.0
-    """The same elsewhere, where the environment may come from a busy file system."""
+    """Longest time from the start of a batch job on other nodes to its first connected worker."""
     connect: float = 120.0
-    """From the first workers of a block until others that have not connected count as missing."""
+    """Time after the first workers of a block until others that have not connected count as
+    missing."""
     each_node: float = 0.1
-    """Added to these times for each node of a block: nodes come one after another."""
+    """Time added to the three above for each node of a block, since nodes connect one after
+    another."""
     without_workers: float = 10.0
-    """Until a block without workers is given up; its job may end on its own before."""
+    """Time until a block that lost all workers is given up; its job may end on its own before."""
     idle: float = 20.0
     """Idle time before a block is given back. Between two phases there is no work for a moment, and
     a new block may wait for hours."""
     work: float = 600.0
     """Time of work after which there are checkpoints, even if no task has ended."""
     fruitless: float = 10.0
-    """After a block that did nothing; each further one in a row triples it, up to five minutes."""
+    """Pause after a block that did nothing; each further one in a row triples it, up to five
+    minutes."""
     bad_nodes: float = 120.0
-    """After a block on bad nodes: the scheduler would give the same nodes again at once."""
+    """Pause after a block on bad nodes: the scheduler would give the same nodes again at once."""
     refusal: float = 10.0
-    """After a refused job; each further refusal doubles it, up to five minutes. Six of them take
-    ten minutes in all: the scheduler may be in maintenance."""
+    """Pause after a refused job; each further refusal doubles it, up to five minutes. Six of them
+    take ten minutes in all: the scheduler may be in maintenance."""
     cancel: float = 2.0
-    """Between attempts to cancel jobs."""
+    """Pause between attempts to cancel jobs."""
     checks: float = 1.0
-    """Between two looks at the workers."""
+    """Time between two looks at the connected workers."""
     questions: float = 15.0
-    """Between two queries of the scheduler: many centres ask users for at most one every few
+    """Time between two queries of the scheduler: many centres ask users for at most one every few
     seconds."""
     readings: float = 30.0
-    """Between two readings of the nodes' energy."""
+    """Time between two readings of the nodes' energy."""
     word: float = 10.0
-    """Waits shorter than this are not reported to the user."""
+    """Shortest wait that is reported to the user."""
     writes: float = 2.0
-    """Between two writes of `workers.json`."""
+    """Time between two writes of `workers.json`."""
 
 
 WAITS = Waits()
 
 
 def drain_seconds(job_seconds: float) -> float:
-    """Time before the end of a batch job in which its nodes take no new tasks [s].
+    """Return how long before the end of a batch job its nodes take no new tasks [s].
 
     Segments stop a little before the end, and would otherwise return to the same job.
     """
@@ -74,18 +77,18 @@ def drain_seconds(job_seconds: float) -> float:
 
 @dataclass(eq=False)
 class Block:
-    """Batch job with its history since submission."""
+    """Block: a batch job with its history since submission."""
 
     job: BatchJob
     state: State = "pending"
     ends: float = math.inf
     """Monotonic time at which its nodes end [s]; infinite if unknown."""
     reason: str = ""
-    """Reason why it waits, in the scheduler's words."""
+    """Reason why it waits in the queue, in the scheduler's words."""
     since: float = field(default_factory=time.time)
-    """Unix time at which it entered the state [s]."""
+    """Unix time at which it entered its state [s]."""
     entered: float = field(default_factory=time.monotonic)
-    """Monotonic time at which it entered the state [s]."""
+    """Monotonic time at which it entered its state [s]."""
     submitted: float = field(default_factory=time.monotonic)
     """Monotonic time at which the scheduler accepted it [s]."""
     managers: list[Manager] = field(default_factory=list)
@@ -93,11 +96,12 @@ class Block:
     seen: set[str] = field(default_factory=set)
     """Identifiers of all worker pools that were ever connected."""
     connected: float | None = None
-    """Monotonic time at which the first pool connected [s]."""
+    """Monotonic time at which the first worker pool connected [s]; None before."""
     gone: float | None = None
-    """Monotonic time at which the last pool was gone [s]."""
+    """Monotonic time at which the last worker pool was gone [s]; None while there are any."""
     held_back: float = -math.inf
-    """Last time at which it got no tasks since the store was being copied to it [s]."""
+    """Monotonic time at which it last got no tasks because the store was being copied to its nodes
+    [s]."""
     leaving: bool = False
     """True while it is being given back."""
     was_given_work: bool = False
@@ -106,18 +110,18 @@ class Block:
     was_incomplete: bool = False
     """True if the user was told that some of its nodes have not come."""
     not_listed: int = 0
-    """Number of successive answers of the scheduler without this job."""
+    """Number of successive answers of the scheduler that did not list this job."""
     cancelling: Future[bool] | None = None
 
     def enter(self, state: State, reason: str = "") -> None:
-        """Record the state of the job."""
+        """Record the state of the job, and the scheduler's reason for it."""
         if state != self.state:
             self.since, self.entered = time.time(), time.monotonic()
         self.state, self.reason = state, reason
 
     @property
     def age(self) -> float:
-        """Time since the scheduler accepted it [s]."""
+        """Time since the scheduler accepted the job [s]."""
         return time.monotonic() - self.submitted
 
     @property
@@ -130,23 +134,27 @@ class Block:
 
     @property
     def tasks(self) -> int:
-        """Number of running tasks."""
+        """Number of tasks that run on its nodes."""
         return sum(manager.tasks for manager in self.managers)
 
     def is_idle(self, seconds: float) -> bool:
-        """True if all its workers were idle for that time, though they could have had work."""
+        """Return whether all its workers were idle for ``seconds``, and might have had work."""
         idle = min((manager.idle_seconds for manager in self.managers), default=0.0)
         idle = min(idle, time.monotonic() - self.held_back)
         return self.tasks == 0 and idle >= seconds
 
     @property
     def was_of_use(self) -> bool:
-        """True if it had work, as far as was seen or its results show."""
+        """True if it was seen with tasks, or has returned a result."""
         return self.was_given_work or self.has_worked
 
     @property
     def is_fruitless(self) -> bool:
-        """True if it would have achieved nothing if it ended now."""
+        """True if the block would have achieved nothing if it ended now.
+
+        This is so if no worker connected, or if its tasks had no result, and too little time for a
+        checkpoint.
+        """
         if self.connected is None:
             return True
         seconds = (self.gone or time.monotonic()) - self.connected
@@ -161,7 +169,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Patience:
-    """Waits of one pool after blocks that were refused or did no work.
+    """Pauses before a pool requests its next block, after refusals or blocks that did no work.
 
     Parameters
     ----------
@@ -174,7 +182,7 @@ class Patience:
     def __init__(self, site: str, parsl: ParslExecutor) -> None:
         self._site, self._parsl = site, parsl
         self.trouble = ""
-        """Reason why the next block has to wait, in words."""
+        """Reason why the next block has to wait, in words; empty if it need not."""
         self.was_granted = self.was_refused = False
         """True if the scheduler has ever accepted a job; and if it has refused one or given no
         answer."""
@@ -192,11 +200,11 @@ class Patience:
         return not self.was_granted or bool(self._refused)
 
     def grant(self) -> None:
-        """Record that the scheduler accepted a job."""
+        """Record that the scheduler accepted a job, which ends the pauses for refusals."""
         self._refused, self.was_granted, self.trouble = 0, True, ""
 
     def worked(self) -> None:
-        """Record that a task was done."""
+        """Record that a task was done, which ends the pauses for useless blocks."""
         self._fruitless, self.trouble = 0, ""
 
     def fruitless(self, said: str, is_anything_at_work: bool, least_wait: float = 0.0) -> None:
@@ -205,16 +213,16 @@ class Patience:
         Parameters
         ----------
         said
-            Last words of its standard error.
+            Last words of the batch job's standard error.
         is_anything_at_work
-            True if another block works, so that there is hope.
+            True if another block runs tasks, so that there is hope; False otherwise.
         least_wait
             Least time before the next block [s].
 
         Raises
         ------
         CampaignStopped
-            If too many blocks in a row did.
+            If three blocks in a row ended like this, and no other works.
         """
         self._fruitless += 1
         if self._fruitless >= MOST_FRUITLESS and not is_anything_at_work:
@@ -233,14 +241,14 @@ class Patience:
         refusal
             Exception with the scheduler's reason.
         has_blocks
-            True if there are blocks; a queue may limit their number.
+            True if the pool has other blocks: a queue may limit their number.
 
         Raises
         ------
         InputError
-            If it has not accepted a job yet, so account or queue may be wrong.
+            If the scheduler has not accepted any job yet, so account or queue may be wrong.
         CampaignStopped
-            If it keeps refusing.
+            If the scheduler keeps refusing, and the pool has no blocks.
         """
         self._refused += 1
         sentence = f"site {self._site}: gets no workers: {refusal}; see {self._parsl.scripts}"

@@ -2,7 +2,7 @@
 
 Parsl starts blocks for the tasks it was given, and gives a pool up for good when the first block
 fails. A campaign knows the tasks that will follow, and outlives its batch jobs. So Parsl only
-submits and cancels jobs, and this module decides when.
+submits and cancels batch jobs, and this module decides when.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Blocks:
-    """Blocks of one pool.
+    """Parsl blocks (batch jobs) of one pool: requested, watched, and given back.
 
     Parameters
     ----------
@@ -43,13 +43,14 @@ class Blocks:
     parsl
         Parsl executor of the pool.
     scheduler_thread
-        Executor that talks to the scheduler, one request at a time, while the campaign continues.
+        Executor with one thread that talks to the scheduler, so that the campaign need not wait.
     workers_per_node
         Number of workers on a node of the pool.
     first_state
-        State of a new block: waiting in a queue, or running at once.
+        State of a new block: `pending` if it waits in a queue, `running` if it starts at once.
     ends
-        Monotonic time at which all nodes end [s]; with a scheduler, each block has its own end.
+        Monotonic time at which all nodes end [s]; infinite with a scheduler, which tells the end of
+        each block.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Blocks:
         self._first_state, self._ends = first_state, ends
         self._workers_per_block = workers_per_node * parsl.nodes_per_block
         self.blocks: list[Block] = []
-        """Blocks that hold nodes or wait for some."""
+        """Blocks that hold nodes or wait for them."""
         self.ended: list[Block] = []
         self.demand = 0
         """Number of workers that the campaign could use."""
@@ -93,12 +94,12 @@ class Blocks:
 
     @property
     def standing(self) -> int:
-        """Number of blocks that take work, now or later."""
+        """Number of blocks that take tasks, now or later."""
         return len(self._requested) + sum(self._capacity(block) > 0 for block in self.blocks)
 
     @property
     def needed(self) -> int:
-        """Number of blocks for the demand."""
+        """Number of blocks that the demanded workers need, those that stand included."""
         capacity = len(self._requested) * self._workers_per_block
         capacity += sum(self._capacity(block) for block in self.blocks)
         if self.demand > capacity:
@@ -124,7 +125,7 @@ class Blocks:
         return sum(manager.workers for manager in self.usable)
 
     def summary(self) -> dict[str, Any]:
-        """Describe the blocks as plain values: those that stand, and the last that ended."""
+        """Describe as plain values the blocks that stand, and the last ten that ended."""
         return {
             "events": [list(event) for event in self.events],
             "trouble": self.patience.trouble,
@@ -145,7 +146,7 @@ class Blocks:
         }
 
     def hosts(self) -> Sequence[Host]:
-        """Return the nodes that take tasks, by the identifiers of their worker pools."""
+        """Return the nodes that take tasks, named by the identifiers of their worker pools."""
         self._collect_back()
         managers, names, ends = self._hosts_of
         staying = self._staying
@@ -161,11 +162,11 @@ class Blocks:
 
     @property
     def _staying(self) -> dict[str, float]:
-        """Blocks that are not being given back, with their ends [s]."""
+        """Ends of the blocks that are not being given back [s], by block."""
         return {block.job.block: block.ends for block in self.blocks if not block.leaving}
 
     def _capacity(self, block: Block) -> int:
-        """Number of a block's workers that take tasks, now or later."""
+        """Return the number of a block's workers that take tasks, now or later."""
         if block.leaving or block.was_draining:
             return 0
         since, now = block.connected, time.monotonic()
@@ -174,11 +175,11 @@ class Blocks:
         return sum(manager.workers for manager in block.managers if manager.usable)
 
     def _for_all(self, seconds: float) -> float:
-        """Time for all nodes of a block [s]."""
+        """Add to ``seconds`` the time that a block's nodes need to come one by one [s]."""
         return seconds + WAITS.each_node * self.parsl.nodes_per_block
 
     def was_lost_alone(self, manager: str) -> bool:
-        """True if a worker pool was lost without the rest of its block."""
+        """Return whether a worker pool was lost while the rest of its block was not."""
         block = next((b for b in [*self.blocks, *self.ended] if manager in b.seen), None)
         return block is not None and (len(block.seen) == 1 or bool(block.managers))
 
@@ -193,14 +194,15 @@ class Blocks:
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
     ) -> Future[Any]:
-        """Send a task to a worker pool, or to any free one if none is named.
+        """Send a task, a call ``function(*arguments)``, to a worker pool; return its future.
 
-        See :meth:`ParslExecutor.submit`.
+        ``manager`` identifies the worker pool; None takes any free one. With ``may_be_held`` the
+        task is also sent to a pool that gets no further tasks.
 
         Raises
         ------
         InputError, CampaignStopped
-            If it would not reach a worker.
+            If the task would not reach a worker.
         """
         task = self.parsl.submit(manager, function, *arguments, may_be_held=may_be_held)
         if manager is not None:
@@ -209,7 +211,7 @@ class Blocks:
         return task
 
     def _collect_back(self) -> None:
-        """Register returned tasks and lost worker pools."""
+        """Register returned tasks and lost worker pools, which other threads have reported."""
         while self._back:
             self._given[self._back.popleft()] -= 1
         if self._gone:
@@ -219,7 +221,7 @@ class Blocks:
     # Reports from Parsl.
 
     def worked(self, place: str) -> None:
-        """Record that a block, or a worker pool of one, has returned a result."""
+        """Record that a block or worker pool, given by its identifier, has returned a result."""
         self.patience.worked()
         for block in self.blocks:
             block.has_worked |= place == block.job.block or place in block.seen
@@ -229,7 +231,7 @@ class Blocks:
         self._gone.append(manager)
 
     def refresh(self) -> None:
-        """Update the list of connected workers.
+        """Update the list of connected workers, and give up blocks without any.
 
         Raises
         ------
@@ -292,7 +294,7 @@ class Blocks:
             self._tell(block, f"is not whole: {some} did not connect {when}; {why}")
 
     def _hold_strangers(self) -> None:
-        """Send nothing to workers of a job that was given up and is about to end."""
+        """Send no tasks to workers of a batch job that was given up and is about to end."""
         if self._requested:
             return  # they may belong to a job whose number is not known yet
         known = {block.job.block for block in self.blocks}
@@ -326,7 +328,7 @@ class Blocks:
             self._release(block, "")  # workers that came later
 
     def hold(self, managers: Sequence[Manager]) -> None:
-        """Send no further tasks to worker pools."""
+        """Send no further tasks to these worker pools, for good."""
         if managers:
             held = {manager.id for manager in managers}
             self.parsl.hold(sorted(held))
@@ -340,7 +342,7 @@ class Blocks:
         Raises
         ------
         InputError, CampaignStopped
-            For the reasons of :meth:`Patience.refuse`.
+            If the scheduler refuses the first block, or keeps refusing.
         """
         submitted = [job for job in self._requested if job.done()]
         self._requested = [job for job in self._requested if not job.done()]
@@ -359,7 +361,7 @@ class Blocks:
         return bool(submitted or cancelled)
 
     def record_states(self, states: Mapping[str, JobState]) -> None:
-        """Record the states of jobs; missing ones are unknown.
+        """Record the states of jobs, by job number; the state of a missing job is unknown.
 
         Raises
         ------
@@ -390,7 +392,7 @@ class Blocks:
     # Actions.
 
     def request(self, blocks: int) -> None:
-        """Submit blocks, unless the previous ones give a reason to wait."""
+        """Submit ``blocks`` blocks, or fewer after trouble with the previous ones."""
         if not self.patience.may_request:
             return
         # If the scheduler refuses, one refusal is enough, or eight.
@@ -405,7 +407,7 @@ class Blocks:
             self._requested.append(self._scheduler_thread.submit(self.parsl.launch))
 
     def shrink(self, surplus: int) -> None:
-        """Give back blocks that were idle for a while, the least useful first."""
+        """Give back up to ``surplus`` blocks that were idle for a while, the least useful first."""
         if surplus <= 0:
             self._surplus_since = None
             return
@@ -420,7 +422,7 @@ class Blocks:
                 self._release(block, f"there is work for {self.demand} workers")
 
     def renew(self) -> None:
-        """Give back blocks that have lost nodes, if they wait for work that needs more nodes.
+        """Give back idle blocks that have lost nodes, if a task waits for more than they have.
 
         Raises
         ------
@@ -441,7 +443,7 @@ class Blocks:
     def keep_off(self, health: NodeHealth) -> list[str]:
         """Send no further tasks to useless nodes, and to suspect ones if there are others.
 
-        Returns their names.
+        Returns the names of the nodes.
         """
         usable = self.usable
         suspect = [manager for manager in usable if health.is_suspect(manager.node)]
@@ -451,12 +453,12 @@ class Blocks:
         return [manager.node for manager in suspect]
 
     def exclude(self, nodes: Sequence[str]) -> None:
-        """Exclude nodes from the next blocks (Slurm only)."""
+        """Exclude nodes from the next blocks; for Slurm only. An empty sequence excludes none."""
         self._has_excluded = bool(nodes)
         self.parsl.exclude(nodes)
 
     def cancel_all(self) -> None:
-        """Cancel every job that exists or may exist."""
+        """Cancel every batch job of the pool that exists or may exist."""
         ended = {block.job.number for block in self.ended if block.is_cancelled}
         # Parsl's own list, which also has a job that is just being submitted.
         jobs = [job for job in self.parsl.submitted() if job not in ended]
@@ -492,7 +494,7 @@ class Blocks:
         self.ended.append(block)
 
     def _end(self, block: Block, why: str = "") -> None:
-        """Give up a block that has ended, or whose workers have."""
+        """Give up a block whose batch job or workers have ended; ``why`` is for the user."""
         self._file(block, f"has ended: {why}".rstrip(": "))
         self._cancel(block)  # in case it still exists after all
         if block.leaving or not block.is_fruitless:

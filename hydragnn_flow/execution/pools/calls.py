@@ -14,16 +14,17 @@ from hydragnn_flow.execution.pools.nodes import reading
 AGENT = "hydragnn_flow.execution.pools.agent"
 """Module that a node runs instead of Parsl's worker pool."""
 BLOCK = "PARSL_WORKER_BLOCK_ID"
-"""Variable with Parsl's identifier of an agent's block."""
+"""Environment variable with Parsl's identifier of an agent's block."""
 POOL = "PARSL_WORKER_POOL_ID"
-"""Variable with Parsl's identifier of an agent."""
+"""Environment variable with Parsl's identifier of an agent."""
 _ahead = time.time() - time.monotonic()
 STEADY_TIME: Any = SimpleNamespace(time=lambda: _ahead + time.monotonic(), monotonic=time.monotonic)
-"""`time` for Parsl, which measures the silence of nodes by a wall clock, which may be set."""
+"""Replacement of `time` for Parsl, which measures the silence of nodes; changes of the wall clock
+do not affect it."""
 
 
 def node_of(manager: str) -> str:
-    """Return the node of the agent with an identifier."""
+    """Return the name of a node from the identifier of its agent, which begins with it."""
     return manager.rpartition("-")[0]
 
 
@@ -31,16 +32,16 @@ class Answer(NamedTuple):
     """Result of a function, with the node that it ran on."""
 
     block: str
-    """Parsl's identifier of the node's block, which is known to work then."""
+    """Parsl's identifier of the node's block, which is thus known to work."""
     result: bytes
     manager: str = ""
     """Parsl's identifier of the node's agent."""
     used: Reading | None = None
-    """Energy that the node has used, if it is counted."""
+    """Energy that the node has used; None if it is not counted."""
 
 
 def run_in_block(task: bytes) -> Answer:
-    """Call a function on this node.
+    """Call a function on this node, and return its result with the node's identifiers.
 
     Parameters
     ----------

@@ -44,9 +44,9 @@ READINGS = "READINGS"
 HOLD = "HOLD_MANAGERS"
 """Command, followed by a list of worker pools that get no further tasks."""
 MANAGER = "manager"
-"""Key, in a task's context, of the worker pool that it is for."""
+"""Key, in a task's context, of the worker pool that the task is for."""
 MAY_BE_HELD = "may_be_held"
-"""Key, in a task's context, for whether a pool without further work gets it too."""
+"""Key, in a task's context; True to send the task also to a pool that gets no further tasks."""
 _logger = logging.getLogger("parsl.executors.high_throughput.interchange")
 # Number of descriptors not used by worker pools.
 SPARE_DESCRIPTORS = 100
@@ -54,7 +54,7 @@ cast(Any, parsls).time = STEADY_TIME
 
 
 class NeverCame(ManagerLost):
-    """Loss of a task's worker pool, or its end, before the task reached it."""
+    """Failure of a task to reach its worker pool, which was lost, or had stopped taking tasks."""
 
 
 class ManyPools(Interchange):
@@ -71,7 +71,7 @@ class ManyPools(Interchange):
         self._turned = self._emptied = self._looked = time.monotonic()
 
     def process_command(self, *arguments: Any) -> None:
-        """Answer a command of the driver."""
+        """Answer a command of the driver, if one has come."""
         channel = self.command_channel
         if self.socks.get(channel) != zmq.POLLIN:
             return
@@ -90,7 +90,7 @@ class ManyPools(Interchange):
             super().process_command(*arguments)
 
     def process_task_incoming(self) -> None:
-        """Take all waiting tasks, and send those that name a worker pool."""
+        """Take all waiting tasks, and send those that name a worker pool to it."""
         self._take(self.task_incoming, self._take_task)
 
     def process_manager_socket_message(self, *arguments: Any) -> None:
@@ -113,7 +113,7 @@ class ManyPools(Interchange):
             self._emptied = time.monotonic()
 
     def expire_bad_managers(self, *arguments: Any) -> None:
-        """End worker pools that have done their last task, and give up silent ones."""
+        """End worker pools that have done their last task, and give up those without heartbeats."""
         now = time.monotonic()
         # A longer round means that this process got no CPU time: messages of that time are still
         # coming.
@@ -171,7 +171,7 @@ class ManyPools(Interchange):
             setattr(self, name, channel)
 
     def _take(self, socket: zmq.Socket[bytes], take_one: Callable[[], None]) -> bool:
-        """Take messages for a limited time; return whether none is left."""
+        """Take waiting messages for at most 0.1 s; return True if none is left."""
         # Messages of one kind delay others no longer than this.
         end = time.monotonic() + 0.1
         while self.socks.get(socket) == zmq.POLLIN:
@@ -204,7 +204,7 @@ class _Received:
 
 
 def check_descriptors(site: str, nodes: int) -> None:
-    """Refuse more nodes than an interchange can be connected with.
+    """Refuse a site with more nodes than one interchange process can be connected to.
 
     Raises
     ------

@@ -1,10 +1,10 @@
 """Nodes of a pool: their health, their energy, and the copies of the store on their disks.
 
-An agent measures from its start on. The energy of its node reaches the driver with every result,
-and with the heartbeats of an idle node.
+An agent measures its node's energy from its start on. The driver gets it with every result, and
+with the heartbeats of an idle node.
 
-Without them every node of a machine reads the store from the shared file system when its first
-segment starts. `sbcast` passes each file on from node to node.
+Without copies, every node of a machine reads the store from the shared file system when its first
+segment starts. Slurm's `sbcast` passes each file on from node to node.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ MOST_REFUSING = 3
 
 
 class NodeHealth:
-    """Health of nodes, computed from the results of their work.
+    """Health of nodes, judged by the results of their jobs.
 
-    A broken GPU or a full disk ends whatever is sent there within seconds, so a single bad node
-    spoils a campaign's segments faster than all the good ones train them. A bad segment fails
-    wherever it is sent, and is sent several times. So the number of different segments that failed
-    on a node counts, and those that failed elsewhere as well count little.
+    A broken GPU or a full disk ends every job within seconds, so a single bad node spoils a
+    campaign's segments faster than all the good ones train them. A bad segment fails wherever it is
+    sent, and is sent several times. So a node is judged by the number of different segments that
+    failed on it, and those that failed elsewhere as well count little.
     """
 
     def __init__(self) -> None:
@@ -55,16 +55,16 @@ class NodeHealth:
         self._refusals: dict[str, str] = {}
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Record whether work on a node succeeded.
+        """Record whether a job succeeded on a node.
 
         Parameters
         ----------
         node
             Name of the node.
         work
-            Name of the work; the same for each attempt.
+            Name of the job; the same for all its attempts.
         worked
-            True if it succeeded, which clears the node.
+            True if the job succeeded, which clears the node; False if it failed.
         """
         if worked:
             self._failures.pop(node, None)
@@ -79,36 +79,36 @@ class NodeHealth:
         self._losses[node] += 1
 
     def suspect(self, node: str) -> None:
-        """Record that a node was bad for an earlier driver; a success there clears it."""
+        """Record that a node was bad for an earlier driver; a success on it clears it."""
         self._losses[node] = math.ceil(MOST_BAD_ENDS / BLAME_FOR_LOSS)
 
     def condemn(self, node: str, reason: str) -> bool:
-        """Record that a node cannot do any work; return whether that is new."""
+        """Record that a node cannot do any job; return True if that was not known before."""
         is_news = node not in self._of_no_use
         self._of_no_use.add(node)
         self._refusals[node] = reason
         return is_news
 
     def check(self, nodes: int, at_work: Set[str]) -> None:
-        """Check whether any node can be expected to work.
+        """Raise an error if no node can be expected to work.
 
         Parameters
         ----------
         nodes
-            Number of nodes at a time.
+            Largest number of nodes of the campaign at a time.
         at_work
-            Nodes with work; those not condemned may yet succeed.
+            Names of nodes with jobs; those not condemned may yet succeed.
 
         Raises
         ------
         InputError
-            If several nodes in a row were condemned, and no work has succeeded since or still may.
+            If several nodes in a row were condemned, and no job has succeeded since or still may.
         """
         if len(self._refusals) >= min(MOST_REFUSING, nodes) and at_work <= self._of_no_use:
             raise InputError([*self._refusals.values()][-1])
 
     def reason(self, node: str) -> str:
-        """Reason why a node is suspect, in words."""
+        """Return the reasons why a node is suspect, in words; empty if there are none."""
         if node in self._of_no_use:
             return "it refuses work"
         failed = sorted(map(_in_words, self._failures.get(node, ())))
@@ -118,11 +118,11 @@ class NodeHealth:
         return "; ".join(reasons)
 
     def is_of_no_use(self, node: str) -> bool:
-        """True if the node is known to be unable to do any work."""
+        """Return whether the node is known to be unable to do any job."""
         return node in self._of_no_use
 
     def is_suspect(self, node: str) -> bool:
-        """True if that is known, or likely from successive failures there."""
+        """Return whether the node is of no use, or likely so from failures without a success."""
         blame = BLAME_FOR_LOSS * self._losses[node]
         for work in self._failures.get(node, ()):
             # What failed on several nodes is hardly their fault, but two bad nodes must not excuse
@@ -141,13 +141,13 @@ _meters: list[NodeMeter] = []
 
 
 def begin_to_measure() -> None:
-    """Start to measure the energy of this node, for its agent."""
+    """Start to measure the energy of this node, in a thread of its agent."""
     # A vendor's package may take seconds to start, so it starts in a thread.
     threading.Thread(target=lambda: _meters.append(NodeMeter()), daemon=True).start()
 
 
 def reading() -> Reading | None:
-    """Energy that this node has used since its agent started; None if it is not counted."""
+    """Return the energy that this node has used since its agent started; None if not counted."""
     return _meters[0].read() if _meters else None
 
 
@@ -155,16 +155,16 @@ def reading() -> Reading | None:
 class NodeEnergy:
     """Energy of the nodes of a campaign, each from the start of its agent to its last heartbeat.
 
-    It includes all drivers of the campaign.
+    It is a sum over all drivers of the campaign.
     """
 
     joules: float = 0.0
     node_seconds: float = 0.0
-    """Counted time, summed over nodes [s]."""
+    """Time in which energy was counted, summed over nodes [s]."""
     agents: int = 0
-    """Number of agents that have counted."""
+    """Number of agents that have counted energy."""
     counters: tuple[str, ...] = ()
-    """Names of the counters: `pm_counters`, `NVML + RAPL`."""
+    """Names of the counters, such as `pm_counters` or `NVML + RAPL`."""
 
     def __add__(self, readings: Mapping[str, Reading]) -> NodeEnergy:
         of_these = {reading.counters for reading in readings.values()}
@@ -177,7 +177,7 @@ class NodeEnergy:
 
 
 def read_node_energy(run_directory: Path) -> NodeEnergy | None:
-    """Read the energy of a run's nodes so far; None if it was not counted."""
+    """Read the energy of a run's nodes so far from `energy.json`; None if it was not counted."""
     path = run_directory / ENERGY_FILE
     if not path.exists():
         return None
@@ -189,7 +189,7 @@ def read_node_energy(run_directory: Path) -> NodeEnergy | None:
 
 
 class EnergyFile:
-    """Keeps `energy.json` up to date.
+    """Writer of `energy.json`, the energy of a campaign's nodes.
 
     Parameters
     ----------
@@ -203,7 +203,7 @@ class EnergyFile:
         self._readings: dict[str, Reading] = {}
 
     def record(self, readings: Iterable[tuple[str, Reading]]) -> None:
-        """Write the last reading of each agent, with the sum of earlier drivers.
+        """Write the last reading of each agent, added to the sum of earlier drivers.
 
         Parameters
         ----------
@@ -224,7 +224,7 @@ class EnergyFile:
 
 
 class StoreCopies:
-    """Copies a store to the nodes of jobs.
+    """Copier of a store to the nodes of Slurm jobs, by `sbcast`.
 
     Parameters
     ----------
@@ -240,7 +240,10 @@ class StoreCopies:
         self._sent: dict[str, Future[None]] = {}
 
     def are_there(self, job: str) -> bool:
-        """True if the nodes of a running job have copies, or will have to read the store."""
+        """Start the copying for a running job; return True once it has ended.
+
+        If it has failed, the job's nodes read the shared store.
+        """
         if job not in self._sent:
             self._sent[job] = self._threads.submit(self._send, number_of(job))
         return self._sent[job].done()

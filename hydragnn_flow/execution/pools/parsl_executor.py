@@ -1,7 +1,7 @@
 """Parsl executor: starts batch jobs and workers, carries tasks and results.
 
 The executor is used without Parsl's DataFlowKernel, which manages dependencies between tasks,
-repeats tasks and scales executors; segments need none of it.
+repeats tasks and scales executors; a campaign needs none of that.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _NO_ANSWER = re.compile(
 
 
 class Manager(NamedTuple):
-    """Parsl's worker pool on one node of a block: our agent there."""
+    """Parsl's worker pool on one node of a block; in this package, our agent there."""
 
     id: str
     """Parsl's identifier of the pool."""
@@ -55,7 +55,7 @@ class Manager(NamedTuple):
     tasks: int
     idle_seconds: float
     held: bool
-    """True if it gets no further tasks by our decision."""
+    """True if it gets no further tasks, by decision of this driver."""
     draining: bool
     """True if it takes no new tasks since its batch job is about to end."""
 
@@ -66,7 +66,7 @@ class Manager(NamedTuple):
 
     @property
     def usable(self) -> bool:
-        """True if it takes tasks."""
+        """True if it takes tasks: neither held nor draining."""
         return not self.held and not self.draining
 
 
@@ -74,7 +74,7 @@ class BatchJob(NamedTuple):
     """Batch job that was submitted."""
 
     block: str
-    """Parsl's identifier of the workers that it starts."""
+    """Parsl's identifier of the block, by which its workers report."""
     number: str
     name: str
     errors: Path
@@ -82,11 +82,11 @@ class BatchJob(NamedTuple):
 
 
 class Refused(Exception):
-    """Refusal of a job; the message is the scheduler's."""
+    """Refusal of a batch job by the scheduler, whose words are the message."""
 
 
 class NoAnswer(Refused):
-    """Lack of an answer: the scheduler is out of reach, or did not say whether it took a job."""
+    """Silence of the scheduler: it is out of reach, or did not say whether it took a batch job."""
 
 
 class ParslExecutor:
@@ -108,12 +108,12 @@ class ParslExecutor:
 
     @property
     def nodes_per_block(self) -> int:
-        """Number of nodes of a job."""
+        """Number of nodes of each batch job."""
         return int(self._provider.nodes_per_block)
 
     @property
     def is_here(self) -> bool:
-        """True if its workers are processes of this host."""
+        """True if its workers connect by the loopback address, as processes of this host."""
         try:
             return ipaddress.ip_address(self._executor.address).is_loopback
         except ValueError:  # none, or a name
@@ -121,7 +121,7 @@ class ParslExecutor:
 
     @property
     def scripts(self) -> str:
-        """Folder of the jobs' scripts and of their output."""
+        """Folder of the batch scripts and of their output."""
         return str(self._provider.script_dir)
 
     @property
@@ -140,12 +140,12 @@ class ParslExecutor:
         return int(self._executor.outstanding())
 
     def start(self, run: str, directory: Path) -> None:
-        """Start the processes of this host.
+        """Start the processes on this host, above all the interchange.
 
         Parameters
         ----------
         run
-            Unique name of this start.
+            Unique name of this start of the driver.
         directory
             Directory for Parsl's logs and certificates.
         """
@@ -171,7 +171,7 @@ class ParslExecutor:
         executor.start()
 
     def shut_down(self) -> None:
-        """End the processes of this host."""
+        """End the processes on this host."""
         if self._executor.interchange_proc is not None:
             # Do not wait for messages that nobody will read.
             self._executor.outgoing_q.zmq_socket.setsockopt(zmq.LINGER, 0)
@@ -180,21 +180,21 @@ class ParslExecutor:
     def submit(
         self, manager: str | None, function: Any, *arguments: Any, may_be_held: bool = False
     ) -> Future[Any]:
-        """Send a task to a worker pool, or to any free one.
+        """Send a task, a call ``function(*arguments)``, to a worker pool; return its future.
 
         Parameters
         ----------
         manager
-            Identifier of the worker pool; None for any.
+            Identifier of the worker pool; None for any free one.
         function, *arguments
             Function to call, and its arguments.
         may_be_held
-            True to send it also to a pool that gets no further work.
+            True to send the task also to a pool that gets no further tasks.
 
         Raises
         ------
         InputError, CampaignStopped
-            If it would not reach a worker.
+            If the task would not reach a worker.
         """
         self._check()
         context: dict[str, Any] = {}
@@ -226,7 +226,7 @@ class ParslExecutor:
         ]
 
     def readings(self) -> dict[str, Reading]:
-        """Last energy readings of the nodes by worker pool, recently ended ones included.
+        """Return the last energy reading of each node by worker pool, recently ended ones included.
 
         Raises
         ------
@@ -243,7 +243,7 @@ class ParslExecutor:
         self._command((interchange.HOLD, list(managers)))
 
     def launch(self) -> BatchJob:
-        """Submit a job that starts workers; takes as long as the scheduler does.
+        """Submit a batch job that starts workers; takes as long as the scheduler does.
 
         Raises
         ------
@@ -264,18 +264,18 @@ class ParslExecutor:
         return BatchJob(blocks[0], number, errors.name.removesuffix(".stderr"), errors)
 
     def submitted(self) -> list[str]:
-        """Numbers of all jobs so far."""
+        """Return the numbers of all batch jobs so far."""
         return list(self._executor.blocks_to_job_id.values())
 
     def cancel(self, jobs: Sequence[str]) -> bool:
-        """Cancel jobs; return whether the scheduler did."""
+        """Cancel batch jobs; return whether the scheduler cancelled all."""
         try:
             return all(self._provider.cancel(list(jobs)))
         except Exception:  # such as a timeout of the scheduler
             return False
 
     def states(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """States of jobs that no batch system starts; unknown ones are left out."""
+        """Return the states of jobs that are processes of this host; unknown ones are left out."""
         try:
             found = self._provider.status(list(jobs))
         except Exception:  # whatever the cause, the states are unknown
@@ -289,7 +289,7 @@ class ParslExecutor:
         return states
 
     def exclude(self, nodes: Sequence[str]) -> None:
-        """Exclude nodes from the next jobs (Slurm only)."""
+        """Exclude nodes from the next batch jobs; for Slurm only."""
         lines = self._provider.scheduler_options.splitlines()
         lines = [line for line in lines if not line.startswith("#SBATCH --exclude=")]
         if nodes:
@@ -328,7 +328,7 @@ class ParslExecutor:
 
 
 def last_words(errors: Path) -> str:
-    """Find the line of a job's standard error that best explains its end."""
+    """Return the line of a job's standard error that best explains its end."""
     try:
         text = errors.read_bytes()[-8192:].decode(errors="replace")
     except OSError:

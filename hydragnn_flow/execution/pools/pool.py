@@ -144,7 +144,7 @@ class Pool:
         self._until_the_end.close()
 
     def _stop(self) -> None:
-        """Give everything back, whatever happens meanwhile; takes seconds, at worst minutes."""
+        """Give back all nodes and end all processes, whatever happens; may take minutes."""
         with undisturbed():
             # The scheduler thread finishes its current request: a job that is being submitted has
             # no number yet by which it could be cancelled.
@@ -165,7 +165,7 @@ class Pool:
             self._file.write(self._blocks.summary(), self._bad_nodes, at_once=True)
 
     def update(self, demand: int | None = None) -> None:
-        """Scale the blocks to the demand. Call it about twice a second.
+        """Scale the blocks (batch jobs) to the demand. Call it about twice a second.
 
         Parameters
         ----------
@@ -201,7 +201,7 @@ class Pool:
             self._read_energy()
 
     def _read_energy(self) -> None:
-        """Record the energy of the nodes; of a killed driver, later energy is missing."""
+        """Record the energy of the nodes so far; a killed driver misses what follows."""
         told = [self._used.popleft() for _ in range(len(self._used))]
         self._energy.record([*told, *self._blocks.parsl.readings().items()])
 
@@ -210,7 +210,7 @@ class Pool:
         return self._blocks.workers
 
     def hosts(self) -> Sequence[Host]:
-        """Return the nodes that take work, by the identifiers of their Parsl managers.
+        """Return the nodes that take jobs, named by the identifiers of their Parsl managers.
 
         Nodes to which the store is being copied are left out.
         """
@@ -221,7 +221,7 @@ class Pool:
         return [host for host in hosts if host.block not in waiting] if waiting else hosts
 
     def _hold_back(self, copies: StoreCopies, blocks: Set[str]) -> set[str]:
-        """Blocks to whose nodes the store is being copied; they do not count as idle."""
+        """Return the blocks to whose nodes the store is being copied; they do not count as idle."""
         waiting = set[str]()
         for block in self._blocks.blocks:
             if block.job.block in blocks and not copies.are_there(block.job.number):
@@ -230,7 +230,7 @@ class Pool:
         return waiting
 
     def bring(self, store: Path) -> None:
-        """Copy a store to the nodes' own disks before they get work, if the site has that."""
+        """Let the site copy a store to the nodes' own disks before they get jobs, if it can."""
         scratch = self._site.node.scratch
         if self._site.sends_store and scratch is not None:
             self._copies = StoreCopies(store, scratch)
@@ -243,9 +243,9 @@ class Pool:
         manager: str | None = None,
         may_be_held: bool = False,
     ) -> Future[Any]:
-        """Run ``function(*arguments)`` on a node.
+        """Call ``function(*arguments)`` on a node; return a future of its result.
 
-        It is the node of the named Parsl manager, or of any free one.
+        It is the node of the named Parsl manager, or any free one.
 
         Parameters
         ----------
@@ -254,7 +254,7 @@ class Pool:
         manager
             Identifier of the Parsl manager; None for any.
         may_be_held
-            True to send it also to a manager that gets no further work.
+            True to send it also to a manager that gets no further tasks.
 
         Raises
         ------
@@ -269,12 +269,14 @@ class Pool:
         return answer
 
     def run(self, ranks: Sequence[Rank], node: str) -> Future[list[SegmentResult]]:
-        """Run ranks of a job on a node; the results also say if it was lost.
+        """Start ranks of a job on a node; the future returns a result for each.
+
+        If the node is lost, the results say so.
 
         Raises
         ------
         CampaignStopped
-            For the reason of :meth:`submit`.
+            If the process that forwards tasks has ended.
         """
         answer: Future[list[SegmentResult]] = Future()
         answer.set_running_or_notify_cancel()
@@ -301,22 +303,22 @@ class Pool:
         return answer
 
     def call_off(self, node: str, attempt: str, reason: str) -> None:
-        """End the ranks of a gang on a node.
+        """End the ranks of a job on a node at once; ``attempt`` identifies the attempt at the job.
 
         Raises
         ------
         CampaignStopped
-            For the reason of :meth:`submit`.
+            If the process that forwards tasks has ended.
         """
         self.submit(call_off, attempt, reason, manager=node, may_be_held=True)
 
     def release(self, node: str, attempt: str) -> None:
-        """Stop a segment at a checkpoint, so that it can be resharded.
+        """Stop a segment on a node at a checkpoint, so that it can continue on other GCDs.
 
         Raises
         ------
         CampaignStopped
-            For the reason of :meth:`submit`.
+            If the process that forwards tasks has ended.
         """
         self.submit(release, attempt, manager=node, may_be_held=True)
 
@@ -346,22 +348,22 @@ class Pool:
         answer.set_exception(error)
 
     def record(self, node: str, work: Hashable, worked: bool) -> None:
-        """Record whether work on a node succeeded; see :meth:`NodeHealth.record`.
+        """Record whether a job, named by ``work``, succeeded on a node.
 
-        A node on which several segments fail that succeed elsewhere gets no further work.
+        A node on which several segments fail that succeed elsewhere gets no further jobs.
         """
         self._health.record(node, work, worked)
         if worked:
             self._bad_nodes.pop(node, None)
 
     def avoid(self, node: str, reason: str) -> None:
-        """Send no further work to a node that refused some."""
+        """Send no further jobs to a node that refused one; ``reason`` is for the user."""
         if self._health.condemn(node, reason):
             tell(_logger, "%s gets no more work: %s", node, reason)
         self._keep_off_bad_nodes(time.monotonic())
 
     def waiting(self) -> str:
-        """Reason why work waits for workers, in words; empty if none waits."""
+        """Return the reason why jobs wait for workers, in words; empty if none waits."""
         if self._blocks.workers and not self.hosts():
             return "waiting until nodes have their copies of the store"
         if self._blocks.demand <= self._blocks.workers:
@@ -407,7 +409,7 @@ class Pool:
         return self._blocks.parsl.seconds_between_questions
 
     def _ask_states(self, jobs: Sequence[str]) -> dict[str, JobState]:
-        """Query the states of jobs in the scheduler thread; unknown ones are left out."""
+        """Query the states of batch jobs in the scheduler thread; unknown ones are left out."""
         if self._scheduler is None:
             return self._blocks.parsl.states(jobs)
         listed = self._cancel_strays()
@@ -419,7 +421,7 @@ class Pool:
         return {job: listed.get(number_of(job), JobState("ended")) for job in jobs}
 
     def _cancel_strays(self) -> dict[str, JobState] | None:
-        """Cancel jobs of this run that no driver waits for; return the scheduler's list.
+        """Cancel batch jobs of this run that no driver waits for; return the scheduler's list.
 
         A killed driver leaves some. A scheduler that did not answer in time may still have accepted
         a job, or not cancelled one that was given up. Jobs are recognised by the paths of their
@@ -438,7 +440,10 @@ class Pool:
         return listed
 
     def _is_ours(self, script: str) -> bool:
-        """True if this start or an earlier one made a script; a later one has replaced us."""
+        """Return whether this start of the driver, or an earlier one, made a batch script.
+
+        A later driver would have replaced this one.
+        """
         start = Path(script).parent.parent
         return (
             start.parent == self._directory.parent
@@ -488,7 +493,7 @@ def _check_name(site: Site, directory: Path) -> None:
 
 
 def results_of(task: Future[Any], ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Return the results of the ranks of a task; if its worker was lost, they say so."""
+    """Return the results of a task's ranks; if its worker was lost, they say so."""
     error = task.exception()
     if error is None:
         return list(task.result())

@@ -1,4 +1,4 @@
-"""States of jobs, queried from the batch schedulers Slurm and PBS Pro.
+"""States of batch jobs, queried from the schedulers Slurm and PBS Pro.
 
 A scheduler may be busy, restarting or out of reach. Silence is never taken for an answer.
 """
@@ -23,7 +23,7 @@ class JobState(NamedTuple):
 
     state: State
     reason: str = ""
-    """Reason why it waits, in the scheduler's own words; `suspended` if it is suspended."""
+    """Reason why it waits, in the scheduler's words; `suspended` if it is suspended."""
     script: str = ""
     """Path of its batch script, as submitted."""
     ends: float = math.inf
@@ -39,10 +39,10 @@ _SLURM_RUNNING = {"RUNNING", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT",
 
 
 class Slurm:
-    """Slurm, through `squeue` and `scancel`."""
+    """Slurm, asked through `squeue` and `scancel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """List the user's jobs that have not ended, by number; None without an answer."""
+        """List the user's batch jobs that have not ended, by number; None without an answer."""
         # With job numbers, squeue would fail as soon as it has forgotten one of them.
         answer = _run("squeue", "--me", "--noheader", "--format=%i|%T|%r|%L|%o")
         if answer is None or answer.returncode != 0:
@@ -64,10 +64,10 @@ class Slurm:
 
 
 class Pbs:
-    """PBS Pro, through `qselect`, `qstat` and `qdel`."""
+    """PBS Pro, asked through `qselect`, `qstat` and `qdel`."""
 
     def jobs(self) -> dict[str, JobState] | None:
-        """List the user's jobs that have not ended, by number; None without an answer."""
+        """List the user's batch jobs that have not ended, by number; None without an answer."""
         mine = _run("qselect", "-u", getpass.getuser())
         if mine is None or mine.returncode != 0:
             return None
@@ -133,9 +133,9 @@ def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
 
 
 def seconds_of(clock: str) -> float | None:
-    """Convert a time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds; None for others.
+    """Convert a time like `1-02:03:04`, `03:04` (min:s) or `7` (s) to seconds; else None.
 
-    A scheduler may also say that there is no limit, or that it does not know.
+    Schedulers also write words for no limit, or for an unknown time.
     """
     days, _, rest = clock.strip().rpartition("-")
     try:
@@ -148,10 +148,10 @@ def seconds_of(clock: str) -> float | None:
 
 
 def _end(left: float | None) -> float:
-    """Monotonic time of an end from the time left [s]; infinite if that is unknown."""
+    """Return the monotonic time of an end from the time left [s]; infinite if that is unknown."""
     return math.inf if left is None else time.monotonic() + left
 
 
 def number_of(job: str) -> str:
-    """Shorten `123.polaris-pbs-01.hsn.alcf.anl.gov` to `123`, as PBS itself does in places."""
+    """Shorten the PBS job `123.polaris-pbs-01.hsn.alcf.anl.gov` to `123`, as PBS sometimes does."""
     return job.partition(".")[0]

@@ -19,7 +19,7 @@ WORKERS_FILE = "workers.json"
 
 
 def read_workers(run_directory: Path) -> dict[str, Any]:
-    """Read the file; empty if there is none."""
+    """Read `workers.json` of a run directory; an empty dict if there is none."""
     try:
         content: dict[str, Any] = read_json(run_directory / WORKERS_FILE)
         return content
@@ -28,7 +28,7 @@ def read_workers(run_directory: Path) -> dict[str, Any]:
 
 
 def remembered_nodes(run_directory: Path) -> dict[str, float]:
-    """Nodes that an earlier driver took out of use, with the Unix time [s].
+    """Return the nodes that an earlier driver took out of use, with the Unix time of that [s].
 
     Entries older than a day are left out, since the nodes have probably been repaired.
     """
@@ -46,12 +46,12 @@ def in_queue(blocks: int, since: float, reason: str) -> str:
 
 
 def count(blocks: int) -> str:
-    """Format a number of blocks in words."""
+    """Format a number of blocks: `1 block`, `2 blocks`."""
     return "1 block" if blocks == 1 else f"{blocks} blocks"
 
 
 def elapsed(since: float) -> str:
-    """Format the time since a Unix time in words."""
+    """Format the time since a Unix time: `50 s`, `12 min`, `2.5 h`."""
     seconds = max(0.0, time.time() - since)
     if seconds < 100:
         return f"{seconds:.0f} s"
@@ -60,7 +60,7 @@ def elapsed(since: float) -> str:
 
 
 class WorkersFile:
-    """Keeps `workers.json` up to date.
+    """Writer of `workers.json`, which shows blocks and running segments to `status`.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ class WorkersFile:
         self._written: dict[str, Any] = {}
         self._next = float("-inf")
         self.segments: dict[Any, list[dict[str, Any]]] = {}
-        """Running segments by their futures: lines of the ledger without an end."""
+        """Running segments by their futures, as lines of the ledger that lack an end."""
 
     def write(
         self, blocks: Mapping[str, Any], bad_nodes: Mapping[str, float], at_once: bool
@@ -85,9 +85,9 @@ class WorkersFile:
         blocks
             Batch jobs with their workers, as `Blocks.summary` describes them.
         bad_nodes
-            Nodes that get no further work, with the Unix time [s].
+            Nodes that get no further jobs, with the Unix time of that [s].
         at_once
-            True to write even if the last write was moments ago.
+            True to write even if the last write was moments ago; False to wait then.
         """
         began = time.monotonic()
         if not at_once and began < self._next:

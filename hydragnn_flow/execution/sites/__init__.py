@@ -1,6 +1,6 @@
 """Building blocks of site files, and the Parsl configuration of a machine.
 
-A site file then describes one machine in a page, and all share what Parsl's defaults get wrong.
+Each site file describes one machine in a page. All share what Parsl's defaults get wrong.
 """
 
 from hydragnn_flow.execution.site import (

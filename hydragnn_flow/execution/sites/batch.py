@@ -1,7 +1,7 @@
 """Parsl executor and provider of a site, and the batch jobs that start its workers.
 
-A site file gives a function that makes a Parsl provider for its scheduler. Everything that is the
-same on all machines, and that Parsl's defaults get wrong for training on GPUs, is here once.
+A site file gives a function that makes a Parsl provider, which submits jobs to its scheduler. What
+all machines share, and Parsl's defaults get wrong for training on GPUs, is here once.
 
 Parsl is imported only where its objects are made: that takes more than a second, and a mistake in
 an option is reported without it.
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 HEARTBEAT = 15
-"""Seconds between heartbeats of a few nodes."""
+"""Time between two heartbeats (signs of life) of a node at sites with few nodes [s]."""
 _MANY = 64
 """Number of nodes from which the shared file system needs protection: Parsl's logs are not kept,
 and what Slurm can send to the nodes' own disks is sent there."""
 
 
 def seconds_between_heartbeats(nodes: int) -> int:
-    """Default time between two heartbeats of a node [s], at a site with ``nodes`` nodes."""
+    """Return the default time between heartbeats of a node, at a site with ``nodes`` nodes [s]."""
     # A whole machine sends some hundred a second, and a lost node is still missed within 90 s.
     return HEARTBEAT + nodes // 2_000
 
@@ -63,18 +63,18 @@ def slurm_jobs(
     directives: Sequence[str] = (),
     **arguments: Any,
 ) -> Callable[..., Sbatch]:
-    """Make the Parsl provider of blocks on a Slurm machine.
+    """Return a function that makes the Parsl provider of blocks (batch jobs) on a Slurm machine.
 
     Parameters
     ----------
     options
-        Options of the run.
+        Options of the run, as resolved by the site.
     gpus_per_node
-        Value of `sbatch --gpus-per-node`; 0 for none.
+        Value of `sbatch --gpus-per-node`; 0 to leave it out.
     cores_per_node
         Number of CPUs, as Slurm counts them, for workers on a node; by default all of the job's.
     directives
-        Lines `#SBATCH` that the machine needs.
+        Further lines `#SBATCH` that the machine needs.
     **arguments
         Further arguments of Parsl's `SlurmProvider`, or other values for those set here.
     """
@@ -107,16 +107,16 @@ def slurm_jobs(
 def pbs_jobs(
     options: Options, *, cpus_per_node: int, directives: Sequence[str], **arguments: Any
 ) -> Callable[..., PBSProProvider]:
-    """Make the Parsl provider of blocks on a PBS Pro machine.
+    """Return a function that makes the Parsl provider of blocks (batch jobs) on a PBS Pro machine.
 
     Parameters
     ----------
     options
-        Options of the run.
+        Options of the run, as resolved by the site.
     cpus_per_node
         Number of hardware threads of a node.
     directives
-        Lines `#PBS` that the machine needs.
+        Further lines `#PBS` that the machine needs.
     **arguments
         Further arguments of Parsl's `PBSProProvider`, or other values for those set here.
     """
@@ -144,17 +144,14 @@ def pbs_jobs(
 
 
 def local_processes(**block: Any) -> LocalProvider:
-    """Make blocks that are processes of this host: a `provider` for :class:`Executors`."""
+    """Return a Parsl provider of blocks that are processes of this host, for :class:`Executors`."""
     from parsl.providers import LocalProvider
 
     return LocalProvider(**block)
 
 
 def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
-    """Options of the srun that starts a worker pool on each node of a job.
-
-    Parameters are those of :func:`slurm_jobs`.
-    """
+    """Return the options of the srun that starts a worker pool on each node of a job."""
     gpus = f" --gpus-per-node={gpus_per_node}" if gpus_per_node else ""
     # srun does not inherit sbatch's cores: without -c all workers share one.
     cores = cores_per_node or "$SLURM_CPUS_ON_NODE"
@@ -163,32 +160,32 @@ def srun_options(cores_per_node: int | None, gpus_per_node: int) -> str:
 
 @dataclass(frozen=True)
 class Executors:
-    """Maker of the Parsl configuration of a site, which has one executor.
+    """Function object that makes the Parsl configuration of a site, with one executor.
 
-    Called with the directory for Parsl's files, it serves as `parsl_config` of a :class:`Site`.
+    It is called with the directory for Parsl's files, as `parsl_config` of a :class:`Site`.
     """
 
     node: Node
     options: Options
     """Options of the run, as resolved by the site."""
     provider: Callable[..., Any]
-    """Function that makes a Parsl provider from the arguments common to all: `nodes_per_block`,
-    `init_blocks`, `min_blocks`, `max_blocks`, `worker_init`, and `walltime` if there is one."""
+    """Function that makes a Parsl provider from `nodes_per_block`, `init_blocks`, `min_blocks`,
+    `max_blocks`, `worker_init`, and `walltime` if there is one."""
     address: Callable[[], str]
-    """Function that finds the address of this host at which workers reach the driver."""
+    """Function that returns the address of this host at which workers reach the driver."""
     first_lines: tuple[str, ...] = ()
     """Shell lines that this machine needs at the start of every batch job."""
     staged: Path | None = None
-    """Directory of each node for its copy of the Python environment; None if that is not copied."""
+    """Directory of each node for its copy of the Python environment; None to make no copy."""
     broadcast: bool = False
     """True if a batch job sends the environment to its nodes by Slurm's sbcast."""
     has_to_stage: bool = True
-    """True if an environment that cannot be packed is an error."""
+    """True if it is an error that the environment cannot be packed; False to do without copies."""
     sends_store: bool = False
-    """True if nodes need a directory for the store that is sent to them."""
+    """True to make a directory on each node for the store that Slurm will send there."""
 
     def __call__(self, directory: Path) -> Config:
-        """Make the configuration.
+        """Make the Parsl configuration; pack the Python environment for the nodes if it is staged.
 
         Raises
         ------
@@ -209,7 +206,7 @@ class Executors:
         return self.config(directory, address)
 
     def config(self, directory: Path, address: str) -> Config:
-        """Make the configuration with workers that connect to the driver at ``address``."""
+        """Make the Parsl configuration, with workers that connect to the driver at ``address``."""
         from parsl import Config
 
         return Config(
@@ -280,7 +277,7 @@ class Executors:
         return block
 
     def _worker_init(self, directory: Path) -> str:
-        """Shell lines at the start of a batch job."""
+        """Return the shell lines at the start of a batch job."""
         options = self.options
         lines = [*self.first_lines, options.worker_init or ""]
         # After the user's lines, as a module must not bring another Python than the driver's.
@@ -363,7 +360,7 @@ def batch_site(
 
 
 def address_on(interface: str | None, site: str) -> Callable[[], str]:
-    """Make a function that finds the address of this host at which workers reach the driver.
+    """Return a function that finds the address of this host at which workers reach the driver.
 
     Parameters
     ----------
@@ -395,7 +392,7 @@ def address_on(interface: str | None, site: str) -> Callable[[], str]:
 
 @dataclass(frozen=True)
 class Limit:
-    """Limits of a queue for a range of job sizes."""
+    """Limits of a queue for jobs of ``fewest`` to ``most`` nodes: at most ``hours`` [h]."""
 
     fewest: int
     most: int
@@ -414,7 +411,7 @@ def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -
     queue
         Name of the queue with these limits.
     limits
-        Limits in the order of their nodes, without gaps.
+        Limits in increasing order of their nodes, without gaps.
 
     Raises
     ------
@@ -437,10 +434,11 @@ def check_limits(site: str, run: Options, queue: str, limits: Sequence[Limit]) -
 
 
 class Sbatch(SlurmProvider):
-    """Submits and cancels jobs; does not ask Slurm's accounting whether it answers.
+    """Parsl's Slurm provider, which submits and cancels jobs without asking `sacct`.
 
-    On creation, Parsl's provider waits for `sacct`, to read the states of jobs from it later. They
-    come from `squeue` (pools/scheduler.py), and a database that hangs is no reason not to start.
+    Parsl's own waits for `sacct` when it is made, to read the states of jobs from it later. Here
+    they come from `squeue` (pools/scheduler.py), and a database that hangs is no reason not to
+    start.
     """
 
     def execute_wait(self, cmd: str, timeout: int | None = None) -> tuple[int, str, str]:

@@ -24,7 +24,7 @@ _RUN_DIR = "RUN_DIR/parsl"
 
 
 class Block(NamedTuple):
-    """Command and script that start a block."""
+    """Command and script that start a Parsl block (one batch job)."""
 
     command: str
     """Command that submits it."""
@@ -41,11 +41,11 @@ class Preview:
     block: Block
     """Command and script that start a block."""
     note: str
-    """Sentence about values that this host cannot know; empty if it knows all."""
+    """Sentence about values that this host cannot know; empty if it knows all of them."""
 
 
 def preview(site: Site) -> Preview:
-    """Write the scripts of a site's blocks without submitting them.
+    """Return the batch script of a site's blocks, and the command that would submit it.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def preview(site: Site) -> Preview:
 
 
 def _block(executor: Any) -> Block:
-    """Command and script with which an executor starts a block."""
+    """Return the command and script with which an executor starts a block."""
     # Values that Parsl sets when it starts an executor.
     executor.run_dir = f"{_RUN_DIR}/000"
     executor.cert_dir = f"{executor.logdir}/certificates"

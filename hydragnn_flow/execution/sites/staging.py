@@ -1,9 +1,9 @@
-"""Staging of the Python environment to the nodes' own disks.
+"""Staging: copies of the Python environment on the nodes' own disks.
 
 Thousands of processes that import torch from a shared file system slow it down for themselves and
-all other users. The driver packs its environment once, into one archive. When a block starts, each
-node unpacks it into its scratch and starts its workers from there. A node that cannot do so says
-why, and starts them from the shared file system.
+all other users. The driver packs its environment once, into one archive. When a block (batch job)
+starts, each node unpacks it into its scratch and starts its workers from there. A node that cannot
+do so says why, and starts them from the shared file system.
 """
 
 from __future__ import annotations
@@ -62,12 +62,13 @@ fi
 
 
 def place_of(environment: str | None, scratch: str | None, site: str) -> Path | None:
-    """Choose the directory of the copy on a node; None for no copy.
+    """Return the directory for a node's copy of the environment; None for no copy.
 
     Parameters
     ----------
     environment
-        Value of the option: `stage`, `shared`, or a directory of each node.
+        Value of the option `environment`: `stage` for the scratch, `shared` or None for no copy, or
+        a directory of each node.
     scratch
         Scratch directory of the site's nodes.
     site
@@ -100,7 +101,7 @@ def pack_environment(directory: Path, place: Path) -> None:
     directory
         Directory for archive and script; visible to the nodes.
     place
-        Directory of each node for the copy.
+        Directory of each node for its copy.
 
     Raises
     ------
@@ -130,14 +131,14 @@ def pack_environment(directory: Path, place: Path) -> None:
 
 
 def _packages() -> str:
-    """Fingerprint of this environment: its path, its packages and when they were installed."""
+    """Return a fingerprint of this environment: its path, packages and times of installation."""
     installed = Path(sysconfig.get_path("purelib")).glob("*.dist-info")
     since = sorted((package.name, package.stat().st_mtime_ns) for package in installed)
     return hashlib.sha256(repr((sys.prefix, since)).encode()).hexdigest()
 
 
 def _pack(prefix: Path, archive: Path) -> str:
-    """Write the archive; return its SHA-256."""
+    """Write the archive of the environment; return its SHA-256."""
     temporary = archive.with_suffix(".tmp")
     try:
         _run("tar", "-cf", str(temporary), "-C", str(prefix), ".")

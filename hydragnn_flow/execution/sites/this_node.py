@@ -15,7 +15,9 @@ _USABLE = 0.9
 
 
 def this_node(interface: str | None = None) -> Node:
-    """Describe this node: one GCD per GPU or, without any, per CPU core if memory allows.
+    """Describe this machine as a node: one GCD per GPU or, without any, per CPU core.
+
+    There are fewer CPU slots if each would have less than 1 GiB.
 
     Parameters
     ----------

@@ -1,5 +1,5 @@
-"""Processes of a node: tasks, the ranks of a segment, and the trainer processes that run them.
+"""Processes of a node: the agent's tasks, ranks of jobs, and trainer processes that run them.
 
-A process may crash or hang in a GPU driver. Training runs in trainer processes, so that the agent
-survives and reports it, and each stays warm, since it takes seconds to import torch.
+A process may crash or hang in a GPU driver. Training therefore runs in trainer processes, so that
+the agent survives and reports it. Each stays warm, since importing torch takes seconds.
 """

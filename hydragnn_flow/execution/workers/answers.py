@@ -42,12 +42,12 @@ from hydragnn_flow.training.profile import profile_segment
 from hydragnn_flow.training.runner import run_segment
 
 IDLE = "hydragnn_flow: trainer"
-"""Title of an idle process."""
+"""Title of an idle trainer process in lists of processes."""
 _leaving = threading.Lock()
 
 
 class _Asked:
-    """Messages of the agent, read by a thread of the process."""
+    """Messages of the agent to this trainer process, read by a thread."""
 
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -57,7 +57,7 @@ class _Asked:
         """Set while all finished work is in a checkpoint."""
         self.is_idle.set()
         self.released = ""
-        """Attempt of the segment that was last asked to stop."""
+        """Identifier of the attempt at a segment that was last asked to stop."""
         self.share = 1.0
         """Fraction of its GCD's energy counters that this process counts."""
 
@@ -76,13 +76,13 @@ class _Asked:
         _leave()
 
     def terminate(self, *_: object) -> None:
-        """Handle a signal: end after the running segment has stopped."""
+        """Handle the signal SIGTERM: end the process after the running segment has stopped."""
         self.stop.set()
         self.requests.put({})  # wakes an idle process
 
 
 def serve() -> None:
-    """Answer requests until the agent closes the pipe."""
+    """Answer requests of the agent for jobs until it closes the pipe."""
     setproctitle(IDLE)
     keep_freed_memory()
     send, asked = keep_stdout(), _Asked()
@@ -130,7 +130,7 @@ def _answer(
 
 
 def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]:
-    """Make a function that sends a heartbeat to the agent, at most about every second."""
+    """Return a function that sends a heartbeat to the agent, at most about every second."""
     sent = 0.0
 
     def sign(longest_step: float) -> None:
@@ -145,7 +145,7 @@ def _signs(send: Callable[[Mapping[str, Any]], None]) -> Callable[[float], None]
 
 
 def _called(job: Call) -> TrainingOutcome:
-    """Call a function; repeat the call for a while if the disk fails."""
+    """Call a function and return its outcome; repeat the call for a while if the disk fails."""
     module, _, function = job.function.partition(":")
     began, started, cpu = time.perf_counter(), time.time(), time.process_time()
 
@@ -176,7 +176,7 @@ def _done(
     asked: _Asked,
     alive: Callable[[float], None],
 ) -> dict[str, Any]:
-    """Run a job and describe its outcome."""
+    """Run a job, or this rank of it; return its outcome as plain values."""
     rank, size, device = request["rank"], request["world"], request["device"]
     began = time.perf_counter()
 

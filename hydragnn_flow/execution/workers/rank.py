@@ -1,4 +1,4 @@
-"""Rank of a job in a trainer process, and the gang of ranks that has one result."""
+"""Rank of a job in a trainer process; a gang is all ranks of a job, with one result."""
 
 from __future__ import annotations
 
@@ -36,19 +36,20 @@ ANOTHER_RANK = "another rank of the gang ended"
 
 
 def merged(results: Sequence[SegmentResult]) -> SegmentResult:
-    """Merge the results of a segment's ranks into one.
+    """Merge the results of the ranks of a job into one.
 
     Parameters
     ----------
     results
-        Results in the order of their ranks. If its worker was lost, a result has no `node`.
+        Results in the order of their ranks. The result of a rank whose worker was lost has no
+        `node`.
 
     Returns
     -------
     SegmentResult
-        Result of rank 0, or the root cause if any rank failed. CPU seconds and joules are summed,
-        memory is the largest. GCDs on another node than the first's are written `node/gcd`. Joules
-        are known only if every rank that ended well has counted its own.
+        Result of rank 0, or the root cause if any rank failed. CPU seconds and joules are sums over
+        the ranks, memory is the largest. GCDs on another node than the first are written
+        `node/gcd`. Joules are None if a rank that ended well has not counted its own.
     """
     bad = [result for result in results if result.status != "ok"]
     home = results[0].node
@@ -75,7 +76,7 @@ def _energy(results: Sequence[SegmentResult], name: str) -> float | None:
 
 
 def _rank_of_blame(result: SegmentResult) -> int:
-    """Sort key, root cause first: a dead rank breaks the connections of all others."""
+    """Return a sort key, root cause first: a dead rank breaks the connections of all others."""
     if result.status in ("diverged", "out_of_memory"):
         return 0  # caused by the network, whichever rank reports it
     if not result.node:
@@ -95,22 +96,22 @@ _TIME_UP = "its time was up before it began, or before it could stop"
 
 @dataclass(frozen=True)
 class Rank:
-    """Rank of a job."""
+    """One rank of a job: its part on one GCD."""
 
     spec: JobSpec
     number: int = 0
     world: int = 1
     """Number of ranks of the job."""
     gcd: int = 0
-    """Position of its GCD on the node."""
+    """Position of its GCD on the node, from 0."""
     nodes: int = 1
     """Number of nodes of the job."""
     memory_gib: float = 0.0
-    """Expected memory there, its process included [GiB]."""
+    """Expected memory on its GCD, process included [GiB]."""
     seconds: float | None = None
-    """Time from sending the rank to the end of the node [s]; None if unknown."""
+    """Time from sending the rank until the node ends [s]; None if unknown."""
     fused: tuple[SegmentSpec, ...] = ()
-    """Segments that are fused with it in the same process."""
+    """Other segments, fused with it: trained by the same process in the same steps."""
 
     @property
     def segment(self) -> SegmentSpec:
@@ -130,7 +131,7 @@ class Rank:
 
 
 class RankRun:
-    """Runs a rank in a trainer process.
+    """Run of a rank in a trainer process.
 
     Parameters
     ----------
@@ -139,7 +140,7 @@ class RankRun:
     rank
         Rank of a job to run.
     meeting
-        Arguments for :func:`.rendezvous` with the other ranks; None for a single rank.
+        Arguments for :func:`.rendezvous` with the other ranks; None if there are none.
     """
 
     def __init__(self, node: Node, rank: Rank, meeting: Mapping[str, Any] | None = None) -> None:
@@ -156,7 +157,7 @@ class RankRun:
         self._trainer: TrainerProcess | None = None
 
     def run(self, trainer: TrainerProcess) -> list[SegmentResult]:
-        """Run the rank to its end; return the results of its segment and of those fused with it."""
+        """Run the rank to its end; return its result, then those of segments fused with it."""
         with self._lock:
             self._trainer = trainer
             if self._is_released:
@@ -181,7 +182,7 @@ class RankRun:
         ]
 
     def stop(self) -> None:
-        """Stop the rank of a segment at a checkpoint; end a function's rank."""
+        """Stop a segment at a checkpoint and end its process; end a function's call at once."""
         if isinstance(self.spec, Call):
             self.call_off("its node ended")
             return
@@ -190,14 +191,14 @@ class RankRun:
                 self._trainer.stop()
 
     def release(self) -> None:
-        """Stop the segment at a checkpoint; its process continues with others."""
+        """Stop the segment at a checkpoint; its process goes on to other jobs."""
         with self._lock:
             self._is_released = True
             if self._trainer is not None:
                 self._trainer.release(self.spec.attempt)
 
     def call_off(self, reason: str, status: Status = "interrupted") -> None:
-        """End the rank, since it hangs or would wait for dead ranks of its gang."""
+        """End the rank's process, as the rank hangs or would wait for dead ranks of its gang."""
         if not self._called_off:
             self._called_off = f"{ANOTHER_RANK}: {reason}" if self._rank.in_gang else reason
             self._status_of_call_off = status
@@ -206,7 +207,7 @@ class RankRun:
                 self._trainer.kill()
 
     def _ask(self, trainer: TrainerProcess) -> list[TrainingOutcome]:
-        """Outcome of each segment of the rank; its process may die of it."""
+        """Return the outcome of each segment of the rank, during which its process may die."""
         began = time.perf_counter()
 
         def cut_short(status: Status, reason: str) -> list[TrainingOutcome]:
@@ -259,7 +260,10 @@ class RankRun:
 
 
 def _seconds_left(rank: Rank) -> float | None:
-    """Time until the node's batch job ends [s], from the driver or the job's own variables."""
+    """Return the time until the node's batch job ends [s]; None if unknown.
+
+    The driver says it, or the job's own environment variables.
+    """
     if rank.seconds is not None:
         return rank.seconds
     for variable in ("HYDRAGNN_FLOW_JOB_END", "SLURM_JOB_END_TIME"):

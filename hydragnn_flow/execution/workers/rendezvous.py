@@ -1,4 +1,4 @@
-"""Rendezvous of the ranks of a segment before they start.
+"""Rendezvous of the ranks of a job before they start.
 
 The first rank opens a key-value store on one address of one network interface and writes the
 address to a file; the others wait for that file. Neither host names nor agreed ports are needed,
@@ -32,7 +32,7 @@ _SLINGSHOT = Path("/sys/class/cxi")  # its network cards
 
 
 class RanksMissing(RuntimeError):
-    """Failure of the ranks to meet in time."""
+    """Error of a rank that waited too long for the others."""
 
 
 @contextmanager
@@ -47,13 +47,13 @@ def rendezvous(
     size: int,
     should_stop: Callable[[], bool],
 ) -> Iterator[Store]:
-    """Wait until all ranks are there; their store is open during a ``with`` block.
+    """Wait until all ranks are there; yield their key-value store, open in a ``with`` block.
 
     Parameters
     ----------
     folder
-        Directory visible to all ranks; None if they are all on this node, or another of its ranks
-        looks there.
+        Directory visible to all ranks; None if they are all on this node, or if another rank on
+        this node looks there.
     here
         Existing directory visible to the ranks on this node.
     key
@@ -70,7 +70,7 @@ def rendezvous(
     Raises
     ------
     RanksMissing
-        If a rank is missing in the end; the message says which.
+        If a rank has not come after ``patience``; the message says which.
     Stopped
         If ``should_stop`` returned True.
     InputError
@@ -135,13 +135,13 @@ def rendezvous(
 
 
 def _step() -> str:
-    """Name of the job step that this process belongs to."""
+    """Return the name of the Slurm or PBS job step that this process belongs to."""
     job = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID", "")
     return f"step {job}.{os.environ.get('SLURM_STEP_ID', '')}"
 
 
 def _open(address: str) -> TCPStore:
-    """Open a store that listens on this address only; by default torch listens on all."""
+    """Open a key-value store that listens on this address only; torch's default is all."""
     with socket.create_server((address, 0)) as listener:
         port = listener.getsockname()[1]
         return TCPStore(

@@ -1,9 +1,9 @@
-"""Trainer processes of a node: warm ones on each GCD, lent to one segment at a time.
+"""Trainer processes of a node: warm ones on each GCD, lent to one job at a time.
 
 The node's agent imports neither torch nor the store, so it survives whatever happens to the
 process. Several may run on one GCD. Requests and replies are single lines of JSON through pipes;
 the process ends when the agent does. Its output goes to a file on the node, from which the agent
-takes it when a segment has ended.
+takes it when a job has ended.
 
 While it trains it sends a heartbeat about every second. A process that hangs, in a GPU's queue or
 in reading a file system, sends none and is killed; nothing else would notice.
@@ -27,13 +27,15 @@ from hydragnn_flow.execution.site import Node
 from hydragnn_flow.processes import JsonProcess, ProcessDied
 
 FUSED = "segments"
-"""Key of a request with the segments to train fused, and of the answer with their outcomes."""
+"""Key of a request with the segments to train in the same steps, and of the answer with their
+outcomes."""
 LAST = "last"
 """Key of an answer after which the process ends."""
 SHARE = "share"
 """Key of a message with the fraction of its GCD's energy counters that the process counts."""
 RELEASE = "release"
-"""Key of a message with the attempt of a segment that has to stop at a checkpoint."""
+"""Key of a message with the identifier of the attempt at a segment that has to stop at a
+checkpoint."""
 ALIVE = "alive"
 """Key of a heartbeat, with the longest training step so far [s]; 0 before the first."""
 SECONDS_BETWEEN_SIGNS = 1.0
@@ -44,7 +46,7 @@ SECONDS_TO_BEGIN = 3600.0
 SECONDS_BETWEEN_STEPS = 600.0
 STEPS_TO_WAIT = 20.0
 SECONDS_TO_SAVE = 20.0
-"""Time for a process to write a checkpoint and end, once its agent has died or asked for it [s];
+"""Time for a process to write a checkpoint and end, once its agent has died or asked it to end [s];
 schedulers kill 30 s after their warning."""
 # Amount of a process's output during a segment that is kept, from its end [bytes].
 _MOST_WORDS = 1_000_000
@@ -55,14 +57,14 @@ class Hung(ProcessDied):
 
 
 class TrainerProcess(JsonProcess):
-    """Agent's handle of a trainer process.
+    """Handle with which the agent controls a trainer process.
 
     Parameters
     ----------
     environment
-        Environment variables of the process, with the GCD it sees; None removes one.
+        Environment variables by name, among them the GCD that the process sees; None removes one.
     cores
-        CPU cores it runs on; if empty, all that this process may use.
+        CPU cores that the process runs on; if empty, all that this process may use.
     """
 
     def __init__(
@@ -87,13 +89,13 @@ class TrainerProcess(JsonProcess):
         return words.decode(errors="replace")
 
     def stop(self) -> None:
-        """End the process, with a checkpoint of the running segment."""
+        """End the process, after a checkpoint of the running segment."""
         self._process.terminate()
 
     def release(self, attempt: str) -> None:
-        """Stop a segment at a checkpoint; the process continues with others.
+        """Stop an attempt at a segment at a checkpoint; the process goes on to other jobs.
 
-        Nothing happens if the process runs another segment by now.
+        Nothing happens if the process runs another attempt by now.
         """
         with suppress(ProcessDied):  # noticed by the thread that waits for its answer
             self.send({RELEASE: attempt})
@@ -109,21 +111,22 @@ class TrainerProcess(JsonProcess):
         seconds: float = math.inf,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[str, Any]:
-        """Send a request and wait for the answer.
+        """Send a request for a job and wait for the answer, a dict of JSON values.
 
         Parameters
         ----------
         request
             Request in the form of JSON values.
         seconds
-            Time to wait for the first finished training step [s]; later the limit is shorter.
+            Time to wait for the first finished training step [s]; the limit for later ones follows
+            from it.
         is_over
             Function called about every second; the process is killed when it returns True.
 
         Raises
         ------
         ProcessDied, Hung
-            If the process ends instead, or hangs; the message says how.
+            If the process ends without an answer, or hangs; the message says how.
         """
         silent = longest = 0.0
         self.send(request)
@@ -159,8 +162,8 @@ class _Lent:
 class Trainers:
     """Trainer processes of this node, by the position of their GCD.
 
-    They live as long as the process that starts them, so that a segment finds torch imported and
-    the store read.
+    They live as long as the process that starts them, so that a job finds torch imported and the
+    store read.
 
     Parameters
     ----------
@@ -182,8 +185,8 @@ class Trainers:
         gcd
             Position of its GCD on the node.
         memory_gib
-            Expected memory there, the process included [GiB]; idle processes that leave too little
-            memory on the GCD are ended.
+            Expected memory of the job, the process included [GiB]; idle processes that leave too
+            little memory on the GCD are ended.
 
         Raises
         ------
@@ -232,7 +235,7 @@ class Trainers:
         return TrainerProcess(environment(self._node, gcd), cores_of(self._node, gcd))
 
     def _surplus(self, gcd: int) -> list[TrainerProcess]:
-        """Remove idle processes that do not fit next to the expected memory of the others."""
+        """Remove and return idle processes for which the running ones leave no memory."""
         each, idle = self._node.gcd, self._idle[gcd]
         left = each.memory_gib - sum(lent.memory_gib for lent in self._lent[gcd])
         most = max(0, int(left / each.process_gib)) if self._lent[gcd] else len(idle)

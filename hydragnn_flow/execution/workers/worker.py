@@ -1,4 +1,4 @@
-"""Tasks of a node's agent: run ranks of jobs, end them or stop them."""
+"""Tasks of a node's agent: run ranks of jobs, end them, or stop them at a checkpoint."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _watch: list[threading.Thread] = []
 
 @cache
 def trainers_of(node: Node) -> Trainers:
-    """Trainer processes of this node, which live as long as this process."""
+    """Return the trainer processes of this node, which live as long as this process."""
     return Trainers(node)
 
 
 def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
-    """Run a job, or the ranks of a gang on this node.
+    """Run the ranks of a job that are on this node, and wait for their results.
 
     Parameters
     ----------
@@ -57,9 +57,9 @@ def run_ranks(node: Node, ranks: Sequence[Rank]) -> list[SegmentResult]:
     Returns
     -------
     list of SegmentResult
-        Results in the order of ``ranks``, each followed by those of the segments fused with it. A
-        rank whose process dies has a result that says so; so has one that the node could not start
-        for lack of a store, a device, or room for processes.
+        Results in the order of ``ranks``, each followed by those of the segments fused with it. If
+        a rank's process dies, its result says so; likewise if the node could not start it for lack
+        of a store, a device, or room for processes.
     """
     spec = ranks[0].spec
     _watch_driver(spec, len(node.gcds))
@@ -91,8 +91,8 @@ def _forget(attempt: str) -> None:
 def call_off(attempt: str, reason: str) -> None:
     """End the ranks of a job on this node, now or when they come.
 
-    A failed rank leaves the others waiting in a collective operation. The driver learns of it, and
-    informs the nodes of the others. A function that hangs is killed.
+    A failed rank leaves the others waiting in a collective operation. The driver learns of the
+    failure, and informs the nodes of the others. The call of a function that hangs is killed.
 
     Parameters
     ----------
@@ -120,7 +120,10 @@ def release(attempt: str) -> None:
 
 
 def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> list[RankRun]:
-    """Remember an attempt that may still come; return its ranks that run here."""
+    """Remember the identifier of an attempt; return those of its ranks that run here.
+
+    Its other ranks may still come.
+    """
     with _lock:
         of_these[attempt] = reason
         while len(of_these) > 1000:
@@ -129,7 +132,7 @@ def _remembered(of_these: dict[str, str], attempt: str, reason: str = "") -> lis
 
 
 def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
-    """Run a rank; if it fails, end the other ranks of its gang on this node."""
+    """Run a rank and return its results; if it fails, end its gang's ranks on this node."""
     try:
         with trainers_of(node).lend(rank.gcd, rank.memory_gib) as trainer:
             results = run.run(trainer)
@@ -141,7 +144,7 @@ def _run(node: Node, rank: Rank, run: RankRun) -> list[SegmentResult]:
 
 
 def leave() -> None:
-    """Stop everything that runs here, segments with a checkpoint, as the agent ends."""
+    """Stop all jobs on this node, segments at a checkpoint, before the agent ends."""
     with _lock:
         runs = [run for ranks in _running.values() for run in ranks]
     for run in runs:
@@ -154,7 +157,7 @@ def leave() -> None:
 
 
 def _watch_driver(spec: JobSpec, gcds: int) -> None:
-    """Start to watch for a newer driver, and stop segments of a replaced one at a checkpoint."""
+    """Start a thread that stops the segments of a driver that a newer one has replaced."""
     # All nodes share a file system, and look at most 20 times a second. A node that loses contact
     # with its driver ends in any case.
     seconds = max(_SECONDS_BETWEEN_LOOKS, spec.site_gcds / gcds / 20)
@@ -179,7 +182,7 @@ def _watch_driver(spec: JobSpec, gcds: int) -> None:
 
 
 def _meeting(node: Node, ranks: Sequence[Rank], rank: Rank, here: str) -> dict[str, Any] | None:
-    """Arguments for :func:`.rendezvous` of a rank with the others of its gang.
+    """Return the arguments for :func:`.rendezvous` of a rank with its gang; None if it is alone.
 
     ``ranks`` are those on this node, and ``here`` is a directory on it.
     """
@@ -199,7 +202,7 @@ def _is_nodes(error: Exception) -> bool:
 
 
 def _not_begun(rank: Rank, error: Exception) -> list[SegmentResult]:
-    """Results of a rank on a node without a device, or without room for files or processes.
+    """Return the results of a rank that a node could not start, for lack of a device or of room.
 
     Such a node spoils everything it gets, so its name must be in the result.
     """
