@@ -285,10 +285,7 @@ _RUNS = Path("runs")
 
 
 def _in_place(paths: list[str], size: int) -> str:
-    """Format at most three of the directories that a store reads in place, and the size of all.
-
-    Empty without a directory. ``size`` is in bytes and shown in MB.
-    """
+    """Format up to three of the directories that a store reads in place, and the size [MB]."""
     if not paths:
         return ""
     more = f" and {len(paths) - 3} more" if len(paths) > 3 else ""

@@ -300,17 +300,9 @@ def passing(error: BaseException | None) -> OSError | None:
 
 
 def same_file(descriptor: int, path: Path) -> bool:
-    """Return True if an open file is still the one at ``path``.
+    """Return True if the open file of a descriptor is still the one at ``path``.
 
-    False if that file was deleted or replaced, as the holder of a lock may do while another process
-    waits for it.
-
-    Parameters
-    ----------
-    descriptor
-        Descriptor of the open file.
-    path
-        Path under which it was opened.
+    False if it was deleted or replaced, as the holder of a lock may do while others wait for it.
     """
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())

@@ -91,15 +91,10 @@ def local_locks(path: Path) -> str:
 
 
 def take(lock: int) -> bool:
-    """Lock an open file exclusively, without waiting; return False if another process holds a lock.
+    """Lock an open file exclusively; return False at once if another process holds a lock of it.
 
-    A shared lock that this process got by :func:`take_shared` becomes exclusive. If another process
-    shares it, this process loses its own.
-
-    Parameters
-    ----------
-    lock
-        Descriptor of the open file.
+    ``lock`` is the file's descriptor. A shared lock that this process got by :func:`take_shared`
+    becomes exclusive; if another process shares it, this process loses its own.
 
     Raises
     ------
@@ -112,12 +107,7 @@ def take(lock: int) -> bool:
 def take_shared(lock: int) -> None:
     """Take a shared lock of an open file, which several processes may hold at a time.
 
-    Waits while another process holds an exclusive lock.
-
-    Parameters
-    ----------
-    lock
-        Descriptor of the open file.
+    ``lock`` is the file's descriptor. Waits while another process holds an exclusive lock.
 
     Raises
     ------

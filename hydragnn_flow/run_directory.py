@@ -178,10 +178,7 @@ class RunDirectory:
             )
 
     def _changeable(self, key: str) -> str:
-        """Return the clause of an error that says which keys of `ensemble` may still change.
-
-        Empty if ``key`` is not one of `ensemble`, or no members are chosen.
-        """
+        """Return words on the keys of `ensemble` that may still change; empty for another key."""
         if key not in _OF_THE_ENSEMBLE or not self.has_members:
             return ""
         if self.summary.exists():
@@ -212,10 +209,7 @@ class RunDirectory:
         return config
 
     def is_extended(self, config: RunConfig) -> bool:
-        """Return True if a configuration has more trials than the ensemble was chosen from.
-
-        False if it has not, or no members are chosen yet.
-        """
+        """Return True if members are chosen, and a configuration has more trials than they had."""
         before = self._recorded().get("search", {})
         return self.has_members and config.search.trials > before.get("trials", math.inf)
 
