@@ -70,13 +70,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def whole_directory(path: Path) -> Iterator[Path]:
     """Create a directory atomically at the end of a ``with`` block that fills a temporary one.
 
-    A crash leaves the whole directory ``path`` or nothing. If another process has created ``path``
-    in the meantime, that one stays and the temporary one is deleted.
-
-    Yields
-    ------
-    Path
-        The temporary directory, on the same disk.
+    Yields the temporary directory. A crash leaves the whole directory ``path`` or nothing. If
+    another process has created ``path`` in the meantime, that one stays.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     temporary.mkdir(mode=0o700)
@@ -202,14 +197,9 @@ class AppendOnly:
         self._is_new: bool | None = None
 
     def append(self, content: bytes) -> None:
-        """Append a record, or leave the file unchanged if the disk does not take all of it.
+        """Append a record, newline included, or leave the file unchanged if the disk refuses it.
 
         Half a record would make the next one unreadable.
-
-        Parameters
-        ----------
-        content
-            Bytes of the record, its newline included.
 
         Raises
         ------

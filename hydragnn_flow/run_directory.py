@@ -284,13 +284,8 @@ class RunDirectory:
     def clear(self, remove: bool) -> None:
         """Remove the files that a driver has put into a new run directory.
 
-        Call it only for a run whose search has not started. If its store is prepared, even
-        incompletely, everything stays.
-
-        Parameters
-        ----------
-        remove
-            True to remove the directory too, if it is empty then.
+        With ``remove`` the directory is removed too, if it is empty then. Call it only for a run
+        whose search has not started. If its store is prepared, even incompletely, everything stays.
         """
         if self.store.exists() or (self.path / f".{self.store.name}.preparing").exists():
             return
@@ -347,14 +342,9 @@ class RunDirectory:
             self._ledger.append(_lines(results).encode())
 
     def check_study(self, trials: Iterable[int], recorded: Iterable[int]) -> None:
-        """Check that the study has every trial of which the ledger records a segment.
+        """Check that the study's ``trials`` contain all ``recorded`` in the ledger, by number.
 
-        Parameters
-        ----------
-        trials
-            Numbers of the trials of the study.
-        recorded
-            Numbers of the trials of the ledger, which has to be read before the study.
+        The ledger has to be read before the study.
 
         Raises
         ------

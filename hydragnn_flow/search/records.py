@@ -66,11 +66,6 @@ def best_first(
 
     Trials within the limits of ``search.constraints`` come before the others, each sorted by value.
     Trials without a value come last.
-
-    Parameters
-    ----------
-    direction
-        Direction in which the first objective improves.
     """
     sign = -1.0 if direction == "maximize" else 1.0
 

@@ -47,8 +47,7 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
 
     Only trials whose parameters lie in the space of this search are added. Their numbers come
     before those of the study's own trials, and the limits of this search apply to them. They carry
-    their origin and never become members. At the end the attribute `BEGUN` marks the study as
-    having them all.
+    their origin and never become members. The attribute `BEGUN` then marks the study as complete.
 
     Raises
     ------
@@ -84,16 +83,9 @@ def add_earlier(study: optuna.Study, config: SearchConfig) -> None:
 
 
 def enqueue(study: optuna.Study, configurations: Sequence[Mapping[str, Any]]) -> None:
-    """Enqueue the configurations of `search.enqueue` as next trials.
+    """Enqueue configurations, values of some parameters by dotted path, as next trials.
 
-    One that was enqueued before, in this or an earlier driver, is skipped.
-
-    Parameters
-    ----------
-    study
-        Study of the search.
-    configurations
-        Values of some or all parameters by dotted path, for each trial.
+    One that was enqueued before, even by an earlier driver, is skipped.
     """
     enqueued = [trial.system_attrs.get(FIXED) for trial in study.get_trials(deepcopy=False)]
     for parameters in configurations:

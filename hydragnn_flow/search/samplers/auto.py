@@ -142,12 +142,9 @@ class Supply:
             self._trial_seconds += self._clock() - start
 
     def patience(self, in_flight: int) -> float:
-        """Return how long the driver may wait for one proposal [s]; 0 before a trial has ended.
+        """Return how long the driver may wait for a proposal while ``in_flight`` trials run [s].
 
-        Parameters
-        ----------
-        in_flight
-            Number of trials that run.
+        It is 0 before a trial has ended.
         """
         if not self._ended:
             return 0.0

@@ -213,7 +213,7 @@ class BatchedTPESampler(TPESampler):
         self._ended, self._queue = 0, []
 
     def _fill(self, study: Study, space: Mapping[str, BaseDistribution]) -> list[_Values]:
-        """Return a batch of suggestions, first one last, in Optuna's internal representation."""
+        """Return a batch of suggestions in Optuna's internal representation, the first one last."""
         ended = sum(trial.state != TrialState.RUNNING for trial in self._trials)
         if self._starts or not space:
             # With thousands in flight, ten more random ones do not matter.

@@ -211,7 +211,7 @@ class Proposer:
         """Number of times that the hyper-parameters were fitted."""
 
     def propose(self, finished: Finished, running: Running, count: int, seed: int) -> list[Values]:
-        """Propose the next trials, each as if those proposed before it were running.
+        """Return parameters of the next trials, each as if those before it were running.
 
         Parameters
         ----------
@@ -223,11 +223,6 @@ class Proposer:
             Number of trials to propose.
         seed
             Seed of the points at which the search for proposals starts.
-
-        Returns
-        -------
-        list
-            Value of each existing parameter by dotted path, for each proposed trial.
         """
         random = np.random.default_rng(seed)
         points = self._cube.encode([values for values, _ in finished])
