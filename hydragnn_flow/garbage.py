@@ -45,8 +45,8 @@ def collection_of_new() -> Iterator[Callable[[], None]]:
     ------
     function
         Function to call regularly, without arguments. It makes a full collection if the last one
-        was ten seconds ago. No full collection starts by itself: if a signal arrived meanwhile, the
-        exception of its handler would be lost.
+        was ten seconds ago. No full collection starts by itself, because the exception of a signal
+        that arrives meanwhile would be lost.
     """
     before = gc.get_threshold()
     looked = time.monotonic()

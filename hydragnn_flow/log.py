@@ -130,10 +130,7 @@ class _Line(logging.Formatter):
 
 
 class _LogFile(logging.Handler):
-    """Log handler that appends each record to a file by one write.
-
-    If a crash left an incomplete last line, the first record begins on a new one.
-    """
+    """Log handler that appends each record by one write, after completing a torn last line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)

@@ -27,10 +27,7 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 
 
 class BoundedLoader(yaml.SafeLoader):
-    """PyYAML loader that refuses what PyYAML would process for ever.
-
-    That is more than 100,000 merged values (`<<`), and numbers of more than 1,000 digits.
-    """
+    """PyYAML loader that refuses endless merges (`<<`) and numbers of more than 1,000 digits."""
 
     _merged = 0
 

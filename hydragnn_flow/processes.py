@@ -169,8 +169,7 @@ def keep_stdout() -> Callable[[Mapping[str, Any]], None]:
 def end_with_parent(parent: int) -> None:
     """Start a thread that ends this process within a second after its parent has ended.
 
-    It works for a killed parent too, which sends no message and whose pipes its other children may
-    hold open.
+    A killed parent sends no message, and other children may hold its pipes open.
 
     Parameters
     ----------

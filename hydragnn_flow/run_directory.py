@@ -86,8 +86,7 @@ class RunDirectory:
     def check(self, config: RunConfig) -> None:
         """Check that a configuration may continue the run in this directory.
 
-        A new directory takes any configuration whose earlier searches exist. In an old one these
-        keys may differ from `run.yaml`:
+        These keys may differ from those in `run.yaml`:
 
         * all on which the store does not depend, until the search starts;
         * `search.trials`, `search.energy_kwh` and those of `ensemble` except its criterion, until
@@ -143,10 +142,7 @@ class RunDirectory:
             self._check_same(before, config, {"search.trials", "search.warm_start"})
 
     def _before(self, config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
-        """Return the content of `run.yaml`, empty for a new run.
-
-        Raises InputError if the directory cannot be that of a run with this configuration.
-        """
+        """Return the content of `run.yaml`, empty if new; InputError if no run can be here."""
         if self.path.exists() and not self.path.is_dir():
             raise InputError(f"{self.path}: is a file; name a directory with --run-dir")
         if self.simulated.exists():
@@ -450,10 +446,7 @@ def _resolved(config: RunConfig | ObjectiveConfig) -> dict[str, Any]:
 
 
 def _with_defaults(recorded: dict[str, Any]) -> dict[str, Any]:
-    """Return a recorded configuration with the defaults of keys that it does not have.
-
-    It is returned unchanged if this version of the package cannot read it.
-    """
+    """Return a recorded configuration with the defaults of keys that it does not have."""
     try:
         return _resolved(
             RunConfig.model_validate(

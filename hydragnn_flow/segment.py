@@ -122,8 +122,7 @@ class SegmentSpec(JobSpec):
     """Total number of epochs trained when the segment ends."""
     seed: int
     start_from: str | None = None
-    """Path of its trial's checkpoint, from which a member starts that has none of its own; None for
-    a trial, or a member with new weights."""
+    """Path of its trial's checkpoint, for a member that begins with it; else None."""
     weights: str = ""
     """File of initial weights for a trial or member without a checkpoint; empty for random ones."""
     frozen: tuple[str, ...] = ()

@@ -23,9 +23,8 @@ SECONDS_OF_ONE = 2.0
 def leaving_in_order() -> Iterator[None]:
     """Raise `SystemExit` in a ``with`` block on SIGTERM or SIGHUP, so that clean-up code runs.
 
-    By default both signals end the process at once. Ctrl-C raises `KeyboardInterrupt` as usual. The
-    exit status follows the shell: 128 plus the number of the signal. A signal that has a handler
-    already, or is ignored as under nohup, is left alone.
+    By default both signals end the process at once. The exit status follows the shell: 128 plus the
+    number of the signal. A signal that has a handler, or is ignored as under nohup, is left alone.
 
     Signals that come within two seconds raise one exception: systemd ends a session by SIGTERM and
     SIGHUP at once, and a user whose Ctrl-C waits for a long computation may close the terminal.

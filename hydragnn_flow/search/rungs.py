@@ -114,8 +114,8 @@ def chance_to_beat(curve: Sequence[Sequence[float]], num_epoch: int, target: flo
 def _shapes(epochs: np.ndarray) -> np.ndarray:
     """Evaluate all shapes at the epochs: [n_shapes, n_epochs].
 
-    The last epoch is the end of the training, the others are observed. Each shape is scaled to 1 at
-    the first and to 0 at the last observed epoch. Level and height of the curve are then measured
+    The last epoch is the end of the training. Each shape is scaled to 1 at the first and to 0 at
+    the last but one, which is the last observed. Level and height of the curve are then measured
     losses, and a flat prior of them means the same for every shape.
     """
     seen = epochs[-2]

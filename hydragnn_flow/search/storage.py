@@ -40,7 +40,7 @@ journal.json_to_distribution = cache(journal.json_to_distribution)  # type: igno
 def end_of(journal: Path) -> Path:
     """Return the path of the file next to a journal that marks its end while no driver runs.
 
-    It holds the checksum of the journal's last line, so that a loss of lines is noticed.
+    It holds the checksum of the journal's last line.
     """
     return journal.with_name(f"{journal.name}.end")
 
@@ -258,7 +258,7 @@ class StudyStorage(JournalStorage):
 def read_journal(path: Path) -> JournalStorage:
     """Read a journal file into an Optuna storage, while another process may be appending to it.
 
-    Later records are not read. Changes to the returned storage stay in memory.
+    Changes to the returned storage stay in memory.
 
     Raises
     ------

@@ -319,8 +319,7 @@ class Search:
         Parameters
         ----------
         closing
-            True if nothing runs any more and no trial is left to ask for; lesser trials then
-            continue if the ensemble needs them.
+            True if nothing runs any more and no trial is left to ask for.
         """
         promoted = self.rungs.promote(closing)
         if promoted is None:

@@ -159,8 +159,8 @@ class Stage:
 def simulated_watts(config: RunConfig, site: Site, power: Power | None) -> float | None:
     """Return the power of a GCD that has segments [W], for a simulation.
 
-    It is the measured one, else that of the site's `watts`. If both are missing, it is 1 W for a
-    search that minimises energy, to which only ratios matter, and None for any other.
+    It is the measured one, else that of the site's `watts`. Without both it is 1 W if energy is an
+    objective, which only needs ratios, else None.
 
     Parameters
     ----------

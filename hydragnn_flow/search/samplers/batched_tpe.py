@@ -236,11 +236,7 @@ class BatchedTPESampler(TPESampler):
     def _draw(
         self, study: Study, space: _Space, good: list[FrozenTrial], rest: list[FrozenTrial]
     ) -> list[_Values]:
-        """Return a batch of values of one group of parameters.
-
-        Each is the candidate with the largest ratio of the density of ``good`` trials to that of
-        the ``rest`` and of the suggestions before it.
-        """
+        """Return a batch of values of one group of parameters, from densities of trials."""
         below = self._build_parzen_estimator(study, space, good, handle_below=True)
         above = self._build_parzen_estimator(study, space, rest, handle_below=False)
         each = self._n_ei_candidates

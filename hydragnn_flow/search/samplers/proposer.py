@@ -167,7 +167,7 @@ class GaussianProcess:
 
 
 def _squares(first: Floats, second: Floats) -> Floats:
-    """Return squared distances [n_first, n_second] between points [n, n_features] of two sets."""
+    """Return squared distances [n_first, n_second] between points."""
     squares = (first**2).sum(1)[:, None] + (second**2).sum(1) - 2 * (first @ second.T)
     distances: Floats = np.maximum(squares, 0.0)
     return distances
@@ -279,8 +279,7 @@ class Proposer:
     ) -> Floats:
         """Find the point [n_parameters] with the largest expected improvement that is not taken.
 
-        ``known`` points [n_known, n_parameters] have a loss, and are sorted by it. ``taken`` points
-        are these, in any order, then those without a loss.
+        ``known`` points have a loss, and are sorted by it. ``taken`` points begin with these.
         """
         expected = np.concatenate([known[:_BEST], taken[len(known) :]])
         least = self._process.predict(self._cube.features(expected))[0].min()
