@@ -29,7 +29,7 @@ WORDS = {
     "exchanging": "exchanging gradients",
     "waiting": "waiting for other ranks",
 }
-"""The parts of a step in words."""
+"""Words for the parts of a training step."""
 _ANSWERS = {
     "reading": "waits for data: keep the store in memory (data.mode), on the nodes' own disks, or "
     "give a step more graphs",
@@ -86,7 +86,7 @@ MEANINGS: dict[Kind, str] = {
     "weak": "weak: a batch of each GCD",
     "strong": "strong: one batch over all",
 }
-"""The kinds of scaling in words."""
+"""Words for the kinds of scaling."""
 FOLDER = "scaling"
 """Folder of a run directory with its studies."""
 _VERSION = 2
