@@ -360,8 +360,8 @@ class RunDirectory:
         Parameters
         ----------
         of_trials
-            Numbers of the trials whose results to yield. By default all results of trials and
-            members are.
+            Numbers of the trials whose results to yield; by default those of all trials and
+            members.
 
         Raises
         ------

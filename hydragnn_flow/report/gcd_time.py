@@ -227,7 +227,7 @@ def cost_of(segments: Iterable[SegmentResult]) -> dict[str, Any]:
     dict
         ``gcd_hours`` and ``node_hours``, in which a GCD, or any GCD of a node, was at work;
         ``cpu_seconds``; ``joules`` of segments with counted energy (None without any), and
-        ``uncounted``, the number of others; ``peak_memory_gib`` of a process.
+        ``uncounted``, the number of others that ran; ``peak_memory_gib`` of a process.
     """
     times = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     joules: list[float] = []
